@@ -1,4 +1,4 @@
-// Lists of NumPy arrays of any dtype and their memory, for units that copy items without knowing what they are.
+// Lists of NumPy arrays of any dtype and their memory, for units that copy items as bytes.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,7 +19,7 @@ class Items {
 
     Py_ssize_t size() const { return size_; }
 
-    // A borrowed reference: the caller keeps the sequence as it is while this is in use.
+    // A borrowed reference: the caller must not change the sequence while this is in use.
     PyObject* operator[](Py_ssize_t index) const {
         return is_list_ ? PyList_GetItem(sequence_, index) : PyTuple_GetItem(sequence_, index);
     }
@@ -44,15 +44,15 @@ class Buffers {
 
     void reserve(std::size_t count) { views_.reserve(count); }
 
-    // The buffer of a C-contiguous array, valid until the next call (NumPy's may be moved), without its format, which
-    // not every dtype has; null where there is none.
+    // The buffer of a C-contiguous array, valid until the next call (the vector may move it), without its format, which
+    // some dtypes don't have; null if there is none.
     const Py_buffer* open(PyObject* array, int flags = PyBUF_STRIDES) {
         const Py_buffer* view = open_strided(array, flags);
-        // Asked for here and not by a flag, since NumPy would raise an exception, which takes longer than the copy.
+        // Checked here and not by a flag: for a flag NumPy would raise an exception, which takes longer than the copy.
         return view != nullptr && PyBuffer_IsContiguous(view, 'C') ? view : nullptr;
     }
 
-    // The same of an array with any strides.
+    // The same, for an array with any strides.
     const Py_buffer* open_strided(PyObject* array, int flags = PyBUF_STRIDES) {
         Py_buffer& view = views_.emplace_back();
         if (PyObject_GetBuffer(array, &view, flags) != 0) {
@@ -67,7 +67,7 @@ class Buffers {
     std::vector<Py_buffer> views_;
 };
 
-// Whether an array's dtype is this one. `name` is "dtype", interned.
+// Whether an array has this dtype. `name` is "dtype", interned.
 inline bool has_dtype(PyObject* array, PyObject* name, PyObject* dtype) {
     const nanobind::object found = nanobind::steal(PyObject_GetAttr(array, name));
     if (!found.is_valid()) {

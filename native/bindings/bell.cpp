@@ -1,11 +1,15 @@
-// Binds the bell, and makes its wait one that Ctrl-C always ends.
+// Binds the bell, with a wait that Ctrl-C always ends.
 //
-// Python's own signal handler only sets a flag, on whichever thread the system chose; the flag turns into
-// KeyboardInterrupt when the main thread next looks. Blocking signals around that look and unblocking them in ppoll
-// would not do here: while the main thread blocks it, a signal goes to another thread, and the main thread sleeps on.
-// So the main thread waits on a second descriptor, the one that Python's handler writes to (signal.set_wakeup_fd), from
-// before it looks at the flag until after it was woken. Where the program may open no such descriptor, it looks at the
-// flag several times a second.
+// The problem: Python's own signal handler only sets a flag, on the thread that the system chose for the signal; the
+// main thread raises KeyboardInterrupt when it next checks the flag. A signal between that check and the wait must end
+// the wait.
+//
+// Rejected: blocking signals around the check and unblocking them in ppoll. While the main thread blocks a signal, the
+// system delivers it to another thread, and the main thread sleeps on.
+//
+// The solution: the main thread also waits on a second descriptor, to which Python's handler writes
+// (signal.set_wakeup_fd), from before the check of the flag until after the wait. If the program can open no more
+// descriptors, it checks the flag several times a second.
 #include "core/bell.hpp"
 
 #include <nanobind/nanobind.h>
@@ -27,7 +31,8 @@ namespace penstock::bindings {
 
 namespace {
 
-// While it lives, Python's signal handler writes to our pipe; what it wrote is handed on to who was told before.
+// While it exists, Python's signal handler writes to our pipe; at the end the bytes are forwarded to the descriptor
+// that was set before.
 class SignalWatch {
   public:
     explicit SignalWatch(const Pipe& pipe)
@@ -38,7 +43,7 @@ class SignalWatch {
         restore();
         drain();
         if (previous_ >= 0 && !seen_.empty() && ::write(previous_, seen_.data(), seen_.size()) < 0) {
-            // Its buffer is full, so its reader is woken in any case.
+            // Its buffer is full, so its reader is awake in any case.
         }
     }
     SignalWatch(const SignalWatch&) = delete;
@@ -79,7 +84,7 @@ Bell::Outcome wait_without_lock(int descriptor, const Bell::Deadline& deadline, 
     return Bell::wait_readable(descriptor, deadline, interrupt);
 }
 
-// Waits on any descriptor, with the pipe that waits on the main thread need, opened at the first of them.
+// Waits on any descriptor. A wait on the main thread needs a pipe, which the first one opens.
 class Waiter {
   public:
     bool wait(int descriptor, std::optional<double> timeout_seconds) {
@@ -97,7 +102,7 @@ class Waiter {
         if (!signals_ && !open_signals()) return wait_in_slices(descriptor, deadline);
         SignalWatch watch(*signals_);
         for (;;) {
-            watch.drain();  // before the look: a signal sets its flag first and writes then
+            watch.drain();  // before the check: a signal sets the flag first, and writes then
             if (PyErr_CheckSignals() != 0) throw nb::python_error();
             const Bell::Outcome outcome = wait_without_lock(descriptor, deadline, signals_->read_end());
             if (outcome != Bell::Outcome::interrupted) return outcome == Bell::Outcome::rung;
@@ -108,7 +113,8 @@ class Waiter {
     bool open_signals() {
         try {
             signals_ = std::make_unique<Pipe>();
-        } catch (const std::system_error&) {  // no more files may be open; to close some may be what is waited for
+        } catch (
+            const std::system_error&) {  // no more files may be open; the awaited thread may be about to close some
             return false;
         }
         return true;
@@ -147,17 +153,18 @@ void bind_bell(nb::module_& module) {
     nb::class_<PythonBell>(module, "Bell", "A file descriptor that becomes readable when it is rung.")
         .def(nb::init<>())
         .def(
-            "ring", [](PythonBell& self) { self.bell->ring(); }, "Makes the descriptor readable.")
+            "ring", [](PythonBell& self) { self.bell->ring(); }, "Make the descriptor readable.")
         .def(
             "clear", [](PythonBell& self) { return self.bell->clear(); },
-            "Makes the descriptor unreadable; returns whether it was readable.")
+            "Make the descriptor unreadable; return whether it was readable.")
         .def(
-            "fileno", [](const PythonBell& self) { return self.bell->fileno(); }, "The descriptor.")
-        .def("wait", &PythonBell::wait, "timeout_seconds"_a.none(), "Waits until rung; False after the timeout.");
+            "fileno", [](const PythonBell& self) { return self.bell->fileno(); }, "Return the descriptor.")
+        .def("wait", &PythonBell::wait, "timeout_seconds"_a.none(),
+             "Wait until it is rung; return False after the timeout.");
     nb::class_<Waiter>(module, "Waiter", "Waits on any descriptor.")
         .def(nb::init<>())
         .def("wait", &Waiter::wait, "descriptor"_a, "timeout_seconds"_a.none(),
-             "Waits until the descriptor is readable; False after the timeout.");
+             "Wait until the descriptor is readable; return False after the timeout.");
 }
 
 }  // namespace penstock::bindings

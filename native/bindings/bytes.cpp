@@ -1,4 +1,5 @@
-// Binds handles over bytes as a base class with the buffer protocol; `penstock.transport.Bytes` adds what bytes can do.
+// Binds handles over bytes as a base class with the buffer protocol; `penstock.transport.Bytes` adds the methods of
+// bytes.
 #include "include/penstock/bytes.hpp"
 
 #include <nanobind/nanobind.h>
@@ -13,7 +14,7 @@ namespace penstock::bindings {
 
 namespace {
 
-// nanobind takes it from here: the error that is set becomes the exception.
+// Converts PythonErrorSet to nanobind's exception for the error that is set.
 template <class Function>
 auto translated(Function function) {
     try {
@@ -36,7 +37,7 @@ int get_buffer(PyObject* object, Py_buffer* view, int flags) {
 
 PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
 
-// What is looked for or compared with: bytes that are only read during the call.
+// The argument of a search or a comparison: bytes that are only read during the call.
 class Operand {
   public:
     explicit Operand(nb::handle object) {
@@ -52,7 +53,7 @@ class Operand {
     Py_buffer view_{};
 };
 
-// Positions in the whole; `start` and `stop` lie in order inside it.
+// Positions in the whole; 0 <= `start` <= `stop` <= size.
 std::int64_t find(const Bytes& bytes, nb::handle needle, std::size_t start, std::size_t stop) {
     const auto found = bytes.view().substr(0, stop).find(Operand(needle).view(), start);
     return found == std::string_view::npos ? -1 : static_cast<std::int64_t>(found);
@@ -65,17 +66,17 @@ std::int64_t rfind(const Bytes& bytes, nb::handle needle, std::size_t start, std
 
 std::size_t count(const Bytes& bytes, nb::handle needle, std::size_t start, std::size_t stop) {
     const Operand operand(needle);
-    const std::string_view looked_for = operand.view(), whole = bytes.view().substr(0, stop);
-    if (looked_for.empty()) return stop - start + 1;
+    const std::string_view wanted = operand.view(), whole = bytes.view().substr(0, stop);
+    if (wanted.empty()) return stop - start + 1;
     std::size_t total = 0;
-    while ((start = whole.find(looked_for, start)) != std::string_view::npos) {
-        start += looked_for.size();  // occurrences don't overlap
+    while ((start = whole.find(wanted, start)) != std::string_view::npos) {
+        start += wanted.size();  // occurrences don't overlap
         total += 1;
     }
     return total;
 }
 
-// Python's name of what owns the bytes; of what C++ owns there is none.
+// The name of the Python type that owns the bytes; "native memory" for an owner in C++.
 std::string owner_name(const Bytes& bytes) {
     const penstock_bytes_v1& handle = bytes.handle();
     using Holder = detail::Owner<detail::PythonBuffer>;
@@ -88,31 +89,35 @@ std::string owner_name(const Bytes& bytes) {
 
 void bind_bytes(nb::module_& module) {
     nb::class_<Bytes>(module, "BytesHandle", nb::type_slots(buffer_slots), nb::is_weak_referenceable(),
-                      "Shares the ownership of bytes, as a buffer.")
+                      "A shared owner of bytes, as a buffer.")
         .def(
             "__init__",
             [](Bytes* self, nb::handle source) {
                 if (nb::isinstance<Bytes>(source)) {
-                    new (self) Bytes(nb::cast<const Bytes&>(source));  // sooner than through a capsule
+                    new (self) Bytes(nb::cast<const Bytes&>(source));  // faster than through a capsule
                 } else {
                     new (self) Bytes(translated([&] { return from_python(source.ptr()); }));
                 }
             },
-            "source"_a, "Over the buffer, or the other handle's bytes.")
+            "source"_a, "Create a handle over a buffer, or over the bytes of another handle.")
         .def("__len__", &Bytes::size)
         .def("__penstock_bytes__",
              [](const Bytes& self) { return nb::steal(translated([&] { return detail::to_capsule(self); })); })
         .def_prop_ro("readonly", &Bytes::readonly, "Whether the bytes can't be written through this handle.")
         .def_prop_ro("owner_name", &owner_name, "The name of the type that owns the bytes.")
-        .def("share_readonly", &Bytes::as_readonly, "The same bytes, read-only.")
-        .def("share", &Bytes::slice, "start"_a, "size_bytes"_a, "A part of the bytes.")
+        .def("share_readonly", &Bytes::as_readonly, "Return a read-only handle over the same bytes.")
+        .def("share", &Bytes::slice, "start"_a, "size_bytes"_a, "Return a handle over a part of the bytes.")
         .def(
             "compare", [](const Bytes& self, nb::handle other) { return self.view().compare(Operand(other).view()); },
-            "other"_a, "Negative, zero or positive, as these bytes come before, are, or come after the others.")
-        .def("find_between", &find, "needle"_a, "start"_a, "stop"_a, "Where it is first; -1 if nowhere.")
-        .def("rfind_between", &rfind, "needle"_a, "start"_a, "stop"_a, "Where it is last; -1 if nowhere.")
-        .def("count_between", &count, "needle"_a, "start"_a, "stop"_a, "How often it is there.");
-    module.def("living_byte_owners", &living_owners, "How many owners of bytes this module has made and not dropped.");
+            "other"_a, "Return a negative number, 0 or a positive one, if these bytes are less, equal or greater.")
+        .def("find_between", &find, "needle"_a, "start"_a, "stop"_a,
+             "Return the first position of the needle; -1 if there is none.")
+        .def("rfind_between", &rfind, "needle"_a, "start"_a, "stop"_a,
+             "Return the last position of the needle; -1 if there is none.")
+        .def("count_between", &count, "needle"_a, "start"_a, "stop"_a,
+             "Return the number of occurrences of the needle.");
+    module.def("living_byte_owners", &living_owners,
+               "Return the number of owners of bytes that this module has created and not dropped.");
 }
 
 }  // namespace penstock::bindings

@@ -1,12 +1,14 @@
-// Binds what calls a function when it is dropped, and loses no Ctrl-C over it.
+// Binds an object that calls a function when it is dropped, and loses no Ctrl-C.
 //
-// What Python code runs for a dropped object (`__del__`, the callback of a weak reference) can't raise: the interpreter
-// prints the exception and goes on. It looks for signals at the first instruction of every call, so a Ctrl-C can be
-// lost there whatever that code does about it. Here the call comes from C++, which sees the exception in any case,
-// makes the call again, and has the exception raised in the main thread as soon as the program itself goes on.
+// The problem: Python code that runs for a dropped object (`__del__`, the callback of a weak reference) can't raise;
+// the interpreter prints the exception and continues. It checks for signals at the first instruction of every call, so
+// no code in that call can prevent the loss of a Ctrl-C.
 //
-// The garbage collector runs anywhere, also at the bottom of a recursion, where the function finds no room for calls of
-// its own. A thread made for it has all the room.
+// The solution: C++ makes the call. It catches the exception in any case, repeats the call, and has the exception
+// raised in the main thread when the program continues.
+//
+// The garbage collector runs at any point, also at the bottom of a recursion, where the function's own calls exceed the
+// recursion limit. Then a new thread, with an empty stack, calls the function.
 #include <nanobind/nanobind.h>
 
 #include <memory>
@@ -21,7 +23,7 @@ namespace penstock::bindings {
 
 namespace {
 
-constexpr int most_attempts = 10;  // who interrupts so often means it
+constexpr int max_attempts = 10;  // after as many interrupts the call is abandoned
 
 int raise_pending(void* pending) {
     const std::unique_ptr<nb::python_error> error(static_cast<nb::python_error*>(pending));
@@ -29,7 +31,7 @@ int raise_pending(void* pending) {
     return -1;
 }
 
-// Returns whether there was a thread for it.
+// Returns whether a thread could be started.
 bool call_in_a_thread(const nb::object& function) {
     const auto call = [&function] {
         const nb::gil_scoped_acquire holding;
@@ -58,9 +60,9 @@ class CallWhenDropped {
     void call() {
         if (called_ || !function_.is_valid()) return;
         called_ = true;
-        const nb::error_scope of_who_drops;
+        const nb::error_scope saved_error;
         std::unique_ptr<nb::python_error> interrupt;
-        for (int attempt = 0; attempt < most_attempts; ++attempt) {
+        for (int attempt = 0; attempt < max_attempts; ++attempt) {
             try {
                 function_();
                 break;
@@ -76,7 +78,7 @@ class CallWhenDropped {
         if (!interrupt) return;
         if (Py_AddPendingCall(&raise_pending, interrupt.get()) == 0)
             interrupt.release();
-        else  // no room among what is pending
+        else  // the queue of pending calls is full
             interrupt->discard_as_unraisable(function_);
     }
 
@@ -88,7 +90,7 @@ class CallWhenDropped {
     bool called_ = false;
 };
 
-// What the garbage collector asks, as an owner may be dropped with a cycle that goes through the function.
+// For the garbage collector, since an owner may be dropped with a cycle through the function.
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
@@ -114,7 +116,7 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
 
 void bind_closing(nb::module_& module) {
     nb::class_<CallWhenDropped>(module, "CallWhenDropped", nb::type_slots(slots),
-                                "Calls a function when it is dropped, again where a signal's handler raised in it.")
+                                "Calls a function when it is dropped, and again if a signal's handler raised in it.")
         .def(nb::init<nb::object>(), "function"_a);
 }
 

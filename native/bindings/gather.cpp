@@ -27,7 +27,7 @@ using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 using Keys = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Out = nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>;
 
-// Below this, giving the GIL away and asking for it again costs more than it lets others do.
+// For smaller copies, releasing the GIL costs more than it gains.
 constexpr std::size_t kReleaseFromBytes = 16 * 1024;
 
 // A RowTable together with the arrays that own its memory.
@@ -112,7 +112,7 @@ void bind_gather(nb::module_& module) {
             "__len__", [](const OwnedRowTable& self) { return self.table().size(); }, "Return the number of rows.")
         .def("gather", &gather, nb::arg("keys"), nb::arg("out").noconvert(),
              "Copy the rows of `keys` into `out`, C-contiguous and of exactly their bytes. Larger copies run "
-             "without the GIL. Raises IndexError, with `out` untouched, where a key isn't in [0, len(self)).");
+             "without the GIL. Raises IndexError, with `out` unchanged, if a key isn't in [0, len(self)).");
     module.def("map_file", &map_file, nb::arg("path"),
                "Return a file's bytes, mapped into memory, as a read-only uint8 array that keeps no descriptor.");
 }

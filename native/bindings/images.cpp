@@ -1,4 +1,4 @@
-// Normalised images for Python. The wrapper, penstock.batching._images, checks shapes and words the errors.
+// Binds normalised images. The wrapper, penstock.batching._images, checks shapes and raises the errors.
 #include "core/images.hpp"
 
 #include <nanobind/nanobind.h>
@@ -22,10 +22,10 @@ using Channels = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device:
 using Sequence = nb::typed<nb::sequence, nb::object>;
 using Planes = nb::ndarray<float, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 
-// Below this size the work is over sooner than the GIL would be handed over and taken back.
+// For smaller outputs, releasing the GIL costs more than it gains.
 constexpr std::size_t release_gil_bytes = 64 * 1024;
 
-// Where the bytes of an array are, or nothing if it isn't of this shape.
+// The place of an array's bytes, or nothing if it doesn't have this shape.
 std::optional<Image> image_of(const Py_buffer* view, const ImageShape& shape) {
     if (view == nullptr || view->ndim != 3 || view->itemsize != 1 ||
         view->shape[0] != static_cast<Py_ssize_t>(shape.height) ||
@@ -86,11 +86,12 @@ Py_ssize_t normalize(Sequence sequence, nb::object dtype, const Channels& scale,
 
 void bind_images(nb::module_& module) {
     using nb::literals::operator""_a;
-    module.def("normalize_images", &normalize, "items"_a, "dtype"_a, "scale"_a.noconvert(), "shift"_a.noconvert(),
-               "out"_a.noconvert(), "num_threads"_a,
-               "Write `float(pixel) * scale + shift` of arrays of `dtype`, uint8, as planes, in at most `num_threads` "
-               "threads; return -1, or write nothing and return the index of the first item that isn't of the shape "
-               "of `out`, or overlaps it.");
+    module.def(
+        "normalize_images", &normalize, "items"_a, "dtype"_a, "scale"_a.noconvert(), "shift"_a.noconvert(),
+        "out"_a.noconvert(), "num_threads"_a,
+        "Write `float(pixel) * scale + shift` of arrays of `dtype`, uint8, as planes, in at most `num_threads` "
+        "threads; return -1, or write nothing and return the index of the first item that doesn't have the shape "
+        "of `out`, or overlaps it.");
 }
 
 }  // namespace penstock::bindings

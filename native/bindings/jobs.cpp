@@ -1,4 +1,4 @@
-// Makes jobs of Python's arguments: buffers are checked and held here, what is done with them is in core/jobs.
+// Creates jobs from Python's arguments: this file checks and holds the buffers; core/jobs does the work.
 #include "bindings/jobs.hpp"
 
 #include <nanobind/nanobind.h>
@@ -63,7 +63,7 @@ std::function<nb::object()> the(nb::object out) {
     return [out = std::move(out)] { return out; };
 }
 
-// What `make` makes of a library that the system may not have.
+// The result of `make`, which needs a library that may be missing.
 template <class Make>
 auto loaded(Make make) {
     try {
@@ -197,15 +197,17 @@ PythonJob decompress(nb::object source, const std::string& codec, std::optional<
         return held(std::move(work), std::move(buffers), [job = work.get()] { return to_object(job->take_result()); });
     }
     const std::span<std::byte> place = writable(*buffers, out);
-    if (size && *size != place.size()) throw nb::value_error("out must have as many bytes as size says");
+    if (size && *size != place.size()) throw nb::value_error("out must have `size` bytes");
     if (overlap(from, place)) throw nb::value_error("the source must not overlap out");
     return held(loaded([&] { return std::make_unique<Decompress>(named, from, place); }), std::move(buffers), the(out));
 }
 
-// The capsule is renamed, as DLPack's are, so that nobody takes the job again.
+// The capsule is renamed, as in DLPack, so that its job is taken only once.
 PythonJob foreign(nb::object capsule) {
-    if (PyCapsule_IsValid(capsule.ptr(), taken_capsule_name)) throw nb::value_error("its job was taken before");
-    if (!PyCapsule_IsValid(capsule.ptr(), job_capsule_name)) throw nb::type_error("it is no capsule penstock.job.v2");
+    if (PyCapsule_IsValid(capsule.ptr(), taken_capsule_name))
+        throw nb::value_error("the job of this capsule was taken before");
+    if (!PyCapsule_IsValid(capsule.ptr(), job_capsule_name))
+        throw nb::type_error("the capsule must have the name penstock.job.v2");
     const void* handle = PyCapsule_GetPointer(capsule.ptr(), job_capsule_name);
     auto work = std::make_unique<Foreign>(Job::share(*static_cast<const penstock_job_v2*>(handle)));
     if (PyCapsule_SetName(capsule.ptr(), taken_capsule_name) != 0) throw nb::python_error();
@@ -226,20 +228,20 @@ PythonJob foreign(nb::object capsule) {
 }  // namespace
 
 void bind_jobs(nb::module_& module) {
-    nb::class_<PythonJob>(module, "PoolJob", "A job that was not submitted yet, with the buffers it uses.");
+    nb::class_<PythonJob>(module, "PoolJob", "A job that is not submitted yet, with its buffers.");
     module.def("read_path_job", &read_path, "path"_a, "start"_a, "size"_a.none(), "out"_a.none(),
-               "Reads a range of a file, opened when the job runs: into `out`, or new Bytes.");
+               "Create a job that opens a file and reads a range of it: into `out`, or into new Bytes.");
     module.def("read_descriptor_job", &read_descriptor, "descriptor"_a, "start"_a, "size"_a.none(), "out"_a.none(),
-               "The same of an open file, of whose descriptor a copy is taken.");
-    module.def("copy_job", &copy, "source"_a, "out"_a, "Copies bytes to as many bytes.");
-    module.def("stack_job", &stack, "arrays"_a, "out"_a, "Copies arrays into the rows of `out`.");
+               "Create the same job for an open file; the descriptor is copied.");
+    module.def("copy_job", &copy, "source"_a, "out"_a, "Create a job that copies bytes.");
+    module.def("stack_job", &stack, "arrays"_a, "out"_a, "Create a job that copies arrays into the rows of `out`.");
     module.def("gather_job", &gather, "source"_a, "keys"_a.noconvert(), "out"_a,
-               "Copies the rows of `keys` into the rows of `out`.");
-    module.def("checksum_job", &checksum, "source"_a, "initial"_a, "Computes a CRC-32.");
-    module.def("xxh3_job", &xxh3, "source"_a, "seed"_a, "Computes the 64-bit XXH3.");
+               "Create a job that copies the rows of `keys` into the rows of `out`.");
+    module.def("checksum_job", &checksum, "source"_a, "initial"_a, "Create a job that computes a CRC-32.");
+    module.def("xxh3_job", &xxh3, "source"_a, "seed"_a, "Create a job that computes the 64-bit XXH3.");
     module.def("decompress_job", &decompress, "source"_a, "codec"_a, "size"_a.none(), "out"_a.none(), "max_size"_a,
-               "Decompresses: into `out`, or new Bytes of `size`, or of at most `max_size`.");
-    module.def("foreign_job", &foreign, "capsule"_a, "Takes an extension's job.");
+               "Create a job that decompresses: into `out`, or into new Bytes of `size`, or of at most `max_size`.");
+    module.def("foreign_job", &foreign, "capsule"_a, "Take an extension's job.");
 }
 
 }  // namespace penstock::bindings

@@ -12,10 +12,10 @@
 
 namespace penstock::bindings {
 
-// Made, asked for its result and dropped with the interpreter's lock; run without.
+// Created, read and dropped with the GIL; run without it.
 class HeldWork final : public Work {
   public:
-    // `result` is asked for once, after a run that didn't fail, and may refer to `work`.
+    // `result` is called once, after a run that didn't fail, and may reference `work`.
     HeldWork(std::unique_ptr<Work> work, std::unique_ptr<Buffers> buffers, std::function<nanobind::object()> result)
         : work_(std::move(work)), buffers_(std::move(buffers)), result_(std::move(result)) {}
 
@@ -28,7 +28,7 @@ class HeldWork final : public Work {
     std::function<nanobind::object()> result_;
 };
 
-// What Python has of a job, until it is submitted.
+// A job in Python, until it is submitted.
 struct PythonJob {
     std::shared_ptr<HeldWork> work;
 

@@ -1,6 +1,6 @@
 // Binds regions and leases as objects with the buffer protocol, over which NumPy builds arrays.
 //
-// Such an array's base is the object, so the object dies with the last view; its destructor is plain C++.
+// The base of such an array is the object, so the object is dropped with the last view; its destructor is plain C++.
 #include "core/memory.hpp"
 
 #include "core/atomic_word.hpp"
@@ -40,43 +40,43 @@ PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buf
 
 void bind_memory(nb::module_& module) {
     nb::class_<Region>(module, "Region", nb::type_slots(buffer_slots<Region>),
-                       "A block of memory, as a writable buffer.")
+                       "A region of memory, as a writable buffer.")
         .def("__len__", &Region::size)
         .def_prop_ro("descriptor", &Region::descriptor, "The descriptor of shared memory; -1 for private memory.")
         .def_prop_ro(
             "address", [](const Region& region) { return reinterpret_cast<std::uintptr_t>(region.data()); },
-            "Where it is mapped in this process.")
+            "The address of its mapping in this process.")
         .def("populate", &Region::populate, "start"_a, "size_bytes"_a, "reading"_a,
-             nb::call_guard<nb::gil_scoped_release>(), "Makes the pages of a part be there.")
+             nb::call_guard<nb::gil_scoped_release>(), "Map the pages of a part, so that accesses cause no page fault.")
         .def("add", &add_to_word, "start"_a, "amount"_a,
-             "Adds to a 64-bit word, atomically between all processes; the word before.")
+             "Add to a 64-bit word, atomically between all processes; return the word before.")
         .def("discard", &Region::discard, "start"_a, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>(),
-             "Gives the pages of a part of shared memory back to the system.");
+             "Return the pages of a part of shared memory to the system.");
 
     nb::class_<Lease>(module, "Lease", nb::type_slots(buffer_slots<Lease>),
                       "The right to use a part of a region, as a writable buffer, until it is dropped.")
         .def_prop_ro("slot", &Lease::slot, "The slot that is returned when the lease is dropped.")
         .def("__len__", &Lease::size);
 
-    nb::class_<ReturnedLeases>(module, "ReturnedLeases", "Where the slots of dropped leases are collected.")
-        .def("take", &ReturnedLeases::take, "The slots that came back since the last call.")
-        .def_prop_ro("leased", &ReturnedLeases::leased, "How many leases were given.")
-        .def_prop_ro("returned", &ReturnedLeases::returned, "How many came back.");
+    nb::class_<ReturnedLeases>(module, "ReturnedLeases", "Collects the slots of dropped leases.")
+        .def("take", &ReturnedLeases::take, "Return the slots of leases dropped since the last call.")
+        .def_prop_ro("leased", &ReturnedLeases::leased, "The number of leases created.")
+        .def_prop_ro("returned", &ReturnedLeases::returned, "The number of leases dropped.");
 
     module.def(
         "region", [](std::size_t size, bool prefault) { return std::make_shared<Region>(size, prefault); },
-        "size_bytes"_a, "prefault"_a, nb::call_guard<nb::gil_scoped_release>(), "Maps a new region.");
+        "size_bytes"_a, "prefault"_a, nb::call_guard<nb::gil_scoped_release>(), "Map a new region.");
     module.def("shared_region", &Region::create_shared, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>(),
-               "Maps new memory that other processes can map.");
+               "Map new memory that other processes can map.");
     module.def("open_region", &Region::open_shared, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>(),
-               "Maps the shared memory of another process.");
+               "Map the shared memory of another process.");
     module.def(
         "returned_leases",
         [](nb::handle bell) {
             return std::make_shared<ReturnedLeases>(bell.is_none() ? std::weak_ptr<Bell>() : core_bell(bell));
         },
-        "bell"_a.none(), "A new collection; the bell, if any, is rung at each return.");
-    module.def("living_leases", &Lease::living, "How many leases there are in this process now.");
+        "bell"_a.none(), "Create a collection; the bell, if any, is rung at each drop.");
+    module.def("living_leases", &Lease::living, "Return the number of leases in this process now.");
     module.def(
         "lease",
         [](std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<ReturnedLeases> returns,
@@ -84,7 +84,7 @@ void bind_memory(nb::module_& module) {
             return std::make_unique<Lease>(std::move(region), start, size, std::move(returns), slot).release();
         },
         "region"_a, "start"_a, "size_bytes"_a, "returns"_a, "slot"_a, nb::rv_policy::take_ownership,
-        "Leases a part of a region.");
+        "Lease a part of a region.");
 }
 
 }  // namespace penstock::bindings

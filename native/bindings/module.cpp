@@ -8,7 +8,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// What the system refuses is Python's OSError, whose type follows from the number.
+// Converts std::system_error to Python's OSError, whose subclass depends on the number.
 void translate_system_error(const std::exception_ptr& thrown, void*) {
     try {
         std::rethrow_exception(thrown);
@@ -40,7 +40,7 @@ void bind_stack(nb::module_& module);
 }  // namespace penstock::bindings
 
 NB_MODULE(_native, module) {
-    // Python may end while a cache or a test runner still refers to an object of ours: that is no news for the user.
+    // Python may end while a cache or a test runner still references an object of ours: that needs no warning.
     nb::set_leak_warnings(false);
     nb::register_exception_translator(translate_system_error);
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";

@@ -1,4 +1,4 @@
-// Packing for Python: BestFit, and rows filled from documents. The wrapper, penstock.batching._pack, checks the
+// Binds packing: BestFit, and rows that are filled from documents. The wrapper, penstock.batching._pack, checks the
 // arguments.
 #include "core/packing.hpp"
 
@@ -20,7 +20,7 @@ namespace nb = nanobind;
 namespace penstock::bindings {
 namespace {
 
-// Below this size a copy is over sooner than the GIL would be handed over and taken back.
+// For smaller copies, releasing the GIL costs more than it gains.
 constexpr std::size_t release_gil_bytes = 64 * 1024;
 constexpr std::size_t release_gil_documents = 1024;
 
@@ -38,7 +38,7 @@ void require(bool held, const char* rule) {
     }
 }
 
-// Works with or without the GIL, as the amount of work is worth.
+// Does the work, without the GIL if `release`.
 template <typename Work>
 auto without_gil(bool release, Work work) {
     if (release) {
@@ -48,8 +48,8 @@ auto without_gil(bool release, Work work) {
     return work();
 }
 
-void construct(BestFit* self, const Integers& capacity, std::int64_t bins, std::int64_t most_documents) {
-    new (self) BestFit(span_of(capacity), bins, most_documents);
+void construct(BestFit* self, const Integers& capacity, std::int64_t bins, std::int64_t max_documents) {
+    new (self) BestFit(span_of(capacity), bins, max_documents);
 }
 
 void open_all(BestFit& self, const Table& room, const Integers& documents) {
@@ -79,7 +79,7 @@ void read_open(const BestFit& self, const IntegersOut& numbers, const IntegersOu
     self.open_bins(numbers.data(), documents.data(), room.data());
 }
 
-// Which tokens of which documents become pieces, and where the rows begin among them.
+// The tokens of documents that become pieces, and the first piece of each row.
 struct Pieces {
     Integers document;
     Integers offset;
@@ -106,13 +106,13 @@ std::vector<RowPiece> resolve(const Pieces& pieces, std::size_t documents, std::
         const std::int64_t offset = pieces.offset.data()[piece];
         const std::int64_t length = pieces.length.data()[piece];
         if (number < 0 || static_cast<std::size_t>(number) >= documents) {
-            throw std::out_of_range("piece " + std::to_string(piece) + " must be of one of the " +
-                                    std::to_string(documents) + " documents; it is of document " +
+            throw std::out_of_range("piece " + std::to_string(piece) + " must belong to one of the " +
+                                    std::to_string(documents) + " documents; it belongs to document " +
                                     std::to_string(number));
         }
         const Document document = find(static_cast<std::size_t>(number));
         if (offset < 0 || length < 0 || offset > document.length || length > document.length - offset) {
-            throw std::out_of_range("piece " + std::to_string(piece) + " must lie within its document, number " +
+            throw std::out_of_range("piece " + std::to_string(piece) + " must be inside its document, number " +
                                     std::to_string(number) + " of length " + std::to_string(document.length) +
                                     "; its offset is " + std::to_string(offset) + " and its length " +
                                     std::to_string(length));
@@ -122,7 +122,7 @@ std::vector<RowPiece> resolve(const Pieces& pieces, std::size_t documents, std::
     return resolved;
 }
 
-// Where rows are written to, with the buffers held.
+// The outputs of the rows, with their buffers.
 class Target {
   public:
     Target(const nb::object& out, const nb::object& padding, const std::optional<Numbers>& segment_ids,
@@ -209,8 +209,8 @@ void fill_rows_from(const nb::object& tokens, const Integers& starts, const Inte
         const std::int64_t first = starts.data()[number];
         const std::int64_t last = starts.data()[number + 1];
         if (first < 0 || last < first || last > size) {
-            throw std::out_of_range("document " + std::to_string(number) + " must lie within the " +
-                                    std::to_string(size) + " tokens; it is from " + std::to_string(first) + " to " +
+            throw std::out_of_range("document " + std::to_string(number) + " must be inside the " +
+                                    std::to_string(size) + " tokens; it spans " + std::to_string(first) + " to " +
                                     std::to_string(last));
         }
         return Document{begin + static_cast<std::size_t>(first) * token_bytes, last - first};
@@ -225,7 +225,7 @@ void fill_rows_from(const nb::object& tokens, const Integers& starts, const Inte
 void bind_packing(nb::module_& module) {
     using nb::literals::operator""_a;
     nb::class_<BestFit>(module, "BestFit", "Streaming best fit over a bounded number of open bins, for one thread.")
-        .def("__init__", &construct, "capacity"_a, "bins"_a, "most_documents"_a)
+        .def("__init__", &construct, "capacity"_a, "bins"_a, "max_documents"_a)
         .def("open", &open_all, "room"_a, "documents"_a,
              "Open bins, oldest first, with `room` left in each feature and `documents` in them.")
         .def("assign", &assign, "lengths"_a, "bins"_a.noconvert(), "closed"_a.noconvert(),
@@ -240,7 +240,7 @@ void bind_packing(nb::module_& module) {
         "fill_rows", &fill_rows_of, "documents"_a, "also"_a, "document"_a, "offset"_a, "length"_a, "bounds"_a, "out"_a,
         "padding"_a, "segment_ids"_a.noconvert().none(), "positions"_a.noconvert().none(),
         "Fill the rows of `out`; return -1, or, with nothing written, the index of the first document that isn't "
-        "a C-contiguous array of one axis and the dtype of `out`, of its very type or of type `also`. Large "
+        "a C-contiguous array of one axis and the dtype of `out`, of its exact type or of type `also`. Large "
         "copies release the GIL.");
     module.def("fill_rows_from", &fill_rows_from, "tokens"_a, "starts"_a, "document"_a, "offset"_a, "length"_a,
                "bounds"_a, "out"_a, "padding"_a, "segment_ids"_a.noconvert().none(), "positions"_a.noconvert().none(),

@@ -1,4 +1,4 @@
-// Binds what ends a process with its parent.
+// Binds the watch that ends a process with its parent.
 #include "core/parent_watch.hpp"
 
 #include <nanobind/nanobind.h>
@@ -16,7 +16,7 @@ void bind_parent_watch(nb::module_& module) {
     module.def(
         "end_when_readable", [](std::vector<int> descriptors) { end_when_readable(std::move(descriptors)); },
         "descriptors"_a,
-        "End this process when one of some descriptors becomes readable, also in the midst of a call.");
+        "End this process when one of the descriptors becomes readable, also during a call that keeps the GIL.");
 }
 
 }  // namespace penstock::bindings

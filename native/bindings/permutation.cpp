@@ -1,5 +1,4 @@
-// Python's view of a permutation. The wrapper, penstock.sampling._permutation, checks the arguments and words the
-// errors.
+// Binds the permutation. The wrapper, penstock.sampling._permutation, checks the arguments and raises the errors.
 #include "core/permutation.hpp"
 
 #include <nanobind/nanobind.h>
@@ -37,9 +36,9 @@ void bind_permutation(nb::module_& module) {
         .def("key_at", &Permutation::key_at, "position"_a, "Return the key at `position`, which must be in range.")
         .def("position_of", &Permutation::position_of, "key"_a, "Return the position of `key`, which must be in range.")
         .def("keys_at", &fill<&Permutation::keys_at>, "positions"_a, "keys"_a.noconvert(),
-             "Fill `keys` until the first position out of range, and return how many were filled.")
+             "Fill `keys` until the first position out of range, and return the number filled.")
         .def("positions_of", &fill<&Permutation::positions_of>, "keys"_a, "positions"_a.noconvert(),
-             "Fill `positions` until the first key out of range, and return how many were filled.");
+             "Fill `positions` until the first key out of range, and return the number filled.");
 }
 
 }  // namespace penstock::bindings

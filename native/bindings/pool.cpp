@@ -1,4 +1,4 @@
-// Binds the pool and its mailboxes. All that may drop a job's Python objects happens here, with the interpreter's lock.
+// Binds the pool and its mailboxes. Only this file drops the Python objects of jobs, with the GIL.
 #include "core/pool.hpp"
 
 #include <nanobind/nanobind.h>
@@ -46,7 +46,7 @@ struct PythonPool {
     }
 };
 
-// Doesn't keep the pool, whose drop must not wait for whoever keeps futures.
+// Holds the pool weakly: a future that is kept must not keep the pool alive.
 struct PythonSubmission {
     std::shared_ptr<Submission> submission;
     std::weak_ptr<Pool> pool;
@@ -92,7 +92,7 @@ nb::object outcome(Submission& submission) {
         if (submission.failure.kind != Failure::Kind::none) {
             return nb::make_tuple(submission.ticket, static_cast<int>(has_failed), exception(submission.failure));
         }
-        auto* work = static_cast<HeldWork*>(submission.work.get());  // Python submits no others
+        auto* work = static_cast<HeldWork*>(submission.work.get());  // Python submits only these
         const nb::object result = work == nullptr ? nb::none() : work->result();
         return nb::make_tuple(submission.ticket, static_cast<int>(has_result), result);
     } catch (nb::python_error& error) {
@@ -104,7 +104,7 @@ nb::list take(PythonMailbox& self) {
     nb::list outcomes;
     for (std::shared_ptr<Submission>& submission : self.mailbox->take()) {
         outcomes.append(outcome(*submission));
-        submission->work.reset();  // whoever keeps the future keeps no buffers
+        submission->work.reset();  // a future that is kept must keep no buffers
     }
     release_retired();
     return outcomes;
@@ -118,44 +118,47 @@ PythonSubmission submit(PythonPool& self, PythonJob& job, std::uint64_t ticket, 
 }  // namespace
 
 void bind_pool(nb::module_& module) {
-    nb::class_<PythonSubmission>(module, "Submission", "A job that was submitted.")
+    nb::class_<PythonSubmission>(module, "Submission", "A submitted job.")
         .def("withdraw", &PythonSubmission::withdraw,
-             "Drops the job, unless it was started; whether it was not: then it comes to no mailbox.");
-    nb::class_<PythonMailbox>(module, "Mailbox", "Where jobs come to when they have ended.")
+             "Drop the job if it has not started; return whether it had not. Then it arrives in no mailbox.");
+    nb::class_<PythonMailbox>(module, "Mailbox", "The jobs that have ended.")
         .def(nb::init<>())
         .def(
-            "fileno", [](const PythonMailbox& self) { return self.mailbox->fileno(); }, "Readable if any came.")
+            "fileno", [](const PythonMailbox& self) { return self.mailbox->fileno(); },
+            "Return the descriptor, which is readable if there are any.")
         .def_prop_ro(
             "here", [](const PythonMailbox& self) { return self.mailbox->here(); },
-            "Whether it is of this process, and not of its parent.")
+            "Whether this process created it; False in a forked child.")
         .def("take", &take, nb::sig("def take(self) -> list[tuple[int, int, object]]"),
-             "Takes what has come: tickets, and 0 and the result, 1 and the exception, or 2 for what was withdrawn.");
+             "Take the jobs that have ended: tickets, and 0 and the result, 1 and the exception, or 2 if withdrawn.");
     nb::class_<PythonPool>(module, "Pool", "Threads that run jobs.")
         .def(nb::init<std::size_t>(), "num_threads"_a)
         .def_prop_ro(
             "here", [](const PythonPool& self) { return self.pool->here(); },
-            "Whether it is of this process, and not of its parent.")
-        .def("submit", &submit, "job"_a, "ticket"_a, "mailbox"_a, "Has the job run; it comes to the mailbox.")
+            "Whether this process created it; False in a forked child.")
+        .def("submit", &submit, "job"_a, "ticket"_a, "mailbox"_a,
+             "Run the job; it arrives in the mailbox when it has ended.")
         .def(
             "withdraw_all", [](PythonPool& self) { self.pool->withdraw_all(); },
-            "Withdraws what was not started; that comes to the mailboxes.")
+            "Withdraw the jobs that have not started; they arrive in their mailboxes.")
         .def(
             "end",
             [](PythonPool& self, std::uint64_t ticket, PythonMailbox& mailbox) {
                 self.pool->end(ticket, mailbox.mailbox);
             },
-            "ticket"_a, "mailbox"_a, "Takes no more jobs; the ticket comes to the mailbox after the last has ended.")
+            "ticket"_a, "mailbox"_a,
+            "Accept no more jobs; the ticket arrives in the mailbox after the last job has ended.")
         .def_prop_ro(
             "idle_seconds",
             [](const PythonPool& self) { return std::chrono::duration<double>(self.pool->since_last_end()).count(); },
-            "How long ago a job ended, or the pool was made.")
+            "The time since a job ended, or the pool was created.")
         .def(
             "join",
             [](PythonPool& self) {
                 const std::shared_ptr<Pool> kept = self.pool;
                 kept->join();
             },
-            "Ends the threads, after that.");
+            "Wait for the end of the threads, after end().");
 }
 
 }  // namespace penstock::bindings

@@ -1,5 +1,5 @@
-// Binds the slot ring. Only claim_wait and rest can sleep, so only they give up the interpreter's lock, claim_wait not
-// before it has to.
+// Binds the slot ring. Only claim_wait and rest can sleep, so only they release the GIL; claim_wait does so only if no
+// block is free.
 #include "core/ring.hpp"
 
 #include <nanobind/nanobind.h>
@@ -21,7 +21,7 @@ nb::object python_bell(std::shared_ptr<Bell> bell);
 
 namespace {
 
-// The core trusts its callers; a number from Python that lies outside would be an access outside the words.
+// The core trusts its callers; a number out of range from Python would access memory outside the words.
 Ring& with_slot(Ring& ring, std::uint64_t slot) {
     if (slot >= ring.layout().capacity) throw std::out_of_range("slot must be below the ring's capacity");
     return ring;
@@ -63,7 +63,7 @@ std::optional<Claim> claim_wait(Ring& ring, std::uint64_t worker) {
 
 void rest(Ring& ring, double seconds) {
     if (!(seconds > 0)) return;
-    constexpr double most = 1e9;  // more would not fit
+    constexpr double most = 1e9;  // more would overflow
     const nb::gil_scoped_release unlocked;
     ring.rest(std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, most) * 1e9)));
 }
@@ -72,10 +72,10 @@ void rest(Ring& ring, double seconds) {
 
 void bind_ring(nb::module_& module) {
     nb::class_<Claim>(module, "Claim", "The right of one worker to write one block of one batch.")
-        .def_ro("slot", &Claim::slot, "The slot that the batch lies in.")
-        .def_ro("block", &Claim::block, "Which block of its rows; for a merge, the number of row blocks.")
-        .def_ro("generation", &Claim::generation, "How often the slot had been armed by then.")
-        .def_ro("number", &Claim::number, "The batch's place in delivery order.")
+        .def_ro("slot", &Claim::slot, "The slot of the batch.")
+        .def_ro("block", &Claim::block, "The block of its rows; for a merge, the number of row blocks.")
+        .def_ro("generation", &Claim::generation, "The number of times that the slot had been armed.")
+        .def_ro("number", &Claim::number, "The batch's number in delivery order.")
         .def_ro("merge", &Claim::merge, "Whether this is the merge of the batch's rows.")
         .def("__repr__", [](const Claim& claim) {
             return nb::str("Claim(slot={}, block={}, generation={}, number={}, merge={})")
@@ -96,37 +96,42 @@ void bind_ring(nb::module_& module) {
                 check_size(capacity, blocks);
                 return Ring::create_shared(capacity, blocks);
             },
-            "capacity"_a, "blocks"_a, "A new ring for several processes, with a bell of its own.")
-        .def_static("attach", &Ring::attach, "memory"_a, "bell"_a, "The ring of another process, by its descriptors.")
+            "capacity"_a, "blocks"_a, "Create a ring for several processes, with a new bell.")
+        .def_static("attach", &Ring::attach, "memory"_a, "bell"_a,
+                    "Return the ring of another process, by its descriptors.")
         .def(
             "bell", [](const Ring& ring) { return python_bell(ring.bell()); }, nb::sig("def bell(self) -> Bell"),
-            "Another object for the ring's bell.")
+            "Return a new object for the ring's bell.")
         .def_prop_ro("descriptor", &Ring::descriptor, "The descriptor of its memory; -1 for private memory.")
         .def_prop_ro(
-            "capacity", [](const Ring& ring) { return ring.layout().capacity; }, "How many slots it has.")
+            "capacity", [](const Ring& ring) { return ring.layout().capacity; }, "The number of slots.")
         .def_prop_ro(
-            "blocks", [](const Ring& ring) { return ring.layout().blocks; }, "How many row blocks a slot has.")
-        .def("arm", &arm, "slot"_a, "number"_a, "blocks"_a, "merge"_a, "Hands a batch to the workers.")
+            "blocks", [](const Ring& ring) { return ring.layout().blocks; },
+            "The largest number of row blocks of a slot.")
+        .def("arm", &arm, "slot"_a, "number"_a, "blocks"_a, "merge"_a, "Offer a batch to the workers.")
         .def("claim", &claim, "worker"_a,
-             "Claims a block without waiting; None if there is none, or the ring is stopped.")
-        .def("claim_wait", &claim_wait, "worker"_a, "Claims a block; None once the ring is stopped.")
-        .def("rest", &rest, "seconds"_a, "Claims nothing for so long, or until the ring is stopped.")
-        .def("finish", &finish, "slot"_a, "block"_a, "worker"_a, "A claimed block is written.")
+             "Claim a block without waiting; None if no block is free, or the ring is stopped.")
+        .def("claim_wait", &claim_wait, "worker"_a,
+             "Wait for a free block and claim it; None once the ring is stopped.")
+        .def("rest", &rest, "seconds"_a, "Sleep for so long, or until the ring is stopped.")
+        .def("finish", &finish, "slot"_a, "block"_a, "worker"_a,
+             "Mark a claimed block as written; return whether the slot was seen complete.")
         .def(
             "ready", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).ready(slot); }, "slot"_a,
-            "Whether every block was written.")
+            "Return whether every block was written.")
         .def(
             "drained", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).drained(slot); }, "slot"_a,
-            "Whether a cancelled slot has no writer left.")
+            "Return whether a cancelled slot has no writer left.")
         .def(
             "retire", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).retire(slot); }, "slot"_a,
-            "Takes a ready or drained slot back.")
+            "Make a ready or drained slot idle.")
         .def(
             "cancel", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).cancel(slot); }, "slot"_a,
-            "Gives an armed slot up; whether it is drained already.")
-        .def("release_worker", &Ring::release_worker, "worker"_a, "Gives a dead worker's blocks to others.")
-        .def("stop", &Ring::stop, "Ends every claim_wait and rest.")
-        .def("stopped", &Ring::stopped, "Whether stop was called.");
+            "Cancel an armed slot; return whether it is drained already.")
+        .def("release_worker", &Ring::release_worker, "worker"_a,
+             "Free the blocks of a worker that has ended; return their number.")
+        .def("stop", &Ring::stop, "End every claim_wait and rest.")
+        .def("stopped", &Ring::stopped, "Return whether stop was called.");
 }
 
 }  // namespace penstock::bindings

@@ -1,8 +1,8 @@
-// Writing a block of elements into the columns of a batch.
+// Binds functions that write a block of elements into the columns of a batch.
 //
-// Every function writes the items from `begin` on until it meets one that isn't exactly what the column holds, and
-// returns that item's index, or -1 after the last; the caller looks at such an item more closely. Nothing is converted.
-// Item i goes to row `start + i`.
+// Every function writes the items from `begin` on, up to the first whose type is not exactly that of the column. It
+// returns the index of that item, or -1 after the last; the caller handles the item itself. Nothing is converted. Item
+// i is written to row `start + i`.
 #include "core/stack.hpp"
 
 #include <nanobind/nanobind.h>
@@ -21,7 +21,7 @@ namespace nb = nanobind;
 namespace penstock::bindings {
 namespace {
 
-// Below this size a copy is over sooner than the GIL would be handed over and taken back.
+// For smaller copies, releasing the GIL costs more than it gains.
 constexpr std::size_t release_gil_bytes = 64 * 1024;
 
 template <typename Scalar>
@@ -35,7 +35,7 @@ void require_room(Py_ssize_t begin, Py_ssize_t start, Py_ssize_t size, Py_ssize_
     }
 }
 
-// `convert(item, place)` writes one item and says whether it could.
+// `convert(item, place)` writes one item, and returns whether it could.
 template <typename Scalar, typename Convert>
 Py_ssize_t write_scalars(nb::handle sequence, Py_ssize_t begin, const Column<Scalar>& out, Py_ssize_t start,
                          Convert convert) {
@@ -82,7 +82,7 @@ bool has_shape(const Py_buffer& view, const Py_ssize_t* shape, int rank) {
     return view.ndim == rank && (rank == 0 || std::equal(shape, shape + rank, view.shape));
 }
 
-// Whether a row would be read from memory that other rows are written to; its own place is no such.
+// Whether a row would be read from memory that other rows are written to; its own place is allowed.
 bool overlaps(const std::byte* source, std::size_t row_bytes, const std::byte* place, const Py_buffer& column) {
     const auto begin = reinterpret_cast<std::uintptr_t>(source);
     const auto out = reinterpret_cast<std::uintptr_t>(column.buf);
@@ -137,7 +137,7 @@ Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_
     return index < items.size() ? index : -1;
 }
 
-// Whether a key borrowed from a dict is the expected one; comparing may run user code.
+// Whether a key borrowed from a dict is the expected one; the comparison may run user code.
 bool is_key(PyObject* key, PyObject* expected) {
     if (key == expected) {
         return true;  // nearly always: names in source code are interned
@@ -229,16 +229,16 @@ nb::object split_sequences(Sequence elements, nb::type_object kind, Py_ssize_t w
 void bind_stack(nb::module_& module) {
     using nb::literals::operator""_a;
     module.def("write_integers", &write_integers, "items"_a, "begin"_a, "out"_a.noconvert(), "start"_a,
-               "Write exact ints of 64 bits; return the index of the first item that is none, or -1.");
+               "Write exact ints of 64 bits; return the index of the first other item, or -1.");
     module.def("write_floats", &write_floats, "items"_a, "begin"_a, "out"_a.noconvert(), "start"_a,
-               "Write exact floats; return the index of the first item that is none, or -1.");
+               "Write exact floats; return the index of the first other item, or -1.");
     module.def("write_booleans", &write_booleans, "items"_a, "begin"_a, "out"_a.noconvert(), "start"_a,
-               "Write bools; return the index of the first item that is none, or -1.");
+               "Write bools; return the index of the first other item, or -1.");
     module.def(
         "write_arrays", &write_arrays, "items"_a, "begin"_a, "out"_a, "start"_a, "also"_a, "num_threads"_a,
-        "Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its very type or of "
-        "type `also`, and outside of `out` or in their own places; return the index of the first item that is none, or "
-        "-1. Large copies release the GIL, and still larger ones are shared by at most `num_threads` threads.");
+        "Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its exact type or of "
+        "type `also`, outside of `out` or in their own places; return the index of the first other item, or -1. Large "
+        "copies release the GIL; still larger ones are divided among at most `num_threads` threads.");
     module.def(
         "split_dicts", &split_dicts, "elements"_a, "keys"_a,
         nb::sig("def split_dicts(elements: collections.abc.Sequence[object], keys: tuple[object, ...]) "
@@ -247,9 +247,8 @@ void bind_stack(nb::module_& module) {
     module.def("split_sequences", &split_sequences, "elements"_a, "kind"_a, "width"_a,
                nb::sig("def split_sequences(elements: collections.abc.Sequence[object], kind: type, width: int) "
                        "-> list[list[object]] | None"),
-               "Return a list of values for each place in lists or tuples of exactly this type and length, or None if "
-               "an element "
-               "is none.");
+               "Return a list of values for each place in lists or tuples of exactly this type and length, or None for "
+               "other elements.");
 }
 
 }  // namespace penstock::bindings

@@ -55,12 +55,12 @@ std::shared_ptr<ArenaTable> ArenaTable::open(int table_descriptor, int bell_desc
     auto region = Region::open_shared(table_descriptor);
     if (region->size() < header_words * sizeof(AtomicWord)) throw std::invalid_argument("it is too short");
     const auto* const words = reinterpret_cast<const AtomicWord*>(region->data());
-    if (!words[magic_word].equals(magic)) throw std::invalid_argument("it doesn't begin as one");
+    if (!words[magic_word].equals(magic)) throw std::invalid_argument("it doesn't start as a table does");
     if (!words[version_word].equals(version)) throw std::invalid_argument("it is of another version");
     const std::uint64_t slots = words[slots_word].load();
-    // Compared before it is multiplied, so that no number makes the product small.
+    // Compared before it is multiplied, so that the product can't overflow.
     if (!words[participants_word].equals(participants) || slots > region->size() || bytes(slots) > region->size()) {
-        throw std::invalid_argument("it is too short for what it says of itself");
+        throw std::invalid_argument("it is too short for the number of slots in it");
     }
     return std::shared_ptr<ArenaTable>(new ArenaTable(std::move(region), slots, bell_descriptor));
 }
@@ -79,7 +79,7 @@ void ArenaTable::hold(std::uint64_t slot, std::uint64_t participant) {
     AtomicWord& count = hold_word(slot, participant);
     raise(rows_used_, participant + 1);
     raise(slots_used_, slot + 1);
-    row(participant)[leased_word].add(1);  // first, so that no more is ever returned than leased
+    row(participant)[leased_word].add(1);  // first, so that `returned` never exceeds `leased`
     count.add(1);
 }
 
@@ -133,7 +133,7 @@ std::uint64_t ArenaTable::release(std::uint64_t participant) {
     for (std::uint64_t slot = 0; slot < used; ++slot) {
         if (!words[holds_word + slot].equals(0)) holds += words[holds_word + slot].exchange(0);
     }
-    // It may have died after a count fell and before that was counted.
+    // It may have died after a count fell and before `returned` rose.
     words[returned_word].store(words[leased_word].load());
     bell_.ring_always();  // it may have died between the two steps of a ring
     return holds;
@@ -149,16 +149,16 @@ ArenaParticipant::ArenaParticipant(std::shared_ptr<ArenaTable> table, std::uint6
     if (number >= ArenaTable::participants) throw std::invalid_argument("there is no such participant");
 }
 
-std::unique_ptr<Lender::Entry> ArenaParticipant::open(std::uint64_t slot) {
-    if (!here()) throw std::logic_error("a forked child has no part in its parent's arena");
+std::unique_ptr<LeaseOwner::Entry> ArenaParticipant::open(std::uint64_t slot) {
+    if (!here()) throw std::logic_error("a forked child can't use its parent's arena");
     if (slot >= table_->slots()) throw std::invalid_argument("the table has no such slot");
     auto entry = std::make_unique<Entry>(Entry{slot, nullptr});
     if (number_ == 0) {
-        lent_.push_back(slot);
+        leased_slots_.push_back(slot);
         table_->hold(slot, number_);
         return entry;
     }
-    // Each hold is taken over once. Counted before the look: of two threads that want the last one, one is refused.
+    // Each hold is adopted once. Counted before the check: of two threads that adopt the last hold, one is refused.
     if (adopted(slot).add(1) >= table_->holds(slot, number_)) {
         adopted(slot).add(-1);
         throw std::invalid_argument("no hold was added on this participant's behalf");
@@ -168,18 +168,18 @@ std::unique_ptr<Lender::Entry> ArenaParticipant::open(std::uint64_t slot) {
 
 void ArenaParticipant::close(std::unique_ptr<Entry> entry) noexcept {
     if (!here()) return;
-    // In this order: once the shared count has fallen, the slot may be lent and held for this participant again, and
-    // that hold must not seem to be taken over already.
+    // In this order: once the shared count has fallen, the slot may be leased, and held for this participant, again;
+    // that hold must not look adopted already.
     if (number_ != 0) adopted(entry->slot).add(-1);
     table_->give_back(entry->slot, number_);
 }
 
 std::vector<std::uint64_t> ArenaParticipant::take_idle() {
     std::vector<std::uint64_t> idle;
-    const std::uint64_t returned = table_->returned();  // before the look: what comes later is seen next time
+    const std::uint64_t returned = table_->returned();  // before the check: the next call sees later returns
     if (returned == seen_returned_) return idle;
     seen_returned_ = returned;
-    std::erase_if(lent_, [&](std::uint64_t slot) {
+    std::erase_if(leased_slots_, [&](std::uint64_t slot) {
         if (!table_->idle(slot)) return false;
         idle.push_back(slot);
         return true;

@@ -1,21 +1,21 @@
-// The table of an arena: which process holds which slot of memory that several processes share.
+// The table of an arena: the holds of each process on the slots of memory that several processes share.
 //
-// One process, the owner, lends slots out; it is participant 0, and it alone allocates. All others are participants
-// that the owner invited. The table lies in shared memory and has nothing but atomic words: for each participant a
-// count of holds on each slot, and three counters.
+// One process, the owner, leases slots; it is participant 0, and it alone allocates. It invites all other participants.
+// The table is in shared memory, and consists of atomic words: for each participant a count of holds on each slot, and
+// three counters.
 //
 // Guarantees:
-//   - A slot is idle when all its counts are 0. Only the owner adds holds, on its own behalf or on another's, so an
-//   idle
-//     slot stays idle until the owner lends it: nobody races for a slot.
-//   - A participant changes nothing but its own words, the bell's, and by these never more than it was given: there is
-//     no lock, and a death between any two operations leaves wrong nothing but the words of the dead. `release` puts
-//     those right, once that process is certainly gone.
-//   - `leased` and `returned` count exactly: they are equal when a participant holds nothing. A count falls first,
-//     `returned` rises next, and the bell is rung last: who sees a return finds the slot given back, and who clears the
-//     bell, looks and waits misses none.
-//   - Leases are dropped on any thread, without a lock. A child made by fork has copies of its parent's leases, and
-//     dropping those changes nothing.
+//   - A slot is idle when all its counts are 0. Only the owner adds holds, on its own behalf or on a participant's, so
+//   an
+//     idle slot stays idle until the owner leases it: no two processes race for a slot.
+//   - A participant changes only its own words and the bell's, and lowers a count only for a hold that it has. There is
+//     no lock, and after a death between any two operations only the words of the dead participant are wrong. `release`
+//     corrects them, once that process has certainly ended.
+//   - `leased` and `returned` count exactly: they are equal when a participant holds nothing. First a count falls, then
+//     `returned` rises, then the bell rings: a process that sees a return finds the slot returned, and one that clears
+//     the bell, checks and waits misses none.
+//   - Leases are dropped on any thread, without a lock. A forked child has copies of its parent's leases; dropping them
+//     changes nothing.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@
 
 namespace penstock {
 
-// How many forks lie between this process and the first of its line that asked; another number after each fork.
+// The number of forks between the first ancestor that called this and this process; it changes at each fork.
 std::uint64_t fork_generation();
 
 class ArenaTable {
@@ -38,22 +38,22 @@ class ArenaTable {
     static constexpr std::uint64_t participants = 64;  // the owner among them
     static constexpr std::uint64_t version = 1;
 
-    // By the owner. Linux only; elsewhere std::system_error says that it isn't supported.
+    // By the owner. Linux only; elsewhere it throws std::system_error.
     static std::shared_ptr<ArenaTable> create(std::uint64_t slots);
-    // By others; takes copies of both descriptors. std::invalid_argument if that memory is no table of this version, or
-    // the other no bell's.
+    // By participants; copies both descriptors. std::invalid_argument if the memory is no table of this version, or the
+    // second descriptor belongs to no bell.
     static std::shared_ptr<ArenaTable> open(int table_descriptor, int bell_descriptor);
 
     std::uint64_t slots() const { return slots_; }
     int descriptor() const { return region_->descriptor(); }
-    // The owner's: its word lies in the table, and its descriptor is an eventfd that all participants have.
+    // The owner's bell: its word is in the table, and its descriptor is an eventfd that all participants have.
     Bell& bell() { return bell_; }
-    // How many bytes the owner waits for; 0 for none.
+    // The number of bytes that the owner waits for; 0 for none.
     AtomicWord& wanted() const { return words_[wanted_word]; }
 
     // By the owner: one more hold on a slot, on a participant's behalf.
     void hold(std::uint64_t slot, std::uint64_t participant);
-    // One hold less, by who has it or by who gave it; false, and no change, if there is none.
+    // Removes a hold: by its participant, or by the owner that added it. False, without a change, if there is none.
     bool give_back(std::uint64_t slot, std::uint64_t participant);
     std::uint64_t holds(std::uint64_t slot, std::uint64_t participant) const;
     // By the owner: whether nobody holds the slot.
@@ -65,24 +65,23 @@ class ArenaTable {
     std::uint64_t leased() const;
     std::uint64_t returned() const;
 
-    // What a participant says to the owner by counting; rings the bell.
+    // By a participant: counts one more acknowledgement, and rings the bell.
     void acknowledge(std::uint64_t participant);
     std::uint64_t acknowledged(std::uint64_t participant) const { return row(participant)[acknowledged_word].load(); }
 
-    // By the owner: takes back all that a participant holds, which is certainly gone, and returns how many holds it
-    // were.
+    // By the owner: removes all holds of a participant that has certainly ended, and returns their number.
     std::uint64_t release(std::uint64_t participant);
-    // By the owner: nothing is acknowledged by a participant that is new.
+    // By the owner: sets the acknowledgements of a new participant to 0.
     void welcome(std::uint64_t participant);
 
   private:
-    // What lies where, in words; what different processes write often lies on different cache lines.
+    // Offsets in words. Words that different processes write often are on different cache lines.
     static constexpr std::uint64_t magic = 0x4b434f54534e4550;  // "PENSTOCK"
     static constexpr std::size_t magic_word = 0, version_word = 1, slots_word = 2, participants_word = 3;
     static constexpr std::size_t rung_word = 8, wanted_word = 16, header_words = 512;
     static constexpr std::size_t leased_word = 0, returned_word = 8, acknowledged_word = 9, holds_word = 16;
 
-    // Makes the bell, or copies the descriptor of the owner's.
+    // Creates the bell, or copies the descriptor of the owner's bell.
     ArenaTable(std::shared_ptr<Region> region, std::uint64_t slots, std::optional<int> bell_descriptor);
 
     std::shared_ptr<AtomicWord> rung() const { return {region_, words_ + rung_word}; }
@@ -95,30 +94,29 @@ class ArenaTable {
     std::shared_ptr<Region> region_;
     AtomicWord* words_;
     std::uint64_t slots_;  // a copy, since others may write to the table
-    // By the owner: no participant, and no slot, from these on ever had a hold. Pages that lie behind are never
-    // touched.
+    // By the owner: participants and slots from these numbers on never had a hold. The pages behind are never touched.
     std::atomic<std::uint64_t> rows_used_{1}, slots_used_{0};
     Bell bell_;
 };
 
-// One process's part in an arena, from which its leases come. Leases of the owner take an idle slot; those of others
-// take over holds that the owner added on their behalf.
-class ArenaParticipant : public Lender {
+// One process's part in an arena; it creates the leases there. A lease of the owner takes an idle slot; a lease of
+// another participant adopts a hold that the owner added on its behalf.
+class ArenaParticipant : public LeaseOwner {
   public:
     ArenaParticipant(std::shared_ptr<ArenaTable> table, std::uint64_t number);
 
     std::uint64_t number() const { return number_; }
-    // Whether this is the process that made this object, and no child that was forked since.
+    // Whether this process created the object; false in a forked child.
     bool here() const { return fork_generation() == generation_; }
 
-    // std::logic_error in a forked child; std::invalid_argument if there is no hold to take over.
+    // std::logic_error in a forked child; std::invalid_argument if there is no hold to adopt.
     std::unique_ptr<Entry> open(std::uint64_t slot) override;
     void close(std::unique_ptr<Entry> entry) noexcept override;
-    // Gives back a hold that no lease has taken over; throws as `open` does.
+    // Returns a hold that no lease has adopted; throws as `open` does.
     void drop(std::uint64_t slot) { close(open(slot)); }
 
-    // By the owner, one thread at a time, and not while a lease is opened: those of the lent slots that have become
-    // idle since the last call; they are no longer lent.
+    // By the owner, one thread at a time, and not while a lease is opened: the leased slots that have become idle since
+    // the last call.
     std::vector<std::uint64_t> take_idle();
 
   private:
@@ -127,9 +125,9 @@ class ArenaParticipant : public Lender {
     std::shared_ptr<ArenaTable> table_;
     std::uint64_t number_;
     std::uint64_t generation_;
-    std::vector<std::uint64_t> lent_;
+    std::vector<std::uint64_t> leased_slots_;
     std::uint64_t seen_returned_ = 0;
-    std::unique_ptr<Region> adopted_;  // by others: a word for each slot, how many of its leases live here
+    std::unique_ptr<Region> adopted_;  // of participants but the owner: for each slot, the number of leases here
 };
 
 }  // namespace penstock

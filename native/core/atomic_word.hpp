@@ -1,8 +1,8 @@
 // One 64-bit word that threads and processes share.
 //
 // Every operation is sequentially consistent: the model in native/tests/test_ring_model.cpp explores the interleavings
-// of whole operations, so what it proves holds for this word and not for weaker orders. A claim costs some ten of them,
-// against microseconds of work in a block.
+// of whole operations, so its result holds for this word and not for weaker memory orders. A claim costs about ten
+// operations, against microseconds of work in a block.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ class AtomicWord {
     std::atomic<std::uint64_t> value_{0};
 };
 
-// Words lie in plain memory that several processes may map, so they can hold neither a lock nor a pointer.
+// Words are in plain memory that several processes may map, so they can hold neither a lock nor a pointer.
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(sizeof(AtomicWord) == sizeof(std::uint64_t));
 

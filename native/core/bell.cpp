@@ -41,7 +41,7 @@ bool is_eventfd(int descriptor) {
     const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
     char target[64];
     const auto length = ::readlink(link.c_str(), target, sizeof target);
-    if (length < 0) return errno == ENOENT;  // without /proc nobody can tell
+    if (length < 0) return errno == ENOENT;  // it can't be checked without /proc
     return std::string_view(target, static_cast<std::size_t>(length)) == "anon_inode:[eventfd]";
 }
 #endif
@@ -71,14 +71,14 @@ Bell::Bell(std::shared_ptr<AtomicWord> rung, int descriptor) : rung_(std::move(r
 #ifdef __linux__
     read_descriptor_ = write_descriptor_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
     if (read_descriptor_ < 0 && errno != EBADF) fail("cannot open a bell");
-    // To ring is to write: into somebody's file, if the descriptor were another one.
+    // A ring writes to the descriptor, which must not be an arbitrary file.
     if (!is_eventfd(read_descriptor_)) {
         if (read_descriptor_ >= 0) ::close(read_descriptor_);
         throw std::invalid_argument("a bell's descriptor must be an eventfd that never blocks");
     }
 #else
     (void)descriptor;
-    throw std::system_error(ENOTSUP, std::generic_category(), "a bell shared between processes needs Linux");
+    throw std::system_error(ENOTSUP, std::generic_category(), "a bell shared between processes requires Linux");
 #endif
 }
 
@@ -104,7 +104,7 @@ Bell::Outcome Bell::wait_readable(int descriptor, const Deadline& deadline, int 
 
 // A write can only fail because the descriptor is full, and then it is readable already.
 void Bell::set_readable() {
-    const std::uint64_t one = 1;  // what an eventfd takes; a pipe takes any eight bytes
+    const std::uint64_t one = 1;  // the format of an eventfd; a pipe accepts any eight bytes
     while (::write(write_descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
     }
 }

@@ -1,12 +1,12 @@
 // A bell: a file descriptor that becomes readable when it is rung.
 //
 // Guarantees:
-//   - No ring is lost to one who waits as: clear, look, wait. What was true before a ring is seen by the look after the
-//     clear that took that ring away.
+//   - No ring is lost if the waiter clears, then checks its condition, then waits: the check after the clear that
+//     removed a ring sees all that was true before that ring.
 //   - Any number of rings before a clear cost one write to the descriptor.
-//   - ring() never blocks and may be called from any thread, with or without the interpreter's lock.
-//   - Where its word lies in shared memory, any process that has the descriptor rings the same bell. A ringer that dies
-//     may silence those after it, until somebody calls ring_always().
+//   - ring() never blocks, and may be called from any thread, with or without the GIL.
+//   - If its word is in shared memory, every process that has the descriptor rings the same bell. A process that dies
+//     inside ring() may suppress later rings, until another one calls ring_always().
 #pragma once
 
 #include <chrono>
@@ -27,12 +27,12 @@ class BellProtocol {
         if (self().rung().exchange(1) == 0) self().set_readable();
     }
 
-    // For when a ringer may have died between its two steps.
+    // For the case that a process died between the two steps of ring().
     void ring_always() { self().set_readable(); }
 
-    // In this order: were the word cleared first, a ring in between would be wiped from the descriptor and yet
-    // suppress all later ones.
-    // Returns whether it was readable: then what that ring told is the caller's to heed, or to pass on.
+    // In this order: if the word were cleared first, a ring in between would be cleared from the descriptor, but its
+    // word would suppress all later rings.
+    // Returns whether it was readable: then the caller must check its condition, or ring other waiters.
     bool clear() {
         const bool was_readable = self().clear_readable();
         self().rung().store(0);
@@ -48,10 +48,10 @@ class Bell : public BellProtocol<Bell> {
     using Deadline = std::optional<std::chrono::steady_clock::time_point>;
     enum class Outcome { rung, timed_out, interrupted };
 
-    // A new bell; its word lies where `rung` points, which keeps it there, or is its own.
+    // A new bell, with the word at `rung`, which keeps it alive, or one of its own.
     explicit Bell(std::shared_ptr<AtomicWord> rung = std::make_shared<AtomicWord>());
-    // The bell of another process, by its word and its descriptor, of which a copy is taken. Linux only.
-    // std::invalid_argument if that is no bell's.
+    // The bell of another process, by its word and its descriptor, which is copied. Linux only.
+    // std::invalid_argument if the descriptor belongs to no bell.
     Bell(std::shared_ptr<AtomicWord> rung, int descriptor);
     ~Bell();
     Bell(const Bell&) = delete;
@@ -59,8 +59,8 @@ class Bell : public BellProtocol<Bell> {
 
     int fileno() const { return read_descriptor_; }
 
-    // Waits until the descriptor is readable or its other end gone, the deadline passes, a signal handler ran in this
-    // thread, or the descriptor `interrupt` becomes readable (-1: none).
+    // Waits until the descriptor is readable or its other end is closed, the deadline passes, a signal handler ran in
+    // this thread, or the descriptor `interrupt` becomes readable (-1: none).
     static Outcome wait_readable(int descriptor, const Deadline& deadline, int interrupt = -1);
     // Waits until the bell is rung, and does not clear it.
     Outcome wait(const Deadline& deadline, int interrupt = -1) const {
@@ -74,10 +74,10 @@ class Bell : public BellProtocol<Bell> {
   private:
     std::shared_ptr<AtomicWord> rung_;
     int read_descriptor_ = -1;
-    int write_descriptor_ = -1;  // the same as read_descriptor_ where one descriptor does both
+    int write_descriptor_ = -1;  // equal to read_descriptor_ if one descriptor does both
 };
 
-// A pipe whose ends never block and are closed in child programs.
+// A pipe with non-blocking ends that are closed in child programs.
 class Pipe {
   public:
     Pipe();

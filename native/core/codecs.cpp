@@ -16,7 +16,7 @@ struct Names {
     const char* homebrew;
 };
 
-// Where the loader looks; Homebrew's folders are not among them.
+// The names for dlopen, which doesn't search Homebrew's folders.
 #ifdef __APPLE__
 constexpr auto zlib_files = {"libz.1.dylib", "/usr/lib/libz.1.dylib"};
 constexpr auto zstd_files = {"libzstd.1.dylib", "/opt/homebrew/lib/libzstd.1.dylib", "/usr/local/lib/libzstd.1.dylib"};
@@ -45,7 +45,7 @@ class Library {
 
   private:
     [[noreturn]] void fail(const std::string& found) const {
-        throw LibraryMissing(std::string("the system's ") + names_.library + " is needed for this; " + found +
+        throw LibraryMissing(std::string("the system's ") + names_.library + " is required for this; " + found +
                              ". Install it: apt install " + names_.debian + ", dnf install " + names_.fedora +
                              ", or brew install " + names_.homebrew);
     }

@@ -1,7 +1,6 @@
-// The system's zlib, zstd and xxHash: loaded when they are first used, so that building and importing need none of
-// them.
+// The system's zlib, zstd and xxHash: loaded at the first use, so that neither the build nor the import needs them.
 //
-// Declared here is the part of their stable interfaces that is used, in the words of this project.
+// This header declares the used part of their stable interfaces, with this project's names.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 
 namespace penstock {
 
-// The system hasn't the library; what() says which, and how to get it.
+// The system doesn't have the library; what() names it, and how to install it.
 class LibraryMissing : public std::runtime_error {
   public:
     using std::runtime_error::runtime_error;
@@ -55,7 +54,7 @@ struct Zstd {
         std::size_t size;
         std::size_t position;
     };
-    // What the size of a frame's content may be instead.
+    // Special values of the size of a frame's content.
     static constexpr auto unknown_size = static_cast<unsigned long long>(-1);
     static constexpr auto no_frame = static_cast<unsigned long long>(-2);
 
@@ -72,7 +71,7 @@ struct Xxhash {
     std::uint64_t (*xxh3_64)(const void*, std::size_t, std::uint64_t seed);
 };
 
-// Each throws LibraryMissing, and looks again when it is asked again. What was loaded stays.
+// Each throws LibraryMissing; the next call searches again. Loaded libraries stay loaded.
 const Zlib& zlib();
 const Zstd& zstd();
 const Xxhash& xxhash();

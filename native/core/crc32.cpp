@@ -1,5 +1,5 @@
-// Sixteen bytes at a time, by one table for each of them ("slicing", Kounavis and Berry, 2005); where the processor can
-// multiply without carries, 64 bytes at a time are folded into the next 64 before ("Fast CRC Computation for Generic
+// Sixteen bytes at a time, with one table for each of them ("slicing", Kounavis and Berry, 2005). If the processor can
+// multiply without carries, 64 bytes at a time are first folded into the next 64 ("Fast CRC Computation for Generic
 // Polynomials Using PCLMULQDQ", Gopal and others, 2009).
 #include "core/crc32.hpp"
 
@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t slices = 16;
 using Table = std::array<std::uint32_t, 256>;
 
-// tables[k][b]: what byte b does to the register if k bytes of zero follow it.
+// tables[k][b]: the effect of byte b on the register if k bytes of zero follow it.
 constexpr std::array<Table, slices> make_tables() {
     std::array<Table, slices> tables{};
     for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -63,7 +63,7 @@ PENSTOCK_CARRYLESS inline __m128i load(const std::byte* from) noexcept {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// What the bytes mean, as many places further on as the powers in `by` say, beside what stands there.
+// Moves the value of `bytes` on by the powers in `by`, and adds the bytes that are there.
 PENSTOCK_CARRYLESS inline __m128i fold(__m128i bytes, __m128i by, __m128i there) noexcept {
     const __m128i low = _mm_clmulepi64_si128(bytes, by, 0x00);
     const __m128i high = _mm_clmulepi64_si128(bytes, by, 0x11);

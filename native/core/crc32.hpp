@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// Goes on from `initial`, the checksum of what came before; 0 is that of nothing.
+// Continues from `initial`, the checksum of the bytes before; that of no bytes is 0.
 std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t initial = 0) noexcept;
 
 }  // namespace penstock

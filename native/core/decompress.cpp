@@ -17,16 +17,16 @@ namespace {
 using Source = std::span<const std::byte>;
 
 constexpr std::array<std::string_view, 4> codec_names{"zlib", "gzip", "deflate", "zstd"};
-constexpr std::size_t most_at_once = std::size_t{1} << 30;  // zlib counts in an unsigned int
-constexpr std::size_t least_capacity = 1024;
+constexpr std::size_t max_at_once = std::size_t{1} << 30;  // zlib counts in an unsigned int
+constexpr std::size_t min_capacity = 1024;
 constexpr std::size_t usual_expansion = 4;
-constexpr std::size_t most_expansion = 1032;  // by which deflate can make it longer
+constexpr std::size_t max_expansion = 1032;  // the largest factor of deflate
 
 struct Free {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
 };
 
-// Where the output goes: memory of the caller's, to be filled exactly, or memory that grows to a limit.
+// The output: memory of the caller that must be filled exactly, or memory that grows up to a limit.
 class Output {
   public:
     explicit Output(std::span<std::byte> out)
@@ -39,22 +39,22 @@ class Output {
     std::size_t limit() const noexcept { return limit_; }
     bool is_given() const noexcept { return is_given_; }
 
-    // Where to write next, never empty: behind the limit there is one byte, so that an input that has ended and one
-    // that has more can be told apart.
+    // The room for the next bytes, never empty: after the limit there is one more byte, to distinguish an input that
+    // has ended from one that has more.
     std::span<std::byte> room() {
         if (size_ == limit_) return {&beyond_, 1};
-        if (size_ == capacity_) expect(least_capacity);
+        if (size_ == capacity_) expect(min_capacity);
         return {data_ + size_, capacity_ - size_};
     }
 
-    // Whether what was written lies within the limit.
+    // Whether the bytes written are within the limit.
     [[nodiscard]] bool add(std::size_t count) noexcept {
         if (count > limit_ - size_) return false;
         size_ += count;
         return true;
     }
 
-    // Takes memory for so many bytes more, as far as the limit lets it; at first no more than that.
+    // Allocates memory for so many more bytes, up to the limit; at first exactly that.
     void expect(std::size_t more) {
         if (is_given_ || more <= capacity_ - size_) return;
         const std::size_t doubled = capacity_ <= limit_ / 2 ? 2 * capacity_ : limit_;
@@ -89,7 +89,7 @@ class Output {
 
 std::string numbered(std::uint64_t count) { return std::to_string(count) + (count == 1 ? " byte" : " bytes"); }
 
-// What the first bytes say that it is, or nothing.
+// The codec that the first bytes suggest, or empty.
 std::string_view looks_like(Source source) {
     const auto byte = [&](std::size_t position) {
         return position < source.size() ? static_cast<unsigned>(source[position]) : 0U;
@@ -100,7 +100,7 @@ std::string_view looks_like(Source source) {
     return {};
 }
 
-// One input being decompressed, to say what is wrong with it.
+// An input that is being decompressed; it builds the error texts.
 struct Task {
     Codec codec;
     Source source;
@@ -113,19 +113,19 @@ struct Task {
                         std::to_string(source.size()) + ", after " + numbered(output.size()) + " of output. " + remedy);
     }
     [[noreturn]] void fail_truncated() const {
-        fail("the input ends before its stream does,", source.size(), "Give it whole: the rest is missing");
+        fail("the input ends before the end of its stream,", source.size(), "Pass the whole input: its end is missing");
     }
     [[noreturn]] void fail_corrupt(const char* why, std::size_t position) const {
         const std::string_view other = looks_like(source);
         fail("the input is corrupt (" + std::string(why == nullptr ? "invalid data" : why) + ")", position,
-             other.empty() || other == name() ? "Read it again, or make it anew"
-                                              : "It begins as " + std::string(other) + " does: give that as the codec");
+             other.empty() || other == name() ? "Read it or create it again"
+                                              : "It starts like " + std::string(other) + ": pass that as the codec");
     }
     [[noreturn]] void fail_too_long(std::size_t position, const std::string& more) const {
         fail("the output must have " + std::string(output.is_given() ? "exactly " : "at most ") +
                  numbered(output.limit()) + ", and has " + more + ",",
              position,
-             output.is_given() ? "Give its true size, or none" : "Give a larger max_size, if you trust the input");
+             output.is_given() ? "Pass its true size, or none" : "Pass a larger max_size, if you trust the input");
     }
 };
 
@@ -135,15 +135,15 @@ class Inflater {
         const int window_bits = codec == Codec::gzip ? 31 : codec == Codec::deflate ? -15 : 15;
         const int status = library_.start(&stream_, window_bits, "1", static_cast<int>(sizeof stream_));
         if (status == Zlib::no_memory) throw std::bad_alloc();
-        if (status != Zlib::done) throw LibraryMissing("the system's zlib must be of version 1; install that");
+        if (status != Zlib::done) throw LibraryMissing("the system's zlib must have version 1; install that version");
     }
     ~Inflater() { library_.end(&stream_); }
     Inflater(const Inflater&) = delete;
     Inflater& operator=(const Inflater&) = delete;
 
-    // Goes on until input or room is used up, or a stream has ended.
+    // Runs until input or room is used up, or a stream has ended.
     int inflate(Source& input, std::span<std::byte>& room) {
-        const std::size_t given = std::min(input.size(), most_at_once), free = std::min(room.size(), most_at_once);
+        const std::size_t given = std::min(input.size(), max_at_once), free = std::min(room.size(), max_at_once);
         stream_.next_in = input.data();
         stream_.available_in = static_cast<unsigned int>(given);
         stream_.next_out = room.data();
@@ -177,7 +177,7 @@ void inflate_all(const Task& task) {
                 if (input.empty()) return;
                 if (task.codec != Codec::gzip) {
                     task.fail(numbered(input.size()) + " follow the end of the stream", position,
-                              "Give the stream alone: source[:" + std::to_string(position) + "]");
+                              "Pass only the stream: source[:" + std::to_string(position) + "]");
                 }
                 inflater.restart();
                 break;
@@ -186,7 +186,7 @@ void inflate_all(const Task& task) {
                 if (input.empty() && !room.empty()) task.fail_truncated();
                 break;
             case Zlib::needs_dictionary:
-                task.fail_corrupt("it was made with a preset dictionary", position);
+                task.fail_corrupt("it requires a preset dictionary", position);
             case Zlib::no_memory:
                 throw std::bad_alloc();
             default:
@@ -207,11 +207,11 @@ void decompress_frames(const Task& task) {
             start = input.position;
             const std::size_t rest = input.size - start;
             const auto size = library.content_size(task.source.data() + start, rest);
-            const bool is_told = size < Zstd::no_frame;
-            if (is_told && size > task.output.limit() - task.output.size()) {
+            const bool is_known = size < Zstd::no_frame;
+            if (is_known && size > task.output.limit() - task.output.size()) {
                 task.fail_too_long(start, "a frame of " + numbered(size));
             }
-            task.output.expect(is_told ? static_cast<std::size_t>(size) : usual_expansion * rest);
+            task.output.expect(is_known ? static_cast<std::size_t>(size) : usual_expansion * rest);
         }
         const std::span<std::byte> room = task.output.room();
         Zstd::Output output{room.data(), room.size(), 0};
@@ -233,17 +233,17 @@ void decompress_all(const Task& task) {
     }
 }
 
-// How much memory to take at first: what the last gzip member says of itself, if that can be true, or some multiple.
+// The memory to allocate at first: the size in the last gzip member, if that is plausible, or a multiple of the input.
 std::size_t guessed_size(Codec codec, Source source) {
-    if (codec == Codec::zstd) return 0;  // its frames tell
-    std::size_t told = 0;
+    if (codec == Codec::zstd) return 0;  // its frames hold their sizes
+    std::size_t size_mod_2_32 = 0;
     if (codec == Codec::gzip && source.size() >= 4) {
         for (std::size_t place = 1; place <= 4; ++place) {
-            told = told << 8 | static_cast<std::size_t>(source[source.size() - place]);
+            size_mod_2_32 = size_mod_2_32 << 8 | static_cast<std::size_t>(source[source.size() - place]);
         }
     }
-    const bool is_likely = told >= source.size() / 2 && told / most_expansion <= source.size();
-    return is_likely && told > 0 ? told : usual_expansion * source.size();
+    const bool is_likely = size_mod_2_32 >= source.size() / 2 && size_mod_2_32 / max_expansion <= source.size();
+    return is_likely && size_mod_2_32 > 0 ? size_mod_2_32 : usual_expansion * source.size();
 }
 
 }  // namespace
@@ -268,7 +268,7 @@ void decompress_into(Codec codec, Source source, std::span<std::byte> out) {
     decompress_all(task);
     if (output.size() != out.size()) {
         task.fail("the output must have exactly " + numbered(out.size()) + ", and its stream ends", source.size(),
-                  "Give its true size, or none");
+                  "Pass its true size, or none");
     }
 }
 

@@ -11,8 +11,8 @@ namespace penstock {
 
 namespace {
 
-// Rows are asked for in a random order, so that each one's first lines are a miss in the cache and in the TLB. This
-// many rows ahead, their first lines are requested; the hardware fetches the rest of a row once it has been entered.
+// Rows are read in a random order, so the first lines of each miss the cache and the TLB. They are prefetched this many
+// rows ahead; the hardware prefetches the rest of a row once its first lines are read.
 constexpr std::size_t kAhead = 8;
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kLinesAhead = 4;

@@ -1,4 +1,4 @@
-// Rows of equal size, lying at equal strides in one or more pieces of memory, copied out by key.
+// Rows of equal size, at equal strides in one or more pieces of memory, copied by key.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ struct Piece {
 // All methods are const and may run in several threads at once.
 class RowTable {
   public:
-    // Throws std::invalid_argument where a piece has a negative number of rows, or all of them together overflow.
+    // Throws std::invalid_argument if a piece has a negative number of rows, or their sum overflows.
     RowTable(std::span<const Piece> pieces, std::size_t row_bytes, std::size_t stride_bytes);
 
     std::int64_t size() const noexcept { return size_; }
     std::size_t row_bytes() const noexcept { return row_bytes_; }
 
     // Copies the rows of `keys` to `out`, which has room for keys.size() * row_bytes() bytes and overlaps no piece.
-    // Throws std::out_of_range, before anything is written, where a key isn't in [0, size()).
+    // Throws std::out_of_range, before anything is written, if a key isn't in [0, size()).
     void gather(std::span<const std::int64_t> keys, std::byte* out) const;
 
   private:

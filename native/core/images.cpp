@@ -1,4 +1,4 @@
-// This unit is compiled with -ffp-contract=off: a fused multiply-add would round once where two roundings are promised.
+// This unit is compiled with -ffp-contract=off: a fused multiply-add would round once instead of twice.
 #include "core/images.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-// What is the same for all lines.
+// The parameters that all lines share.
 struct Job {
     std::size_t channels;
     std::size_t plane;  // floats from one channel's plane to the next
@@ -27,7 +27,7 @@ struct Line {
     float* out;
 };
 
-// Converts the pixels from `from` on, wherever they are.
+// Converts the pixels from `from` on, with any strides.
 inline void convert_pixels(const Job& job, const Line& line, std::ptrdiff_t pixel_stride, std::ptrdiff_t channel_stride,
                            std::size_t from = 0) {
     for (std::size_t channel = 0; channel < job.channels; ++channel) {
@@ -44,9 +44,9 @@ inline void convert_pixels(const Job& job, const Line& line, std::ptrdiff_t pixe
 
 #ifdef PENSTOCK_HAS_AVX2_BUILD
 
-constexpr std::size_t group = 8;          // pixels that one turn takes, four from each half of a vector
-constexpr std::size_t half_bytes = 16;    // what is loaded for each half, of which `4 * channels` are used
-constexpr std::size_t most_channels = 4;  // so that four pixels fit into a half
+constexpr std::size_t group = 8;         // pixels per iteration, four from each half of a vector
+constexpr std::size_t half_bytes = 16;   // bytes loaded for each half, of which `4 * channels` are used
+constexpr std::size_t max_channels = 4;  // four pixels must fit into a half
 
 // Moves one channel of each half's four pixels to the lowest bytes of four 32-bit integers, and zeros above them.
 __attribute__((target("avx2"))) inline __m256i pick_channel(std::size_t channel, std::size_t channels) {
@@ -58,7 +58,7 @@ __attribute__((target("avx2"))) inline __m256i pick_channel(std::size_t channel,
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(order));
 }
 
-// Converts pixels that lie one behind the other. Bytes may be read up to `readable_end`, beyond the line's own.
+// Converts contiguous pixels. Bytes may be read up to `readable_end`, beyond the end of the line.
 template <std::size_t channels>
 __attribute__((target("avx2"))) void convert_line_avx2(const Job& job, const Line& line,
                                                        const std::uint8_t* readable_end) {
@@ -85,7 +85,7 @@ __attribute__((target("avx2"))) void convert_line_avx2(const Job& job, const Lin
             _mm256_storeu_ps(line.out + channel * job.plane + x, _mm256_add_ps(product, shift[channel]));
         }
     };
-    // A group reads up to `4 * channels + half_bytes` bytes, which is more than its pixels have.
+    // A group reads up to `4 * channels + half_bytes` bytes, which is more than those of its pixels.
     const auto readable = static_cast<std::size_t>(readable_end - line.bytes);
     const std::size_t needed = 4 * channels + half_bytes;
     const std::size_t groups_end = readable < needed ? 0 : (readable - needed) / channels + 1;
@@ -94,7 +94,7 @@ __attribute__((target("avx2"))) void convert_line_avx2(const Job& job, const Lin
         convert_group(x);
     }
     if (x < line.width && line.width - group < groups_end) {
-        convert_group(line.width - group);  // the last pixels, and some again
+        convert_group(line.width - group);  // the last pixels; some of them for the second time
         return;
     }
     convert_pixels(job, line, channels, 1, x);
@@ -104,7 +104,7 @@ __attribute__((target("avx2"))) void convert_line_avx2(const Job& job, const Lin
 
 void convert_close_line(const Job& job, const Line& line, const std::uint8_t* readable_end, Instructions instructions) {
 #ifdef PENSTOCK_HAS_AVX2_BUILD
-    if (instructions == Instructions::avx2 && job.channels <= most_channels) {
+    if (instructions == Instructions::avx2 && job.channels <= max_channels) {
         switch (job.channels) {
             case 1:
                 return convert_line_avx2<1>(job, line, readable_end);
@@ -130,7 +130,7 @@ void convert_lines(const Job& job, const ImageShape& shape, const Image& image, 
     const bool are_close = (channels == 1 || image.channel_stride == 1) && image.pixel_stride == channels;
     const std::ptrdiff_t highest = image.line_stride < 0 ? 0 : static_cast<std::ptrdiff_t>(shape.height - 1);
     const std::uint8_t* readable_end = image.first + highest * image.line_stride + line_bytes;
-    // Lines without gaps are one long line.
+    // Lines without gaps are converted as one long line.
     const std::size_t lines = are_close && image.line_stride == line_bytes ? end - begin : 1;
     for (std::size_t y = begin; y < end; y += lines) {
         const std::uint8_t* bytes = image.first + static_cast<std::ptrdiff_t>(y) * image.line_stride;

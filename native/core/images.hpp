@@ -1,7 +1,8 @@
-// Images of bytes become normalised planes of floats: height x width x channels uint8 to channels x height x width.
+// Conversion of images of bytes to normalised planes of floats: height x width x channels uint8 to channels x height x
+// width.
 //
 // A pixel's value is `float(pixel) * scale + shift` of its channel, the product and the sum each rounded to float32.
-// Nothing is fused or reordered, so the result is the same for every instruction set and number of threads.
+// No operation is fused or reordered, so the result is the same for every instruction set and number of threads.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ struct ImageShape {
     std::size_t pixels() const noexcept { return height * width; }
 };
 
-// Where an image's bytes are: its first one, and the bytes from each to the next one of an axis, which may be negative,
-// as in an image that is mirrored. Fastest where the pixels of a line lie one behind the other, as those of crops do.
+// The place of an image's bytes: the first one, and the stride of each axis, which is negative in a mirrored image.
+// Fastest if the pixels of a line are contiguous, as in crops.
 struct Image {
     const std::uint8_t* first = nullptr;
     std::ptrdiff_t line_stride = 0;
@@ -30,9 +31,9 @@ struct Image {
     std::ptrdiff_t channel_stride = 1;
 };
 
-// Writes the planes of all images, one image behind the other, to `out`, which has `pixels() * channels` floats for
-// each and overlaps none of them. `scale` and `shift` have one number for each channel. Bytes between two lines may be
-// read, too, and make no difference.
+// Writes the planes of all images, one image after another, to `out`, which has `pixels() * channels` floats for each
+// image and overlaps none. `scale` and `shift` have one number for each channel. Bytes between two lines may be read;
+// they don't change the result.
 void normalize_images(std::span<const Image> images, const ImageShape& shape, std::span<const float> scale,
                       std::span<const float> shift, float* out, std::size_t num_threads = 1,
                       Instructions instructions = best_instructions());

@@ -1,7 +1,7 @@
-// Which instructions a kernel is computed with, chosen when the program runs. Every choice gives the same bytes.
+// The instruction set of a kernel, chosen at run time. Every choice computes the same bytes.
 #pragma once
 
-// Defined where functions can be built for AVX2 beside the plain code.
+// Defined if functions can be compiled for AVX2 beside the portable code.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define PENSTOCK_HAS_AVX2_BUILD 1
 #endif

@@ -16,11 +16,11 @@ namespace penstock {
 
 namespace {
 
-constexpr std::size_t most_at_once = std::size_t{1} << 30;  // systems read at most about 2 GiB in one call
+constexpr std::size_t max_at_once = std::size_t{1} << 30;  // systems read at most about 2 GiB in one call
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-// Memory that a job makes for its result, not zeroed first.
+// Memory for a job's result, not zeroed.
 std::shared_ptr<std::byte[]> fresh(std::uint64_t size) { return std::shared_ptr<std::byte[]>(new std::byte[size]); }
 
 Bytes finished(std::shared_ptr<std::byte[]> memory, std::size_t size) {
@@ -57,7 +57,7 @@ std::string ReadFile::range() const {
 }
 
 void ReadFile::fail_at(std::uint64_t end) const {
-    file_.fail(EIO, "the file ends at byte " + std::to_string(end) + ", and " + range() + " were asked for");
+    file_.fail(EIO, "the file ends at byte " + std::to_string(end) + ", and " + range() + " were requested");
 }
 
 void ReadFile::run() {
@@ -66,7 +66,7 @@ void ReadFile::run() {
     if (::fstat(descriptor, &status) != 0) file_.fail(errno, reason(errno) + ", for the size of the file");
     const auto end = static_cast<std::uint64_t>(std::max<off_t>(status.st_size, 0));
     if (!size_) size_ = end > start_ ? end - start_ : 0;
-    // Before memory is taken for what isn't there. Some files of the system say that they have 0 bytes, and have more.
+    // Before memory is allocated for bytes beyond the end. Some files of the system report 0 bytes, and have more.
     if (S_ISREG(status.st_mode) && end > 0 && *size_ > 0 && (start_ > end || *size_ > end - start_)) fail_at(end);
     std::shared_ptr<std::byte[]> own;
     if (!given_) {
@@ -75,7 +75,7 @@ void ReadFile::run() {
     }
     std::size_t done = 0;
     while (done < out_.size()) {
-        const ssize_t count = ::pread(descriptor, out_.data() + done, std::min(out_.size() - done, most_at_once),
+        const ssize_t count = ::pread(descriptor, out_.data() + done, std::min(out_.size() - done, max_at_once),
                                       static_cast<off_t>(start_ + done));
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) file_.fail(errno, reason(errno) + ", for " + range());

@@ -1,7 +1,7 @@
-// What the threads of a pool do: reading a range of a file, copying, stacking, gathering, decompressing,
-// checksums, and other modules'.
+// The jobs of a pool's threads: reading a range of a file, copying, stacking, gathering, decompressing, checksums, and
+// jobs of other modules.
 //
-// A job borrows the memory that it is given; whoever makes it keeps that memory until the job is dropped.
+// A job borrows its memory; its creator keeps that memory until the job is dropped.
 #pragma once
 
 #include <cstddef>
@@ -28,11 +28,11 @@ class Work {
     Work& operator=(const Work&) = delete;
     virtual ~Work() = default;
 
-    // Called once at most, on a thread of the pool. What it throws is the job's failure.
+    // Called at most once, on a thread of the pool. The job fails with the exception that it throws.
     virtual void run() = 0;
 };
 
-// Reading a file failed: code() is the errno, what() says which bytes were asked for.
+// Reading a file failed: code() is the errno, what() names the requested bytes.
 class FileError : public std::system_error {
   public:
     FileError(int error, const std::string& what, std::string file)
@@ -46,11 +46,11 @@ class FileError : public std::system_error {
     std::string file_;
 };
 
-// A file to be opened when it is read, or one that is open.
+// A file that is opened when it is read, or one that is open.
 class File {
   public:
     explicit File(std::string path) : path_(std::move(path)) {}
-    // Takes a copy of the descriptor, so that the caller may close it. Throws FileError where that isn't one.
+    // Copies the descriptor, so that the caller may close it. Throws FileError if it is invalid.
     explicit File(int descriptor);
     File(File&& other) noexcept
         : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), given_(other.given_) {}
@@ -63,22 +63,22 @@ class File {
   private:
     std::string path_;
     int descriptor_ = -1;
-    int given_ = -1;  // the number that the caller knows
+    int given_ = -1;  // the caller's number for it
 };
 
 class ReadFile final : public Work {
   public:
-    // Reads `size` bytes from `start` on, or without a size all the rest, into memory of its own.
+    // Reads `size` bytes from `start` on, or the rest of the file without a size, into memory of its own.
     ReadFile(File file, std::uint64_t start, std::optional<std::uint64_t> size)
         : file_(std::move(file)), start_(start), size_(size) {}
     // Fills `out` from `start` on.
     ReadFile(File file, std::uint64_t start, std::span<std::byte> out)
         : file_(std::move(file)), start_(start), size_(out.size()), out_(out), given_(true) {}
 
-    // Throws FileError, also where the file ends too early.
+    // Throws FileError, also if the file ends too early.
     void run() override;
 
-    // What was read into memory of its own; only once.
+    // The bytes that were read into memory of its own; only once.
     Bytes take_result() { return std::move(result_); }
 
   private:
@@ -104,7 +104,7 @@ class Copy final : public Work {
     std::byte* out_;
 };
 
-// Copies rows one behind the other.
+// Copies rows into consecutive memory.
 class Stack final : public Work {
   public:
     Stack(std::vector<const void*> rows, std::size_t row_bytes, std::byte* out)
@@ -117,7 +117,7 @@ class Stack final : public Work {
     std::byte* out_;
 };
 
-// Copies the rows of `keys`. Throws std::out_of_range, before anything is written, where a key isn't a row's number.
+// Copies the rows of `keys`. Throws std::out_of_range, before anything is written, if a key isn't a row's number.
 class Gather final : public Work {
   public:
     Gather(RowTable rows, std::vector<std::int64_t> keys, std::byte* out)
@@ -126,7 +126,7 @@ class Gather final : public Work {
 
   private:
     RowTable rows_;
-    std::vector<std::int64_t> keys_;  // its own: they are checked once and used later
+    std::vector<std::int64_t> keys_;  // a copy: they are checked once and used later
     std::byte* out_;
 };
 
@@ -141,7 +141,7 @@ class Checksum final : public Work {
     std::uint32_t value_;
 };
 
-// The 64-bit XXH3. Throws LibraryMissing when it is made.
+// The 64-bit XXH3. The constructor throws LibraryMissing.
 class Xxh3 final : public Work {
   public:
     Xxh3(std::span<const std::byte> source, std::uint64_t seed)
@@ -155,7 +155,7 @@ class Xxh3 final : public Work {
     std::uint64_t value_;
 };
 
-// Decompresses a whole input. Throws LibraryMissing when it is made, DataError when it runs.
+// Decompresses a whole input. The constructor throws LibraryMissing, run() throws DataError.
 class Decompress final : public Work {
   public:
     // Into memory of its own, of exactly `size` bytes, or without a size of at most `max_size`.
@@ -171,7 +171,7 @@ class Decompress final : public Work {
     }
     void run() override;
 
-    // What was made in memory of its own; only once.
+    // The output in memory of its own; only once.
     Bytes take_result() { return std::move(result_); }
 
   private:

@@ -12,7 +12,7 @@ namespace penstock {
 
 namespace {
 
-constexpr std::byte kNothing{};  // what an empty file's data points to: an empty mapping cannot be made
+constexpr std::byte kNothing{};  // the data of an empty file, since an empty mapping is not possible
 
 [[noreturn]] void fail(int error) { throw std::system_error(error, std::generic_category()); }
 

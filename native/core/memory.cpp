@@ -64,7 +64,7 @@ Region::Region(std::size_t size, bool prefault) : size_(size) {
     if (data == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(data);
 #ifdef MADV_HUGEPAGE
-    // A wish: first touches cost a third where it is granted.
+    // A hint: with huge pages, first touches cost a third.
     if (mapped >= huge_page) ::madvise(data_, mapped, MADV_HUGEPAGE);
 #endif
     if (prefault) fault_in(data_, mapped);
@@ -88,7 +88,7 @@ std::shared_ptr<Region> Region::create_shared(std::size_t size) {
     return std::shared_ptr<Region>(new Region(data, size, memory.release()));
 #else
     (void)size;
-    fail(ENOTSUP, "memory without a name, shared between processes, needs Linux");
+    fail(ENOTSUP, "shared memory without a name requires Linux");
 #endif
 }
 
@@ -108,7 +108,7 @@ std::shared_ptr<Region> Region::open_shared(int descriptor) {
     return std::shared_ptr<Region>(new Region(data, size, memory.release()));
 #else
     (void)descriptor;
-    fail(ENOTSUP, "memory without a name, shared between processes, needs Linux");
+    fail(ENOTSUP, "shared memory without a name requires Linux");
 #endif
 }
 
@@ -127,18 +127,18 @@ void Region::populate(std::size_t start, std::size_t size, bool reading) const n
 void Region::discard(std::size_t start, std::size_t size) const {
 #ifdef __linux__
     if (descriptor_ < 0) throw std::logic_error("only shared memory can be discarded");
-    // Whole pages inside the part: what lies beside it on its first and last page is another's.
+    // Only whole pages inside the part: its first and last page may hold bytes outside of it.
     const std::size_t page = page_bytes();
     const std::size_t begin = (start + page - 1) / page * page;
     const std::size_t end = start + size >= size_ ? (size_ + page - 1) / page * page : (start + size) / page * page;
-    if (start > size_ || size > size_ - start) throw std::out_of_range("a part must lie inside its region");
+    if (start > size_ || size > size_ - start) throw std::out_of_range("a part must be inside its region");
     if (end > begin && ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                                    static_cast<off_t>(end - begin)) != 0) {
         fail(errno, "cannot give shared memory back");
     }
 #else
     (void)start, (void)size;
-    fail(ENOTSUP, "memory without a name, shared between processes, needs Linux");
+    fail(ENOTSUP, "shared memory without a name requires Linux");
 #endif
 }
 
@@ -146,15 +146,15 @@ ReturnedLeases::~ReturnedLeases() {
     for (Entry* entry = top_.load(); entry != nullptr;) delete std::exchange(entry, entry->next);
 }
 
-std::unique_ptr<Lender::Entry> ReturnedLeases::open(std::uint64_t slot) {
+std::unique_ptr<LeaseOwner::Entry> ReturnedLeases::open(std::uint64_t slot) {
     auto entry = std::make_unique<Entry>(Entry{slot, nullptr});
     leased_.fetch_add(1);
     return entry;
 }
 
 void ReturnedLeases::close(std::unique_ptr<Entry> owned) noexcept {
-    returned_.fetch_add(1);                // first, so that no more are ever taken than counted
-    Entry* const entry = owned.release();  // from here on the stack owns it, and another thread may delete it
+    returned_.fetch_add(1);                // first, so that `take` never returns more than are counted
+    Entry* const entry = owned.release();  // once pushed, the stack owns it, and another thread may delete it
     entry->next = top_.load();
     while (!top_.compare_exchange_weak(entry->next, entry)) {
     }
@@ -171,19 +171,19 @@ std::vector<std::uint64_t> ReturnedLeases::take() {
     return slots;
 }
 
-Lease::Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<Lender> lender,
+Lease::Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<LeaseOwner> owner,
              std::uint64_t slot)
-    : region_(std::move(region)), start_(start), size_(size), lender_(std::move(lender)) {
+    : region_(std::move(region)), start_(start), size_(size), owner_(std::move(owner)) {
     if (start > region_->size() || size > region_->size() - start) {
-        throw std::out_of_range("a lease must lie inside its region");
+        throw std::out_of_range("a lease must be inside its region");
     }
-    entry_ = lender_->open(slot);
+    entry_ = owner_->open(slot);
     living_leases.fetch_add(1);
 }
 
 Lease::~Lease() {
     living_leases.fetch_sub(1);
-    lender_->close(std::move(entry_));
+    owner_->close(std::move(entry_));
 }
 
 std::uint64_t Lease::living() { return living_leases.load(); }

@@ -12,14 +12,14 @@ namespace penstock {
 
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t sum(const std::int64_t* values, std::size_t count) noexcept {
     return std::accumulate(values, values + count, std::int64_t{0});
 }
 
-// The first of ascending values that is at least `least`. Halving without a branch: where a document fits is a toss-up,
-// which no processor predicts.
+// The first of ascending values that is at least `least`. A binary search without branches, since no processor predicts
+// where a document fits.
 std::size_t first_at_least(const std::int64_t* values, std::size_t count, std::int64_t least) noexcept {
     if (count == 0) {
         return 0;
@@ -35,12 +35,12 @@ std::size_t first_at_least(const std::int64_t* values, std::size_t count, std::i
 
 }  // namespace
 
-BestFit::BestFit(std::span<const std::int64_t> capacity, std::int64_t bins, std::int64_t most_documents)
+BestFit::BestFit(std::span<const std::int64_t> capacity, std::int64_t bins, std::int64_t max_documents)
     : capacity_(capacity.begin(), capacity.end()),
-      most_bins_(static_cast<std::size_t>(bins)),
-      most_documents_(most_documents) {
+      max_bins_(static_cast<std::size_t>(bins)),
+      max_documents_(max_documents) {
     for (const std::int64_t room : capacity_) {
-        if (room < 0 || room > kMost - whole_) {
+        if (room < 0 || room > kMax - whole_) {
             throw std::invalid_argument("capacities must be at least 0, and their sum below 2**63");
         }
         whole_ += room;
@@ -48,13 +48,13 @@ BestFit::BestFit(std::span<const std::int64_t> capacity, std::int64_t bins, std:
     if (whole_ == 0) {
         throw std::invalid_argument("a bin must have room");
     }
-    if (bins < 1 || bins > std::numeric_limits<std::int32_t>::max() || most_documents < 0) {
-        throw std::invalid_argument("bins must be in [1, 2**31), and most_documents at least 0");
+    if (bins < 1 || bins > std::numeric_limits<std::int32_t>::max() || max_documents < 0) {
+        throw std::invalid_argument("bins must be in [1, 2**31), and max_documents at least 0");
     }
 }
 
 void BestFit::open(std::span<const std::int64_t> room, std::int64_t documents) {
-    bool possible = room.size() == features() && documents >= 0 && open_bins() < most_bins_;
+    bool possible = room.size() == features() && documents >= 0 && open_bins() < max_bins_;
     for (std::size_t feature = 0; possible && feature < features(); ++feature) {
         possible = room[feature] >= 0 && room[feature] <= capacity_[feature];
     }
@@ -116,7 +116,7 @@ std::size_t BestFit::assign_all(std::span<const std::int64_t> lengths, const Ass
             close(number, document + 1);
             continue;
         }
-        if (open_bins() == most_bins_) {
+        if (open_bins() == max_bins_) {
             close(numbers_[slots_.front()], document);
             erase(0);
         }
@@ -174,10 +174,10 @@ bool BestFit::fits(Slot slot, const std::int64_t* lengths) const noexcept {
 }
 
 bool BestFit::done(std::int64_t room, std::int64_t documents) const noexcept {
-    return room == 0 || (most_documents_ > 0 && documents >= most_documents_);
+    return room == 0 || (max_documents_ > 0 && documents >= max_documents_);
 }
 
-// Where a bin belongs among the open ones in [begin, end), which are in order.
+// The place of a bin among the open ones in [begin, end), which are sorted.
 std::size_t BestFit::place_of(std::int64_t room, std::int64_t number, std::size_t begin,
                               std::size_t end) const noexcept {
     std::size_t place = begin + first_at_least(by_room_.data() + begin, end - begin, room);
@@ -223,7 +223,7 @@ void BestFit::erase(std::size_t place) noexcept {
     slots_.erase(slots_.begin() + static_cast<std::ptrdiff_t>(place));
 }
 
-// Gives the bin at `place` less room, and puts it where it then belongs.
+// Gives the bin at `place` less room, and moves it to its place in the order.
 void BestFit::move_down(std::size_t place, std::int64_t room) noexcept {
     const Slot slot = slots_[place];
     const std::size_t target = place_of(room, numbers_[slot], 0, place);
@@ -255,7 +255,7 @@ void check(std::span<const RowPiece> pieces, std::span<const std::int64_t> bound
     }
 }
 
-// Repeats a token of any size by copying what is there already, twice as much each time.
+// Repeats a token of any size; each copy doubles the part that is written.
 void repeat(const std::byte* token, std::size_t token_bytes, std::byte* out, std::size_t bytes) noexcept {
     if (bytes == 0) {
         return;
@@ -272,7 +272,7 @@ void fill_tokens(std::span<const RowPiece> pieces, const PackedRows& out, std::b
     std::byte* const end = row + static_cast<std::size_t>(out.capacity) * out.token_bytes;
     for (const RowPiece& piece : pieces) {
         const std::size_t bytes = static_cast<std::size_t>(piece.length) * out.token_bytes;
-        if (bytes > 0) {  // a piece of none may have no memory
+        if (bytes > 0) {  // an empty piece may have no memory
             std::memcpy(row, piece.tokens, bytes);
         }
         row += bytes;

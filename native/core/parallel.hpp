@@ -1,4 +1,4 @@
-// Work on a range, cut into parts that run at the same time.
+// Work on a range that is divided into parts, which run at the same time.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,17 @@
 
 namespace penstock {
 
-// Below this many bytes of output for each thread, starting it takes longer than it saves.
-inline constexpr std::size_t least_bytes_per_thread = 4 << 20;
+// For fewer bytes of output, the start of a thread takes longer than it saves.
+inline constexpr std::size_t min_bytes_per_thread = 4 << 20;
 
-// How many threads, at most `num_threads` and at least 1, are worth their start for so much output.
+// The number of threads, at most `num_threads` and at least 1, that pay for an output of this size.
 inline std::size_t threads_worth(std::size_t bytes, std::size_t num_threads) noexcept {
-    return std::clamp<std::size_t>(bytes / least_bytes_per_thread, 1, std::max<std::size_t>(num_threads, 1));
+    return std::clamp<std::size_t>(bytes / min_bytes_per_thread, 1, std::max<std::size_t>(num_threads, 1));
 }
 
-// Calls `work(begin, end)`, which must not throw, for parts that cover [0, count) once: the first on the calling
-// thread, each other one on a thread that is started here and has ended when this returns. All parts but the last begin
-// at multiples of `unit`. Where the system has no thread to give, the calling thread does that part as well.
+// Calls `work(begin, end)`, which must not throw, for parts that cover [0, count) once: the first part on the calling
+// thread, each other one on a thread that is started here and has ended when this returns. Each part begins at a
+// multiple of `unit`. If the system refuses a thread, the calling thread does the remaining parts, too.
 template <typename Work>
 void run_in_parts(std::size_t count, std::size_t unit, std::size_t num_threads, const Work& work) {
     const std::size_t units = (count + unit - 1) / unit;
@@ -41,7 +41,7 @@ void run_in_parts(std::size_t count, std::size_t unit, std::size_t num_threads, 
             threads.emplace_back([&work, begin = begin_of(started), end = begin_of(started + 1)] { work(begin, end); });
         }
     } catch (const std::system_error&) {
-        // The parts from `started` on are left to this thread.
+        // This thread does the parts from `started` on.
     }
     work(std::size_t{0}, begin_of(1));
     if (started < parts) {

@@ -14,9 +14,9 @@ namespace penstock {
 namespace {
 
 constexpr int exit_code = 1;
-constexpr auto pause_when_refused = std::chrono::milliseconds(10);  // of memory, say
+constexpr auto pause_when_refused = std::chrono::milliseconds(10);  // poll fails, for example without memory
 
-// A thread that is made meanwhile has no signal's handler run: those are for threads that know of them.
+// A thread that is started while this exists runs no signal handlers; the program's own threads do.
 class BlockedSignals {
   public:
     BlockedSignals() {

@@ -1,13 +1,13 @@
-// Ends this process as soon as another has gone, whatever its threads are doing.
+// Ends this process when another one has ended, at any point of its threads.
 #pragma once
 
 #include <vector>
 
 namespace penstock {
 
-// Ends this process, with exit code 1, when one of some descriptors becomes readable or is hung up. A thread of its own
-// waits for that, so it comes in the midst of a call that keeps Python's lock, too. One that is closed is watched no
-// longer. Throws std::system_error where there can be no thread.
+// Ends this process, with exit code 1, when one of the descriptors becomes readable or its other end is closed. A
+// thread waits for that, so it also happens during a call that keeps the GIL. A closed descriptor is no longer watched.
+// Throws std::system_error if the system refuses a thread.
 void end_when_readable(std::vector<int> descriptors);
 
 }  // namespace penstock

@@ -98,8 +98,8 @@ inline void run_rounds(const FeistelNetwork& network, std::uint32_t& left, std::
     }
 }
 
-// Walks along the network's cycle until it is back below `length`: how a bijection of a larger set becomes one of a
-// smaller (Black and Rogaway, 2002). The set is less than twice as large, so it takes fewer than two steps on average.
+// Repeats the network until the value is below `length`: this makes a bijection of a smaller set from one of a larger
+// set (Black and Rogaway, 2002). The set is less than twice as large, so it takes fewer than two steps on average.
 template <Direction direction>
 std::int64_t walk(const FeistelNetwork& network, std::uint64_t length, std::int64_t from) {
     auto value = static_cast<std::uint64_t>(from);
@@ -115,11 +115,11 @@ std::int64_t walk(const FeistelNetwork& network, std::uint64_t length, std::int6
 
 // ---- many at once ---------------------------------------------------------------------------------------------------
 
-// A block goes through in chunks that stay in the first-level cache. All values of a chunk take a step together; those
-// that are still at or above `length` move to the front and take the next one, until none is left. So the hash runs
-// over plain arrays of halves, with neither a branch per value nor any waiting of one value for another.
+// A block is computed in chunks that fit into the first-level cache. All values of a chunk take a step together; those
+// that are still at or above `length` are moved to the front and take the next step, until none is left. So the hash
+// runs over plain arrays of halves, without a branch per value, and no value waits for another.
 constexpr std::size_t chunk_size = 2048;
-constexpr std::size_t group_size = 32;  // the values that one turn of the widest loop takes
+constexpr std::size_t group_size = 32;  // values per iteration of the widest loop
 
 struct Walkers {
     alignas(64) std::array<std::uint32_t, chunk_size> left;
@@ -144,7 +144,7 @@ __attribute__((target("avx2"))) inline __m256i round_hash_avx2(__m256i half, __m
     return _mm256_xor_si256(value, _mm256_srli_epi32(value, 16));
 }
 
-// Four vectors of eight go round together, so that the multiplier never waits for a result.
+// Four vectors of eight are computed together, so that the multiplier never waits for a result.
 template <Direction direction>
 __attribute__((target("avx2"))) void step_avx2(const FeistelNetwork& network, Walkers& walkers, std::size_t count) {
     const __m256i left_mask = _mm256_set1_epi32(static_cast<int>(network.left_mask));
@@ -184,7 +184,7 @@ template <Direction direction>
 void step(const FeistelNetwork& network, Walkers& walkers, std::size_t count, Instructions instructions) {
 #ifdef PENSTOCK_HAS_AVX2_BUILD
     if (instructions == Instructions::avx2) {
-        // The group beyond `count` is computed too, from values that nobody reads.
+        // The last group is computed as a whole; its values beyond `count` are not read.
         const std::size_t end = std::min((count + group_size - 1) / group_size * group_size, chunk_size);
         std::fill(walkers.left.begin() + count, walkers.left.begin() + end, 0);
         std::fill(walkers.right.begin() + count, walkers.right.begin() + end, 0);

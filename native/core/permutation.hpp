@@ -27,7 +27,7 @@ struct FeistelNetwork {
     std::uint32_t right_mask = 0;
 };
 
-// Immutable once made, but for the inverse table, which is built under a once-flag: any thread may call anything.
+// Immutable but for the inverse table, which is built under a once-flag: any thread may call any method.
 class Permutation {
   public:
     static constexpr std::uint64_t largest_table = 1ULL << 16;
@@ -38,11 +38,11 @@ class Permutation {
 
     std::uint64_t length() const noexcept { return length_; }
 
-    // The key at `position`, which must be in [0, length), and the other way round.
+    // The key at `position`, which must be in [0, length), and the inverse.
     std::int64_t key_at(std::int64_t position) const;
     std::int64_t position_of(std::int64_t key) const;
 
-    // Fill `keys[i]` from `positions[i]` until the first position outside [0, length), and return how many were filled.
+    // Fills `keys[i]` from `positions[i]` until the first position outside [0, length), and returns the number filled.
     // `keys` must be as long as `positions`, and may be the same memory.
     std::size_t keys_at(std::span<const std::int64_t> positions, std::span<std::int64_t> keys,
                         Instructions instructions = best_instructions()) const;
@@ -56,7 +56,7 @@ class Permutation {
     std::uint64_t length_;
     FeistelNetwork network_;
     std::vector<std::uint16_t> table_;
-    // Most permutations are never inverted, so the inverse is built by whoever asks first.
+    // Most permutations are never inverted, so the first use builds the inverse.
     mutable std::once_flag inverse_built_;
     mutable std::vector<std::uint16_t> inverse_;
 };

@@ -19,9 +19,9 @@ namespace penstock {
 namespace {
 
 // Never destroyed: a pool's thread may run until the process is gone.
-Letters& retired() {
-    static auto* const letters = new Letters();
-    return *letters;
+SubmissionStack& retired() {
+    static auto* const stack = new SubmissionStack();
+    return *stack;
 }
 
 void retire(std::shared_ptr<Submission> submission) noexcept {
@@ -45,14 +45,14 @@ Failure attempt(Work& work) noexcept {
             failure.error_number = error_number;
             try {
                 failure.text = text;
-            } catch (...) {  // there is no memory for it: the kind of the error has to do
+            } catch (...) {  // no memory for the text: only the kind is reported
             }
         });
         return failure;
     }
 }
 
-// While it lives, this thread, and those that it starts for ever, block all signals but those of their own faults.
+// While it exists, this thread blocks all signals but those of its own faults; threads that it starts do so for ever.
 class BlockedSignals {
   public:
     BlockedSignals() {
@@ -80,51 +80,51 @@ void name_this_thread() {
 
 }  // namespace
 
-void Letters::put(std::shared_ptr<Submission> submission) noexcept {
-    Submission* const letter = submission.get();
-    letter->self = std::move(submission);
-    letter->next = last_.load(std::memory_order_relaxed);
-    while (!last_.compare_exchange_weak(letter->next, letter, std::memory_order_release, std::memory_order_relaxed)) {
+void SubmissionStack::put(std::shared_ptr<Submission> submission) noexcept {
+    Submission* const top = submission.get();
+    top->self = std::move(submission);
+    top->next = last_.load(std::memory_order_relaxed);
+    while (!last_.compare_exchange_weak(top->next, top, std::memory_order_release, std::memory_order_relaxed)) {
     }
 }
 
-std::vector<std::shared_ptr<Submission>> Letters::take() {
+std::vector<std::shared_ptr<Submission>> SubmissionStack::take() {
     std::vector<std::shared_ptr<Submission>> taken;
-    Submission* letter = last_.exchange(nullptr, std::memory_order_acquire);
-    while (letter != nullptr) {
-        Submission* const next = letter->next;
-        taken.push_back(std::move(letter->self));
-        letter = next;
+    Submission* top = last_.exchange(nullptr, std::memory_order_acquire);
+    while (top != nullptr) {
+        Submission* const next = top->next;
+        taken.push_back(std::move(top->self));
+        top = next;
     }
     std::reverse(taken.begin(), taken.end());
     return taken;
 }
 
 void release_retired() {
-    for (const auto& submission : retired().take()) submission->work.reset();  // somebody may keep the submission
+    for (const auto& submission : retired().take()) submission->work.reset();  // the submission itself may live on
 }
 
 Mailbox::Mailbox() : generation_(fork_generation()) { retired(); }
 
 Mailbox::~Mailbox() {
-    for (auto& submission : letters_.take()) retire(std::move(submission));
+    for (auto& submission : delivered_.take()) retire(std::move(submission));
 }
 
 bool Mailbox::here() const { return fork_generation() == generation_; }
 
 std::vector<std::shared_ptr<Submission>> Mailbox::take() {
-    // The parent's and the child's descriptors are one bell.
-    if (!here()) throw std::logic_error("a forked child has no part in its parent's mailbox");
+    // The parent's and the child's descriptors are the same bell.
+    if (!here()) throw std::logic_error("a forked child can't use its parent's mailbox");
     bell_.clear();
-    return letters_.take();
+    return delivered_.take();
 }
 
 void Mailbox::deliver(std::shared_ptr<Submission> submission) noexcept {
-    letters_.put(std::move(submission));
+    delivered_.put(std::move(submission));
     bell_.ring();
 }
 
-// What a pool shares with its threads, which may outlive it.
+// The state that a pool shares with its threads, which may outlive it.
 class PoolState {
   public:
     using Clock = std::chrono::steady_clock;
@@ -140,7 +140,7 @@ class PoolState {
     bool ending();
     std::chrono::nanoseconds since_last_end() const { return Clock::now() - last_end_.load(); }
 
-    // To its mailbox, which may be gone once the submission is there.
+    // Delivers to its mailbox, which may be destroyed as soon as the submission has arrived.
     static void deliver(std::shared_ptr<Submission> submission) noexcept {
         const std::shared_ptr<Mailbox> mailbox = std::move(submission->mailbox);
         mailbox->deliver(std::move(submission));
@@ -254,7 +254,8 @@ Pool::Pool(std::size_t num_threads) : state_(std::make_shared<PoolState>(num_thr
 
 Pool::~Pool() {
     if (!here()) {
-        // The threads are the parent's; its mutex may have been held, and its jobs be written to, when it was copied.
+        // The threads are the parent's. At the fork its mutex may have been locked, and its jobs half written: leak
+        // both.
         new std::shared_ptr<PoolState>(std::move(state_));
         new std::vector<std::thread>(std::move(threads_));
         return;

@@ -1,14 +1,14 @@
-// Threads that run jobs, and mailboxes into which they put what has ended: each is read by one thread at its leisure.
+// A pool of threads that run jobs, and mailboxes for the jobs that have ended; one thread reads a mailbox at any time.
 //
 // Guarantees:
-//   - A job that was submitted comes to its mailbox exactly once, unless withdraw() said that it was not started. Jobs
-//     start in the order they were submitted; they end in any.
-//   - Nobody but who reads a mailbox, withdraws, or calls release_retired() ever drops a job: the pool's threads don't,
-//     not even where pool, mailbox and reader are gone. Jobs may hold what only certain threads may touch.
+//   - A submitted job arrives in its mailbox exactly once, unless withdraw() returned true. Jobs start in the order of
+//     submission, and end in any order.
+//   - Only a thread that reads a mailbox, withdraws, or calls release_retired() drops a job. The pool's threads never
+//     do, even if pool, mailbox and reader no longer exist: a job may hold objects that only certain threads may touch.
 //   - The pool's threads block every signal but those of their own faults.
-//   - Nothing waits but join(). A pool that is dropped without join() leaves its threads to end after the job they run.
-//   - A forked child has none of the threads: whatever it asks of its copy is refused (std::logic_error), and dropping
-//     the copy leaves it as it is. here() tells.
+//   - Only join() waits. If a pool is dropped without join(), its threads end after their current job.
+//   - A forked child has none of the threads: its copy of the pool throws std::logic_error at each call, and dropping
+//     the copy changes nothing. See here().
 #pragma once
 
 #include <atomic>
@@ -38,45 +38,46 @@ struct Failure {
 class Mailbox;
 class PoolState;
 
-// A job on its way from who submits it to a mailbox.
+// A job between its submission and its mailbox.
 class Submission {
   public:
     Submission(std::shared_ptr<Work> work_, std::uint64_t ticket_, std::shared_ptr<Mailbox> mailbox_)
         : work(std::move(work_)), ticket(ticket_), mailbox(std::move(mailbox_)) {}
 
-    std::shared_ptr<Work> work;  // null: it only tells that the pool has ended
-    std::uint64_t ticket;        // the submitter's name for it
+    std::shared_ptr<Work> work;  // null: it only reports the end of the pool
+    std::uint64_t ticket;        // the submitter's number for it
     Failure failure;
 
   private:
     friend class Mailbox;
     friend class Pool;
     friend class PoolState;
-    friend class Letters;
+    friend class SubmissionStack;
 
     enum class State { queued, started, withdrawn };
     State state = State::queued;       // under the pool's mutex
     std::shared_ptr<Mailbox> mailbox;  // until it is delivered
     Submission* next = nullptr;
-    std::shared_ptr<Submission> self;  // keeps it while it lies among letters
+    std::shared_ptr<Submission> self;  // keeps it alive while it is in a SubmissionStack
 };
 
-// Submissions put down by any thread and taken all at once by another; without a lock, which a fork could leave held.
-class Letters {
+// A stack of submissions that any thread pushes to and another one empties as a whole. It has no lock, since a fork
+// could leave one locked.
+class SubmissionStack {
   public:
-    ~Letters() { take(); }
+    ~SubmissionStack() { take(); }
     void put(std::shared_ptr<Submission> submission) noexcept;
-    std::vector<std::shared_ptr<Submission>> take();  // in the order they were put down
+    std::vector<std::shared_ptr<Submission>> take();  // in the order of put()
 
   private:
     std::atomic<Submission*> last_{nullptr};
 };
 
-// Where submissions come to when they have ended. The descriptor is readable from then until they are taken.
+// The submissions that have ended. The descriptor is readable until they are taken.
 class Mailbox {
   public:
     Mailbox();
-    ~Mailbox();  // leaves to release_retired() what nobody took
+    ~Mailbox();  // leaves jobs that were not taken to release_retired()
     Mailbox(const Mailbox&) = delete;
     Mailbox& operator=(const Mailbox&) = delete;
 
@@ -88,13 +89,13 @@ class Mailbox {
 
   private:
     Bell bell_;
-    Letters letters_;
+    SubmissionStack delivered_;
     std::uint64_t generation_;
 };
 
 class Pool {
   public:
-    // Throws std::system_error where the system has not so many threads to give; then none is left.
+    // Throws std::system_error if the system refuses a thread; then those that were started have ended.
     explicit Pool(std::size_t num_threads);
     ~Pool();
     Pool(const Pool&) = delete;
@@ -104,13 +105,13 @@ class Pool {
     // Throws std::logic_error after end().
     std::shared_ptr<Submission> submit(std::shared_ptr<Work> work, std::uint64_t ticket,
                                        std::shared_ptr<Mailbox> mailbox);
-    // Whether the job had not been started: then it never will be, comes to no mailbox, and is dropped here.
+    // Whether the job had not started: then it never starts, arrives in no mailbox, and is dropped here.
     bool withdraw(Submission& submission);
-    // All that were not started come to their mailboxes as withdrawn.
+    // Jobs that have not started arrive in their mailboxes as withdrawn.
     void withdraw_all();
-    // Nothing is submitted from now on. When all jobs have ended, a submission without work comes to `mailbox`.
+    // No job may be submitted from now on. After all jobs have ended, a submission without work arrives in `mailbox`.
     void end(std::uint64_t ticket, std::shared_ptr<Mailbox> mailbox);
-    // How long ago a job ended, or the pool was made.
+    // The time since a job ended, or the pool was created.
     std::chrono::nanoseconds since_last_end() const;
     // Waits until the threads have ended, after end().
     void join();
@@ -123,7 +124,7 @@ class Pool {
     std::uint64_t generation_;
 };
 
-// Drops the jobs that nobody else will; to be called now and then by a thread that may drop what they hold.
+// Drops the jobs of dropped pools and mailboxes; called from time to time by a thread that may drop their objects.
 void release_retired();
 
 }  // namespace penstock

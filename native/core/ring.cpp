@@ -7,10 +7,10 @@ namespace penstock {
 
 namespace {
 
-// What a ring's memory begins with: eight letters, of which the last is the version of layout and protocol.
+// Identifies a ring's memory: eight letters, the last of which is the version of layout and protocol.
 constexpr std::uint64_t format = 0x31676E69724E4550;  // "PENring1" in little endian
 
-// The words of a region lie there without being made: a new region is all zero, which is what a new word is.
+// A region's words need no construction: a new region is all zero, and so is a new word.
 AtomicWord* words_of(const Region& region) { return reinterpret_cast<AtomicWord*>(region.data()); }
 
 std::shared_ptr<AtomicWord> bell_word(const std::shared_ptr<Region>& region) {
@@ -36,7 +36,7 @@ RingLayout read_header(const Region& region) {
                             words_of(region)[RingLayout::blocks_word].load()};
     if (layout.capacity < 1 || layout.capacity > RingWords::max_slots || layout.blocks < 1 ||
         layout.blocks > RingWords::max_blocks || size_bytes(layout) > region.size()) {
-        throw std::invalid_argument("the memory holds a ring of a size that is impossible");
+        throw std::invalid_argument("the memory holds a ring of an impossible size");
     }
     return layout;
 }

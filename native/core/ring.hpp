@@ -1,10 +1,8 @@
-// The slot ring over the words of a region, private or shared: where they lie, and how their users sleep and wake.
+// The slot ring over the words of a region, private or shared, with the sleep and wake of its users.
 //
 // Guarantees, beside the protocol's:
-//   - A shared ring is the same ring in every process that has its two descriptors, however it got them and wherever
-//   the
-//     region is mapped there.
-//   - `attach` takes only memory that a ring of this version was made in.
+//   - Every process that has the two descriptors of a shared ring uses the same ring, at any address of the mapping.
+//   - `attach` accepts only memory in which a ring of this version was created.
 #pragma once
 
 #include <chrono>
@@ -27,8 +25,8 @@ class Ring : public RingProtocol<Ring, AtomicWord> {
 
     // A new ring for several processes, with a bell of its own. Linux only.
     static std::unique_ptr<Ring> create_shared(std::uint64_t capacity, std::uint64_t blocks);
-    // The ring of another process. std::invalid_argument if the memory holds none of this version, or the other
-    // descriptor is no bell's.
+    // The ring of another process. std::invalid_argument if the memory holds no ring of this version, or the second
+    // descriptor belongs to no bell.
     static std::unique_ptr<Ring> attach(int memory, int bell);
 
     void sleep(std::uint64_t ticket) { sleeper_.sleep(wake_word(), ticket); }
@@ -36,10 +34,10 @@ class Ring : public RingProtocol<Ring, AtomicWord> {
     void ring_bell() { bell_->ring(); }
     void ring_bell_always() { bell_->ring_always(); }
 
-    // Worker: leaves what can be claimed to others, for `longest` at most; `stop` ends it. Who rests holds no block,
-    // and takes no wake-up that is meant for who waits for one.
+    // Worker: leaves free blocks to other workers for at most `longest`; `stop` ends it. A resting worker has claimed
+    // no block, and takes no wake-up from a worker in `claim_wait`.
     void rest(std::chrono::nanoseconds longest) { resting_.sleep_for(word(RingLayout::stopped), 0, longest); }
-    // As the base's, and ends every rest.
+    // As in the base, and it ends every rest.
     void stop();
 
     const std::shared_ptr<Bell>& bell() const { return bell_; }

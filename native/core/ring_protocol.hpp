@@ -1,38 +1,56 @@
-// The claim protocol of the slot ring: who may write which block of which batch, decided by compare-and-swap alone.
+// The claim protocol of the slot ring: compare-and-swap alone decides which worker writes which block of which batch.
 //
-// A ring has slots, a slot holds one batch at a time, a batch is cut into blocks of rows. All shared state is one array
-// of 64-bit words, addressed by offsets, so the same code serves threads over private memory and processes over shared
-// memory. Each block has one word, which carries the slot's generation g (how often it has been armed):
+// The problem: several workers compute the blocks of several batches, earliest batch first. A worker may be killed
+// between any two instructions, and its blocks must be written again by others. A claim must cost well below a
+// microsecond, since a block may take ten.
+//
+// The solution: all shared state is one array of 64-bit words, addressed by offsets, so the same code serves threads
+// over private memory and processes over shared memory. A ring has slots, a slot holds one batch at a time, and a batch
+// is divided into blocks of rows. Each block has one word, which holds the slot's generation g (the number of times it
+// has been armed):
 //
 //     free(g) -> claimed(g, worker) -> done(g)          claimed(g, dead worker) -> free(g)
 //
-// Roles: the *owner* (one thread at a time) arms, cancels and retires; *workers* claim and finish; the *keeper* (any
-// thread of the owner's process, beside the owner) releases what a dead worker held. Every role may call `ready`.
+// Rejected:
+//   - A lock in shared memory: a killed worker keeps it. A robust mutex reports that, but the data behind it is then
+//     half changed, and every claim pays for the lock.
+//   - One counter of the next block for each slot: a claim would be one addition, but the counter doesn't show which
+//     blocks a dead worker had claimed.
+//   - A counter of open blocks for each slot, so that readiness is one read: a worker that dies between its word and
+//   the
+//     counter makes the counter wrong for ever. Readiness is computed from the words at each call instead.
+//   - Messages to each worker: two system calls for each block, and an idle worker can't help a slow one.
 //
-// Guarantees:
+// Roles: the *owner* (one thread at a time) arms, cancels and retires; *workers* claim and finish; the *keeper* (any
+// thread of the owner's process, beside the owner) releases the blocks of a dead worker. Every role may call `ready`.
+//
+// Guarantees, which hold at every interleaving of operations and with a death between any two:
 //   - A block has at most one writer at a time, and is done once per generation, by a worker that finished writing it.
 //   - A slot is ready only when every block was written; the merge block is claimed only when all row blocks were.
-//   - A worker may die between any two operations, asleep too. Once it is released, its blocks are claimed by others,
-//     and every wake-up that may have died with it is given again. Only a worker that is certainly gone may be
-//     released.
-//   - After `cancel`, no block is claimed that was free; the slot drains when the claimed ones are finished or
-//   released.
-//   - Nobody waits for anybody inside the protocol (no locks); `claim_wait` sleeps without losing a wake-up.
-//   - Whatever another process may have written into the words, no access lies outside of them.
+//   - A worker may die between any two operations, also asleep. Once it is released, other workers claim its blocks,
+//   and
+//     every wake-up that it may have received is repeated. Only a worker that has certainly ended may be released.
+//   - After `cancel`, no free block is claimed; the slot is drained when the claimed blocks are finished or released.
+//   - No role waits for another inside the protocol (no locks); `claim_wait` sleeps without losing a wake-up.
+//   - For any contents of the words, which another process may have written, no access is outside of them.
 //
-// Why torn reads do no harm: a claimer reads (armed, g) first and swaps free(g) last. If the swap succeeds, the slot
-// has not left generation g in between, since it is retired only when all its words are done(g); so number and shape,
-// read in between, were those of g. If the slot did move on, no word equals free(g) any more, and the swap fails.
+// Torn reads are harmless: a claimer reads (armed, g) first and swaps free(g) last. If the swap succeeds, the slot has
+// not left generation g in between, since it is retired only when all its words are done(g); so the number and shape
+// that were read in between are those of g. If the slot did leave g, no word equals free(g) any more, and the swap
+// fails.
 //
-// Why a death among the sleepers does no harm: who dies between counting itself in and out stays counted, so `sleepers`
-// is never lower than how many sleep, and too high by one a death at most. Too high costs `notify` one needless system
-// call, for as long as the ring lives. To set it right would need to know where the dead one stood, and a guess could
-// make it too low, which loses wake-ups. A wake-up that was spent on a dying sleeper is made good by release_worker,
-// which wakes everyone.
+// A death among the sleepers is harmless: a worker that dies between the two changes of `sleepers` remains counted, so
+// `sleepers` is never lower than the number of sleepers, and at most one too high for each death. That costs `notify`
+// one needless system call, for the life of the ring. A correction would need to know at which operation the worker
+// died; a guess could make the count too low, which loses wake-ups. `release_worker` wakes all sleepers, which repeats
+// the wake-up that a dying sleeper may have received.
 //
-// `Self` says how to sleep and wake: sleep(ticket) returns at once when `wake_word` differs from the ticket, else after
-// a wake (checking and falling asleep are one step); wake(count) wakes that many sleepers; ring_bell() tells the
-// consumer that a slot may be ready; ring_bell_always() does so whatever the bell believes has been said already.
+// native/tests/test_ring_model.cpp explores all interleavings of this code, and checks that each of a list of planted
+// faults is found.
+//
+// `Self` implements sleep and wake: sleep(ticket) returns at once when `wake_word` differs from the ticket, else after
+// a wake (the check and the start of the sleep are one step); wake(count) wakes that many sleepers; ring_bell()
+// notifies the consumer that a slot may be ready; ring_bell_always() does so even if the bell counts as rung already.
 #pragma once
 
 #include <algorithm>
@@ -50,11 +68,11 @@ struct Claim {
     std::uint32_t slot = 0;
     std::uint32_t block = 0;  // the merge is the block after the last row block
     std::uint64_t generation = 0;
-    std::uint64_t number = 0;  // the batch's place in delivery order
+    std::uint64_t number = 0;  // the batch's number in delivery order
     bool merge = false;
 };
 
-// What the words of a ring mean.
+// The encoding of a ring's words.
 struct RingWords {
     static constexpr std::uint64_t max_slots = 1024;
     static constexpr std::uint64_t max_blocks = 1 << 20;
@@ -81,13 +99,13 @@ struct RingWords {
     static constexpr bool shape_merge(std::uint64_t shape) { return (shape & 1) != 0; }
 };
 
-// Where the words lie: a header, three arrays with one word a slot, then blocks + 1 words a slot.
+// The offsets of the words: a header, three arrays with one word a slot, then blocks + 1 words a slot.
 struct RingLayout {
     std::uint64_t capacity;  // slots
     std::uint64_t blocks;    // row blocks of a slot, at most
 
-    // What workers wait on lies on its own cache line, apart from what they only read. `format` says what this memory
-    // is, to those who attach to it; `rung` is the bell's word, where other processes ring it.
+    // The words that workers wait on are on their own cache line, apart from the words that they only read. `format`
+    // identifies the memory to processes that attach to it; `rung` is the bell's word, by which other processes ring.
     static constexpr std::size_t capacity_word = 0, blocks_word = 1, used = 2, stopped = 3, format = 4;
     static constexpr std::size_t wake = 8, sleepers = 9, rung = 10;
     static constexpr std::size_t header = 16;
@@ -111,7 +129,7 @@ class RingProtocol {
 
     const RingLayout& layout() const { return layout_; }
 
-    // Owner: hands a batch of `blocks` row blocks, and one merge if asked for, to the workers.
+    // Owner: offers a batch of `blocks` row blocks, and one merge if `merge`, to the workers.
     void arm(std::uint64_t slot, std::uint64_t number, std::uint64_t blocks, bool merge) {
         const std::uint64_t state = word(layout_.state(slot)).load();
         require(Words::state_phase(state) == Words::idle, "only an idle slot can be armed");
@@ -151,9 +169,10 @@ class RingProtocol {
         return claim;
     }
 
-    // One round of claim_wait; true when it is over. Nothing is carried from one round to the next.
+    // One round of claim_wait; true when it has ended. A round remembers nothing for the next.
     bool claim_round(std::uint64_t worker, std::optional<Claim>& claim) {
-        const std::uint64_t ticket = word(RingLayout::wake).load();  // before looking: what comes later changes it
+        const std::uint64_t ticket =
+            word(RingLayout::wake).load();  // before the claim: a later change makes the sleep return at once
         if (stopped()) return true;
         claim = this->claim(worker);
         if (claim) return true;
@@ -163,8 +182,7 @@ class RingProtocol {
         return false;
     }
 
-    // Worker: the block is written. Returns whether that was seen to complete the slot; the consumer's bell was rung
-    // then.
+    // Worker: marks a block as written. Returns whether it saw the slot complete; then it has rung the consumer's bell.
     bool finish(std::uint64_t slot, std::uint64_t block, std::uint64_t worker) {
         // The slot keeps its generation while one of its blocks is claimed.
         const std::uint64_t generation = Words::state_generation(word(layout_.state(slot)).load());
@@ -180,25 +198,25 @@ class RingProtocol {
     // Whether the cancelled slot has no writer left.
     bool drained(std::uint64_t slot) const { return all_done(slot, Words::draining); }
 
-    // Owner: takes back a slot that is ready or drained.
+    // Owner: makes a slot idle that is ready or drained.
     void retire(std::uint64_t slot) {
         const std::uint64_t state = word(layout_.state(slot)).load();
         require(ready(slot) || drained(slot), "only a slot that is ready or drained can be retired");
         word(layout_.state(slot)).store(Words::state(Words::state_generation(state), Words::idle));
     }
 
-    // Owner: gives up an armed slot; only blocks already claimed are finished. Returns whether it is drained already.
+    // Owner: cancels an armed slot; only blocks already claimed are finished. Returns whether it is drained already.
     bool cancel(std::uint64_t slot) {
         const std::uint64_t state = word(layout_.state(slot)).load();
         require(Words::state_phase(state) != Words::idle, "only an armed slot can be cancelled");
-        // First the mark, then the sweep: release_worker frees words first, then looks for the mark, so that one of the
-        // two sees the other.
+        // First the phase, then the sweep: release_worker frees words first and reads the phase then, so at least one
+        // of the two sees the other.
         word(layout_.state(slot)).store(Words::state(Words::state_generation(state), Words::draining));
         self().sweep(slot, Words::state_generation(state));
         return drained(slot);
     }
 
-    // Keeper: gives the blocks of a worker that is certainly gone to others. Returns how many it held.
+    // Keeper: frees the blocks of a worker that has certainly ended. Returns the number of them.
     std::uint64_t release_worker(std::uint64_t worker) {
         std::uint64_t released = 0;
         const std::uint64_t used = this->used();
@@ -217,7 +235,7 @@ class RingProtocol {
         return released;
     }
 
-    // Owner: every claim_wait returns without a claim from now on.
+    // Owner: from now on every claim_wait returns without a claim.
     void stop() {
         word(RingLayout::stopped).store(1);
         wake_everyone();
@@ -233,7 +251,8 @@ class RingProtocol {
         std::uint64_t slot, generation, number;
     };
 
-    // The steps below are looked up in Self, so that the model test can replace one by a broken one and see it caught.
+    // The steps below are called through Self, so that the model test can replace one by a faulty one, and check that
+    // it is found.
 
     void describe(std::uint64_t slot, std::uint64_t number, std::uint64_t blocks, bool merge,
                   std::uint64_t generation) {
@@ -253,7 +272,7 @@ class RingProtocol {
                 return make_claim(slot, block, generation, number, false);
             }
         }
-        // Rows that are done stay done in this generation, so looking first and swapping later is safe.
+        // Rows that are done stay done in this generation, so a check before the swap is safe.
         if (Words::shape_merge(shape) && rows_done(slot, blocks, generation) &&
             self().claim_block(slot, blocks, generation, worker)) {
             return make_claim(slot, blocks, generation, number, true);
@@ -263,12 +282,13 @@ class RingProtocol {
 
     bool claim_block(std::uint64_t slot, std::uint64_t block, std::uint64_t generation, std::uint64_t worker) {
         Word& word = this->word(layout_.block(slot, block));
-        return word.equals(Words::free(generation)) &&  // looking first leaves the line shared where nothing is free
+        return word.equals(
+                   Words::free(generation)) &&  // a read first leaves the cache line shared if the block is not free
                word.compare_exchange(Words::free(generation), Words::claimed(generation, worker));
     }
 
-    // After a block is done: tells who may be waiting for it. The slot may be in a later generation by now; then nobody
-    // waits for this one, and what is rung needlessly does no harm.
+    // After a block is done: wakes the workers or the consumer that may wait for it. The slot may be in a later
+    // generation by now; then nobody waits for this one, and a needless ring is harmless.
     bool announce(std::uint64_t slot, std::uint64_t generation) {
         const std::uint64_t shape = this->shape(slot);
         const std::uint64_t blocks = Words::shape_blocks(shape);
@@ -282,14 +302,14 @@ class RingProtocol {
         return true;
     }
 
-    // The merge goes first: rows that are swept look written, and nobody may merge those.
+    // From the merge on: a swept row looks written, so the merge must not be free any more when the first row is swept.
     void sweep(std::uint64_t slot, std::uint64_t generation) {
         for (std::uint64_t block = word_count(shape(slot)); block-- > 0;) {
             word(layout_.block(slot, block)).compare_exchange(Words::free(generation), Words::done(generation));
         }
     }
 
-    // Blocks freed in a cancelled slot are swept like all others: the cancel may be over, or not yet at the merge.
+    // Blocks freed in a cancelled slot are swept, too: the cancel may have ended, or not yet reached the merge.
     void drain_released(std::uint64_t slot, std::uint64_t generation) {
         if (word(layout_.state(slot)).equals(Words::state(generation, Words::draining))) self().sweep(slot, generation);
     }
@@ -300,13 +320,13 @@ class RingProtocol {
         self().ring_bell_always();
     }
 
-    // Something became claimable for `count` workers.
+    // `count` workers can claim something new.
     void notify(std::uint64_t count) {
         word(RingLayout::wake).add(1);
         if (!word(RingLayout::sleepers).equals(0)) self().wake(count);
     }
 
-    // From the last to the first: blocks are claimed in order, so the last is most likely to be open still.
+    // From the last to the first: blocks are claimed in order, so the last is most likely to be unfinished.
     bool rows_done(std::uint64_t slot, std::uint64_t blocks, std::uint64_t generation) const {
         for (std::uint64_t block = blocks; block-- > 0;) {
             if (!word(layout_.block(slot, block)).equals(Words::done(generation))) return false;
@@ -321,7 +341,7 @@ class RingProtocol {
         return rows_done(slot, words, Words::state_generation(state));
     }
 
-    // How many slots were ever armed.
+    // One more than the highest slot that was ever armed.
     std::uint64_t used() const { return std::min(word(RingLayout::used).load(), layout_.capacity); }
 
     std::uint64_t shape(std::uint64_t slot) const {

@@ -20,8 +20,8 @@ namespace penstock {
 
 namespace {
 
-// A futex is 32 bits: the low half of the word. A sleeper would have to be held up, between reading the word and
-// falling asleep, for exactly a multiple of 2**32 changes, to take the word for unchanged.
+// A futex has 32 bits: the low half of the word. A sleeper misses a change only if exactly a multiple of 2**32 changes
+// happen between its read of the word and the start of its sleep.
 const std::uint32_t* low_half(const AtomicWord& word) {
     static_assert(std::endian::native == std::endian::little || std::endian::native == std::endian::big);
     return reinterpret_cast<const std::uint32_t*>(&word) + (std::endian::native == std::endian::little ? 0 : 1);
@@ -32,8 +32,8 @@ const std::uint32_t* low_half(const AtomicWord& word) {
 Sleeper::Sleeper(bool shared) : process_private_(shared ? 0 : FUTEX_PRIVATE_FLAG) {}
 
 void Sleeper::sleep(const AtomicWord& word, std::uint64_t ticket) {
-    // The kernel looks at the word and falls asleep in one step. After a signal handler it is asked again; it fails
-    // otherwise only when the word has changed, and a return too early does no harm.
+    // The kernel checks the word and starts the sleep in one step. After a signal handler the call is repeated. It
+    // fails otherwise only if the word has changed; an early return is harmless.
     while (word.equals(ticket) && ::syscall(SYS_futex, low_half(word), FUTEX_WAIT | process_private_,
                                             static_cast<std::uint32_t>(ticket), nullptr, nullptr, 0) != 0) {
         if (errno != EINTR) return;
@@ -56,7 +56,7 @@ void Sleeper::wake(const AtomicWord& word, std::uint64_t count) {
 #else
 
 Sleeper::Sleeper(bool shared) {
-    if (shared) throw std::logic_error("sleeping on a word that processes share needs Linux");
+    if (shared) throw std::logic_error("sleeping on a word that processes share requires Linux");
 }
 
 void Sleeper::sleep(const AtomicWord& word, std::uint64_t ticket) {
@@ -70,7 +70,7 @@ void Sleeper::sleep_for(const AtomicWord& word, std::uint64_t ticket, std::chron
 }
 
 void Sleeper::wake(const AtomicWord&, std::uint64_t count) {
-    // A sleeper that saw the old word holds the mutex until it is on the condition variable: wait for that.
+    // A sleeper that saw the old word holds the mutex until it waits on the condition variable: wait for that.
     {
         const std::lock_guard lock(mutex_);
     }

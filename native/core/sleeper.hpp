@@ -1,7 +1,7 @@
-// How a thread sleeps until a word changes: on a futex, which works between processes as well as between threads.
+// Sleep until a word changes: on a futex, which works between processes as well as between threads.
 //
-// Nothing is kept of who sleeps but in the kernel, so a sleeper may be killed, and leaves nothing behind. A wake-up
-// that was given to one that is dying is lost with it: who sees to its death wakes all others.
+// Only the kernel records the sleepers, so a sleeper may be killed, and leaves nothing behind. A wake-up that a dying
+// sleeper had received is lost with it; so the thread that handles its death must wake all others.
 #pragma once
 
 #include <chrono>
@@ -17,21 +17,21 @@ namespace penstock {
 
 class Sleeper {
   public:
-    // `shared`: whether the words that are slept on lie in memory that other processes map too. Linux only.
+    // `shared`: whether the words are in memory that other processes map, too. Linux only.
     explicit Sleeper(bool shared);
 
     // Returns when `word` differs from `ticket`: at once, or after a wake that follows the change.
     void sleep(const AtomicWord& word, std::uint64_t ticket);
-    // The same, or after `longest`; a signal handler, or a wake without a change, may end it sooner.
+    // The same, for at most `longest`; a signal handler, or a wake without a change, may end it earlier.
     void sleep_for(const AtomicWord& word, std::uint64_t ticket, std::chrono::nanoseconds longest);
-    // Wakes up to `count` sleepers of the word, which was changed before.
+    // Wakes up to `count` sleepers of the word; change the word first.
     void wake(const AtomicWord& word, std::uint64_t count);
 
   private:
 #ifdef __linux__
-    int process_private_;  // the flag that spares the kernel the look for other processes
+    int process_private_;  // FUTEX_PRIVATE_FLAG, which makes the kernel's lookup cheaper, or 0
 #else
-    std::mutex mutex_;  // makes looking at the word and falling asleep one step; protects no data
+    std::mutex mutex_;  // makes the check of the word and the start of the sleep one step; protects no data
     std::condition_variable changed_;
 #endif
 };

@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-// Parts of a copy meet at page-sized steps, so that few lines of the destination are written by two processors.
+// Parts of a copy begin at multiples of a page, so that few cache lines are written by two processors.
 constexpr std::size_t part_unit = 4096;
 
 // Copies the bytes [begin, end) of all rows.

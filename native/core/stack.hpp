@@ -1,4 +1,4 @@
-// Copying rows into a batch: each source is one row of the same size, the rows lie one behind the other.
+// Copying rows into a batch: each source is one row of the same size; the rows of the batch are consecutive.
 #pragma once
 
 #include <cstddef>
@@ -6,12 +6,12 @@
 
 namespace penstock {
 
-// Copies rows into `destination`, which has room for all of them. A source may be the very place it is copied to.
-// A source is not read where `row_bytes` is 0, and may be null then.
+// Copies rows into `destination`, which has room for all of them. A source may be the place that it is copied to. If
+// `row_bytes` is 0, sources are not read, and may be null.
 void copy_rows(std::span<const void* const> sources, std::size_t row_bytes, std::byte* destination) noexcept;
 
-// The same on `num_threads` threads, this one among them. They share the bytes, not the rows, so that few large rows
-// are cut, too. But for being its own place, no source may overlap the destination.
+// The same on `num_threads` threads, this one included. They divide the bytes, not the rows, so that a few large rows
+// are divided, too. A source may be its own place in the destination, and must not overlap it otherwise.
 void copy_rows_on_threads(std::span<const void* const> sources, std::size_t row_bytes, std::byte* destination,
                           std::size_t num_threads);
 

@@ -1,9 +1,15 @@
-// Code that shares 64-bit words, cut at every operation on one: what model_checker.hpp explores.
+// Code that shares 64-bit words, stopped at every operation on one, for model_checker.hpp.
 //
-// The code under test is the real one, compiled over `ModelWord` instead of an atomic. A participant's code is made
-// into an automaton by running it again and again on a script: each operation on a word takes its result from the
-// script; at the end of the script the run is left by an exception that names the next operation. So a participant's
-// place is (segment, results so far), and no stack is copied or switched: it runs anywhere and under any sanitizer.
+// The problem: to explore all interleavings of the real code, not of a description of it, so a run must stop before
+// each operation on a word and continue from there in many ways.
+//
+// The solution: the code under test is compiled over `ModelWord` instead of an atomic. A participant's code becomes an
+// automaton: it runs again and again on a script, and each operation on a word takes its result from the script. At the
+// end of the script an exception, which names the next operation, ends the run. So a participant's place is (segment,
+// results so far).
+//
+// Rejected: coroutines or copied stacks, one for each state. They need much memory, and no sanitizer follows them. A
+// model in another language (TLA+, Promela): it would have to be kept equal to the code by hand.
 #pragma once
 
 #include <array>
@@ -29,7 +35,7 @@ struct Operation {
         sleep,
         wake,        // first: how many
         await_word,  // until word `index` is not 0
-        event        // anything else the scenario knows: `index` says what
+        event        // an event of the scenario, with the number `index`
     };
     Kind kind = load;
     std::size_t index = 0;
@@ -42,7 +48,7 @@ struct Pending {
     Operation operation;
 };
 
-// Thrown by a scenario when a rule is broken.
+// A scenario throws this when a rule is violated.
 struct Violation : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -80,7 +86,7 @@ class ModelWord {
 
 constexpr std::size_t max_words = 48;
 constexpr std::size_t max_participants = 4;
-constexpr std::uint32_t gone = 0xFFFFFFFF;  // the place of a participant that ended or died
+constexpr std::uint32_t gone = 0xFFFFFFFF;  // the place of a participant that has ended or died
 
 struct State {
     std::array<Value, max_words> words{};
@@ -89,24 +95,24 @@ struct State {
     std::array<bool, max_participants> fresh{};  // the sleep word is as this participant last read it
 };
 
-// Where a participant is between two segments of its code: all that it remembers.
+// The place of a participant between two segments of its code: all that it remembers.
 using Local = std::array<std::uint32_t, 8>;
 
-// What runs: the code of each participant in segments, and the meaning of events.
+// A scenario: the code of each participant in segments, and the meaning of events.
 struct Scenario {
     virtual ~Scenario() = default;
-    // Runs one segment of a participant and returns where it goes on; nothing when it has ended.
+    // Runs one segment of a participant, and returns its next segment; nothing when it has ended.
     virtual std::optional<Local> run(const Local& local) = 0;
     virtual std::size_t sleep_word() const = 0;
-    // Whether the code, from this operation on, makes no use any more of what it read before in this segment.
+    // Whether the code, from this operation on, doesn't use the values any more that it read earlier in this segment.
     virtual bool forgets(const Operation&) const { return false; }
     // Whether the event can happen now; its effect and its result.
     virtual bool enabled(const State&, const Operation&) const { return true; }
     virtual Value apply(State&, std::size_t participant, const Operation&) = 0;
     // Whether the participant may die here, and what its death does.
     virtual bool may_die(const State&, std::size_t) const { return false; }
-    virtual void die(State& state, std::size_t who) { state.places[who] = gone; }
-    // Looks at each state once, and throws what rule it breaks.
+    virtual void die(State& state, std::size_t participant) { state.places[participant] = gone; }
+    // Checks each state once, and throws the rule that it violates.
     virtual void inspect(const State&) {}
 
     // Filled by an event that starts a new participant in the place of one that died.

@@ -2,8 +2,8 @@
 //
 // A state is the words plus every participant's place; the checker explores all states reachable by doing any
 // participant's next operation: every interleaving of whole operations, with a death possible between any two. It
-// reports the first operation that breaks a rule, and every state from which the end can't be reached any more without
-// somebody's death (deadlock or livelock).
+// reports the first operation that violates a rule, and every state from which the end can't be reached without
+// another death (deadlock or livelock).
 //
 // The word that sleepers wait on is not counted up: what a sleeper compares is whether it changed since it was read, so
 // a state holds one bit for that a participant.
@@ -70,7 +70,7 @@ class Checker {
         std::uint64_t high, low;
         bool operator==(const Fingerprint&) const = default;
     };
-    // Open addressing: half of the time goes into this table.
+    // Open addressing: half of the time is spent in this table.
     class FingerprintTable {
       public:
         // The id of the state, and whether it is new; a new one gets `id`.
@@ -143,33 +143,33 @@ class Checker {
 
     void expand(const State& state, std::uint32_t id) {
         bool ended = true;
-        for (std::size_t who = 0; who < max_participants; ++who) {
-            if (state.places[who] == gone) continue;
+        for (std::size_t participant = 0; participant < max_participants; ++participant) {
+            if (state.places[participant] == gone) continue;
             ended = false;
             try {
-                if (!state.asleep[who]) perform(state, id, who);
-                if (scenario_.may_die(state, who)) {
+                if (!state.asleep[participant]) perform(state, id, participant);
+                if (scenario_.may_die(state, participant)) {
                     State next = state;
-                    scenario_.die(next, who);
-                    add_state(next, id, state.places[who], static_cast<std::uint8_t>(100 + who), true);
+                    scenario_.die(next, participant);
+                    add_state(next, id, state.places[participant], static_cast<std::uint8_t>(100 + participant), true);
                 }
             } catch (const std::exception& broken) {  // a rule of the scenario, or an assertion of the code itself
                 report_.violation = broken.what();
-                trace(id, state.places[who], who);
+                trace(id, state.places[participant], participant);
                 return;
             }
         }
         if (ended) ends_.push_back(id);
     }
 
-    void perform(const State& state, std::uint32_t id, std::size_t who) {
-        const Operation operation = places_[state.places[who]].next;
+    void perform(const State& state, std::uint32_t id, std::size_t participant) {
+        const Operation operation = places_[state.places[participant]].next;
         State next = state;
         Value result = 0;
         if (operation.kind < Operation::sleep && operation.index == scenario_.sleep_word()) {
-            touch_sleep_word(next, who, operation);
-            move_on(next, who, 0);
-            return add_state(next, id, state.places[who], who, false);
+            touch_sleep_word(next, participant, operation);
+            move_on(next, participant, 0);
+            return add_state(next, id, state.places[participant], participant, false);
         }
         Value& word = next.words[std::min(operation.index, max_words - 1)];
         switch (operation.kind) {
@@ -193,42 +193,42 @@ class Checker {
                 if (result != 0) word = operation.second;
                 break;
             case Operation::sleep:
-                next.asleep[who] = std::exchange(next.fresh[who], false);
-                if (next.asleep[who]) return add_state(next, id, state.places[who], who, false);
+                next.asleep[participant] = std::exchange(next.fresh[participant], false);
+                if (next.asleep[participant]) return add_state(next, id, state.places[participant], participant, false);
                 break;
             case Operation::wake:
-                return wake(state, id, who, operation.first);
+                return wake(state, id, participant, operation.first);
             case Operation::await_word:
                 if (word == 0) return;
                 break;
             case Operation::event:
                 if (!scenario_.enabled(state, operation)) return;
-                result = scenario_.apply(next, who, operation);
+                result = scenario_.apply(next, participant, operation);
                 for (const auto& [started, local] : scenario_.started) next.places[started] = enter(local);
                 scenario_.started.clear();
                 break;
         }
-        move_on(next, who, result);
-        add_state(next, id, state.places[who], who, false);
+        move_on(next, participant, result);
+        add_state(next, id, state.places[participant], participant, false);
     }
 
-    // No segment hands what it read of the sleep word to the next.
-    void move_on(State& state, std::size_t who, Value result) {
-        const std::uint32_t from = state.places[who];
-        const std::uint32_t to = state.places[who] = advance(from, result);
-        if (to == gone || places_[to].segment != places_[from].segment) state.fresh[who] = false;
+    // No segment passes a value of the sleep word to the next.
+    void move_on(State& state, std::size_t participant, Value result) {
+        const std::uint32_t from = state.places[participant];
+        const std::uint32_t to = state.places[participant] = advance(from, result);
+        if (to == gone || places_[to].segment != places_[from].segment) state.fresh[participant] = false;
     }
 
-    static void touch_sleep_word(State& state, std::size_t who, const Operation& operation) {
+    static void touch_sleep_word(State& state, std::size_t participant, const Operation& operation) {
         if (operation.kind == Operation::load) {
-            state.fresh[who] = true;
+            state.fresh[participant] = true;
         } else {
             state.fresh.fill(false);
         }
     }
 
     // Every choice of `count` sleepers is one step.
-    void wake(const State& state, std::uint32_t id, std::size_t who, Value count) {
+    void wake(const State& state, std::uint32_t id, std::size_t participant, Value count) {
         const auto sleepers = static_cast<Value>(std::count(state.asleep.begin(), state.asleep.end(), true));
         const auto woken = static_cast<int>(std::min(count, sleepers));
         for (unsigned choice = 0; choice < 1U << max_participants; ++choice) {
@@ -243,8 +243,8 @@ class Checker {
                 move_on(next, sleeper, 0);
             }
             if (!possible) continue;
-            move_on(next, who, 0);
-            add_state(next, id, state.places[who], who, false);
+            move_on(next, participant, 0);
+            add_state(next, id, state.places[participant], participant, false);
         }
     }
 
@@ -302,8 +302,8 @@ class Checker {
         trace(static_cast<std::uint32_t>(stuck - finishes.begin()), gone, 0);
     }
 
-    void trace(std::uint32_t id, std::uint32_t place, std::size_t who) {
-        if (place != gone) report_.trace.push_back(describe(who, place));
+    void trace(std::uint32_t id, std::uint32_t place, std::size_t participant) {
+        if (place != gone) report_.trace.push_back(describe(participant, place));
         for (; id != 0; id = states_[id].parent)
             report_.trace.push_back(describe(states_[id].mover, states_[id].place));
         std::reverse(report_.trace.begin(), report_.trace.end());

@@ -1,5 +1,5 @@
-// Rings with one step broken each, which the model must notice. What the step must be is said at the step itself, in
-// core/ring_protocol.hpp and core/bell.hpp.
+// Rings with one faulty step each, which the model must find. core/ring_protocol.hpp and core/bell.hpp explain the
+// right step.
 #pragma once
 
 #include <optional>
@@ -162,8 +162,8 @@ struct ReleasesSilently : ModelRing<ReleasesSilently> {
     void wake_everyone() {}
 };
 
-// A wake-up that was spent on a dying sleeper is lost then, and others sleep on.
-struct WakesNobodyAfterADeath : ModelRing<WakesNobodyAfterADeath> {
+// Then a wake-up that a dying sleeper received is lost, and others sleep on.
+struct WakesNoSleeperAfterADeath : ModelRing<WakesNoSleeperAfterADeath> {
     using ModelRing::ModelRing;
     void wake_everyone() { bell.ring_always(); }
 };

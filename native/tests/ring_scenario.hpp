@@ -22,29 +22,29 @@ using penstock::Claim;
 using penstock::RingLayout;
 using penstock::RingWords;
 
-// What a run consists of.
+// The parameters of a run.
 struct Setup {
     std::uint32_t slots = 1, batches = 2, blocks = 2;
     bool merge = false;
     std::uint32_t deaths = 1;
     std::uint32_t cancelled = 99;  // the number of the batch that is cancelled instead of awaited
     std::uint32_t workers = 2;
-    bool leaves = false;   // worker 1 goes home after its first block, without claiming again
+    bool leaves = false;   // worker 1 ends after its first block, without another claim
     bool replaced = true;  // whether another worker starts in the place of one that died
 };
 
 enum Event : std::size_t {
     begin_write,  // first: cell, second: number << 1 | merge
     end_write,    // the same
-    consume,      // first: slot, second: number; all is written and nobody writes
-    give_up,      // first: slot; nobody writes
+    consume,      // first: slot, second: number; all is written and no participant writes
+    give_up,      // first: slot; no participant writes
     await_death,  // result: the dead worker, or `nobody` once the owner has ended
     replace,      // first: the dead worker
     owner_ended
 };
 constexpr Value nobody = 0xFFFF;
 
-// The words: those of the ring, the bell's two, one per block for what was written and by whom, and the model's own.
+// The words: those of the ring, the bell's two, one per block for its contents and its writer, and the model's own.
 struct WordMap {
     RingLayout layout;
     explicit WordMap(const Setup& setup) : layout{setup.slots, setup.blocks} {}
@@ -145,10 +145,10 @@ class RingScenario : public model::Scenario {
         return model::Checker(*this, limit).check(first, participants);
     }
 
-    // How often the model let a worker die in its sleep.
+    // The number of workers that died in their sleep in this model.
     std::uint64_t deaths_asleep() const { return deaths_asleep_; }
 
-    // Who dies in or around its sleep stays counted; `notify` relies on nobody being counted too little.
+    // A worker that dies in or around its sleep remains counted; `notify` relies on a count that is never too low.
     void inspect(const State& state) override {
         const auto asleep = static_cast<Value>(std::count(state.asleep.begin(), state.asleep.end(), true));
         const Value counted = state.words[map_.ring(RingLayout::sleepers)];
@@ -175,26 +175,27 @@ class RingScenario : public model::Scenario {
         return state.words[map_.dead()] != 0 || state.words[map_.ended()] != 0;
     }
 
-    bool may_die(const State& state, std::size_t who) const override {
-        return who >= 1 && who <= setup_.workers && state.words[map_.deaths()] > 0 && state.words[map_.dead()] == 0;
+    bool may_die(const State& state, std::size_t participant) const override {
+        return participant >= 1 && participant <= setup_.workers && state.words[map_.deaths()] > 0 &&
+               state.words[map_.dead()] == 0;
     }
 
-    void die(State& state, std::size_t who) override {
+    void die(State& state, std::size_t participant) override {
         state.words[map_.deaths()] -= 1;
-        state.words[map_.dead()] = 1 + worker_of(state, who);
+        state.words[map_.dead()] = 1 + worker_of(state, participant);
         if (RingType::only_seems_dead) return;
-        deaths_asleep_ += state.asleep[who] ? 1 : 0;
-        state.places[who] = model::gone;
-        state.asleep[who] = false;
-        stop_writing(state, who);
+        deaths_asleep_ += state.asleep[participant] ? 1 : 0;
+        state.places[participant] = model::gone;
+        state.asleep[participant] = false;
+        stop_writing(state, participant);
     }
 
-    Value apply(State& state, std::size_t who, const Operation& event) override {
+    Value apply(State& state, std::size_t participant, const Operation& event) override {
         switch (event.index) {
             case begin_write:
-                return begin(state, who, event.first, event.second);
+                return begin(state, participant, event.first, event.second);
             case end_write:
-                return end(state, who, event.first, event.second);
+                return end(state, participant, event.first, event.second);
             case consume:
                 check_written(state, event.first, event.second);
                 return check_quiet(state, event.first);
@@ -294,23 +295,23 @@ class RingScenario : public model::Scenario {
     static Value content(Value cell) { return cell & 0xFFFFFFFF; }
     static Value writer(Value cell) { return cell >> 32; }
 
-    Value worker_of(const State& state, std::size_t who) const {
-        return state.words[map_.workers()] >> (8 * who) & 0xFF;
+    Value worker_of(const State& state, std::size_t participant) const {
+        return state.words[map_.workers()] >> (8 * participant) & 0xFF;
     }
 
     std::size_t participant_of(const State& state, Value worker) const {
-        std::size_t who = 1;
-        while (worker_of(state, who) != worker) ++who;
-        return who;
+        std::size_t participant = 1;
+        while (worker_of(state, participant) != worker) ++participant;
+        return participant;
     }
 
-    void stop_writing(State& state, std::size_t who) const {
+    void stop_writing(State& state, std::size_t participant) const {
         for (std::size_t i = map_.cell(0, 0); i < map_.size(); ++i) {
-            if (writer(state.words[i]) == 1 + who) state.words[i] = 0;  // half written
+            if (writer(state.words[i]) == 1 + participant) state.words[i] = 0;  // half written
         }
     }
 
-    Value begin(State& state, std::size_t who, Value cell, Value what) const {
+    Value begin(State& state, std::size_t participant, Value cell, Value what) const {
         Value& word = state.words[cell];
         if (writer(word) != 0) throw model::Violation("two writers on one block");
         if ((what & 1) != 0) {
@@ -318,12 +319,13 @@ class RingScenario : public model::Scenario {
                 if (state.words[row] != 1 + (what >> 1)) throw model::Violation("merged before all rows were written");
             }
         }
-        word = Value{1 + who} << 32;
+        word = Value{1 + participant} << 32;
         return 0;
     }
 
-    Value end(State& state, std::size_t who, Value cell, Value what) const {
-        if (writer(state.words[cell]) != 1 + who) throw model::Violation("another one wrote in the meantime");
+    Value end(State& state, std::size_t participant, Value cell, Value what) const {
+        if (writer(state.words[cell]) != 1 + participant)
+            throw model::Violation("another participant wrote in the meantime");
         state.words[cell] = 1 + (what >> 1);
         return 0;
     }
@@ -346,10 +348,10 @@ class RingScenario : public model::Scenario {
     Value start_another(State& state, Value worker) {
         state.words[map_.dead()] = 0;
         if (RingType::only_seems_dead || !setup_.replaced) return 0;
-        const std::size_t who = participant_of(state, worker);
+        const std::size_t participant = participant_of(state, worker);
         const Value name = worker + 16;
-        state.words[map_.workers()] += Value{16} << (8 * who);
-        started.emplace_back(who, Local{worker_claim, static_cast<std::uint32_t>(name)});
+        state.words[map_.workers()] += Value{16} << (8 * participant);
+        started.emplace_back(participant, Local{worker_claim, static_cast<std::uint32_t>(name)});
         return 0;
     }
 

@@ -1,5 +1,5 @@
-// The table of an arena: holds and exact counts, refusal of what is no table, deaths, forks, and threads that drop
-// while the owner lends the slots again.
+// The table of an arena: holds and exact counts, refusal of other memory, deaths, forks, and threads that drop leases
+// while the owner leases the slots again.
 #include <cstdio>
 
 #ifdef __linux__
@@ -78,7 +78,8 @@ void a_slot_is_idle_when_all_have_dropped_it() {
     expect(!pair.rung(), "a cleared bell is quiet");
     theirs.reset();
     expect(pair.rung(), "a return rings");
-    expect(pair.table->idle(7) && pair.owner->take_idle() == std::vector<std::uint64_t>{7}, "the last makes it idle");
+    expect(pair.table->idle(7) && pair.owner->take_idle() == std::vector<std::uint64_t>{7},
+           "the last return makes it idle");
     expect(pair.owner->take_idle().empty(), "an idle slot is taken once");
     expect(pair.table->leased() == 2 && pair.table->returned() == 2, "the counts are exact");
 }
@@ -94,19 +95,19 @@ void each_hold_is_taken_over_once() {
     expect(throws<std::invalid_argument>([&] { pair.other->drop(5); }), "an adopted hold can't be dropped beside it");
     first.reset();
     second.reset();
-    expect(!pair.table->give_back(5, 3), "nothing is given back twice");
+    expect(!pair.table->give_back(5, 3), "no hold is returned twice");
     expect(throws<std::invalid_argument>([&] { pair.other->open(100); }), "there is no slot beyond the last");
     pair.table->hold(5, 3);
     pair.other->drop(5);
     expect(pair.table->leased(3) == 3 && pair.table->returned(3) == 3, "the counts are exact");
-    expect(Lease::living() == 1, "what was refused is no lease");
+    expect(Lease::living() == 1, "a refused lease doesn't count");
 }
 
 void what_is_no_table_is_refused() {
     const auto table = ArenaTable::create(10);
     const int bell = table->bell().fileno();
     expect(throws<std::invalid_argument>([&] { ArenaTable::open(bell, bell); }), "an eventfd is no table");
-    int ends[2];  // a pipe that blocks would hold up who rings it
+    int ends[2];  // a ring must not block on a blocking pipe
     expect(::pipe(ends) == 0, "a pipe can be made");
     for (const int end : ends) {
         expect(throws<std::invalid_argument>([&] { ArenaTable::open(table->descriptor(), end); }), "a pipe is no bell");
@@ -124,7 +125,7 @@ void what_is_no_table_is_refused() {
     words[2] = 10;
     words[3] = ArenaTable::participants;
     const std::size_t enough = 65 * 4096;
-    expect(!open(enough, words), "a table may be made by anyone who knows how");
+    expect(!open(enough, words), "any process can create a table of this format");
     expect(open(100, words), "a short one is refused");
     expect(open(enough - 4096, words), "one that is short for its slots is refused");
     for (std::size_t word = 0; word < words.size(); ++word) {
@@ -137,7 +138,7 @@ void what_is_no_table_is_refused() {
     expect(throws<std::invalid_argument>([&] { ArenaParticipant(table, 64); }), "there are 64 participants");
 }
 
-void the_dead_give_back_all() {
+void release_removes_all_holds_of_a_dead_participant() {
     Pair pair;
     auto mine = pair.lend(1);
     constexpr std::uint64_t many = 777;
@@ -152,8 +153,8 @@ void the_dead_give_back_all() {
     count->add(-1);
     pair.table->bell().clear();
     pair.table->bell().rung().store(1);
-    expect(!pair.rung(), "who died inside a ring left the bell silent");
-    expect(pair.table->release(3) == many, "the holds that are left are told");
+    expect(!pair.rung(), "a death inside a ring leaves the bell silent");
+    expect(pair.table->release(3) == many, "release returns the number of holds");
     expect(pair.rung(), "and the owner is woken");
     expect(pair.table->leased(3) == many + 1 && pair.table->returned(3) == many + 1, "the counts are exact");
     expect(!pair.table->idle(1) && pair.table->idle(4), "others keep what they hold");
@@ -177,7 +178,7 @@ void a_forked_child_returns_nothing() {
     }
     int status = -1;
     ::waitpid(child, &status, 0);
-    expect(status == 0, "a child knows that it is one, and can't lend");
+    expect(status == 0, "a child detects the fork, and can't lease");
     expect(pair.owner->here(), "the parent is where it was");
     expect(pair.table->leased() == 2 && pair.table->returned() == 0, "copies of leases return nothing");
     mine.reset();
@@ -192,8 +193,8 @@ void all_outlives_the_owner() {
     std::memset(lease->data(), 1, lease->size());
 }
 
-// The owner lends slots as fast as they come back, a participant's threads check what they hold and drop it.
-void threads_drop_while_slots_are_lent_again() {
+// The owner leases slots as fast as they are returned; a participant's threads check their slots and drop them.
+void threads_drop_while_slots_are_leased_again() {
     constexpr std::uint64_t slots = 6, rounds = 4000;
     constexpr int threads = 3;
     Pair pair;
@@ -244,10 +245,10 @@ int main() {
     a_slot_is_idle_when_all_have_dropped_it();
     each_hold_is_taken_over_once();
     what_is_no_table_is_refused();
-    the_dead_give_back_all();
+    release_removes_all_holds_of_a_dead_participant();
     a_forked_child_returns_nothing();
     all_outlives_the_owner();
-    threads_drop_while_slots_are_lent_again();
+    threads_drop_while_slots_are_leased_again();
     expect(Lease::living() == 0, "no lease is left");
     std::printf("arena table: %d failures\n", failures);
     return failures == 0 ? 0 : 1;

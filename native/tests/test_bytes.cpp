@@ -51,7 +51,7 @@ void containers_are_moved_in() {
     expect(Bytes(std::vector<char>{'a', 'b'}) == Bytes(std::vector<std::byte>{std::byte{'a'}, std::byte{'b'}}),
            "handles are equal by value");
     expect(long_text.readonly() && throws<std::logic_error>([&] { (void)long_text.mutable_data(); }),
-           "what was moved in is read-only");
+           "moved bytes are read-only");
     expect(living_owners() == 2, "each container has one owner");
 }
 
@@ -76,7 +76,7 @@ void slices_share_the_owner() {
     expect(whole.slice(10).empty() && whole.slice(8, 99).view() == "89", "a slice ends with its bytes at the latest");
     expect(throws<std::out_of_range>([&] { (void)part.slice(6); }), "a slice starts inside");
     *part.mutable_data() = std::byte{'X'};
-    expect(whole.view() == "01X3456789" && !part.readonly() && inner.readonly(), "writes are seen by all who share");
+    expect(whole.view() == "01X3456789" && !part.readonly() && inner.readonly(), "all handles see writes");
     expect(living_owners() == 1, "all share one owner");
     whole = Bytes();
     part = inner;
@@ -88,10 +88,10 @@ void slices_share_the_owner() {
     swap(inner, part);
     expect(inner.empty() && part.size() == 4, "handles swap");
     part = Bytes();
-    expect(watched.expired() && living_owners() == 0, "the owner goes with the last handle");
+    expect(watched.expired() && living_owners() == 0, "the owner is dropped with the last handle");
 }
 
-// What another module would hand over: a struct with functions of its own.
+// A handle of another module: a struct with its own functions.
 struct Foreign {
     int count = 1, retained = 0;
     char data[3] = {'a', 'b', 'c'};
@@ -115,7 +115,7 @@ void structs_of_other_modules_are_shared() {
         expect(copy.view() == "abc" && !copy.readonly() && copy.data() == static_cast<void*>(foreign.data),
                "the struct's bytes are taken where they are");
         expect(foreign.count == 3 && foreign.retained == 2, "each handle holds the owner by its own functions");
-        expect(copy.handle().owner == &foreign && living_owners() == 0, "and hands the same struct on");
+        expect(copy.handle().owner == &foreign && living_owners() == 0, "and returns the same struct");
     }
     expect(foreign.count == 1, "each released it");
     handle.version = 2;

@@ -1,4 +1,4 @@
-// What decompress() promises, of streams and frames that are written here by hand: in stored, raw and repeated blocks.
+// The guarantees of decompress(), for streams and frames that are built here by hand: stored, raw and repeated blocks.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -168,7 +168,7 @@ void stops_at_the_limit() {
     expect(fails([&] { penstock::decompress(Codec::zstd, bomb, 1 << 20); }, "at most 1048576 bytes"),
            "a bomb is limited");
     const penstock::Bytes all = penstock::decompress(Codec::zstd, bomb, std::size_t{131'072} * 1000);
-    expect(all.size() == std::size_t{131'072} * 1000, "what is below the limit is given");
+    expect(all.size() == std::size_t{131'072} * 1000, "output below the limit is returned");
 }
 
 void runs_on_many_threads(const std::vector<Codec>& codecs) {

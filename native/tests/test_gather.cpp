@@ -1,4 +1,4 @@
-// What RowTable and MappedFile promise, checked against copies made one byte at a time.
+// The guarantees of RowTable and MappedFile, checked against copies of single bytes.
 #include <unistd.h>
 
 #include <cerrno>
@@ -167,7 +167,7 @@ void maps_files() {
         } catch (const std::system_error& error) {
             seen = error.code().value();
         }
-        expect(seen == code, "a file that cannot be mapped is told by its errno");
+        expect(seen == code, "a file that can't be mapped raises its errno");
     }
 }
 

@@ -1,4 +1,4 @@
-// Normalised images: every way of computing them gives the same bytes, and nothing beside them is read or written.
+// Normalised images: every way to compute them gives the same bytes, and accesses no other memory.
 #include "core/images.hpp"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void expect(bool holds, const char* promise, const ImageShape& shape, const char
     }
 }
 
-// How an image lies in memory: bytes before its lowest one, beyond each line, and whether axes run backwards.
+// The place of an image in memory: bytes before its lowest one, beyond each line, and whether axes run backwards.
 struct Layout {
     const char* name;
     std::size_t offset;

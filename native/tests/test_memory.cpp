@@ -44,14 +44,14 @@ void shared_regions_are_one_memory_and_sealed() {
     expect(opened->data() != made->data() && opened->descriptor() != made->descriptor(), "each has its own mapping");
     made->data()[9'999] = std::byte{7};
     expect(opened->data()[9'999] == std::byte{7} && opened->size() == made->size(), "both are the same memory");
-    expect(::ftruncate(opened->descriptor(), 1) != 0, "nobody can cut off what others have mapped");
+    expect(::ftruncate(opened->descriptor(), 1) != 0, "no process can shrink memory that others have mapped");
     opened->populate(5'000, 100'000, true);
     made->populate(0, 10'000, false);
     made->discard(4'000, 5'000);  // the page from 4,096 to 8,191
     expect(opened->data()[9'999] == std::byte{7} && opened->data()[5'000] == std::byte{0},
            "only whole pages inside go");
     made->discard(8'192, 10'000 - 8'192);
-    expect(opened->data()[9'999] == std::byte{0}, "the last page goes up to its end");
+    expect(opened->data()[9'999] == std::byte{0}, "the last page is discarded up to its end");
     int ends[2];
     expect(::pipe(ends) == 0, "a pipe opens");
     bool refused = false;
@@ -107,7 +107,7 @@ void a_return_rings_the_bell() {
     expect(bell->wait(now) == Bell::Outcome::timed_out, "a cleared bell is quiet");
     bell.reset();
     std::make_unique<Lease>(region, 0, 64, returns, 0).reset();
-    expect(returns->returned() == 2, "a return after the bell is gone is only counted");
+    expect(returns->returned() == 2, "a return after the end of the bell is only counted");
 }
 
 void threads_drop_at_once() {
@@ -132,7 +132,7 @@ void threads_drop_at_once() {
     std::sort(slots.begin(), slots.end());
     bool each_once = true;
     for (std::size_t i = 0; i < slots.size(); ++i) each_once = each_once && slots[i] == i;
-    expect(each_once, "each of the leases came back once");
+    expect(each_once, "each of the leases was returned once");
     expect(returns->leased() == threads * each && returns->returned() == threads * each, "the counts are exact");
 }
 

@@ -1,4 +1,4 @@
-// What BestFit and fill_rows promise, checked against a search over all open bins, and rows put together by hand.
+// The guarantees of BestFit and fill_rows, checked against a search over all open bins, and rows built by hand.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -35,7 +35,7 @@ struct Bin {
     Integers room;
 };
 
-// What a packer did and has open now, oldest first.
+// The results of a packer, and its open bins, oldest first.
 struct Outcome {
     Integers bins;
     Integers closed;
@@ -50,13 +50,13 @@ struct Outcome {
 std::int64_t total(const Integers& values) { return std::accumulate(values.begin(), values.end(), std::int64_t{0}); }
 
 // The rules as they are written, by looking at every open bin.
-Outcome search(const Integers& lengths, const Integers& capacity, std::size_t bins, std::int64_t most_documents) {
+Outcome search(const Integers& lengths, const Integers& capacity, std::size_t bins, std::int64_t max_documents) {
     Outcome outcome;
     std::vector<Bin> open;  // oldest first
     const std::size_t width = capacity.size();
     std::int64_t next = 0;
     const auto done = [&](const Bin& bin) {
-        return total(bin.room) == 0 || (most_documents > 0 && bin.documents == most_documents);
+        return total(bin.room) == 0 || (max_documents > 0 && bin.documents == max_documents);
     };
     const auto by_room = [](const Bin& one, const Bin& other) { return total(one.room) < total(other.room); };
     for (std::size_t document = 0; document < lengths.size() / width; ++document) {
@@ -139,10 +139,10 @@ Integers mixed_lengths(std::size_t documents, const Integers& capacity) {
 void assigns_as_a_search_does() {
     for (const Integers& capacity : {Integers{9}, Integers{100}, Integers{2048}, Integers{30, 12}, Integers{5, 9, 7}}) {
         for (const std::size_t bins : {1U, 2U, 7U, 64U, 300U}) {
-            for (const std::int64_t most_documents : {0, 1, 3}) {
+            for (const std::int64_t max_documents : {0, 1, 3}) {
                 const Integers lengths = mixed_lengths(2000, capacity);
-                penstock::BestFit packer(capacity, static_cast<std::int64_t>(bins), most_documents);
-                expect(assign(packer, lengths) == search(lengths, capacity, bins, most_documents),
+                penstock::BestFit packer(capacity, static_cast<std::int64_t>(bins), max_documents);
+                expect(assign(packer, lengths) == search(lengths, capacity, bins, max_documents),
                        "documents go to the bins that a search finds");
             }
         }
@@ -179,8 +179,8 @@ bool refuses(Call call) {
 }
 
 void refuses_what_cannot_be() {
-    const auto make = [](const Integers& capacity, std::int64_t bins, std::int64_t most_documents) {
-        return [=] { penstock::BestFit(capacity, bins, most_documents); };
+    const auto make = [](const Integers& capacity, std::int64_t bins, std::int64_t max_documents) {
+        return [=] { penstock::BestFit(capacity, bins, max_documents); };
     };
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     expect(refuses<std::invalid_argument>(make({}, 1, 0)), "there must be a feature");
@@ -230,7 +230,7 @@ void fills_rows() {
     expect(segment_ids == std::vector<std::int32_t>{1, 1, 3, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1},
            "pieces are numbered in their row, empty ones too");
     expect(positions == std::vector<std::int32_t>{0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4},
-           "positions begin anew with each piece");
+           "positions begin at 0 in each piece");
 
     const std::vector<std::uint16_t> before = out;
     for (const Integers& wrong : {Integers{0, 4}, Integers{0, 3, 2, 4}, Integers{1, 4}, Integers{0, 3}, Integers{}}) {

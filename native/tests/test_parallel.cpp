@@ -45,11 +45,11 @@ void check(std::size_t count, std::size_t unit, std::size_t num_threads) {
 }
 
 void check_worth() {
-    constexpr std::size_t least = penstock::least_bytes_per_thread;
+    constexpr std::size_t least = penstock::min_bytes_per_thread;
     expect(penstock::threads_worth(0, 8) == 1, "nothing takes one thread", 0, 1, 8);
     expect(penstock::threads_worth(2 * least - 1, 8) == 1, "small work takes one thread", 0, 1, 8);
     expect(penstock::threads_worth(2 * least, 8) == 2, "each thread has enough to do", 0, 1, 8);
-    expect(penstock::threads_worth(100 * least, 8) == 8, "no more threads than told", 0, 1, 8);
+    expect(penstock::threads_worth(100 * least, 8) == 8, "no more threads than num_threads", 0, 1, 8);
     expect(penstock::threads_worth(100 * least, 0) == 1, "at least one thread", 0, 1, 0);
 }
 

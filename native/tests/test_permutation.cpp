@@ -88,7 +88,7 @@ void test_stops_at_the_first_position_out_of_range(std::uint64_t length) {
             expect(permutation.keys_at(positions, keys) == place, "it stops where the range ends", length);
             const std::int64_t key = permutation.key_at(static_cast<std::int64_t>(length - 1));
             const auto stop = keys.begin() + static_cast<std::ptrdiff_t>(place);
-            expect(std::count(keys.begin(), stop, key) == stop - keys.begin(), "what comes before is mapped", length);
+            expect(std::count(keys.begin(), stop, key) == stop - keys.begin(), "earlier values are mapped", length);
             expect(std::count(stop, keys.end(), -7) == keys.end() - stop, "nothing beyond is written", length);
         }
     }

@@ -1,4 +1,4 @@
-// Jobs run once, come to their mailbox once, and are dropped by nobody but its reader; whoever goes first.
+// Jobs run once, arrive in their mailbox once, and only its reader drops them, in any order of destruction.
 #include "core/pool.hpp"
 
 #include <signal.h>
@@ -82,7 +82,7 @@ class Gate {
     bool open_ = false;
 };
 
-// Takes what comes to the mailbox until a number of submissions is there.
+// Takes submissions from the mailbox until a number of them has arrived.
 std::vector<std::shared_ptr<Submission>> receive(Mailbox& mailbox, std::size_t count) {
     std::vector<std::shared_ptr<Submission>> all;
     while (all.size() < count) {
@@ -95,7 +95,7 @@ std::vector<std::shared_ptr<Submission>> receive(Mailbox& mailbox, std::size_t c
 void end(Pool& pool, const std::shared_ptr<Mailbox>& mailbox) {
     pool.end(~0ULL, mailbox);
     const auto left = receive(*mailbox, 1);
-    expect(left.size() == 1 && left[0]->work == nullptr, "after the last job the end comes, by itself");
+    expect(left.size() == 1 && left[0]->work == nullptr, "after the last job the end arrives, alone");
     pool.join();
 }
 
@@ -117,7 +117,7 @@ void every_job_comes_once(std::size_t num_threads, std::size_t num_loops) {
             }
             for (const auto& each : receive(*mailbox, count - withdrawn)) ++came[each->ticket];
             expect(mailbox->take().empty(), "nothing comes twice");
-            expect(came.size() == count - withdrawn, "every job that wasn't withdrawn comes");
+            expect(came.size() == count - withdrawn, "every job that wasn't withdrawn arrives");
             for (std::size_t i = 0; i < count; ++i) {
                 expect(runs[loop * count + i] == (came.count(i) != 0 ? 1 : 0), "a job runs once, or was withdrawn");
             }
@@ -143,7 +143,7 @@ void failures_are_told() {
         const Failure& failure = came[i]->failure;
         expect(failure.kind == Failure::Kind::error && failure.error == errors[i], "each failure has its exception");
     }
-    expect(came[0]->failure.text == "mine", "a failure keeps its words");
+    expect(came[0]->failure.text == "mine", "a failure keeps its text");
     expect(came[4]->failure.error_number == ENOENT && came[4]->failure.file == "/no/such/file",
            "a file's failure names it");
     end(pool, mailbox);
@@ -158,7 +158,7 @@ void withdrawing_all_spares_what_runs() {
     pool.withdraw_all();
     const auto withdrawn = receive(*mailbox, 8);
     for (std::size_t i = 0; i < withdrawn.size(); ++i) {
-        expect(withdrawn[i]->ticket == i + 2, "what was not started comes back in order");
+        expect(withdrawn[i]->ticket == i + 2, "jobs that have not started arrive in order");
         expect(withdrawn[i]->failure.kind == Failure::Kind::withdrawn, "and says why");
     }
     pool.end(99, mailbox);
@@ -185,7 +185,7 @@ void whoever_goes_first(bool mailbox_first, bool keep_submission) {
     penstock::release_retired();
     expect(living == 2, "only what runs is kept");
     gate->open();
-    while (living != 0) {  // the threads are nobody's now, so there is nothing to wait on
+    while (living != 0) {  // the threads have no owner now, so there is nothing to wait on
         std::this_thread::yield();
         penstock::release_retired();
     }
@@ -204,7 +204,7 @@ void abandoned_after_its_end() {
     pool.reset();
     gate->open();
     const auto ended = receive(*mailbox, 2);
-    expect(ended[0]->ticket == 0 && ended[1]->ticket == 2, "a job that outlives its pool comes, and then the end");
+    expect(ended[0]->ticket == 0 && ended[1]->ticket == 2, "a job that outlives its pool arrives, and then the end");
 }
 
 void ends_while_queued() {
@@ -214,7 +214,7 @@ void ends_while_queued() {
     for (std::uint64_t i = 0; i < 500; ++i) pool.submit(job([&] { ++ran; }), i, mailbox);
     pool.end(1000, mailbox);
     expect(receive(*mailbox, 501).back()->ticket == 1000, "the end comes last");
-    expect(ran == 500, "the end comes when all jobs have run");
+    expect(ran == 500, "the end arrives when all jobs have run");
     bool refused = false;
     try {
         pool.submit(job([] {}), 0, mailbox);
@@ -237,7 +237,7 @@ void threads_block_signals() {
     expect(::sigismember(&inside, SIGSEGV) == 0, "but not their own faults");
     sigset_t here;
     ::pthread_sigmask(SIG_SETMASK, nullptr, &here);
-    expect(::sigismember(&here, SIGINT) == 0, "who makes a pool keeps its own signals");
+    expect(::sigismember(&here, SIGINT) == 0, "the creator of a pool keeps its signal mask");
     end(pool, mailbox);
 }
 

@@ -43,7 +43,7 @@ void expect_sound(const Setup& setup) {
     print_trace(report);
 }
 
-// So that the model is known to see faults of this kind.
+// Proves that the model finds faults of this kind.
 template <class Broken>
 void expect_caught(const char* name, const Setup& setup, bool print = false) {
     const model::Report report = RingScenario<Broken>(setup).check(40'000'000);
@@ -78,8 +78,8 @@ void expect_faults_caught(bool print) {
     expect_caught<DrainsReleasedRowsAlone>("drains released rows alone",
                                            {.batches = 1, .blocks = 1, .merge = true, .cancelled = 0}, print);
     expect_caught<ReleasesSilently>("releases silently", {.batches = 1, .blocks = 1}, print);
-    expect_caught<WakesNobodyAfterADeath>("wakes nobody after a death", {.batches = 1, .blocks = 1, .replaced = false},
-                                          print);
+    expect_caught<WakesNoSleeperAfterADeath>("wakes no sleeper after a death",
+                                             {.batches = 1, .blocks = 1, .replaced = false}, print);
     expect_caught<UncountsTheDead>("uncounts the dead", {.batches = 1, .blocks = 1, .replaced = false}, print);
     expect_caught<TrustsTheDeadRinger>("trusts the dead ringer", {.batches = 1, .blocks = 1}, print);
     expect_caught<ReleasesTheLiving>("releases the living", {.batches = 1, .blocks = 1}, print);
@@ -124,7 +124,7 @@ const Setup huge_setups[] = {
     {.batches = 2, .blocks = 2, .merge = true},
 };
 
-// A sanitizer slows the model tenfold, and watches the checker rather than the protocol: a little is enough.
+// A sanitizer slows the model tenfold, and checks the checker rather than the protocol: a small model is enough.
 #if defined(PENSTOCK_SANITIZE_address) || defined(PENSTOCK_SANITIZE_undefined) || defined(PENSTOCK_SANITIZE_thread)
 constexpr Size default_size = Size::small;
 #else

@@ -1,4 +1,4 @@
-// A shared ring: who may attach to it, a bell whose ringer died halfway, words that another process has spoilt, and
+// A shared ring: attaching, a bell whose ringer died inside a ring, words that another process has overwritten, and
 // sleepers at other addresses.
 #include <fcntl.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ bool refuses(int memory, int bell) {
     return false;
 }
 
-// Memory as somebody else might make it: the words of a ring's beginning, changed at one place.
+// Memory of another process: the first words of a ring, changed at one place.
 std::shared_ptr<Region> forged(const Ring& ring, std::size_t size, std::size_t index, std::uint64_t value) {
     const auto original = Region::open_shared(ring.descriptor());
     auto copy = Region::create_shared(size);
@@ -86,7 +86,7 @@ void a_dead_ringer_silences_nobody() {
     ring->arm(0, 0, 2, false);
     ring->claim(1);
     worker->claim(2);
-    worker->bell()->rung().exchange(1);  // so far a ringer came, and died
+    worker->bell()->rung().exchange(1);  // the state after a ringer's death between its two steps
     expect(!is_readable(*ring->bell()), "it didn't ring");
     ring->finish(0, 0, 1);
     worker->finish(0, 1, 2);
@@ -113,7 +113,7 @@ void spoilt_words_do_no_harm() {
         try {
             ring->ready(round % 2);
             if (const auto claim = ring->claim(1)) {
-                expect(claim->slot < 2 && claim->block <= 3, "a claim lies inside the ring");
+                expect(claim->slot < 2 && claim->block <= 3, "a claim is inside the ring");
                 ring->finish(claim->slot, claim->block, 1);
             }
             ring->release_worker(1);

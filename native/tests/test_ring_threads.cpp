@@ -75,7 +75,7 @@ class Stage {
     }
 
   private:
-    // A worker's death is its return without finish; the same thread then goes on under another name, as its
+    // A worker's death is its return without finish; the same thread then continues under another number, as its
     // replacement after the keeper has seen to its blocks.
     void work(Ring& ring) {
         std::uint64_t worker = next_worker_++;

@@ -8,11 +8,11 @@ import numpy
 from numpy.typing import NDArray
 
 class ArenaTable:
-    """Which process holds which slot of shared memory."""
+    """The holds of processes on the slots of shared memory."""
 
     @property
     def slots(self) -> int:
-        """How many slots it has words for."""
+        """The number of slots."""
 
     @property
     def descriptor(self) -> int:
@@ -20,117 +20,117 @@ class ArenaTable:
 
     @property
     def bell_descriptor(self) -> int:
-        """The descriptor that is readable when the owner's bell was rung."""
+        """The descriptor of the owner's bell."""
 
     @property
     def wanted(self) -> int:
-        """How many bytes the owner waits for."""
+        """The number of bytes that the owner waits for."""
 
     @wanted.setter
     def wanted(self, size_bytes: int) -> None: ...
     def ring(self) -> None:
-        """Rings the owner's bell."""
+        """Ring the owner's bell."""
 
     def clear_bell(self) -> bool:
-        """Makes its descriptor unreadable; whether it was readable."""
+        """Make the bell's descriptor unreadable; return whether it was readable."""
 
     def hold(self, slot: int, participant: int) -> None:
-        """Adds a hold on a participant's behalf."""
+        """Add a hold on a participant's behalf."""
 
     def give_back(self, slot: int, participant: int) -> bool:
-        """Takes a hold away; False if none is there."""
+        """Remove a hold; return False if there is none."""
 
     def holds(self, slot: int, participant: int) -> int:
-        """How many holds a participant has on a slot."""
+        """Return the number of holds of a participant on a slot."""
 
     def idle(self, slot: int) -> bool:
-        """Whether nobody holds the slot."""
+        """Return whether no participant holds the slot."""
 
     def leased(self, participant: int) -> int:
-        """How many holds a participant was given."""
+        """Return the number of holds that were added for a participant."""
 
     def returned(self, participant: int) -> int:
-        """How many of them are over."""
+        """Return the number of a participant's holds that have ended."""
 
     @property
     def all_leased(self) -> int:
-        """How many holds were given to all participants."""
+        """The number of holds that were added for all participants."""
 
     @property
     def all_returned(self) -> int:
-        """How many of them are over."""
+        """The number of all holds that have ended."""
 
     def acknowledge(self, participant: int) -> None:
-        """Counts, and rings the bell."""
+        """Count one more acknowledgement of a participant, and ring the bell."""
 
     def acknowledged(self, participant: int) -> int:
-        """How often a participant did."""
+        """Return the number of acknowledgements of a participant."""
 
     def release(self, participant: int) -> int:
-        """Takes back all that one holds which is gone."""
+        """Remove all holds of a participant that has ended; return their number."""
 
     def welcome(self, participant: int) -> None:
-        """Prepares a participant's number for a new one."""
+        """Prepare a number for a new participant."""
 
 class ArenaParticipant:
     """One process's part in an arena."""
 
     @property
     def number(self) -> int:
-        """Its number; the owner's is 0."""
+        """Its number; 0 for the owner."""
 
     @property
     def here(self) -> bool:
-        """Whether this is the process that made it, not a forked child."""
+        """Whether this process created it; False in a forked child."""
 
     def lease(self, region: Region, start: int, size_bytes: int, slot: int) -> Lease:
         """
-        Leases a slot: the owner an idle one, others one that is held on their behalf.
+        Lease a slot: for the owner an idle one, for others one that is held on their behalf.
         """
 
     def drop(self, slot: int) -> None:
-        """Gives back a hold that no lease has taken over."""
+        """Return a hold that no lease has adopted."""
 
     def take_idle(self) -> list[int]:
-        """The slots lent that became idle since the last call."""
+        """Return the leased slots that have become idle since the last call."""
 
 def arena_table(slots: int) -> ArenaTable:
-    """Makes a table; the caller is its owner."""
+    """Create a table; the caller is its owner."""
 
 def open_arena_table(table_descriptor: int, bell_descriptor: int) -> ArenaTable:
-    """Maps the table of another process."""
+    """Map the table of another process."""
 
 def arena_participant(table: ArenaTable, number: int) -> ArenaParticipant:
-    """This process's part in an arena."""
+    """Create this process's part in an arena."""
 
 class Bell:
     """A file descriptor that becomes readable when it is rung."""
 
     def __init__(self) -> None: ...
     def ring(self) -> None:
-        """Makes the descriptor readable."""
+        """Make the descriptor readable."""
 
     def clear(self) -> bool:
-        """Makes the descriptor unreadable; returns whether it was readable."""
+        """Make the descriptor unreadable; return whether it was readable."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Waits until rung; False after the timeout."""
+        """Wait until it is rung; return False after the timeout."""
 
 class Waiter:
     """Waits on any descriptor."""
 
     def __init__(self) -> None: ...
     def wait(self, descriptor: int, timeout_seconds: float | None) -> bool:
-        """Waits until the descriptor is readable; False after the timeout."""
+        """Wait until the descriptor is readable; return False after the timeout."""
 
 class BytesHandle:
-    """Shares the ownership of bytes, as a buffer."""
+    """A shared owner of bytes, as a buffer."""
 
     def __init__(self, source: object) -> None:
-        """Over the buffer, or the other handle's bytes."""
+        """Create a handle over a buffer, or over the bytes of another handle."""
 
     def __len__(self) -> int: ...
     def __penstock_bytes__(self) -> object: ...
@@ -143,31 +143,33 @@ class BytesHandle:
         """The name of the type that owns the bytes."""
 
     def share_readonly(self) -> BytesHandle:
-        """The same bytes, read-only."""
+        """Return a read-only handle over the same bytes."""
 
     def share(self, start: int, size_bytes: int) -> BytesHandle:
-        """A part of the bytes."""
+        """Return a handle over a part of the bytes."""
 
     def compare(self, other: object) -> int:
         """
-        Negative, zero or positive, as these bytes come before, are, or come after the others.
+        Return a negative number, 0 or a positive one, if these bytes are less, equal or greater.
         """
 
     def find_between(self, needle: object, start: int, stop: int) -> int:
-        """Where it is first; -1 if nowhere."""
+        """Return the first position of the needle; -1 if there is none."""
 
     def rfind_between(self, needle: object, start: int, stop: int) -> int:
-        """Where it is last; -1 if nowhere."""
+        """Return the last position of the needle; -1 if there is none."""
 
     def count_between(self, needle: object, start: int, stop: int) -> int:
-        """How often it is there."""
+        """Return the number of occurrences of the needle."""
 
 def living_byte_owners() -> int:
-    """How many owners of bytes this module has made and not dropped."""
+    """
+    Return the number of owners of bytes that this module has created and not dropped.
+    """
 
 class CallWhenDropped:
     """
-    Calls a function when it is dropped, again where a signal's handler raised in it.
+    Calls a function when it is dropped, and again if a signal's handler raised in it.
     """
 
     def __init__(self, function: object) -> None: ...
@@ -191,7 +193,7 @@ class RowTable:
         out: Annotated[NDArray[numpy.uint8], dict(order="C", device="cpu")],
     ) -> None:
         """
-        Copy the rows of `keys` into `out`, C-contiguous and of exactly their bytes. Larger copies run without the GIL. Raises IndexError, with `out` untouched, where a key isn't in [0, len(self)).
+        Copy the rows of `keys` into `out`, C-contiguous and of exactly their bytes. Larger copies run without the GIL. Raises IndexError, with `out` unchanged, if a key isn't in [0, len(self)).
         """
 
 def map_file(path: bytes) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
@@ -208,49 +210,49 @@ def normalize_images(
     num_threads: int,
 ) -> int:
     """
-    Write `float(pixel) * scale + shift` of arrays of `dtype`, uint8, as planes, in at most `num_threads` threads; return -1, or write nothing and return the index of the first item that isn't of the shape of `out`, or overlaps it.
+    Write `float(pixel) * scale + shift` of arrays of `dtype`, uint8, as planes, in at most `num_threads` threads; return -1, or write nothing and return the index of the first item that doesn't have the shape of `out`, or overlaps it.
     """
 
 class PoolJob:
-    """A job that was not submitted yet, with the buffers it uses."""
+    """A job that is not submitted yet, with its buffers."""
 
 def read_path_job(path: bytes, start: int, size: int | None, out: object | None) -> PoolJob:
     """
-    Reads a range of a file, opened when the job runs: into `out`, or new Bytes.
+    Create a job that opens a file and reads a range of it: into `out`, or into new Bytes.
     """
 
 def read_descriptor_job(descriptor: int, start: int, size: int | None, out: object | None) -> PoolJob:
-    """The same of an open file, of whose descriptor a copy is taken."""
+    """Create the same job for an open file; the descriptor is copied."""
 
 def copy_job(source: object, out: object) -> PoolJob:
-    """Copies bytes to as many bytes."""
+    """Create a job that copies bytes."""
 
 def stack_job(arrays: Sequence[object], out: object) -> PoolJob:
-    """Copies arrays into the rows of `out`."""
+    """Create a job that copies arrays into the rows of `out`."""
 
 def gather_job(
     source: object,
     keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
     out: object,
 ) -> PoolJob:
-    """Copies the rows of `keys` into the rows of `out`."""
+    """Create a job that copies the rows of `keys` into the rows of `out`."""
 
 def checksum_job(source: object, initial: int) -> PoolJob:
-    """Computes a CRC-32."""
+    """Create a job that computes a CRC-32."""
 
 def xxh3_job(source: object, seed: int) -> PoolJob:
-    """Computes the 64-bit XXH3."""
+    """Create a job that computes the 64-bit XXH3."""
 
 def decompress_job(source: object, codec: str, size: int | None, out: object | None, max_size: int) -> PoolJob:
     """
-    Decompresses: into `out`, or new Bytes of `size`, or of at most `max_size`.
+    Create a job that decompresses: into `out`, or into new Bytes of `size`, or of at most `max_size`.
     """
 
 def foreign_job(capsule: object) -> PoolJob:
-    """Takes an extension's job."""
+    """Take an extension's job."""
 
 class Region:
-    """A block of memory, as a writable buffer."""
+    """A region of memory, as a writable buffer."""
 
     def __len__(self) -> int: ...
     @property
@@ -259,18 +261,18 @@ class Region:
 
     @property
     def address(self) -> int:
-        """Where it is mapped in this process."""
+        """The address of its mapping in this process."""
 
     def populate(self, start: int, size_bytes: int, reading: bool) -> None:
-        """Makes the pages of a part be there."""
+        """Map the pages of a part, so that accesses cause no page fault."""
 
     def add(self, start: int, amount: int) -> int:
         """
-        Adds to a 64-bit word, atomically between all processes; the word before.
+        Add to a 64-bit word, atomically between all processes; return the word before.
         """
 
     def discard(self, start: int, size_bytes: int) -> None:
-        """Gives the pages of a part of shared memory back to the system."""
+        """Return the pages of a part of shared memory to the system."""
 
 class Lease:
     """
@@ -284,36 +286,36 @@ class Lease:
     def __len__(self) -> int: ...
 
 class ReturnedLeases:
-    """Where the slots of dropped leases are collected."""
+    """Collects the slots of dropped leases."""
 
     def take(self) -> list[int]:
-        """The slots that came back since the last call."""
+        """Return the slots of leases dropped since the last call."""
 
     @property
     def leased(self) -> int:
-        """How many leases were given."""
+        """The number of leases created."""
 
     @property
     def returned(self) -> int:
-        """How many came back."""
+        """The number of leases dropped."""
 
 def region(size_bytes: int, prefault: bool) -> Region:
-    """Maps a new region."""
+    """Map a new region."""
 
 def shared_region(size_bytes: int) -> Region:
-    """Maps new memory that other processes can map."""
+    """Map new memory that other processes can map."""
 
 def open_region(descriptor: int) -> Region:
-    """Maps the shared memory of another process."""
+    """Map the shared memory of another process."""
 
 def returned_leases(bell: object | None) -> ReturnedLeases:
-    """A new collection; the bell, if any, is rung at each return."""
+    """Create a collection; the bell, if any, is rung at each drop."""
 
 def living_leases() -> int:
-    """How many leases there are in this process now."""
+    """Return the number of leases in this process now."""
 
 def lease(region: Region, start: int, size_bytes: int, returns: ReturnedLeases, slot: int) -> Lease:
-    """Leases a part of a region."""
+    """Lease a part of a region."""
 
 class BestFit:
     """Streaming best fit over a bounded number of open bins, for one thread."""
@@ -322,7 +324,7 @@ class BestFit:
         self,
         capacity: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
         bins: int,
-        most_documents: int,
+        max_documents: int,
     ) -> None: ...
     def open(
         self,
@@ -368,7 +370,7 @@ def fill_rows(
     positions: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")] | None,
 ) -> int:
     """
-    Fill the rows of `out`; return -1, or, with nothing written, the index of the first document that isn't a C-contiguous array of one axis and the dtype of `out`, of its very type or of type `also`. Large copies release the GIL.
+    Fill the rows of `out`; return -1, or, with nothing written, the index of the first document that isn't a C-contiguous array of one axis and the dtype of `out`, of its exact type or of type `also`. Large copies release the GIL.
     """
 
 def fill_rows_from(
@@ -389,7 +391,7 @@ def fill_rows_from(
 
 def end_when_readable(descriptors: Sequence[int]) -> None:
     """
-    End this process when one of some descriptors becomes readable, also in the midst of a call.
+    End this process when one of the descriptors becomes readable, also during a call that keeps the GIL.
     """
 
 class Permutation:
@@ -408,7 +410,7 @@ class Permutation:
         keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
     ) -> int:
         """
-        Fill `keys` until the first position out of range, and return how many were filled.
+        Fill `keys` until the first position out of range, and return the number filled.
         """
 
     def positions_of(
@@ -417,31 +419,31 @@ class Permutation:
         positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
     ) -> int:
         """
-        Fill `positions` until the first key out of range, and return how many were filled.
+        Fill `positions` until the first key out of range, and return the number filled.
         """
 
 class Submission:
-    """A job that was submitted."""
+    """A submitted job."""
 
     def withdraw(self) -> bool:
         """
-        Drops the job, unless it was started; whether it was not: then it comes to no mailbox.
+        Drop the job if it has not started; return whether it had not. Then it arrives in no mailbox.
         """
 
 class Mailbox:
-    """Where jobs come to when they have ended."""
+    """The jobs that have ended."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int:
-        """Readable if any came."""
+        """Return the descriptor, which is readable if there are any."""
 
     @property
     def here(self) -> bool:
-        """Whether it is of this process, and not of its parent."""
+        """Whether this process created it; False in a forked child."""
 
     def take(self) -> list[tuple[int, int, object]]:
         """
-        Takes what has come: tickets, and 0 and the result, 1 and the exception, or 2 for what was withdrawn.
+        Take the jobs that have ended: tickets, and 0 and the result, 1 and the exception, or 2 if withdrawn.
         """
 
 class Pool:
@@ -450,44 +452,46 @@ class Pool:
     def __init__(self, num_threads: int) -> None: ...
     @property
     def here(self) -> bool:
-        """Whether it is of this process, and not of its parent."""
+        """Whether this process created it; False in a forked child."""
 
     def submit(self, job: PoolJob, ticket: int, mailbox: Mailbox) -> Submission:
-        """Has the job run; it comes to the mailbox."""
+        """Run the job; it arrives in the mailbox when it has ended."""
 
     def withdraw_all(self) -> None:
-        """Withdraws what was not started; that comes to the mailboxes."""
+        """
+        Withdraw the jobs that have not started; they arrive in their mailboxes.
+        """
 
     def end(self, ticket: int, mailbox: Mailbox) -> None:
         """
-        Takes no more jobs; the ticket comes to the mailbox after the last has ended.
+        Accept no more jobs; the ticket arrives in the mailbox after the last job has ended.
         """
 
     @property
     def idle_seconds(self) -> float:
-        """How long ago a job ended, or the pool was made."""
+        """The time since a job ended, or the pool was created."""
 
     def join(self) -> None:
-        """Ends the threads, after that."""
+        """Wait for the end of the threads, after end()."""
 
 class Claim:
     """The right of one worker to write one block of one batch."""
 
     @property
     def slot(self) -> int:
-        """The slot that the batch lies in."""
+        """The slot of the batch."""
 
     @property
     def block(self) -> int:
-        """Which block of its rows; for a merge, the number of row blocks."""
+        """The block of its rows; for a merge, the number of row blocks."""
 
     @property
     def generation(self) -> int:
-        """How often the slot had been armed by then."""
+        """The number of times that the slot had been armed."""
 
     @property
     def number(self) -> int:
-        """The batch's place in delivery order."""
+        """The batch's number in delivery order."""
 
     @property
     def merge(self) -> bool:
@@ -501,14 +505,14 @@ class Ring:
     def __init__(self, capacity: int, blocks: int, bell: object) -> None: ...
     @staticmethod
     def create_shared(capacity: int, blocks: int) -> Ring:
-        """A new ring for several processes, with a bell of its own."""
+        """Create a ring for several processes, with a new bell."""
 
     @staticmethod
     def attach(memory: int, bell: int) -> Ring:
-        """The ring of another process, by its descriptors."""
+        """Return the ring of another process, by its descriptors."""
 
     def bell(self) -> Bell:
-        """Another object for the ring's bell."""
+        """Return a new object for the ring's bell."""
 
     @property
     def descriptor(self) -> int:
@@ -516,49 +520,51 @@ class Ring:
 
     @property
     def capacity(self) -> int:
-        """How many slots it has."""
+        """The number of slots."""
 
     @property
     def blocks(self) -> int:
-        """How many row blocks a slot has."""
+        """The largest number of row blocks of a slot."""
 
     def arm(self, slot: int, number: int, blocks: int, merge: bool) -> None:
-        """Hands a batch to the workers."""
+        """Offer a batch to the workers."""
 
     def claim(self, worker: int) -> Claim | None:
         """
-        Claims a block without waiting; None if there is none, or the ring is stopped.
+        Claim a block without waiting; None if no block is free, or the ring is stopped.
         """
 
     def claim_wait(self, worker: int) -> Claim | None:
-        """Claims a block; None once the ring is stopped."""
+        """Wait for a free block and claim it; None once the ring is stopped."""
 
     def rest(self, seconds: float) -> None:
-        """Claims nothing for so long, or until the ring is stopped."""
+        """Sleep for so long, or until the ring is stopped."""
 
     def finish(self, slot: int, block: int, worker: int) -> bool:
-        """A claimed block is written."""
+        """
+        Mark a claimed block as written; return whether the slot was seen complete.
+        """
 
     def ready(self, slot: int) -> bool:
-        """Whether every block was written."""
+        """Return whether every block was written."""
 
     def drained(self, slot: int) -> bool:
-        """Whether a cancelled slot has no writer left."""
+        """Return whether a cancelled slot has no writer left."""
 
     def retire(self, slot: int) -> None:
-        """Takes a ready or drained slot back."""
+        """Make a ready or drained slot idle."""
 
     def cancel(self, slot: int) -> bool:
-        """Gives an armed slot up; whether it is drained already."""
+        """Cancel an armed slot; return whether it is drained already."""
 
     def release_worker(self, worker: int) -> int:
-        """Gives a dead worker's blocks to others."""
+        """Free the blocks of a worker that has ended; return their number."""
 
     def stop(self) -> None:
-        """Ends every claim_wait and rest."""
+        """End every claim_wait and rest."""
 
     def stopped(self) -> bool:
-        """Whether stop was called."""
+        """Return whether stop was called."""
 
 def write_integers(
     items: Sequence[object],
@@ -567,7 +573,7 @@ def write_integers(
     start: int,
 ) -> int:
     """
-    Write exact ints of 64 bits; return the index of the first item that is none, or -1.
+    Write exact ints of 64 bits; return the index of the first other item, or -1.
     """
 
 def write_floats(
@@ -576,9 +582,7 @@ def write_floats(
     out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu")],
     start: int,
 ) -> int:
-    """
-    Write exact floats; return the index of the first item that is none, or -1.
-    """
+    """Write exact floats; return the index of the first other item, or -1."""
 
 def write_booleans(
     items: Sequence[object],
@@ -586,11 +590,11 @@ def write_booleans(
     out: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order="C", device="cpu")],
     start: int,
 ) -> int:
-    """Write bools; return the index of the first item that is none, or -1."""
+    """Write bools; return the index of the first other item, or -1."""
 
 def write_arrays(items: Sequence[object], begin: int, out: object, start: int, also: type, num_threads: int) -> int:
     """
-    Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its very type or of type `also`, and outside of `out` or in their own places; return the index of the first item that is none, or -1. Large copies release the GIL, and still larger ones are shared by at most `num_threads` threads.
+    Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its exact type or of type `also`, outside of `out` or in their own places; return the index of the first other item, or -1. Large copies release the GIL; still larger ones are divided among at most `num_threads` threads.
     """
 
 def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[list[object]] | None:
@@ -600,5 +604,5 @@ def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[li
 
 def split_sequences(elements: Sequence[object], kind: type, width: int) -> list[list[object]] | None:
     """
-    Return a list of values for each place in lists or tuples of exactly this type and length, or None if an element is none.
+    Return a list of values for each place in lists or tuples of exactly this type and length, or None for other elements.
     """

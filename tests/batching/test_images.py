@@ -175,7 +175,7 @@ def test_deviations_that_cannot_divide_are_refused() -> None:
     [
         (np.zeros((3, 4, 5)), "got float64"),
         (np.zeros((4, 5, 3), np.float32), "out must be float32 of shape (3, 4, 5)"),
-        (np.zeros((3, 5, 4), np.float32).transpose(0, 2, 1), "memory isn't in order"),
+        (np.zeros((3, 5, 4), np.float32).transpose(0, 2, 1), "one that isn't C-contiguous"),
     ],
 )
 def test_an_out_that_does_not_fit_is_refused(out: object, fault: str) -> None:

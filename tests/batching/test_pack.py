@@ -25,7 +25,7 @@ class Stream(NamedTuple):
     lengths: NDArray[np.int64]
     capacity: list[int]
     bins: int
-    most_documents: int
+    max_documents: int
 
 
 class Expected(NamedTuple):
@@ -60,7 +60,7 @@ def oracle(stream: Stream) -> Expected:
         closed_before.append(before)
 
     def is_done(room: list[int], documents: int) -> bool:
-        return not any(room) or documents == stream.most_documents
+        return not any(room) or documents == stream.max_documents
 
     opened = 0
     for document, lengths in enumerate(stream.lengths.tolist()):
@@ -89,7 +89,7 @@ def assigned(stream: Stream, open_bins: OpenBins | None = None) -> Any:
         stream.lengths,
         stream.capacity,
         bins=stream.bins,
-        most_documents=stream.most_documents,
+        max_documents=stream.max_documents,
         open_bins=open_bins,
     )
 
@@ -114,7 +114,7 @@ def test_a_stream_may_be_assigned_in_parts(stream: Stream, data: st.DataObject) 
     whole = assigned(stream)
     first = assigned(stream._replace(lengths=stream.lengths[:cut]))
     second = assigned(stream._replace(lengths=stream.lengths[cut:]), first.open_bins)
-    # In the second call bins are numbered anew: those still open, then those that come next.
+    # The second call numbers the bins from 0: those still open, then new ones.
     opened = int(first.bins.max(initial=-1)) + 1
     numbers = np.concatenate([first.still_open, opened + np.arange(len(stream.lengths))])
     assert whole.bins.tolist() == [*first.bins, *numbers[second.bins]]
@@ -164,7 +164,7 @@ def test_many_open_bins() -> None:
         ({"capacity": 0}, "capacity must be at least 1"),
         ({"capacity": [2**61, 2**61]}, "capacity must be at least 1, and below 2**62 in all"),
         ({"bins": 0}, "bins must be in [1, 2**31); got bins=0"),
-        ({"most_documents": -1}, "most_documents must be at least 0; got -1"),
+        ({"max_documents": -1}, "max_documents must be at least 0; got -1"),
         ({"open_bins": OpenBins(np.array([[0]]), np.array([1]))}, "open_bins must be at most `bins` bins with room"),
         ({"open_bins": OpenBins(np.array([[7]]), np.array([1]))}, "open_bins must be at most `bins` bins with room"),
         ({"open_bins": OpenBins(np.ones((3, 1), int), np.ones(3, int)), "bins": 2}, "open_bins must be at most `bins`"),
@@ -278,10 +278,10 @@ READ_ONLY.flags.writeable = False
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"documents": DOCUMENTS[:1]}, "piece 1 must be of one of the 1 documents; it is of document 1"),
+        ({"documents": DOCUMENTS[:1]}, "piece 1 must belong to one of the 1 documents; it belongs to document 1"),
         (
             {"documents": [*DOCUMENTS[:1], DOCUMENTS[1][:2]]},
-            "piece 1 must lie within its document, number 1 of length 2; its offset is 1 and its length 2",
+            "piece 1 must be inside its document, number 1 of length 2; its offset is 1 and its length 2",
         ),
         (
             {"documents": [DOCUMENTS[0], DOCUMENTS[1].astype(np.int64)]},
@@ -296,11 +296,11 @@ READ_ONLY.flags.writeable = False
         ({"documents": JoinedDocuments(np.arange(5), np.array([0, 2, 5]))}, "tokens must be a C-contiguous array"),
         (
             {"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([0, 2, 6]))},
-            "document 1 must lie within the 5 tokens; it is from 2 to 6",
+            "document 1 must be inside the 5 tokens; it spans 2 to 6",
         ),
         (
             {"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([3, 2, 5]))},
-            "document 0 must lie within the 5 tokens; it is from 3 to 2",
+            "document 0 must be inside the 5 tokens; it spans 3 to 2",
         ),
         ({"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([], int))}, "starts must have one value"),
         ({"out": np.zeros((1, 3), np.int32)}, "the pieces of row 0 must have at most 3 tokens"),

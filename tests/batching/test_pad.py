@@ -100,13 +100,13 @@ MERGE = "or merge the elements yourself with .batch(n, merge=…)."
         (
             ROWS,
             Pad(length=4),
-            "no row may be longer than length=4; ['x'] of row 1 has 5. Raise length, or cut the row in .map.",
+            "no row may be longer than length=4; ['x'] of row 1 has 5. Raise length, or shorten the row in .map.",
         ),
         (
             [{"x": np.zeros(2), "y": np.zeros(2)}, {"x": np.zeros(5), "y": np.zeros(4)}],
             Pad(mask="m"),
             "with mask='m' all padded leaves of a row must have one length; in row 1 ['x'] has 5 and ['y'] has 4. "
-            f"Make them of one length in .map, leave the mask out, {MERGE}",
+            f"Make them of one length in .map, omit the mask, {MERGE}",
         ),
         (
             ROWS,
@@ -117,19 +117,19 @@ MERGE = "or merge the elements yourself with .batch(n, merge=…)."
             [(np.zeros(2),)],
             Pad(mask="m"),
             "mask='m' names a key to add, so the elements must be dicts; row 0 is a tuple. "
-            "Return a dict from .map, or leave the mask out.",
+            "Return a dict from .map, or omit the mask.",
         ),
         (
             [np.zeros(2)],
             Pad(mask="m"),
             "mask='m' names a key to add, so the elements must be dicts; row 0 is a leaf. "
-            "Return a dict from .map, or leave the mask out.",
+            "Return a dict from .map, or omit the mask.",
         ),
         (
             [{"x": 1}],
             Pad(mask="m"),
             "mask='m' needs a padded leaf, an array with at least one axis; row 0 has none. "
-            "Return arrays from .map, or leave the mask out.",
+            "Return arrays from .map, or omit the mask.",
         ),
         (
             [{"x": np.zeros(2, "u1")}],
@@ -155,7 +155,7 @@ MERGE = "or merge the elements yourself with .batch(n, merge=…)."
             "the elements of a batch must have one structure; ['x'] is a list of 2 in row 0 and a list of 3 in row 1. "
             f"Return one structure from .map (a sequence of varying length as an array), {MERGE}",
         ),
-        ([], Pad(), "a batch must have at least one element; got none. Give the elements of its rows."),
+        ([], Pad(), "a batch must have at least one element; got none. Pass the elements of its rows."),
     ],
 )
 def test_a_fault_is_named(elements: list[Element], rule: Pad, message: str) -> None:
@@ -178,8 +178,8 @@ def test_a_fill_of_another_dtype_is_refused(dtype: str, fill: float) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Pad(length=-1), "length must be at least 0; got length=-1. Leave it out for the longest row's."),
-        (lambda: Pad(mask=""), "mask must name the leaf to add; got mask=''. Give it a name, or leave it out."),
+        (lambda: Pad(length=-1), "length must be at least 0; got length=-1. Omit it for the longest row's."),
+        (lambda: Pad(mask=""), "mask must name the leaf to add; got mask=''. Pass a name, or omit it."),
     ],
 )
 def test_a_rule_is_checked_when_it_is_made(make: Callable[[], object], message: str) -> None:

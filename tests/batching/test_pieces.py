@@ -56,7 +56,7 @@ def test_documents_are_laid_end_to_end(lengths: list[int], capacity: int, data: 
 @given(lengths_lists, capacities, st.sampled_from(["best_fit", "split"]), st.integers(1, 9), st.integers(0, 3))
 def test_a_plan_has_every_token_once(lengths: list[int], capacity: int, how: How, bins: int, most: int) -> None:
     """The pieces of each document cover it, no sequence is too full or empty, and the order is the documents'."""
-    plan = plan_packing(lengths, capacity, how=how, bins=bins, most_documents=most)
+    plan = plan_packing(lengths, capacity, how=how, bins=bins, max_documents=most)
     sequences = listed(plan)
     tokens = [
         (document, offset + place)
@@ -89,7 +89,7 @@ def test_a_plan_of_features_fits_in_each(lengths: list[tuple[int, int]], bins: i
 
 @given(lengths_lists, st.data())
 def test_some_sequences_are_taken(lengths: list[int], data: st.DataObject) -> None:
-    """A part of a plan has the pieces of those sequences, also with its documents numbered anew."""
+    """A part of a plan has the pieces of those sequences, also with renumbered documents."""
     plan = plan_packing(lengths, 10)
     chosen = data.draw(st.lists(st.integers(0, len(plan) - 1), max_size=8)) if len(plan) else []
     part = plan.take(chosen)
@@ -143,7 +143,7 @@ def test_a_plan_keeps_copies() -> None:
         ([1], 5, {"how": "first"}, "how must be 'best_fit' or 'split'; got how='first'"),
         ([1], 5, {"long": "cut"}, "long must be 'split' or 'drop'; got long='cut'"),
         ([1], 5, {"bins": 0}, "bins must be in [1, 2**31); got bins=0"),
-        ([], 5, {"most_documents": -1}, "most_documents must be at least 0; got -1"),
+        ([], 5, {"max_documents": -1}, "max_documents must be at least 0; got -1"),
     ],
 )
 def test_wrong_plans_are_refused(lengths: Any, capacity: Any, arguments: dict[str, Any], message: str) -> None:
@@ -180,7 +180,7 @@ def test_a_first_sequence_has_room() -> None:
 
 def test_one_length_is_no_feature() -> None:
     """A plan of documents with one length has no features to choose from."""
-    with pytest.raises(UsageError, match="a feature can be taken where documents have several lengths"):
+    with pytest.raises(UsageError, match="a feature can be taken only if documents have several lengths"):
         plan_packing([1], 5).feature(0)
 
 

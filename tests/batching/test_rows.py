@@ -55,7 +55,7 @@ def test_a_row_has_views_and_numpy_scalars() -> None:
     [
         (
             {"x": np.zeros(2), "y": ["a", "b", "c"]},
-            "all leaves of a batch must have as many rows; ['x'] has 2 and ['y'] has 3. "
+            "all leaves of a batch must have one number of rows; ['x'] has 2 and ['y'] has 3. "
             "Return leaves of one length from .map.",
         ),
         (
@@ -70,7 +70,7 @@ def test_a_row_has_views_and_numpy_scalars() -> None:
         ),
         (
             {"x": None},
-            "a batch must have an array, or a list of str or bytes, to tell its rows; got none of them.",
+            "a batch must have an array, or a list of str or bytes, which determine its rows; got none of them.",
         ),
     ],
 )

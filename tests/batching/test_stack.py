@@ -152,7 +152,7 @@ MERGE = "or merge the elements yourself with .batch(n, merge=…)."
 @pytest.mark.parametrize(
     ("elements", "message"),
     [
-        ([], "a batch must have at least one element; got none. Give the elements of its rows."),
+        ([], "a batch must have at least one element; got none. Pass the elements of its rows."),
         (
             [{"x": 1}, {"x": 2}, {"x": 3.0}, {"x": None}],
             DTYPE + f"['x'] is int64 in row 0 and float64 in row 2. Convert it to one dtype in .map, {MERGE}",

@@ -125,7 +125,7 @@ def test_no_rows_are_refused() -> None:
     [
         (np.zeros((2, 3)), "got float64 of shape (2, 3)"),
         (np.zeros((2, 2), np.int64), "got int64 of shape (2, 2)"),
-        (np.zeros((3, 2), np.int64).T, "memory isn't in order"),
+        (np.zeros((3, 2), np.int64).T, "one that isn't C-contiguous"),
         (np.broadcast_to(np.int64(0), (2, 3)), "a read-only one"),
         (np.ma.masked_array(np.zeros((2, 3), np.int64)), "got a MaskedArray"),
         ([[0, 0, 0], [0, 0, 0]], "got a list"),

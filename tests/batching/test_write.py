@@ -1,4 +1,4 @@
-"""Rows written straight into their places are the batch that `stack` makes, or the layout's mismatch is told."""
+"""Rows written directly into columns are the batch of `stack`, or a layout mismatch is raised."""
 
 import itertools
 import pickle

@@ -48,8 +48,8 @@ SOURCES: dict[str, Case] = {
         "ps.read(ps.sources.ImageFolder(path))",
     ),
     "path": case(lambda: ps.read(Path("train")), UsageError, "To read from a path, name the format"),
-    "generator": case(lambda: ps.read(iter([1])), UsageError, "a list_iterator", "can be given as list(iterable)"),
-    "class": case(lambda: ps.read(Squares), UsageError, "That is the class itself: make an instance of it."),
+    "generator": case(lambda: ps.read(iter([1])), UsageError, "a list_iterator", "fits into memory as list(iterable)"),
+    "class": case(lambda: ps.read(Squares), UsageError, "That is the class itself: create an instance of it."),
     "None": case(lambda: ps.read(None), UsageError, "got None, a NoneType"),
     "no length": case(lambda: ps.read(NoLength()), UsageError, "len() of", "TypeError: unknown length"),
     "ragged": case(
@@ -113,12 +113,12 @@ ORDERS: dict[str, Case] = {
     "reindex a list": case(
         lambda: NUMBERS.reindex(anything([1, 2])),
         UsageError,
-        "sampler must have a length and be called",
+        "sampler must have a length and be callable",
         "got [1, 2]",
         "Pass one such as penstock.sampling.Shuffle(length, seed).",
     ),
     "reindex a class": case(lambda: NUMBERS.reindex(anything(ps.sampling.Shuffle)), UsageError, "sampler must have"),
-    "[::0]": case(lambda: NUMBERS[::0], UsageError, "step must not be 0", "Leave it out to take every element."),
+    "[::0]": case(lambda: NUMBERS[::0], UsageError, "step must not be 0", "Omit it to take every element."),
 }
 
 ORDERED: dict[str, Case] = {

@@ -238,13 +238,13 @@ def test_errors_name_the_document_and_come_after_what_was_before() -> None:
         (lambda: ps.read([np.zeros(2)]).pack(4, meta=["url"]), "must be dicts"),
         (lambda: ps.read([{"a": np.zeros(2), "b": np.zeros(3)}]).pack(4), "must have one length"),
         (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack(4), "in meta="),
-        (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack({"a": 4}), r"\['b'\] .* neither packed nor carried"),
+        (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack({"a": 4}), r"\['b'\] .* neither packed nor in meta="),
         (lambda: ps.read([{"a": np.zeros(2)}]).pack(4, meta=["b"]), r"must have the leaves \['b'\]"),
         (lambda: ps.read([{"positions": np.zeros(2)}]).pack(4), "which packing adds"),
         (lambda: ps.read([{"a": np.zeros(5)}]).pack({"a": 4}), "can't be split"),
         (lambda: ps.read([{"a": np.zeros(2)}, {"b": np.zeros(2)}]).pack(4), "same leaves"),
         (lambda: ps.read([np.zeros(2, np.uint8)]).pack(4, fill=-1), "fill must be a value of uint8"),
-        (lambda: ps.read([np.zeros(2)]).pack(4, lengths=[3]), "position 0 has 2, planned were 3"),
+        (lambda: ps.read([np.zeros(2)]).pack(4, lengths=[3]), "position 0 has 2, the plan 3"),
     ],
 )
 def test_documents_that_cannot_be_packed(made: Callable[[], ps.Dataset], message: str) -> None:

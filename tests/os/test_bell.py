@@ -17,7 +17,7 @@ from penstock._os import Bell
 
 
 def test_a_ring_before_the_wait_ends_it() -> None:
-    """A ring is kept until it is cleared, so a waiter that comes late doesn't miss it."""
+    """A ring is kept until it is cleared, so a late waiter doesn't miss it."""
     bell = Bell()
     bell.ring()
     assert bell.wait()
@@ -47,7 +47,7 @@ def test_clearing_a_quiet_bell_does_nothing() -> None:
 
 
 def test_the_descriptor_can_be_selected_on() -> None:
-    """An event loop sees the ring by the descriptor alone."""
+    """An event loop sees the ring by the descriptor."""
     bell = Bell()
     assert select.select([bell], [], [], 0)[0] == []
     bell.ring()
@@ -55,7 +55,7 @@ def test_the_descriptor_can_be_selected_on() -> None:
 
 
 def test_a_thread_that_waits_is_woken_by_another() -> None:
-    """Two threads hand a token to and fro through two bells, so each wait ends by the other's ring alone."""
+    """Two threads pass a token back and forth through two bells, so that only the other's ring ends each wait."""
     there, back = Bell(), Bell()
     tokens = 0
 
@@ -92,7 +92,7 @@ def test_a_bell_closes_its_descriptors() -> None:
     assert _open_descriptors() == before
 
 
-def test_the_former_wakeup_descriptor_is_restored_and_told() -> None:
+def test_the_former_wakeup_descriptor_is_restored_and_gets_the_signals() -> None:
     """An event loop that watches for signals gets those that arrived during a wait, and those after it."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
@@ -178,7 +178,7 @@ def test_no_interrupt_is_lost_at_any_point_of_a_wait(send: str) -> None:
 
 
 def test_an_interrupt_ends_the_process_from_within_a_wait() -> None:
-    """A Ctrl-C that nobody catches ends the process as Python always does, while other threads sleep in claim_wait."""
+    """An uncaught Ctrl-C ends the process as always, while other threads sleep in claim_wait."""
     program = """
         import os, signal, threading
         from penstock._ring import SlotRing

@@ -1,4 +1,4 @@
-"""What has an owner is closed once: when told, when the owner is dropped, or at the end; and no interrupt is lost."""
+"""A closer closes once: on request, when its owner is dropped, or at exit; and no interrupt is lost."""
 
 import gc
 import subprocess
@@ -13,21 +13,21 @@ from penstock._os import Closer
 
 
 class Owner:
-    """Has something that is to be closed."""
+    """Owns a closer."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.closer = Closer(close)
         self.other: object = None
 
 
-def go_on() -> None:
-    """Do what a program does: the interpreter looks for what is pending."""
+def run_some_code() -> None:
+    """Run some instructions, at which the interpreter makes its pending calls."""
     for _ in range(100):
         pass
 
 
-def test_closed_when_told_and_not_again() -> None:
-    """Told twice and dropped, it is closed once."""
+def test_closed_on_request_and_not_again() -> None:
+    """Called twice and dropped, it closes once."""
     closed: list[int] = []
     owner = Owner(lambda: closed.append(1))
     opened = [owner.closer.is_open]
@@ -58,8 +58,8 @@ def test_closed_when_the_owner_is_collected() -> None:
     assert closed == [1]
 
 
-def test_what_leads_back_to_the_owner_is_collected() -> None:
-    """Where what is closed has come to hold the owner, as an error does by its traceback, both are collected."""
+def test_a_cycle_through_the_owner_is_collected() -> None:
+    """A resource that has come to reference the owner, as an error does by its traceback, is collected with it."""
 
     class Resource:
         def __init__(self) -> None:
@@ -81,8 +81,8 @@ def test_what_leads_back_to_the_owner_is_collected() -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_interrupt_of_a_drop_is_raised_when_the_program_goes_on(kind: type[BaseException], times: int) -> None:
-    """What a signal's handler raises while the owner is dropped closes it all the same, and is not forgotten."""
+def test_an_interrupt_of_a_drop_is_raised_when_the_program_continues(kind: type[BaseException], times: int) -> None:
+    """A signal's handler may raise during the drop: the owner is closed, and the exception is raised."""
     calls: list[int] = []
 
     def close() -> None:
@@ -93,12 +93,12 @@ def test_an_interrupt_of_a_drop_is_raised_when_the_program_goes_on(kind: type[Ba
     owner = Owner(close)
     with pytest.raises(kind, match="pressed"):  # noqa: PT012 - it's raised some instructions after the drop
         del owner
-        go_on()
+        run_some_code()
     assert len(calls) == times + 1
 
 
-def test_an_interrupt_of_a_call_comes_out_of_it() -> None:
-    """Told to close, it raises the interrupt there; and is still to be closed."""
+def test_an_interrupt_of_a_call_is_raised_by_it() -> None:
+    """A call raises the interrupt; the closer is still open."""
     calls: list[int] = []
 
     def close() -> None:
@@ -114,14 +114,14 @@ def test_an_interrupt_of_a_call_comes_out_of_it() -> None:
     assert len(calls) == 2
 
 
-def test_an_error_of_a_drop_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_drop_is_printed_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in closing goes where Python sends those of dropped objects; an error on its way stays as it is."""
-    told: list[object] = []
+    raised: list[object] = []
 
-    def tell(unraisable: "sys.UnraisableHookArgs") -> None:
-        told.append(unraisable.exc_type)
+    def record(unraisable: "sys.UnraisableHookArgs") -> None:
+        raised.append(unraisable.exc_type)
 
-    monkeypatch.setattr(sys, "unraisablehook", tell)
+    monkeypatch.setattr(sys, "unraisablehook", record)
 
     def broken() -> None:
         raise OSError("is gone")
@@ -134,7 +134,7 @@ def test_an_error_of_a_drop_is_told_and_not_raised(monkeypatch: pytest.MonkeyPat
         fail()
     except LookupError as error:
         error.__traceback__ = None  # drops the owner
-    assert told == [OSError]
+    assert raised == [OSError]
 
 
 def test_closed_at_the_end_of_the_program() -> None:
@@ -166,7 +166,7 @@ def test_interrupted_as_it_is_made_it_closes_at_the_end_of_the_program() -> None
     assert (ended.stdout, ended.stderr) == ("closed\n", "")
 
 
-def test_what_was_never_made_calls_nothing() -> None:
+def test_an_uninitialised_object_calls_nothing() -> None:
     """The native object survives being collected without having been initialised."""
     owner: list[object] = [CallWhenDropped.__new__(CallWhenDropped)]
     owner.append(owner)
@@ -195,7 +195,7 @@ def depth(calls: int) -> int:
     return 1 + depth(calls - 1) if calls > 1 else 1
 
 
-def test_an_endless_recursion_in_closing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_endless_recursion_in_closing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """It is printed, like every exception of what closes on drop."""
 
     def endless() -> None:

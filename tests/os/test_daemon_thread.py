@@ -1,4 +1,4 @@
-"""A thread is waited for without harm, whoever presses Ctrl-C meanwhile, and nothing of it stays."""
+"""A wait for a thread survives Ctrl-C, and an ended thread leaves nothing behind."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def named(name: str) -> list[threading.Thread]:
 
 
 def test_it_works_and_ends() -> None:
-    """It runs its work once, under its name, as a daemon; when it was waited for, it is gone."""
+    """It runs its work once, under its name, as a daemon; after the wait it no longer exists."""
     seen: list[tuple[str, bool, bool]] = []
     let_go = threading.Event()
 
@@ -40,7 +40,7 @@ def test_it_works_and_ends() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
 def test_an_interrupted_wait_can_be_waited_again() -> None:
-    """Ctrl-C comes out of the wait at once; the thread works on, and the next wait waits for its end."""
+    """The wait raises Ctrl-C at once; the thread continues, and the next wait waits for its end."""
     let_go, press_now = threading.Event(), threading.Event()
 
     def press() -> None:
@@ -62,17 +62,17 @@ def test_an_interrupted_wait_can_be_waited_again() -> None:
 
 
 def test_work_that_raises_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error goes to `threading.excepthook`; who waits is not left waiting."""
-    told: list[object] = []
+    """The error goes to `threading.excepthook`; a wait for the thread ends."""
+    raised: list[object] = []
 
-    def tell(raised: threading.ExceptHookArgs) -> None:
-        told.append(raised.exc_type)
+    def record(arguments: threading.ExceptHookArgs) -> None:
+        raised.append(arguments.exc_type)
 
-    monkeypatch.setattr(threading, "excepthook", tell)
+    monkeypatch.setattr(threading, "excepthook", record)
 
     def work() -> None:
         raise LookupError("none")
 
     thread = DaemonThread(work, "raises")
     assert thread.wait(PATIENCE_SECONDS)
-    assert told == [LookupError]
+    assert raised == [LookupError]

@@ -150,7 +150,7 @@ CASES: dict[str, Case] = {
     "longer source": (
         lambda: grown(1),
         SourceError,
-        ("the source changed its length from 3 to 4", "make the dataset anew"),
+        ("the source changed its length from 3 to 4", "create the dataset again"),
     ),
     "shorter source": (lambda: grown(-1), SourceError, ("the source changed its length from 3 to 2",)),
     "length of a filter": (

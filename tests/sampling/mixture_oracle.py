@@ -27,7 +27,7 @@ class Order:
         self.rotation_shift = derive(seed, "mixture rotation")
 
     def member(self, offset: int) -> int:
-        """Return who comes at an offset from the stretch's start."""
+        """Return the member at an offset from the stretch's start."""
         number, place = divmod(offset, self.period)
         fraction = (number * 0x9E3779B97F4A7C15 + self.rotation_shift) % 2**64 // 2**32
         rotation = fraction * self.rotations // 2**32

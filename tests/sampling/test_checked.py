@@ -57,8 +57,8 @@ def test_answers_are_as_before_or_named(kind: type[Answers], table: tuple[Any, .
             assert checked(3, position) == answer
             continue
         messages.append(
-            f"a sampler must answer with an epoch from 0 and a key in [0, {parent_length}), since the parent has "
-            f"{parent_length} elements; {sampler!r} answered (epoch, key) = {answer} at position {position} of epoch 3."
+            f"a sampler must return an epoch from 0 and a key in [0, {parent_length}), since the parent has "
+            f"{parent_length} elements; {sampler!r} returned (epoch, key) = {answer} at position {position} of epoch 3."
         )
         with pytest.raises(UsageError, match="^" + re.escape(messages[-1])):
             checked(3, position)

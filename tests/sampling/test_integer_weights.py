@@ -84,8 +84,8 @@ def test_weights_that_one_can_check_by_hand(weights: list[float], expected: tupl
         ([float("inf"), 1], "a weight must be a finite number from 0 on; got inf as number 0 of them."),
         ([True, 1], "a weight must be a finite number from 0 on; got True as number 0 of them."),
         (["1"], "a weight must be a finite number from 0 on; got '1' as number 0 of them."),
-        ([0, 0.0], "at least one weight must be over 0; got [0, 0.0]. Give a component a share."),
-        ([], "at least one weight must be over 0; got []. Give a component a share."),
+        ([0, 0.0], "at least one weight must be over 0; got [0, 0.0]. Pass a weight over 0 for a component."),
+        ([], "at least one weight must be over 0; got []. Pass a weight over 0 for a component."),
         (
             [2**16, 1],
             "integer weights must add up to at most 65536 without their common divisor; got (65536, 1), which add up "

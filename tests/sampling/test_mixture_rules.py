@@ -114,12 +114,12 @@ def test_epochs_that_passes_cannot_count_are_named() -> None:
         (
             {"schedule": ((0, (0, 0)),)},
             "each of the 2 components must have a weight, and one of them over 0; got (0, 0). "
-            "Pass 0 for those that are not to be taken.",
+            "Pass 0 for components to leave out.",
         ),
         (
             {"schedule": ((0, (1, 1, 1)),)},
             "each of the 2 components must have a weight, and one of them over 0; got (1, 1, 1). "
-            "Pass 0 for those that are not to be taken.",
+            "Pass 0 for components to leave out.",
         ),
         (
             {"schedule": ((0, (2**16, 1)),)},

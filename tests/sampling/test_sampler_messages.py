@@ -29,7 +29,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "slice with step 0": (
         lambda: Slice.from_slice(slice(None, None, 0), 3),
-        "step must not be 0; got slice(None, None, 0). Leave it out to take every element.",
+        "step must not be 0; got slice(None, None, 0). Omit it to take every element.",
     ),
     "negative key": (
         lambda: Select(np.array([3, -2])),
@@ -62,11 +62,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "epoch too large": (
         lambda: Repeat(5, 2)(2**62, 0),
-        f"epoch must be in [0, {2**62 - 2}] where 2 passes make one; got epoch={2**62}. Repeat fewer times.",
+        f"epoch must be in [0, {2**62 - 2}] if an epoch has 2 passes; got epoch={2**62}. Repeat fewer times.",
     ),
     "epoch too large in a block": (
         lambda: Repeat(5, 2).block(np.array([0, 2**62]), np.array([0, 0])),
-        f"epoch must be in [0, {2**62 - 2}] where 2 passes make one; got epoch={2**62}. Repeat fewer times.",
+        f"epoch must be in [0, {2**62 - 2}] if an epoch has 2 passes; got epoch={2**62}. Repeat fewer times.",
     ),
     "negative epoch": (
         lambda: FixedEpoch(5, -1),
@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no sampler": (
         lambda: FixedOrder(cast("Any", [1, 2])),
-        "sampler must have a length and be called as sampler(epoch, position); got [1, 2]. "
+        "sampler must have a length and be callable as sampler(epoch, position); got [1, 2]. "
         "Pass one such as penstock.sampling.Shuffle(length, seed).",
     ),
 }

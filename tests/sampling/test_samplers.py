@@ -261,7 +261,7 @@ def test_one_epoch_for_ever() -> None:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A sampler of a user's who got something wrong."""
+    """A user's sampler with a fault."""
 
     answer: object
     block_answer: object = None
@@ -302,7 +302,7 @@ def test_a_users_scalar_form_must_give_two_integers(answer: object) -> None:
     [
         (
             np.arange(3),
-            "block must return as many epochs and keys as it was given positions; .* given 2 and returned 2 e",
+            "block must return as many epochs and keys as it takes positions; .* took 2 and returned 2 e",
         ),
         (
             np.zeros(2),

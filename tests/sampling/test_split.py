@@ -62,12 +62,12 @@ def test_counts_that_one_can_check_by_hand(length: int, fractions: dict[str, flo
     [
         (-1, {"a": 1.0}, "length must be an integer in [0, 2**62]; got length=-1. Pass the parent's len()."),
         (5, {}, "a split must have at least one part; got none. Pass such as {'train': 0.9, 'val': 0.1}."),
-        (5, {"a": 0.0}, "a fraction must be a number over 0; got a=0.0. Leave out parts you don't want."),
-        (5, {"a": -0.5}, "a fraction must be a number over 0; got a=-0.5. Leave out parts you don't want."),
-        (5, {"a": float("nan")}, "a fraction must be a number over 0; got a=nan. Leave out parts you don't want."),
-        (5, {"a": float("inf")}, "a fraction must be a number over 0; got a=inf. Leave out parts you don't want."),
-        (5, {"a": "0.5"}, "a fraction must be a number over 0; got a='0.5'. Leave out parts you don't want."),
-        (5, {"a": True}, "a fraction must be a number over 0; got a=True. Leave out parts you don't want."),
+        (5, {"a": 0.0}, "a fraction must be a number over 0; got a=0.0. Omit parts that you don't want."),
+        (5, {"a": -0.5}, "a fraction must be a number over 0; got a=-0.5. Omit parts that you don't want."),
+        (5, {"a": float("nan")}, "a fraction must be a number over 0; got a=nan. Omit parts that you don't want."),
+        (5, {"a": float("inf")}, "a fraction must be a number over 0; got a=inf. Omit parts that you don't want."),
+        (5, {"a": "0.5"}, "a fraction must be a number over 0; got a='0.5'. Omit parts that you don't want."),
+        (5, {"a": True}, "a fraction must be a number over 0; got a=True. Omit parts that you don't want."),
         (
             5,
             {"a": 0.75, "b": 0.5},

@@ -143,7 +143,7 @@ def test_it_is_its_weights() -> None:
     [
         (np.array([1.0, np.nan]), "weights must be finite and not negative; got nan for element 1"),
         (np.array([np.inf]), "got inf for element 0"),
-        (np.array([1.0, 2.0, -1.0]), "got -1.0 for element 2. Use 0 for what is never to be drawn"),
+        (np.array([1.0, 2.0, -1.0]), "got -1.0 for element 2. Use 0 for elements that should never be drawn"),
         (np.zeros(3), "weights must not all be 0; got 3 of them and none over 0"),
         (np.array([]), "weights must not all be 0; got 0 of them"),
         (np.ones((2, 2)), r"weights must be a float64 array of one axis; got dtype float64 and shape \(2, 2\)"),

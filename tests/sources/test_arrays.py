@@ -81,7 +81,7 @@ def test_read_into_refuses_a_target_of_another_kind() -> None:
         ({"image": np.zeros(3), "label": np.zeros(2)}, "all arrays must have one length; got image: 3, label: 2"),
         ({"x": np.float64(1)}, r"arrays\['x'\] must be an array with at least one axis"),
         (np.array(1), "the array must be an array with at least one axis"),
-        ({"x": [[1], [2, 3]]}, r"arrays\['x'\] must be an array; got list that is none"),
+        ({"x": [[1], [2, 3]]}, r"arrays\['x'\] must be an array; got list that can't become one"),
         (
             {"train": {"a": 1}},
             "arrays\\['train'\\] must be an array; got dict. .* of a dict of datasets, read one",
@@ -127,7 +127,7 @@ def _fortran(folder: Path) -> Path:
 
 
 def test_memory_maps_are_sent_by_name(tmp_path: Path) -> None:
-    """Every view of a memory map is pickled by where it lies in its file, and is the same array there."""
+    """Every view of a memory map is pickled by its place in its file, and is the same array after unpickling."""
     for name, view in _views(tmp_path).items():
         sent = pickle.dumps(Arrays(view))
         assert len(sent) < 2_000, name
@@ -162,7 +162,7 @@ def test_a_mapped_file_must_stay(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="changed its size from 8000 to 7200 bytes"):
         pickle.loads(sent)[0]
     path.unlink()
-    with pytest.raises(SourceError, match="the file must stay where it is") as caught:
+    with pytest.raises(SourceError, match="don't move or remove the file") as caught:
         pickle.loads(sent)[0]
     assert isinstance(caught.value.__cause__, FileNotFoundError)
     assert caught.value.errno == caught.value.__cause__.errno
@@ -217,7 +217,7 @@ def test_spans_are_frames_of_rows() -> None:
     assert (first["label"], second["label"]) == (6, 5)
     first["x"][:] = -1
     assert frames.min() == 0
-    with pytest.raises(UsageError, match="arrays of as many frames"):
+    with pytest.raises(UsageError, match="arrays with equal numbers of frames"):
         Arrays({"x": frames, "goal": np.zeros((2, 3))}).read_spans([0], np.array([0]), np.array([1]))
     with pytest.raises(IndexError, match=r"in \[0, 2\); got 2"):
         source.read_spans([2], np.array([0]), np.array([1]))

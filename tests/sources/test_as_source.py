@@ -59,12 +59,12 @@ def _numbers() -> Iterator[int]:
         ("train/", r"got 'train/', a str. To read from a path, name the format: ps.sources.ImageFolder, Files, Tokens"),
         (b"train/", "ImageFolder, Files, Tokens or JsonLines"),
         (pathlib.Path("train"), "ImageFolder, Files, Tokens or JsonLines"),
-        (Plain, "make an instance of it"),
-        (_numbers(), "can be given as list"),
-        ({1, 2}, "can be given as list"),
+        (Plain, "create an instance of it"),
+        (_numbers(), "pass an iterable that fits into memory as list"),
+        ({1, 2}, "pass an iterable that fits into memory as list"),
         (3, "one of ps.sources"),
         (None, "one of ps.sources"),
-        (UserDict({"x": np.zeros(3)}), "Its keys are names: give a dict of arrays"),
+        (UserDict({"x": np.zeros(3)}), "Its keys are names: pass a dict of arrays"),
         ({"train": Plain()}, "of a dict of datasets, read one"),
     ],
     ids=lambda given: given if isinstance(given, str) else type(given).__name__,
@@ -81,7 +81,7 @@ def test_a_table_of_columns_is_refused() -> None:
     class Frame(Plain):
         iloc = columns = ()
 
-    with pytest.raises(UsageError, match=r"give \{name: frame\[name\].to_numpy\(\)"):
+    with pytest.raises(UsageError, match=r"pass \{name: frame\[name\].to_numpy\(\)"):
         as_source(Frame())
 
 

@@ -20,7 +20,7 @@ CONTENT = np.arange(100, dtype=np.int32).reshape(10, 10)
 
 
 class WithFolder(SourceTests):
-    """A suite over files: each test has a folder of its own, filled anew."""
+    """A suite over files: each test has a new folder with new files."""
 
     folder: Path
 

@@ -120,7 +120,7 @@ def test_a_file_that_vanished_is_named(tmp_path: Path, kind: type[Files] | type[
     _write(tmp_path, "cat/1.png", "cat/2.png")
     source = kind(tmp_path)
     (tmp_path / "cat" / "2.png").unlink()
-    with pytest.raises(SourceError, match=r"cannot read file 'cat/2.png' \(key 1 of .*put it back") as caught:
+    with pytest.raises(SourceError, match=r"cannot read file 'cat/2.png' \(key 1 of .*restore it") as caught:
         read_records(source, np.array([0, 1]))
     assert caught.value.errno == errno.ENOENT
     assert isinstance(caught.value.__cause__, FileNotFoundError)
@@ -137,12 +137,12 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
         Files(tmp_path)
     _write(tmp_path, "d/a.txt")
     with pytest.raises(
-        UsageError, match=r"none matches the pattern '\*.txt'. Check the path; `\*\*/` before a pattern"
+        UsageError, match=r"none matches the pattern '\*.txt'. Check the path; use `\*\*/` before a pattern"
     ):
         Files(tmp_path, "*.txt")
     with pytest.raises(UsageError, match=r"got an empty list"):
         Files([])
-    with pytest.raises(UsageError, match=r"pattern= goes with a folder"):
+    with pytest.raises(UsageError, match=r"pattern= requires a folder"):
         Files([tmp_path / "d" / "a.txt"], "*.txt")
     with pytest.raises(UsageError, match=r"must hold files; got the folder"):
         Files([tmp_path / "d"])

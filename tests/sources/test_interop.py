@@ -136,7 +136,7 @@ def test_a_data_frame_is_refused_with_the_way_to_read_it() -> None:
     """A frame's keys are columns; the dict that the message names is a source."""
     pandas: Any = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
-    with pytest.raises(UsageError, match=r"give \{name: frame\[name\].to_numpy\(\) for name in frame.columns\}"):
+    with pytest.raises(UsageError, match=r"pass \{name: frame\[name\].to_numpy\(\) for name in frame.columns\}"):
         as_source(frame)
     source = as_source({name: frame[name].to_numpy() for name in frame.columns})
     assert source[1] == {"a": 2, "b": 1.5}

@@ -249,7 +249,7 @@ def test_a_file_that_vanished_is_named(path: Path) -> None:
     """A file that was removed after indexing is a SourceError with errno, path and key."""
     source = JsonLines(path)
     path.unlink()
-    with pytest.raises(SourceError, match=r"cannot read '.*a.jsonl' \(key 3 of .*put it back") as caught:
+    with pytest.raises(SourceError, match=r"cannot read '.*a.jsonl' \(key 3 of .*restore it") as caught:
         read_records(source, np.array([3]))
     assert caught.value.errno == errno.ENOENT
     assert caught.value.keys == (3,)
@@ -260,7 +260,7 @@ def test_a_file_cut_short_while_open_is_refused(path: Path) -> None:
     source = JsonLines(path)
     assert source[0] == {"n": 0}
     os.truncate(path, 20)
-    with pytest.raises(SourceError, match=r"was cut short while it was read \(key 49"):
+    with pytest.raises(SourceError, match=r"was truncated while it was read \(key 49"):
         source[49]
 
 

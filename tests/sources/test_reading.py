@@ -16,7 +16,7 @@ from penstock.sources._reading import read_spans
 
 
 class Letters:
-    """Three letters, one at a time; counts what is asked for, and fails when told to."""
+    """Three letters, one at a time; it counts the requests, and fails on demand."""
 
     def __init__(self) -> None:
         """Never fail."""

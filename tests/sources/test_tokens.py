@@ -157,10 +157,10 @@ def test_a_file_cut_short_is_an_error_not_a_crash(tmp_path: Path) -> None:
     sent = pickle.dumps([windows, documents])
     np.arange(99, dtype=np.uint16).tofile(path)
     for source in (windows, documents, *pickle.loads(sent)):
-        with pytest.raises(SourceError, match=r"changed its size from 200 to 198 bytes since the source was made"):
+        with pytest.raises(SourceError, match=r"changed its size from 200 to 198 bytes since the source was created"):
             read_records(source, np.array([0]))
     path.unlink()
-    with pytest.raises(SourceError, match=r"cannot map .*a.bin.*put it back"):
+    with pytest.raises(SourceError, match=r"cannot map .*a.bin.*restore it"):
         pickle.loads(sent)[0].read([0])
 
 
@@ -203,11 +203,11 @@ DEFAULTS: dict[str, Any] = {"paths": "a.bin", "dtype": "u2"}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "exactly one of length, documents and separator must be given; got length=None"),
     ({"length": 4, "separator": 0}, "exactly one of length, documents and separator"),
-    ({"separator": 0, "stride": 4}, "stride goes with length"),
+    ({"separator": 0, "stride": 4}, "stride requires length"),
     ({"length": 0}, "length must be at least 1 token; got length=0"),
     ({"length": 4, "stride": 0}, "stride must be at least 1 token; got stride=0"),
     ({"length": 11}, "at least one file must have length=11 tokens; the longest, '.*a.bin', has 10"),
-    ({"length": 4, "dtype": None}, "raw tokens need their dtype; got none for '.*a.bin'"),
+    ({"length": 4, "dtype": None}, "raw tokens need a dtype; got none for '.*a.bin'"),
     ({"length": 4, "dtype": "f4"}, "tokens must be integers; '.*a.bin' has float32"),
     ({"length": 4, "dtype": "u8"}, "a file of uint64 must have a multiple of 8 bytes; '.*a.bin' has 20"),
     ({"separator": 70_000}, r"separator must be a token of uint16, in \[0, 65535\]; got 70000"),
@@ -221,7 +221,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"paths": "missing*.bin", "length": 4}, "a glob must match at least one file; '.*missing\\*.bin' matches none"),
     ({"paths": ".", "length": 4}, "Tokens reads files; got the folder"),
     ({"paths": "table.npy", "length": 4}, r"tokens must have one axis; '.*table.npy' has shape \(2, 3\)"),
-    ({"paths": "b.npy", "length": 1, "dtype": "u2"}, "b.npy' has int64; got dtype=uint16. Leave dtype= out"),
+    ({"paths": "b.npy", "length": 1, "dtype": "u2"}, "b.npy' has int64; got dtype=uint16. Omit dtype="),
     ({"paths": ["a.bin", "i.npy"], "length": 4, "dtype": "u2"}, "i.npy' has int32; got dtype=uint16"),
     ({"paths": ["b.npy", "i.npy"], "length": 1, "dtype": None}, "all token files must have one dtype"),
     ({"paths": "cut.npy", "length": 1}, "cut.npy' is not a whole .npy file"),

@@ -80,7 +80,7 @@ def test_many_elements_are_few_files(tmp_path: Path) -> None:
 
 
 def test_the_bound_holds(tmp_path: Path) -> None:
-    """All files of the identity, whoever put them, take at most what was allowed; what is kept stays."""
+    """All files of the identity, of any process, take at most the limit; kept elements stay."""
     kept: dict[int, bool] = {}
     for start in (0, 40):
         cache = opened(tmp_path, 100_000)
@@ -102,7 +102,7 @@ def test_no_room_at_all(tmp_path: Path, limit_bytes: int) -> None:
 
 
 def test_the_directory_is_its_owners(tmp_path: Path) -> None:
-    """Nobody else may read or write what was made, since reading may unpickle."""
+    """No other user may read or write the files, since a read may unpickle."""
     opened(tmp_path / "deep" / "cache").put(0, 1)
     for made in [tmp_path / "deep" / "cache", *(tmp_path / "deep" / "cache").rglob("*")]:
         assert stat.S_IMODE(made.stat().st_mode) & 0o077 == 0
@@ -119,7 +119,7 @@ def test_describing_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
-    """A path with a file in its way is an error of the one who gave it."""
+    """A path with a file in its way is a UsageError."""
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"the path of a cache must be a directory .* got '.*file'"):
         opened(tmp_path / "file").open()
@@ -223,7 +223,7 @@ def test_a_full_disk_declines_and_says_so_once(tmp_path: Path) -> None:
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     assert run.stdout.split() == ["11", "11"]
-    assert run.stderr.count("nothing more is put into the cache") == 1
+    assert run.stderr.count("takes no more elements") == 1
     assert len(run.stderr.splitlines()) == 1
     cache = opened(tmp_path)
     assert len([position for position in range(20) if cache.get(position) == bytes(9_000)]) == 11

@@ -109,7 +109,7 @@ def test_damage_is_made_good(tmp_path: Path) -> None:
 
 
 def test_files_removed_meanwhile(tmp_path: Path) -> None:
-    """Whoever tidies up while a cache is open costs at most the elements."""
+    """Files removed while a cache is open cost at most their elements."""
     cache = opened(tmp_path)
     cache.put(0, "kept")
     shutil.rmtree(tmp_path / IDENTITY)

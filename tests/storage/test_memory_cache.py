@@ -58,7 +58,7 @@ def test_nobody_changes_what_is_kept() -> None:
 
 
 def test_none_is_an_element() -> None:
-    """A kept None is told from what is missing."""
+    """A kept None differs from a missing element."""
     cache = MemoryCache(1 << 20)
     cache.put(0, None)
     assert cache.get(0) is None

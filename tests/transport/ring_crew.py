@@ -55,10 +55,10 @@ class Crew:
     Args:
         ring: the shared ring.
         method: how workers are started: fork, forkserver, spawn or unrelated.
-        folder: where the socket lies.
+        folder: the folder of the socket.
         workers: how many there are at a time.
         kills: how many are killed from outside, in all; if any are, some kill themselves too.
-        seed: of the times of the kills, and of who is killed.
+        seed: of the times and the victims of the kills.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Crew:
         except BaseException as error:  # noqa: BLE001 - the test says it
             self.counts.wrong.append(f"the keeper failed: {error!r}; {self.counts}")
             self._nursery.kill()
-            self._listener.close()  # who connects to it ends
+            self._listener.close()  # workers that connect to it end
             for worker in self._workers:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
@@ -125,7 +125,7 @@ class Crew:
             self._ring.stop()
 
     def _see_what_happens(self) -> None:
-        # What is random in the kills is how long nobody is born or dies before one.
+        # Random is the time without a birth or a death before a kill.
         killing = self.kills_left > 0 and len(self._workers) > 0
         events = self._selector.select(self._chance.random() * 0.02 if killing else PATIENCE_SECONDS)
         for key, _ in events:
@@ -135,7 +135,7 @@ class Crew:
                 self._welcome()
         if not events:
             if not killing:
-                raise TimeoutError("nobody is born or dies")
+                raise TimeoutError("no worker is born or dies")
             self._kill(self._chance.choice(self._workers))
 
     def _start(self) -> None:
@@ -170,7 +170,7 @@ class Crew:
         self._workers.remove(worker)
         os.close(worker.pidfd)
         said = ""
-        with worker.connection, suppress(ConnectionError):  # reset by who was killed before it had read
+        with worker.connection, suppress(ConnectionError):  # reset by a worker that was killed before it had read
             said = worker.connection.recv(10_000).decode()
         self.counts.ended += 1
         self.counts.held += self._ring.release_worker(worker.number)

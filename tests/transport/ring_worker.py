@@ -55,7 +55,7 @@ def work(path: str) -> None:
         chance = random.Random(seed)
         try:
             _fill(number, descriptors, lambda: _perhaps_die(suicides, chance, owner))
-        except BaseException:  # noqa: BLE001 - it is told to the owner
+        except BaseException:  # noqa: BLE001 - it is sent to the owner
             owner.sendall(traceback.format_exc().encode())
         else:
             owner.sendall(b"end")
@@ -101,7 +101,7 @@ def _start_forked(path: str) -> None:
 
 def _starter(method: str, path: str) -> Callable[[], None]:
     if method in {"fork", "unrelated"}:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: the owner has their pidfds
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the owner watches them by their pidfds
     if method == "fork":
         return lambda: _start_forked(path)
     if method == "unrelated":

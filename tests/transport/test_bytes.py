@@ -1,4 +1,4 @@
-"""Bytes read as the equal `bytes` do, whoever owns them, and slices of them share."""
+"""Bytes of any owner read as the equal `bytes` do, and slices of them share."""
 
 import array
 import ctypes
@@ -66,7 +66,7 @@ def test_searches_find_what_bytes_do(
 def test_starts_and_ends_are_those_of_bytes(
     data: bytes, parts: list[bytes], start: int | None, end: int | None
 ) -> None:
-    """One choice or a tuple of them is told, inside any span, as `bytes` tells it."""
+    """One choice or a tuple of them is found, inside any span, as `bytes` finds it."""
     handle = Bytes(data)
     for part in parts:
         assert handle.startswith(Bytes(part), start, end) == data.startswith(part, start, end)

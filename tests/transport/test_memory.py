@@ -149,7 +149,7 @@ def test_threads_may_drop_views_at_any_time() -> None:
 
 
 def test_a_return_rings_the_bell() -> None:
-    """Who waits for a free slot is woken by the drop, on whatever thread it happens."""
+    """A drop on any thread wakes the thread that waits for a free slot."""
     bell = Bell()
     memory = Memory(bell=bell)
     held = [memory.lease(memory.allocate(64), slot=2)]

@@ -28,7 +28,7 @@ from penstock.errors import UsageError
 
 
 def test_blocks_are_claimed_once_and_earliest_batch_first() -> None:
-    """The batch with the lowest number comes first, whatever slot it lies in, and its blocks in their order."""
+    """The batch with the lowest number is claimed first, in any slot, and its blocks in their order."""
     ring = SlotRing(max_blocks=2)
     ring.arm(0, number=9, blocks=1)
     ring.arm(5, number=3, blocks=2)
@@ -77,7 +77,7 @@ def test_the_blocks_of_a_dead_worker_are_claimed_again() -> None:
 
 @pytest.mark.parametrize("make", [SlotRing, SlotRing.shared])
 def test_rest_ends_with_the_ring_or_after_its_time(make: Callable[[int], SlotRing]) -> None:
-    """It lasts as long as it was asked to, not longer than the ring, and takes no wake-up from who waits for blocks."""
+    """A rest lasts as long as its argument, ends with the ring, and takes no wake-up from a worker in claim_wait."""
     ring = make(1)
     began = time.monotonic()
     ring.rest(0.02)

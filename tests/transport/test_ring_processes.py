@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared rings ne
 # By each way to start a process; where that takes a second, few die.
 @pytest.mark.parametrize(("method", "seed"), [*(("fork", i) for i in range(4)), *((m, 4) for m in SLOWER)])
 def test_no_batch_suffers_from_workers_that_are_killed(method: str, seed: int, tmp_path: Path) -> None:
-    """Every batch is complete, each of its blocks by one writer, whoever is killed when; and all who live end."""
+    """Every batch is complete, each block by one writer, whichever workers are killed; and all others end."""
     ring = SlotRing.shared(BLOCKS, capacity=SLOTS)
     chance = random.Random(seed)
     workers, kills = SLOWER.get(method, (3, 40))
@@ -71,7 +71,7 @@ def _wait(ring: SlotRing, condition: Callable[[], bool]) -> None:
         ring.bell.clear()
         if condition():
             return
-        assert ring.bell.wait(PATIENCE_SECONDS), "nobody rang the bell"
+        assert ring.bell.wait(PATIENCE_SECONDS), "the bell was not rung"
 
 
 def test_a_stop_ends_all_who_wait_in_all_processes(tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ def test_an_interrupt_ends_wait_ready_and_nothing_else() -> None:
 
         ring = SlotRing.shared(1)
         ring.arm(0, number=0, blocks=1)
-        told, tell = os.pipe()
+        read_end, tell = os.pipe()
         worker = os.fork()
         if worker == 0:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             claim = ring.claim_wait(worker=1)
-            os.read(told, 1)
+            os.read(read_end, 1)
             ring.finish(claim.slot, claim.block, worker=1)
             os._exit(0)
         interrupted = 0
@@ -172,7 +172,7 @@ def test_private_rings_have_no_descriptors_and_sizes_are_checked() -> None:
 
 
 def test_a_ring_lives_as_long_as_anybody_uses_it() -> None:
-    """The maker may drop it; who has attached goes on, and its bell works."""
+    """The maker may drop it; an attached process continues, and its bell works."""
     ring = SlotRing.shared(1)
     attached = SlotRing.attach(*ring.descriptors())
     ring.arm(0, number=5, blocks=1)

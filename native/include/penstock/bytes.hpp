@@ -1,21 +1,21 @@
-// Bytes: one handle over memory that anything may own; passed by value, shared, never copied.
+// Bytes: a handle over memory of any owner; passed by value, shared, never copied.
 //
-// For extensions: C++17, this header alone, nothing to link with. `penstock/bytes_python.hpp` takes handles to Python
-// and back. `penstock.transport.include_directory()` says where the headers are.
+// For extensions: C++17, only this header, nothing to link. `penstock/bytes_python.hpp` converts handles to Python and
+// back. `penstock.transport.include_directory()` returns the folder of the headers.
 //
 //     penstock::Bytes bytes(std::move(text));    // a std::string: moved in
 //     penstock::Bytes head = bytes.slice(0, 16);  // the same memory, the same owner
 //     parse(head.view());                         // as a std::string_view
 //
 // Guarantees:
-//   - Copying a handle, slicing it and dropping it copy no bytes and allocate nothing. The owner is dropped with the
-//     last handle, once, on whatever thread that happens.
-//   - Different handles over one owner may be used by different threads; one handle, like a std::shared_ptr, may not be
-//     assigned to while another thread uses it. What the bytes hold is the owner's matter: they are not locked.
-//   - `data()` is never null, and where the bytes start does not change while a handle lives.
+//   - Copying, slicing and dropping a handle copy no bytes and allocate nothing. The owner is dropped with the last
+//     handle, once, on the thread that drops it.
+//   - Different threads may use different handles over one owner. One handle, like a std::shared_ptr, may not be
+//     assigned to while another thread uses it. The bytes are not locked.
+//   - `data()` is never null, and the start of the bytes does not change while a handle exists.
 //
-// A handle is a plain C struct that carries its owner's functions with it. So modules that were built by different
-// compilers, or against different versions of this header, can exchange handles; nothing of std:: crosses between them.
+// A handle is a plain C struct with the functions of its owner. So modules that were built by different compilers, or
+// against different versions of this header, can exchange handles; no type of std:: crosses between them.
 #pragma once
 
 #include <algorithm>
@@ -31,16 +31,16 @@
 
 extern "C" {
 
-// What crosses between modules, in a PyCapsule of the name below. Neither function throws, or needs anything of the
-// interpreter's from its caller. Fields are never moved; a later version of the struct has another name.
+// The struct that modules exchange, in a PyCapsule of the name below. Neither function throws, and a caller needs no
+// GIL. Fields are never moved; a later version of the struct has another name.
 struct penstock_bytes_v1 {
     std::uint32_t version;   // 1
-    std::uint32_t readonly;  // 1: nobody may write through this handle; 0: whoever shares it may
+    std::uint32_t readonly;  // 1: the bytes may not be written through this handle; 0: they may
     void* data;              // never null, even if there are no bytes
     std::size_t size;        // in bytes
     void* owner;             // null: the bytes live as long as the process
     void (*retain)(void* owner);
-    void (*release)(void* owner);  // the last one drops the owner
+    void (*release)(void* owner);  // the last call drops the owner
 };
 }
 
@@ -54,7 +54,7 @@ inline std::atomic<std::size_t> num_living_owners{0};
 
 inline char no_bytes[1] = {0};
 
-// What owns bytes, with the count of handles that share it.
+// The owner of bytes, with the number of handles that share it.
 template <class Held>
 class Owner {
   public:
@@ -69,7 +69,7 @@ class Owner {
 
     static void retain(void* owner) { static_cast<Owner*>(owner)->count_.fetch_add(1, std::memory_order_relaxed); }
     static void release(void* owner) {
-        // Release what this thread did with the bytes, and see what all others did, before the owner goes.
+        // Publish this thread's accesses to the bytes, and see those of all others, before the owner is dropped.
         if (static_cast<Owner*>(owner)->count_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
             delete static_cast<Owner*>(owner);
         }
@@ -84,7 +84,7 @@ class Owner {
 
 }  // namespace detail
 
-// How many owners made by this module are alive; for tests of lifetimes.
+// The number of owners that this module has created and not dropped; for tests of lifetimes.
 inline std::size_t living_owners() noexcept { return detail::num_living_owners.load(); }
 
 class Bytes {
@@ -100,16 +100,16 @@ class Bytes {
     Bytes(std::vector<std::byte>&& bytes) : Bytes(keep(std::move(bytes))) {}
     Bytes(std::vector<std::uint8_t>&& bytes) : Bytes(keep(std::move(bytes))) {}
 
-    // Read-only bytes that stay where they are as long as `owner` is kept.
+    // Read-only bytes that stay in place as long as `owner` exists.
     Bytes(const void* data, std::size_t size, std::shared_ptr<const void> owner)
         : Bytes(over(const_cast<void*>(data), size, true, std::move(owner))) {}
 
-    // The same, for bytes that whoever shares the handle may write.
+    // The same, for bytes that may be written through the handle.
     static Bytes writable(void* data, std::size_t size, std::shared_ptr<const void> owner) {
         return Bytes(over(data, size, false, std::move(owner)));
     }
 
-    // Shares what another module's struct describes. Throws std::invalid_argument where it is of another version.
+    // Shares the bytes of another module's struct. Throws std::invalid_argument if it has another version.
     static Bytes share(const penstock_bytes_v1& handle) {
         if (handle.version != 1) {
             throw std::invalid_argument("penstock::Bytes::share: the struct must be of version 1");
@@ -141,13 +141,13 @@ class Bytes {
     std::byte operator[](std::size_t position) const noexcept { return data()[position]; }
     std::string_view view() const noexcept { return {static_cast<const char*>(handle_.data), handle_.size}; }
 
-    // Where to write. Throws std::logic_error if the bytes are read-only.
+    // The writable start. Throws std::logic_error if the bytes are read-only.
     std::byte* mutable_data() const {
         if (readonly()) throw std::logic_error("penstock::Bytes::mutable_data: the bytes are read-only");
         return static_cast<std::byte*>(handle_.data);
     }
 
-    // `count` bytes from `start`, or all the rest, of the same owner. Throws std::out_of_range if `start` is past the
+    // `count` bytes from `start`, or the rest, of the same owner. Throws std::out_of_range if `start` is past the
     // end.
     Bytes slice(std::size_t start, std::size_t count = npos) const {
         if (start > size()) throw std::out_of_range("penstock::Bytes::slice: start must not be past the end");
@@ -157,14 +157,14 @@ class Bytes {
         return part;
     }
 
-    // The same bytes through a handle that may not be written through.
+    // The same bytes through a read-only handle.
     Bytes as_readonly() const noexcept {
         Bytes same(*this);
         same.handle_.readonly = 1;
         return same;
     }
 
-    // The struct to hand to another module, which retains the owner before this handle goes (see `share`).
+    // The struct for another module, which must retain the owner before this handle is dropped (see `share`).
     const penstock_bytes_v1& handle() const noexcept { return handle_; }
 
     friend bool operator==(const Bytes& first, const Bytes& second) noexcept { return first.view() == second.view(); }
@@ -181,7 +181,7 @@ class Bytes {
     static penstock_bytes_v1 keep(Container&& bytes) {
         using Holder = detail::Owner<std::decay_t<Container>>;
         auto* owner = new Holder(std::forward<Container>(bytes));
-        auto& held = owner->held();  // a short string moves with its characters: only now is their place known
+        auto& held = owner->held();  // a short string holds its characters itself: only now is their address final
         return {1,
                 1,
                 held.empty() ? detail::no_bytes : static_cast<void*>(held.data()),

@@ -1,23 +1,24 @@
-// Bytes to Python and back, for any kind of extension: pybind11, nanobind or the plain C API (limited or not).
+// Conversion of Bytes to Python and back, for any extension: pybind11, nanobind or the plain C API (limited or not).
 //
 //     PyObject* parse(PyObject*, PyObject* argument) {
 //         try {
-//             penstock::Bytes bytes = penstock::from_python(argument);  // no copy, whatever it is
+//             penstock::Bytes bytes = penstock::from_python(argument);  // no copy, for any object
 //             return penstock::to_python(bytes.slice(4));               // a penstock.transport.Bytes over the same
+//             memory
 //         } catch (const penstock::PythonErrorSet&) {
 //             return nullptr;
 //         }
 //     }
 //
 // Guarantees:
-//   - No bytes are copied in either direction. What C++ made comes back as what it was: its owner is shared, and is
-//     dropped without the interpreter's lock.
-//   - A handle over a Python object may be copied and dropped on any thread, with or without that lock. Dropping the
-//     last one takes the lock. Once the interpreter has begun to end, the object is left to the end of the process.
-//   - Both functions need the lock, and tell of an error as Python does, with `PythonErrorSet` on top.
+//   - No bytes are copied in either direction. Bytes from C++ keep their owner on the way to Python and back; it is
+//     dropped without the GIL.
+//   - A handle over a Python object may be copied and dropped on any thread, with or without the GIL. The drop of the
+//     last one takes the GIL. Once the interpreter has begun to end, the object is not released.
+//   - Both functions need the GIL. On an error they set a Python exception, and throw `PythonErrorSet`.
 //
-// A cycle that leads through a handle (an object that holds a handle over itself) is not found by Python's collector,
-// since the owner is shared with C++, where it cannot look.
+// Python's garbage collector doesn't find a reference cycle through a handle (an object that holds a handle over
+// itself), since C++ shares the owner.
 #pragma once
 
 #include <Python.h>
@@ -33,7 +34,7 @@
 
 namespace penstock {
 
-// Python's error indicator says what went wrong. Plain C API: return null; pybind11: `throw py::error_already_set()`;
+// A Python exception is set. Plain C API: return null; pybind11: `throw py::error_already_set()`;
 // nanobind: `throw nb::python_error()`.
 struct PythonErrorSet : std::exception {
     const char* what() const noexcept override { return "a Python exception is set"; }
@@ -43,14 +44,14 @@ namespace detail {
 
 inline std::atomic<bool> interpreter_ends{false};
 inline std::atomic<bool> end_is_awaited{false};
-inline std::atomic<int> num_releasing{0};  // threads that wait for the interpreter's lock, or hold it, to drop a buffer
+inline std::atomic<int> num_releasing{0};  // threads that wait for the GIL, or hold it, to drop a buffer
 
-// Called when the interpreter begins to end. A thread that asks for its lock later than this would be hung or killed by
-// Python; one that asked before must have got it.
+// Called when the interpreter begins to end. Python would hang or kill a thread that requests the GIL later; one that
+// requested it before must get it.
 inline PyObject* on_interpreter_end(PyObject*, PyObject*) {
     interpreter_ends.store(true);
     PyThreadState* state = PyEval_SaveThread();
-    // Bounded, and without a mutex: a child that was forked in the middle counts a thread that it does not have.
+    // Bounded, and without a mutex: a child that was forked meanwhile counts a thread that it does not have.
     for (int waited = 0; num_releasing.load() != 0 && waited < 1000; ++waited) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -59,7 +60,7 @@ inline PyObject* on_interpreter_end(PyObject*, PyObject*) {
     return Py_None;
 }
 
-// Python's atexit module rather than Py_AtExit, which is too late: by then other threads have been stopped.
+// Python's atexit module and not Py_AtExit, which is too late: by then other threads have been stopped.
 inline void await_interpreter_end() {
     static PyMethodDef method = {"penstock_bytes_end", &on_interpreter_end, METH_NOARGS, nullptr};
     if (end_is_awaited.exchange(true)) return;
@@ -78,7 +79,7 @@ inline void await_interpreter_end() {
 // A buffer of a Python object, held until the last handle over it is dropped.
 class PythonBuffer {
   public:
-    // Of any shape, as long as its items are single bytes that lie side by side.
+    // Of any shape, if its items are single contiguous bytes.
     explicit PythonBuffer(PyObject* object) {
         await_interpreter_end();
         if (PyObject_GetBuffer(object, &view_, PyBUF_FULL_RO) != 0) throw PythonErrorSet();
@@ -100,7 +101,7 @@ class PythonBuffer {
         num_releasing.fetch_add(1);
         if (!interpreter_ends.load() && Py_IsInitialized()) {
             const PyGILState_STATE state = PyGILState_Ensure();
-            PyObject *type, *value, *traceback;  // whoever drops the handle may be on the way out with an exception
+            PyObject *type, *value, *traceback;  // the thread that drops the handle may have an exception set
             PyErr_Fetch(&type, &value, &traceback);
             PyBuffer_Release(&view_);
             PyErr_Restore(type, value, traceback);
@@ -126,7 +127,7 @@ void drop_capsule(PyObject* capsule) {
     delete static_cast<Handle*>(PyCapsule_GetContext(capsule));
 }
 
-// A new capsule that keeps the handle, and points to its plain struct.
+// A new capsule that keeps the handle and points to its plain struct.
 template <class Handle>
 PyObject* keep_in_capsule(Handle handle, const char* name) {
     auto kept = std::make_unique<Handle>(std::move(handle));
@@ -150,12 +151,12 @@ inline Bytes from_capsule(PyObject* capsule) {
     return Bytes::share(*static_cast<const penstock_bytes_v1*>(pointer));
 }
 
-// A capsule that shares the bytes; for `__penstock_bytes__`, the method by which other objects may offer theirs.
+// A capsule that shares the bytes; for `__penstock_bytes__`, the method by which other objects can offer theirs.
 inline PyObject* to_capsule(Bytes bytes) { return keep_in_capsule(std::move(bytes), bytes_capsule_name); }
 
 }  // namespace detail
 
-// A handle over what a Python object holds: a penstock.transport.Bytes (or any object whose type has a method
+// A handle over the bytes of a Python object: a penstock.transport.Bytes (or any object whose type has a method
 // `__penstock_bytes__` that returns such a capsule), the capsule itself, or any exporter of a C-contiguous buffer of
 // single bytes. Throws PythonErrorSet, with a TypeError or BufferError, for everything else.
 inline Bytes from_python(PyObject* object) {
@@ -193,7 +194,7 @@ inline Bytes from_python(PyObject* object) {
 
 // A new penstock.transport.Bytes that shares the handle's owner.
 inline PyObject* to_python(Bytes bytes) {
-    static std::atomic<PyObject*> cached{nullptr};  // no guarded static: its lock and the interpreter's could cross
+    static std::atomic<PyObject*> cached{nullptr};  // no guarded static: its lock and the GIL could deadlock
     PyObject* type = cached.load();
     if (type == nullptr) {
         PyObject* module = PyImport_ImportModule("penstock.transport");

@@ -1,20 +1,20 @@
 // Jobs: work in C++ for the threads of a penstock.concurrency.NativeThreadPool, awaited by asyncio.
 //
-// For extensions: C++17, this header and `bytes.hpp`, nothing to link with. `penstock/job_python.hpp` hands a job to
-// Python, as a capsule; `NativeJob.from_extension(capsule)` takes it. `penstock.transport.include_directory()` says
-// where the headers are.
+// For extensions: C++17, this header and `bytes.hpp`, nothing to link. `penstock/job_python.hpp` passes a job to
+// Python, as a capsule, for `NativeJob.from_extension(capsule)`. `penstock.transport.include_directory()` returns the
+// folder of the headers.
 //
 //     penstock::Job job = penstock::make_job([bytes = std::move(bytes)] { return parse(bytes); });
 //
 // Guarantees of the pool that runs a job:
-//   - `run` is called once at most, on a thread that doesn't hold the interpreter's lock and has all signals blocked.
-//   - A job outlives what waits for it: the pool keeps it until it has ended, also when nobody wants its result.
-//   - All other functions are called by threads of Python that hold the interpreter's lock, so that a job may keep
-//     Python objects, as long as `run` leaves their reference counts alone.
+//   - `run` is called at most once, on a thread that doesn't hold the GIL and has all signals blocked.
+//   - The pool keeps a job until it has ended, even if its result is no longer awaited.
+//   - All other functions are called by Python's threads with the GIL, so that a job may keep Python objects, if `run`
+//     doesn't change their reference counts.
 //   - A job that runs while the process ends is never released.
 //
-// A handle is a plain C struct that carries its functions with it. So modules that were built by different compilers,
-// or against different versions of this header, can exchange jobs; nothing of std:: crosses between them.
+// A handle is a plain C struct with its functions. So modules that were built by different compilers, or against
+// different versions of this header, can exchange jobs; no type of std:: crosses between them.
 #pragma once
 
 #include <atomic>
@@ -32,29 +32,29 @@
 
 extern "C" {
 
-// Why a job failed.
+// The failure of a job.
 struct penstock_job_failure_v2 {
-    std::uint32_t error;        // which exception of Python it becomes: a penstock::PythonError
-    std::int32_t error_number;  // of an OSError: the errno, or 0 where there is none
+    std::uint32_t error;        // the type of the Python exception: a penstock::PythonError
+    std::int32_t error_number;  // of an OSError: the errno, or 0 if there is none
     const char* text;           // in UTF-8; lasts until the job's last release
 };
 
-// What crosses between modules, in a PyCapsule of the name below. No function throws. Fields are never moved; a later
-// version of the struct has another name.
+// The struct that modules exchange, in a PyCapsule of the name below. No function throws. Fields are never moved; a
+// later version of the struct has another name.
 struct penstock_job_v2 {
     std::uint32_t version;   // 2
     std::uint32_t reserved;  // 0
     void* self;
     // Does the work. Returns 1 when it is done; else fills `failure` and returns 0.
     std::uint32_t (*run)(void* self, struct penstock_job_failure_v2* failure);
-    // Called once at most, after a run that was done, unless there is `finish`: gives the job's bytes to the caller,
-    // who releases them, and returns 1; or returns 0, if it made none. Null: it makes none.
+    // Called at most once, after a run that returned 1, unless `finish` is set: passes the job's bytes to the caller,
+    // which releases them, and returns 1; or returns 0 if the job has none. Null: the job never has bytes.
     std::uint32_t (*result)(void* self, struct penstock_bytes_v1* bytes);
-    // Called once at most, after a run that was done, with the interpreter's lock: returns a new reference to the
-    // result, a PyObject*; or null, with an exception of Python set. Null: the job makes no Python object.
+    // Called at most once, after a run that returned 1, with the GIL: returns a new reference to the result, a
+    // PyObject*; or null, with a Python exception set. Null: the job makes no Python object.
     void* (*finish)(void* self);
     void (*retain)(void* self);
-    void (*release)(void* self);  // the last one drops the job
+    void (*release)(void* self);  // the last call drops the job
 };
 }
 
@@ -62,9 +62,9 @@ namespace penstock {
 
 inline constexpr char job_capsule_name[] = "penstock.job.v2";
 
-// The exceptions of Python that a job's failure becomes.
+// The Python exceptions of failed jobs.
 enum class PythonError : std::uint32_t {
-    runtime_error = 0,  // also what a later version of this header may add
+    runtime_error = 0,  // also for values that a later version of this header may add
     value_error = 1,
     index_error = 2,
     os_error = 3,
@@ -89,7 +89,7 @@ class JobFailure : public std::runtime_error {
 
 namespace detail {
 
-// Called while an exception is handled: gives `take(error, error_number, text)` what it becomes in Python.
+// Called while an exception is handled: calls `take(error, error_number, text)` with its Python equivalent.
 template <class Take>
 void describe_exception(Take take) noexcept {
     try {
@@ -120,7 +120,7 @@ void describe_exception(Take take) noexcept {
     } catch (const std::exception& error) {
         take(PythonError::runtime_error, 0, error.what());
     } catch (...) {
-        take(PythonError::runtime_error, 0, "the job threw what is no std::exception");
+        take(PythonError::runtime_error, 0, "the job threw an object that is no std::exception");
     }
 }
 
@@ -141,7 +141,7 @@ class JobOwner {
                 text_ = text;
                 text = text_.c_str();
             } catch (...) {
-                text = "the job failed, and there was no memory to say why";
+                text = "the job failed, and there was no memory for the reason";
             }
             *failure = {static_cast<std::uint32_t>(error), error_number, text};
         });
@@ -203,7 +203,7 @@ class OwnedJob final : public JobOwner {
 // A shared job; copying the handle copies no work.
 class Job {
   public:
-    // Shares what another module's struct describes. Throws std::invalid_argument where it is of another version.
+    // Shares the job of another module's struct. Throws std::invalid_argument if it has another version.
     static Job share(const penstock_job_v2& handle) {
         if (handle.version != 2) {
             throw std::invalid_argument("penstock::Job::share: the struct must be of version 2");
@@ -211,7 +211,7 @@ class Job {
         handle.retain(handle.self);
         return Job(handle);
     }
-    // Takes over the one reference that the maker of the struct holds.
+    // Takes the one reference that the creator of the struct holds.
     static Job adopt(const penstock_job_v2& handle) noexcept { return Job(handle); }
 
     Job(const Job& other) noexcept : handle_(other.handle_) { handle_.retain(handle_.self); }
@@ -221,19 +221,19 @@ class Job {
     }
     ~Job() { handle_.release(handle_.self); }
 
-    // The struct to hand to another module, which retains the job before this handle goes (see `share`).
+    // The struct for another module, which must retain the job before this handle is dropped (see `share`).
     const penstock_job_v2& handle() const noexcept { return handle_; }
 
-    // Does the work. Throws JobFailure where it fails.
+    // Does the work. Throws JobFailure if it fails.
     void run() {
         penstock_job_failure_v2 failure{};
         if (handle_.run(handle_.self, &failure) == 0) throw JobFailure(failure);
     }
-    // Whether the result is made by finish().
+    // Whether finish() makes the result.
     bool makes_python() const noexcept { return handle_.finish != nullptr; }
-    // Makes the result, with the interpreter's lock: a new reference to a PyObject, or null with an exception set.
+    // Makes the result, with the GIL: a new reference to a PyObject, or null with an exception set.
     void* finish() { return handle_.finish(handle_.self); }
-    // Moves the bytes that it made to `bytes`; false if it made none.
+    // Moves the job's bytes to `bytes`; false if it has none.
     bool take_result(Bytes& bytes) {
         penstock_bytes_v1 made{};
         if (handle_.result == nullptr || handle_.result(handle_.self, &made) == 0) return false;
@@ -248,9 +248,9 @@ class Job {
     penstock_job_v2 handle_;
 };
 
-// A job that calls `function()` once. It returns nothing, or what `Bytes` can be made of: that is what the awaiting
-// task gets. `make_python_job` in `job_python.hpp` makes any Python object in place of that. What the function throws
-// is raised in the task, with the text of `what()`:
+// A job that calls `function()` once. The function returns nothing, or a value that converts to `Bytes`, which the
+// awaiting task receives. `make_python_job` in `job_python.hpp` makes any Python object instead. An exception of the
+// function is raised in the task, with the text of `what()`:
 //
 //     std::out_of_range                                      IndexError
 //     std::invalid_argument, domain_error, length_error,

@@ -1,4 +1,4 @@
-// A job to Python, for any kind of extension: pybind11, nanobind or the plain C API (limited or not).
+// Conversion of a job to Python, for any extension: pybind11, nanobind or the plain C API (limited or not).
 //
 //     PyObject* parsing(PyObject*, PyObject* argument) {
 //         try {
@@ -23,7 +23,7 @@ namespace penstock {
 
 namespace detail {
 
-// Called while an exception is handled, with the interpreter's lock: sets Python's exception, unless that is set.
+// Called while an exception is handled, with the GIL: sets a Python exception, unless one is set.
 inline void set_python_error() noexcept {
     try {
         throw;
@@ -35,22 +35,22 @@ inline void set_python_error() noexcept {
                                  PyExc_OSError,      PyExc_MemoryError, PyExc_OverflowError};
             PyObject* type = types[static_cast<std::uint32_t>(error)];
             PyObject* arguments = nullptr;
-            PyObject* words = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
-            if (words != nullptr && error == PythonError::os_error && error_number != 0) {
-                arguments = Py_BuildValue("(iO)", error_number, words);
-            } else if (words != nullptr) {
-                arguments = Py_BuildValue("(O)", words);
+            PyObject* message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
+            if (message != nullptr && error == PythonError::os_error && error_number != 0) {
+                arguments = Py_BuildValue("(iO)", error_number, message);
+            } else if (message != nullptr) {
+                arguments = Py_BuildValue("(O)", message);
             }
             if (arguments != nullptr) PyErr_SetObject(type, arguments);
             Py_XDECREF(arguments);
-            Py_XDECREF(words);
+            Py_XDECREF(message);
         });
     }
 }
 
 struct Nothing {};
 
-// A function that is called once without the interpreter's lock, what it returned, and one that is called with it.
+// A function that is called once without the GIL, its result, and a function that is called with the GIL.
 template <class Work, class Finish>
 class OwnedPythonJob final : public JobOwner {
     using Made = std::invoke_result_t<Work&>;
@@ -100,16 +100,16 @@ class OwnedPythonJob final : public JobOwner {
 
 }  // namespace detail
 
-// A job of two functions: `work()` runs on a thread of the pool, without the interpreter's lock, and returns any value,
-// or nothing. Then `finish(value)`, or `finish()`, makes the result of it in the awaiting loop's thread, with the lock:
-// a new reference to any PyObject. It is to be short, since the loop waits meanwhile.
+// A job of two functions: `work()` runs on a thread of the pool, without the GIL, and returns any value, or nothing.
+// Then `finish(value)`, or `finish()`, makes the result in the awaiting loop's thread, with the GIL: a new reference to
+// any PyObject. It should be short, since the loop waits for it.
 //
 //     penstock::make_python_job([bytes] { return parse(bytes); },                                   // a vector of
 //     doubles
 //                               [](std::vector<double> values) { return to_list(values); });        // a list
 //
-// What either throws is raised in the awaiting task, as of `make_job`; `finish` may also throw PythonErrorSet, or
-// return null with an exception set. `finish` isn't called where `work` has failed, or its pool has abandoned the job.
+// An exception of either is raised in the awaiting task, as for `make_job`; `finish` may also throw PythonErrorSet, or
+// return null with an exception set. `finish` isn't called if `work` has failed, or the pool has abandoned the job.
 template <class Work, class Finish>
 Job make_python_job(Work&& work, Finish&& finish) {
     using Kept = detail::OwnedPythonJob<std::decay_t<Work>, std::decay_t<Finish>>;
@@ -118,7 +118,7 @@ Job make_python_job(Work&& work, Finish&& finish) {
 }
 
 // A new capsule that shares the job. The pool renames the capsule when it takes the job, so that it runs once. Needs
-// the interpreter's lock; throws PythonErrorSet.
+// the GIL; throws PythonErrorSet.
 inline PyObject* to_capsule(Job job) { return detail::keep_in_capsule(std::move(job), job_capsule_name); }
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-"""Where computed elements are kept: in memory or on disk, bounded in bytes."""
+"""Caches of computed elements, in memory or on disk, with a limit in bytes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What every cache of elements can do: look an element up by its key, and keep another if there is room."""
+"""The protocol of a cache of elements: get an element by its key, and put one if there is room."""
 
 import enum
 from typing import Final, Protocol, TypeAlias
@@ -10,7 +10,7 @@ Key: TypeAlias = int | tuple[int, ...]
 
 
 class Missing(enum.Enum):
-    """The type of `MISSING`, the answer for what a cache doesn't hold; None may be an element."""
+    """The type of `MISSING`, the result for a key that a cache doesn't hold; None may be an element."""
 
     MISSING = enum.auto()
 
@@ -18,11 +18,11 @@ class Missing(enum.Enum):
 MISSING: Final = Missing.MISSING
 
 FULL_SHARE: Final = 15 / 16
-"""A cache that holds this share of its limit when it declines an element declines all from then on."""
+"""A cache that holds this share of its limit when it refuses an element refuses all later ones."""
 
 
 class Cache(Protocol):
-    """Keeps elements by key. Any thread may call it; what it hands out is the caller's own, to change as it likes."""
+    """Keeps elements by key. Any thread may call it; a returned element is a copy that the caller may change."""
 
     def get(self, key: Key, /) -> Element | Missing:
         """Return a copy of the element kept for a key, or `MISSING`."""

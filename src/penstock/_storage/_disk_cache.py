@@ -1,22 +1,23 @@
-"""Elements kept in a directory, up to so many bytes, shared by the processes and threads that compute the same.
+"""The cache in a directory, with a limit in bytes, shared by the processes and threads that compute the same elements.
 
 Guarantees:
-  - An element is read as it was written, or counts as absent: every entry carries its key and a checksum. Killing a
-    process at any moment, full disks, torn files and flipped bits cost what they hit, and nothing else.
+  - An element is read exactly as it was written, or counts as missing: every entry has its key and a checksum. A killed
+    process, a full disk, a torn file or a flipped bit costs only the elements that it hits.
   - Any thread and any process may use the directory at once. Each process appends to files of its own, under a lock
-    that ends with it; a file left unfinished is continued by the next one. What others append is found at a miss, at
-    most once a second.
+    that ends with the process; the next process continues a file that isn't full. A miss finds the entries of other
+    processes, at most once a second.
   - A million small elements are a few files: each grows to 64 MB, or to a 256th of the limit.
-  - The files of one identity take at most `limit_bytes`, whatever was put before; processes that fill it at once may
-    exceed it by a few elements. When it is full it keeps what it has, for the reason that `_memory_cache` gives.
-  - Nothing is deleted but empty files of processes that died while making them, and the torn end of a file that is
-    continued. Whatever else lies in the directory is left alone.
-  - A copy made by pickle, or in a forked child, opens the same directory by itself.
+  - The files of one identity take at most `limit_bytes`; processes that fill the cache at once may exceed it by a few
+    elements. Once full it evicts nothing, for the reason in `_memory_cache`.
+  - It deletes only empty files of processes that died while creating them, and the torn end of a file that it
+    continues. It doesn't touch other files in the directory.
+  - A pickled copy, or that of a forked child, opens the same directory by itself.
 
-The directory is trusted: elements beyond arrays, numbers, bytes and text are read by `pickle`, which runs what it
-finds. So it is made for its owner alone (mode 0700).
+The directory is trusted: `pickle` reads elements other than arrays, numbers, bytes and text, and it runs code. So the
+directory is created for its owner alone (mode 0700).
 
-Where it says `_lock`, the lock is held. Lookups don't take it: a dict's own operations are atomic.
+Functions whose docstring says "with `_lock`" are called with the lock held. Lookups don't take it: the operations of a
+dict are atomic.
 """
 
 import contextlib
@@ -48,9 +49,9 @@ from penstock._tree import Element
 from penstock.errors import UsageError
 
 _SEGMENT_BYTES: Final = 64 << 20
-_MAX_SEGMENTS: Final = 256  # full ones; each takes a descriptor
+_MAX_SEGMENTS: Final = 256  # full segments; each takes a descriptor
 _NAME: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+\.segment")
-_LOOKED_AFTER_SECONDS: Final = 1.0
+_REFRESH_SECONDS: Final = 1.0
 _BITS: Final = 48  # of an offset, and of a size: 256 TB
 _MASK: Final = (1 << _BITS) - 1
 _logger = logging.getLogger("penstock")
@@ -58,11 +59,11 @@ _logger = logging.getLogger("penstock")
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Segment:
-    """A file of entries, as far as it is known."""
+    """A file of entries; other processes may have appended more."""
 
     name: str
     descriptor: int
-    """For reading; the writer has another one, which holds the lock."""
+    """For reading; the writer uses another one, which holds the lock."""
     scanned_bytes: int = HEAD_BYTES
     size_bytes: int = HEAD_BYTES
 
@@ -70,15 +71,15 @@ class _Segment:
 class DiskCache:
     """Keeps elements in files below a directory.
 
-    Two are equal if they are described equally. Making one touches no file; the first use opens it.
+    Two caches with equal arguments are equal. The constructor touches no file; the first use opens the directory.
 
     Args:
-        path: the directory; it is made where it is missing. Several caches may share it.
-        identity: hexadecimal digits, the digest of everything that determines the elements. It names the folder.
-        limit_bytes: the most bytes that the files of this identity take; not negative.
+        path: the directory; it is created if it doesn't exist. Several caches may share it.
+        identity: hexadecimal digits, the digest of all that determines the elements. It names the folder.
+        limit_bytes: the limit on the files of this identity, in bytes; not negative.
 
     Raises:
-        UsageError: the identity isn't made of hexadecimal digits.
+        UsageError: the identity has other characters than hexadecimal digits.
 
     Example:
         >>> cache = DiskCache("cache", "a1b2", 1 << 20)
@@ -88,7 +89,7 @@ class DiskCache:
 
     def __init__(self, path: str | os.PathLike[str], identity: str, limit_bytes: int) -> None:
         if not identity or set(identity) - set("0123456789abcdef"):
-            raise UsageError(f"the identity of a cache must be hexadecimal digits; got {identity!r}. Give a digest.")
+            raise UsageError(f"the identity of a cache must be hexadecimal digits; got {identity!r}. Pass a digest.")
         self._path = os.path.abspath(path)
         self._identity = identity
         self._limit_bytes = limit_bytes
@@ -101,19 +102,19 @@ class DiskCache:
 
     def _reset(self) -> None:
         self._segments: list[_Segment] = []
-        self._strangers: set[str] = set()  # names of files that aren't ours
-        self._places: dict[Key, int] = {}  # packed, as there may be many millions: segment, offset, size
-        self._spare: dict[Key, list[int]] = {}  # further places of keys that several processes put at once
+        self._foreign_names: set[str] = set()  # names of other files
+        self._places: dict[Key, int] = {}  # segment, offset and size in one int, as there may be many millions
+        self._duplicates: dict[Key, list[int]] = {}  # more places of keys that several processes put at once
         self._writing: int | None = None  # the number of this process's own file
         self._writer: int | None = None  # the descriptor that appends to it
         self._held_bytes = 0
-        self._put_bytes = 0  # since others' files were looked at
-        self._look_at_seconds = 0.0
+        self._put_bytes = 0  # since the last refresh
+        self._refresh_at_seconds = 0.0
         self._is_full = False
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes the files of this identity take, as far as is known."""
+        """The number of bytes of the files of this identity, at the last refresh."""
         return self._held_bytes
 
     def __len__(self) -> int:
@@ -123,47 +124,47 @@ class DiskCache:
         return True  # an empty cache is a cache
 
     def open(self) -> None:
-        """Make the directory if it is missing, and find what every process has put so far.
+        """Create the directory if it is missing, and find the entries of all processes so far.
 
-        Needed by nobody: `get` and `put` do so by themselves, at first and then now and again.
+        It is optional: `get` and `put` do so by themselves, at the first call and from time to time.
 
         Raises:
-            UsageError: the directory can't be made or read.
+            UsageError: the directory can't be created or read.
         """
         with self._lock:
-            self._look()
+            self._refresh()
 
     def get(self, key: Key, /) -> Element | Missing:
         """Return a new copy of the element kept for a key, or `MISSING`.
 
         Raises:
-            UsageError: the directory can't be made or read.
+            UsageError: the directory can't be created or read.
         """
         place = self._places.get(key)
-        if place is None and time.monotonic() >= self._look_at_seconds:
+        if place is None and time.monotonic() >= self._refresh_at_seconds:
             with self._lock:
-                self._look_now_and_again()
+                self._refresh_if_due()
             place = self._places.get(key)
         while place is not None:
             segment, entry = self._segments[place >> 2 * _BITS], Entry(key, place >> _BITS & _MASK, place & _MASK)
             data = read_entry(segment.descriptor, entry)
             if data is not None:
-                with contextlib.suppress(Exception):  # such as a pickle of a class that is gone
+                with contextlib.suppress(Exception):  # such as a pickle of a class that no longer exists
                     return decode(data)
-            place = self._forget(key, place)
+            place = self._drop_place(key, place)
         return MISSING
 
     def put(self, key: Key, element: Element, /) -> bool:
         """Keep a copy of an element unless there is one or no room, and return whether the cache has one for the key.
 
         Raises:
-            UsageError: a leaf can't be made bytes, or the directory can't be made or read.
+            UsageError: a leaf can't be converted to bytes, or the directory can't be created or read.
         """
         if key in self._places or self._is_full:
             return key in self._places
         data = encode(element)
         with self._lock:
-            self._look_now_and_again()
+            self._refresh_if_due()
             if key in self._places or self._is_full:
                 return key in self._places
             if self._held_bytes + HEAD_BYTES + ENTRY_HEAD_BYTES + len(data) > self._limit_bytes:
@@ -173,18 +174,18 @@ class DiskCache:
                 self._append(key, data)
             except OSError as error:
                 self._stop_writing()
-                _logger.warning("nothing more is put into the cache %s: %s", self._folder, str(error))
+                _logger.warning("the cache %s takes no more elements: %s", self._folder, str(error))
                 return False
         return True
 
     def close(self) -> None:
-        """Close its files, as dropping the cache does; not while another thread uses it. Using it opens it again."""
+        """Close the files, as dropping the cache does; not while another thread uses it. The next use reopens them."""
         with self._lock:
             _close_all(self._descriptors)
             self._reset()
 
     def renew_after_fork(self) -> None:
-        """Make a new lock, and leave the parent's file to the parent."""
+        """Create a new lock, and stop writing to the parent's file."""
         self._lock = threading.Lock()
         self._close_writer()
 
@@ -206,45 +207,45 @@ class DiskCache:
     def _description(self) -> tuple[str, str, int]:
         return self._path, self._identity, self._limit_bytes
 
-    def _forget(self, key: Key, place: int) -> int | None:
+    def _drop_place(self, key: Key, place: int) -> int | None:
         """Drop a place that can't be read, and return another one of the key."""
         with self._lock:
             if self._places.get(key) == place:
-                others = self._spare.get(key)
+                others = self._duplicates.get(key)
                 if others:
                     self._places[key] = others.pop()
                 else:
                     del self._places[key]
             return self._places.get(key)
 
-    def _look_now_and_again(self) -> None:
-        """Look at others' files, with `_lock`, if it is time, or if what they have put could matter for the limit."""
+    def _refresh_if_due(self) -> None:
+        """Refresh, with `_lock`, if that is due, or if entries of other processes could exceed the limit."""
         left = self._limit_bytes - self._held_bytes
-        if time.monotonic() >= self._look_at_seconds or self._put_bytes * 8 > left:
-            self._look()
+        if time.monotonic() >= self._refresh_at_seconds or self._put_bytes * 8 > left:
+            self._refresh()
 
-    def _look(self) -> None:
-        """Find new files and entries, with `_lock`."""
+    def _refresh(self) -> None:
+        """Find new files and entries of other processes, with `_lock`."""
         try:
             self._find_files()
             for number in range(len(self._segments)):
                 if number != self._writing:
                     self._scan(number)
         except OSError as error:
-            if not self._look_at_seconds:
+            if not self._refresh_at_seconds:
                 raise UsageError(
-                    f"the path of a cache must be a directory that can be made and read; got {self._path!r} "
-                    f"({error}). Give another path, or make it accessible."
+                    f"the path of a cache must be a directory that can be created and read; got {self._path!r} "
+                    f"({error}). Pass another path, or change its permissions."
                 ) from error
-            _logger.debug("the cache %s could not be looked at: %s", self._folder, str(error))
+            _logger.debug("the cache %s could not be refreshed: %s", self._folder, str(error))
         self._held_bytes = sum(segment.size_bytes for segment in self._segments)
         self._put_bytes = 0
-        self._look_at_seconds = time.monotonic() + _LOOKED_AFTER_SECONDS
+        self._refresh_at_seconds = time.monotonic() + _REFRESH_SECONDS
 
     def _find_files(self) -> None:
         os.makedirs(self._path, mode=0o700, exist_ok=True)
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        known = {segment.name for segment in self._segments} | self._strangers
+        known = {segment.name for segment in self._segments} | self._foreign_names
         for name in sorted(os.listdir(self._folder)):
             if name not in known and _NAME.fullmatch(name):
                 self._add_file(name)
@@ -252,7 +253,7 @@ class DiskCache:
     def _add_file(self, name: str) -> None:
         try:
             descriptor = os.open(os.path.join(self._folder, name), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # someone tidied up
+        except FileNotFoundError:  # another process removed it
             return
         try:
             head = os.pread(descriptor, HEAD_BYTES, 0)
@@ -263,19 +264,19 @@ class DiskCache:
             self._segments.append(_Segment(name, descriptor))
             return
         if head_of(self._identity).startswith(head):
-            self._remove_unmade(name, descriptor)
+            self._remove_unfinished(name, descriptor)
         else:
-            self._strangers.add(name)
+            self._foreign_names.add(name)
         os.close(descriptor)
 
-    def _remove_unmade(self, name: str, descriptor: int) -> None:
-        """Remove a file without a whole head, unless the process that makes it lives; it then finds no name to it."""
+    def _remove_unfinished(self, name: str, descriptor: int) -> None:
+        """Remove a file without a whole head, unless its creator still runs; a creator checks for the name."""
         if try_lock(descriptor) and os.fstat(descriptor).st_size < HEAD_BYTES:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self._folder, name))
 
     def _scan(self, number: int) -> None:
-        """Find the entries that were appended to a file since it was last scanned."""
+        """Find the entries that were appended to a file since its last scan."""
         segment = self._segments[number]
         size = os.fstat(segment.descriptor).st_size
         if size == segment.size_bytes and size > HEAD_BYTES:
@@ -289,7 +290,7 @@ class DiskCache:
         place = number << 2 * _BITS | entry.offset << _BITS | entry.size
         first = self._places.setdefault(entry.key, place)
         if first != place:
-            self._spare.setdefault(entry.key, []).append(place)
+            self._duplicates.setdefault(entry.key, []).append(place)
 
     def _append(self, key: Key, data: bytes) -> None:
         """Append an entry to a file of this process, with `_lock`."""
@@ -310,20 +311,20 @@ class DiskCache:
         self._put_bytes += size
 
     def _ready_to_write(self, size: int) -> tuple[int, int]:
-        """Return the number of a file with room for so many bytes, and the descriptor that appends to it."""
+        """Return the number of a file with room for `size` bytes, and the descriptor that appends to it."""
         most = max(_SEGMENT_BYTES, self._limit_bytes // _MAX_SEGMENTS)
         if self._writing is not None and self._segments[self._writing].size_bytes + size > most:
             self._close_writer()
         if self._writing is None or self._writer is None:
-            self._writing, self._writer = self._continue_one(most) or self._make_one()
+            self._writing, self._writer = self._continue_segment(most) or self._create_segment()
         return self._writing, self._writer
 
-    def _continue_one(self, most: int) -> tuple[int, int] | None:
-        """Take over a file that its process has left half empty, and cut off its torn end."""
+    def _continue_segment(self, most: int) -> tuple[int, int] | None:
+        """Continue a file that another process left at most half full, and truncate its torn end."""
         for number, segment in enumerate(self._segments):
             if segment.size_bytes > most // 2:
                 continue
-            with contextlib.suppress(OSError):  # removed by someone, or not ours to write
+            with contextlib.suppress(OSError):  # it was removed, or has no write permission
                 writer = os.open(os.path.join(self._folder, segment.name), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
                 if try_lock(writer):
                     self._descriptors.append(writer)
@@ -335,18 +336,18 @@ class DiskCache:
                 os.close(writer)
         return None
 
-    def _make_one(self) -> tuple[int, int]:
-        """Make a new file, locked."""
+    def _create_segment(self) -> tuple[int, int]:
+        """Create a new file, locked."""
         while True:
             name = f"{time.time_ns():x}-{os.getpid():x}.segment"
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             try:
                 writer = os.open(os.path.join(self._folder, name), flags, 0o600)
-            except FileExistsError:  # another thread's cache of the same directory
+            except FileExistsError:  # another thread created it for a cache of the same directory
                 continue
             self._descriptors.append(writer)
             lock_new(writer)
-            if os.fstat(writer).st_nlink == 0:  # another process took it for one whose maker has died
+            if os.fstat(writer).st_nlink == 0:  # another process removed it, taking its creator for dead
                 self._close(writer)
                 continue
             append(writer, [head_of(self._identity)])

@@ -1,15 +1,15 @@
-"""An element as bytes, and back: a short text that says its structure and the forms of its leaves, then the leaves.
+"""The encoding of an element as bytes: a short text with its structure and the forms of its leaves, then the leaves.
 
     size of the text, 4 bytes | the text, JSON | leaf | leaf | …
 
     [["dict", ["image", "label"], [null, null]], [["array", "|u1", 3], ["int", "", 0]]]
 
-Elements of one dataset mostly share the text, so that it is made and understood once. Dicts with str or int keys, lists
-and tuples are containers; arrays and scalars of NumPy, bytes, str, int, float, bool and None have forms of their own.
-Whatever else, dataclasses and subclasses of the above included, is a leaf in the form of `pickle`: reading such an
-element runs what its bytes say, so they may come only from where one would also import code from.
+Elements of one dataset mostly share the text, so it is built and parsed once. Dicts with str or int keys, lists and
+tuples are containers; arrays and scalars of NumPy, bytes, str, int, float, bool and None have forms of their own. All
+other objects, with dataclasses and subclasses of the above, are leaves in the form of `pickle`: decoding them may run
+any code, so the bytes must come from a source that you would import code from.
 
-An array comes back in C order and owns its memory. Arrays and scalars keep their dtype, byte order included.
+A decoded array is in C order and owns its memory. Arrays and scalars keep their dtype with its byte order.
 """
 
 import ast
@@ -29,12 +29,12 @@ from penstock.errors import UsageError
 
 Part: TypeAlias = bytes | memoryview
 Take: TypeAlias = Callable[[bytes, int], tuple[object, int]]
-"""Reads a leaf from the bytes at an offset; returns it, and where the next one starts."""
+"""Reads a leaf from the bytes at an offset; returns it, and the start of the next."""
 _Put: TypeAlias = Callable[[Any, list[Part]], "Form"]
 
 
 class Form(NamedTuple):
-    """How a leaf is written; for arrays and scalars, with the dtype's description and the number of axes."""
+    """The format of a leaf; for arrays and scalars, with the dtype's description and the number of axes."""
 
     name: str
     dtype: str = ""
@@ -47,11 +47,11 @@ _INTEGER: Final = struct.Struct("<q")
 _FLOAT: Final = struct.Struct("<d")
 _BOOL: Final = struct.Struct("<?")
 _CONTAINERS: Final[dict[str, type]] = {"dict": dict, "list": list, "tuple": tuple}
-_WITHOUT_COPY_BYTES: Final = 1 << 14  # from here on, a view costs less than one more copy
+_WITHOUT_COPY_BYTES: Final = 1 << 14  # for larger arrays a view costs less than another copy
 
 
 def encode(element: Element) -> bytes:
-    """Return an element as bytes that `decode` understands.
+    """Return an element as bytes for `decode`.
 
     Raises:
         UsageError: a leaf has no form of its own, and can't be pickled.
@@ -68,7 +68,7 @@ def encode(element: Element) -> bytes:
 
 
 def decode(data: bytes) -> Element:
-    """Return the element that `encode` made these bytes of; its arrays are new, and may be changed.
+    """Return the element of bytes from `encode`; its arrays are new and writable.
 
     Example:
         >>> decode(encode([1, "a"]))
@@ -76,7 +76,7 @@ def decode(data: bytes) -> Element:
     """
     (size,) = _SIZE.unpack_from(data)
     start = _SIZE.size + size
-    structure, takes = _understood(data[_SIZE.size : start])
+    structure, takes = _parsed(data[_SIZE.size : start])
     leaves: list[object] = []
     for take in takes:
         leaf, start = take(data, start)
@@ -85,7 +85,7 @@ def decode(data: bytes) -> Element:
 
 
 def _is_leaf(part: object) -> bool:
-    """Return whether a part of an element is a leaf here: all but plain containers with plain keys."""
+    """Return whether a part of an element is a leaf here: any object but plain containers with plain keys."""
     kind = type(part)
     if kind is dict:
         return not all(type(key) in {str, int} for key in cast("dict[object, object]", part))
@@ -160,7 +160,7 @@ def _put_pickled(leaf: object, parts: list[Part]) -> Form:
         data = pickle.dumps(leaf, protocol=5)
     except Exception as error:
         raise UsageError(
-            "the leaves of an element that is cached must be arrays, bytes, numbers, strings or what can be pickled; "
+            "the leaves of a cached element must be arrays, bytes, numbers, strings or objects that can be pickled; "
             f"got {type(leaf).__qualname__} ({type(error).__name__}: {error}). Cache before the step that makes it."
         ) from error
     return _put_sized("pickle", data, parts)
@@ -191,7 +191,7 @@ _READERS: Final[dict[str, Callable[[bytes], object]]] = {
 
 
 def _take_of(form: Form) -> Take:
-    """Return what reads a leaf of this form."""
+    """Return the function that reads a leaf of this form."""
     match form.name:
         case "array":
             return functools.partial(_take_array, _dtype(form.dtype), struct.Struct(f"<{form.axes}Q"))
@@ -239,7 +239,7 @@ def _text(structure: Structure, forms: tuple[Form, ...]) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024)
-def _understood(text: bytes) -> tuple[Structure, tuple[Take, ...]]:
+def _parsed(text: bytes) -> tuple[Structure, tuple[Take, ...]]:
     structure, forms = json.loads(text)
     return _from_json(structure), tuple(_take_of(Form(*form)) for form in forms)
 
@@ -258,7 +258,7 @@ def _from_json(described: tuple[str, list[str | int], list[Any]] | None) -> Stru
 
 
 def _described(dtype: np.dtype[Any]) -> str | None:
-    """Return a dtype as text, or None where only pickle keeps all of it."""
+    """Return a dtype as text, or None if only pickle preserves all of it."""
     if dtype.hasobject or dtype.metadata or not dtype.itemsize:
         return None
     return _describe(dtype)
@@ -269,7 +269,7 @@ def _describe(dtype: np.dtype[Any]) -> str | None:
     described = repr(dtype_to_descr(dtype)) if dtype.names else dtype.str
     try:
         return described if _dtype(described) == dtype else None
-    except (TypeError, ValueError):  # a dtype that another package brought along
+    except (TypeError, ValueError):  # a dtype of another package
         return None
 
 

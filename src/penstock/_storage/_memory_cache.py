@@ -1,15 +1,16 @@
-"""Elements kept in memory, up to so many bytes; once it is full it keeps what it has.
+"""The cache in memory, with a limit in bytes; once full, it keeps its elements and evicts none.
 
-Every element is used once an epoch. A cache that makes room for the newest then throws each one out before it is used
-again, and one that keeps what it has answers for its share of the elements in every epoch. The idea is MinIO's in
+Every element is used once an epoch. A cache that evicts old elements for new ones (LRU) evicts each before its next
+use, so it never hits; a cache without eviction hits for its share of the elements in every epoch. The idea is that of
+MinIO in
 CoorDL: Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021.
 
 Guarantees:
-  - Any thread may call any method. For each key the first element put is kept; those after it change nothing.
-  - What is kept is bytes (`_encode`), so nobody can change it: `put` copies an element in, and every `get` makes a new
-    one, whose arrays may be written to.
-  - The bytes kept, with what a dict takes for each, never exceed the limit.
-  - A forked child has what its parent had at the fork, and goes its own way. A copy made by pickle is empty.
+  - Any thread may call any method. For each key the first element is kept; later ones change nothing.
+  - Elements are kept as bytes (`_encode`), which no caller can change: `put` copies an element, and every `get` returns
+    a new one, whose arrays are writable.
+  - The bytes of the elements, with the cost of their entries in a dict, never exceed the limit.
+  - A forked child has the elements of its parent at the fork, and is independent then. A pickled copy is empty.
 """
 
 import threading
@@ -20,18 +21,18 @@ from penstock._storage._cache import FULL_SHARE, MISSING, Key, Missing
 from penstock._storage._encode import decode, encode
 from penstock._tree import Element
 
-_EXTRA_BYTES: Final = 200  # about what CPython takes for a key, the head of a bytes object, and their place in a dict
+_EXTRA_BYTES: Final = 200  # about the memory of a key, the head of a bytes object, and their entry in a dict
 
 
 class MemoryCache:
     """Keeps elements in this process's memory.
 
-    Two are equal if they are described equally, whatever they hold, so that a dataset which has one is equal to another
-    of the same description.
+    Two caches with equal arguments are equal, whatever elements they hold, so that datasets with equal descriptions are
+    equal.
 
     Args:
-        limit_bytes: the most bytes that it keeps; not negative.
-        identity: what determines the elements, such as a digest.
+        limit_bytes: the limit in bytes; not negative.
+        identity: the identity of the elements, such as a digest.
 
     Example:
         >>> cache = MemoryCache(1 << 20)
@@ -50,7 +51,7 @@ class MemoryCache:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes it keeps now."""
+        """The number of bytes that it keeps now."""
         return self._held_bytes
 
     def __len__(self) -> int:
@@ -68,7 +69,7 @@ class MemoryCache:
         """Keep a copy of an element unless there is one or no room, and return whether the cache has one for the key.
 
         Raises:
-            UsageError: a leaf can't be made bytes.
+            UsageError: a leaf can't be converted to bytes.
         """
         if key in self._kept or self._is_full:
             return key in self._kept
@@ -78,7 +79,7 @@ class MemoryCache:
             if key in self._kept:
                 return True
             if held_bytes > self._limit_bytes:
-                # From here on elements would mostly be encoded in vain, once each in every epoch.
+                # Otherwise each further element would be encoded in every epoch, mostly for nothing.
                 self._is_full = self._held_bytes >= self._limit_bytes * FULL_SHARE
                 return False
             self._kept[key] = data

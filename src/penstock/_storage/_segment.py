@@ -1,12 +1,12 @@
-"""The file that a disk cache writes: a head, then entries one behind the other, each checked by itself.
+"""The file format of a disk cache: a head, then entries one after another, each with checksums of its own.
 
     head    magic, 8 bytes | version, 4 | identity of the elements, 32 | CRC-32 of these, 4
     entry   magic, 4 | integers in the key, 2 | 0, 2 | CRC-32 of the element, 4 | its size, 8 | the key, 24
             | CRC-32 of these, 4 | the element, as `_encode` has it
 
-All numbers are little-endian. A key of 0 integers is a bare one. Entries are only ever appended, by the one process
-that holds the file's lock; so a process that dies in the middle leaves a torn end, where the scan stops. What is read
-is checked again, because a disk may forget what was written last before it lost its power.
+All numbers are little-endian. A count of 0 integers is a bare integer. Only the process that holds the file's lock
+appends entries; if it dies during a write, the end of the file is torn, and a scan stops there. Every read checks its
+entry again, since a disk may lose its last writes when the power fails.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 class Entry(NamedTuple):
-    """Where an element stands in a file."""
+    """The place of an element in a file."""
 
     key: Key
     offset: int
-    """Where the entry's head starts, in bytes."""
+    """The start of the entry's head, in bytes."""
     size: int
-    """The bytes of the element, behind the head."""
+    """The number of bytes of the element after the head."""
 
 
 def head_of(identity: str) -> bytes:
@@ -47,7 +47,7 @@ def head_of(identity: str) -> bytes:
 
 
 def entry_head(key: Key, element: bytes) -> bytes:
-    """Return what stands before an element in the file."""
+    """Return the head of an element's entry."""
     parts = (key,) if isinstance(key, int) else key
     count = 0 if isinstance(key, int) else len(key)
     padded = (*parts, 0, 0)[:3]
@@ -55,7 +55,7 @@ def entry_head(key: Key, element: bytes) -> bytes:
 
 
 def read_entry(descriptor: int, entry: Entry) -> bytes | None:
-    """Return an element's bytes; None if they are not what was written, or can't be read."""
+    """Return an element's bytes; None if they are damaged or can't be read."""
     size = ENTRY_HEAD_BYTES + entry.size
     data = b""
     with contextlib.suppress(OSError):
@@ -71,11 +71,11 @@ def read_entry(descriptor: int, entry: Entry) -> bytes | None:
 
 
 def scan(descriptor: int, start: int, stop: int) -> tuple[list[Entry], int]:
-    """Return the whole entries between two offsets, and where the last of them ends.
+    """Return the whole entries between two offsets, and the end of the last of them.
 
     Args:
-        descriptor: of the file, open for reading.
-        start: where an entry starts.
+        descriptor: the file's descriptor, open for reading.
+        start: the start of an entry.
         stop: the file's size.
     """
     entries: list[Entry] = []
@@ -103,19 +103,19 @@ def append(descriptor: int, parts: list[bytes]) -> None:
 if sys.platform == "win32":
 
     def try_lock(descriptor: int) -> bool:
-        """Answer False: there are no such locks, and nobody continues another's file."""
+        """Return False: there are no such locks here, and no process continues the file of another."""
         del descriptor
         return False
 
     def lock_new(descriptor: int) -> None:
-        """Lock nothing: the name of the file is its maker's alone."""
+        """Do nothing: only the creator of the file uses its name."""
         del descriptor
 
 else:
     import fcntl
 
     def try_lock(descriptor: int) -> bool:
-        """Lock a file for this descriptor if no other has it; False also where the file system can't say."""
+        """Lock a file for this descriptor; return False if another has the lock, or the file system has no locks."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -123,8 +123,8 @@ else:
         return True
 
     def lock_new(descriptor: int) -> None:
-        """Lock a file that this process has just made; wait for the one that looks whether its maker lives."""
-        with contextlib.suppress(OSError):  # a file system without locks, where nobody continues another's file
+        """Lock a file that this process has just created; wait for a process that checks whether the creator lives."""
+        with contextlib.suppress(OSError):  # without locks no process continues the file of another
             fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 

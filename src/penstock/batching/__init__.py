@@ -1,12 +1,12 @@
-"""Elements become a batch: their leaves are stacked, or padded first, and their containers kept.
+"""Batches of elements: their leaves are stacked, or padded first, and their containers kept.
 
     elements  [{"image": uint8 (28, 28), "label": 3, "name": "a"}, …]      one for each row
     batch     {"image": uint8 (rows, 28, 28), "label": int64 (rows,), "name": ["a", …]}
 
-`stack` is the meaning of `.batch(n)` and `pad` that of `.padded_batch(n)`, in plain NumPy. A loader gets the same bytes
-by writing each element straight into its row.
+`stack` defines `.batch(n)` and `pad` defines `.padded_batch(n)`, in plain NumPy. A loader writes each element directly
+into its row, with the same bytes as result.
 
-`stack_arrays` and `normalize_images` are for a merge or a map of one's own: they write into memory that is given.
+`stack_arrays` and `normalize_images` are for a user's own merge or map: they write into given memory.
 """
 
 from penstock.batching._images import normalize_images as normalize_images

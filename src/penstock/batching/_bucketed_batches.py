@@ -1,4 +1,4 @@
-"""Batches of elements of about one size, planned from the sizes of all elements: each can be made on its own."""
+"""Batches of elements of similar size, planned from the sizes of all elements; each can be computed alone."""
 
 import hashlib
 import itertools
@@ -21,7 +21,7 @@ class BucketedBatches:
 
     Attributes:
         plan: the elements of each batch: their positions as `document`, their sizes as `length`.
-        bucketing: what was told.
+        bucketing: the arguments of the bucketing.
     """
 
     plan: PackingPlan
@@ -31,7 +31,7 @@ class BucketedBatches:
         return len(self.plan)
 
     def members(self, groups: Integers, /) -> tuple[Integers, Integers]:
-        """Return how many elements each batch has, and the positions of all of them."""
+        """Return the number of elements of each batch, and the positions of all of them."""
         part = self.plan.take(groups)
         return np.diff(part.bounds), part.document
 
@@ -39,7 +39,7 @@ class BucketedBatches:
         """Return the batches of these elements.
 
         Raises:
-            GraphError: an element is of another bucket than was planned.
+            GraphError: an element belongs to another bucket than planned.
         """
         part = self.plan.take(groups)
         buckets = np.searchsorted(self.bucketing.boundaries, part.length).tolist()
@@ -50,7 +50,7 @@ class BucketedBatches:
         return [self.bucketing.merge[buckets[first]](list(elements[first:last])) for first, last in spans]
 
     def fingerprint(self) -> str:
-        """Return what tells these batches from others."""
+        """Return a text that identifies these batches."""
         digest = hashlib.blake2b(digest_size=16)
         for array in (self.plan.document, self.plan.bounds):
             digest.update(np.ascontiguousarray(array).data)
@@ -61,12 +61,12 @@ def plan_buckets(bucketing: Bucketing, sizes: Integers) -> PackingPlan:
     """Return the batches of each bucket in turn, the elements of each bucket in order.
 
     Args:
-        bucketing: what was told.
+        bucketing: the arguments of the bucketing.
         sizes: int64 (elements,), none above the last boundary.
 
     Example:
-        >>> told = Bucketing(len, (4, 8), (2, 1), ())
-        >>> plan = plan_buckets(told, np.array([3, 8, 1, 4]))
+        >>> bucketing = Bucketing(len, (4, 8), (2, 1), ())
+        >>> plan = plan_buckets(bucketing, np.array([3, 8, 1, 4]))
         >>> [plan.document[first:last].tolist() for first, last in zip(plan.bounds, plan.bounds[1:])]
         [[0, 2], [3], [1]]
     """

@@ -1,4 +1,4 @@
-"""How elements of about one size are put into batches: the description, and the bucket of a size."""
+"""The description of a bucketing, which puts elements of similar size into batches, and the bucket of a size."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from penstock.errors import GraphError
 
 @frozen
 class LengthOf:
-    """The size of an element is the length of one of its leaves."""
+    """The size of an element as the length of one of its leaves."""
 
     leaf: str
 
@@ -21,7 +21,7 @@ class LengthOf:
         """Return the length of the leaf.
 
         Raises:
-            GraphError: the element has no such leaf, or that has no length.
+            GraphError: the element has no such leaf, or the leaf has no length.
         """
         try:
             return len(element[self.leaf])
@@ -29,21 +29,21 @@ class LengthOf:
             leaves = list(element) if hasattr(element, "keys") else []
             found = f"a dict of {leaves}" if leaves else f"a {type(element).__qualname__}"
             raise GraphError(
-                f"the length of the leaf {self.leaf!r} counts, and an element is {found}. Name a leaf that is an "
-                "array, or give a function that returns an element's size."
+                f"the size of an element is the length of its leaf {self.leaf!r}; got {found}. Name a leaf that is an "
+                "array, or pass a function that returns an element's size."
             ) from None
 
 
 @frozen
 class Bucketing:
-    """What a `bucket` step was told.
+    """The arguments of a `bucket` step.
 
     Attributes:
-        size: an element's size, such as its number of tokens.
-        boundaries: ascending; a bucket holds sizes up to its boundary, the largest included.
-        rows: how many elements make a batch of each bucket; of the global batch, over all ranks.
+        size: returns an element's size, such as its number of tokens.
+        boundaries: ascending; a bucket holds sizes up to and with its boundary.
+        rows: the number of elements in a batch of each bucket; of the global batch, over all ranks.
         merge: from a list of elements to a batch, one for each bucket.
-        keep_short: whether what is left in the buckets at the end comes out as short batches.
+        keep_short: whether the elements left in the buckets at the end become short batches.
     """
 
     size: Callable[[Any], int]
@@ -65,14 +65,14 @@ class Bucketing:
         if number == len(self.boundaries):
             raise GraphError(
                 f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. "
-                "Raise it, cut the element in .map, or leave it out with .filter."
+                "Raise the boundary, shorten the element in .map, or remove it with .filter."
             )
         return number
 
 
 @frozen
 class PadToBucket:
-    """The merge of batches whose rows are all of one bucket, each padded as its bucket says."""
+    """The merge of a batch whose rows belong to one bucket: that of the bucket."""
 
     bucketing: Bucketing
 
@@ -80,7 +80,7 @@ class PadToBucket:
         """Return the batch.
 
         Raises:
-            GraphError: the elements are of several buckets.
+            GraphError: the elements belong to several buckets.
         """
         number = self.bucketing.bucket(elements[0])
         for element in elements:
@@ -89,16 +89,16 @@ class PadToBucket:
 
 
 def check_bucket(bucketing: Bucketing, element: Element, number: int, which: str) -> None:
-    """Raise where an element isn't of the bucket that was planned.
+    """Check that an element belongs to the planned bucket.
 
     Raises:
-        GraphError: it isn't.
+        GraphError: it doesn't.
     """
     if bucketing.bucket(element) != number:
         raise GraphError(
-            f"elements must have the sizes that bucket() was told; one {which} has {bucketing.size(element)}, and was "
-            f"planned for the bucket up to {bucketing.boundaries[number]}. Give the lengths of the dataset as it is "
-            "before bucket(), in its order."
+            f"elements must have the sizes that bucket() was given; one {which} has {bucketing.size(element)}, and was "
+            f"planned for the bucket up to {bucketing.boundaries[number]}. Pass the lengths of the dataset before "
+            "bucket(), in its order."
         )
 
 

@@ -1,7 +1,7 @@
-"""What a packing takes from documents, and the sequences it makes of them.
+"""The documents of a packing, and the sequences that are built from them.
 
-A document is an array of tokens with one axis, or a dict of such arrays, its *features*, and of leaves that are carried
-along. All documents of a dataset have one *form*: the same leaves, and a dtype for each feature.
+A document is an array of tokens with one axis, or a dict of such arrays, its *features*, and of *meta* leaves. All
+documents of a dataset have one *form*: the same leaves, and a dtype for each feature.
 """
 
 import itertools
@@ -30,16 +30,16 @@ _ndim = attrgetter("ndim")
 
 
 class Form(NamedTuple):
-    """What all documents of a dataset have in common."""
+    """The properties that all documents of a dataset share."""
 
     features: tuple[str, ...]
     dtypes: tuple[np.dtype[Any], ...]
     leaves: int
-    """How many leaves there are, those that are carried along included; 0 for bare arrays."""
+    """The number of leaves, with the meta leaves; 0 for bare arrays."""
 
 
 def form_of(packing: Packing, document: Element) -> Form:
-    """Return the form that a document has.
+    """Return the form of a document.
 
     Raises:
         GraphError: it can't be packed.
@@ -48,7 +48,7 @@ def form_of(packing: Packing, document: Element) -> Form:
         if not packing.is_shared or packing.meta:
             named = [name for name, _ in packing.features if name] + list(packing.meta)
             raise GraphError(
-                f"documents must be dicts, for their leaves {named} to be found; got a {type(document).__qualname__}. "
+                f"documents must be dicts with the leaves {named}; got a {type(document).__qualname__}. "
                 "Return a dict from .map, or name no leaves."
             )
         return Form((BARE,), (_dtype_of(packing, BARE, document, "a document"),), 0)
@@ -58,10 +58,10 @@ def form_of(packing: Packing, document: Element) -> Form:
 
 
 def _dtype_of(packing: Packing, name: str, tokens: object, what: str) -> np.dtype[Any]:
-    """Return the dtype of a document's tokens, which their padding is a value of.
+    """Return the dtype of a document's tokens; the padding must be a value of it.
 
     Raises:
-        GraphError: the document is no array of one axis, or the padding no value of its dtype.
+        GraphError: the document is no array of one axis, or the padding is no value of its dtype.
     """
     dtype = _array(tokens, what).dtype
     fill = packing.padding(name)
@@ -78,19 +78,17 @@ def _features(packing: Packing, document: dict[Any, Any]) -> tuple[str, ...]:
     missing = [name for name in packing.meta if name not in document]
     if packing.is_shared:
         features = tuple(name for name in document if name not in packing.meta)
-        strange: list[Any] = []
+        unknown: list[Any] = []
     else:
         features = tuple(name for name, _ in packing.features)
         missing += [name for name in features if name not in document]
-        strange = [name for name in document if name not in features and name not in packing.meta]
+        unknown = [name for name in document if name not in features and name not in packing.meta]
     if missing:
+        raise GraphError(f"documents must have the leaves {missing}; got a dict of {list(document)}. Fix the names.")
+    if unknown:
         raise GraphError(
-            f"documents must have the leaves {missing}; got a dict of {list(document)}. Correct the names."
-        )
-    if strange:
-        raise GraphError(
-            f"the leaves {strange} of documents are neither packed nor carried along. Give them a length, name them in "
-            "meta=, or leave them out in .map."
+            f"the leaves {unknown} of documents are neither packed nor in meta=. Pass a length for them, name them in "
+            "meta=, or remove them in .map."
         )
     made = {name for names in extra_names(packing, features) for name in names}
     if not features or made & set(document):
@@ -102,7 +100,7 @@ def _features(packing: Packing, document: dict[Any, Any]) -> tuple[str, ...]:
 
 
 def extra_names(packing: Packing, features: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the names of the segment ids and positions that are added for each feature; one pair where it serves all.
+    """Return the names of the added segment ids and positions for each feature, or one pair for all.
 
     The names are Grain's.
     """
@@ -112,7 +110,7 @@ def extra_names(packing: Packing, features: Sequence[str]) -> list[tuple[str, st
 
 
 def lengths_of(packing: Packing, form: Form, documents: Sequence[Element]) -> NDArray[np.int64]:
-    """Return the lengths of documents: int64 (documents,), or (documents, features) where features have their own.
+    """Return the lengths of documents: int64 (documents,), or (documents, features) if features have their own.
 
     Raises:
         GraphError: one of them has another form.
@@ -131,7 +129,7 @@ def lengths_of(packing: Packing, form: Form, documents: Sequence[Element]) -> ND
             number = int((lengths[0] != other).argmax())
             raise GraphError(
                 f"all packed leaves of a document must have one length; got {lengths[0][number]} for "
-                f"{form.features[0]!r} and {other[number]} for {name!r}. Give pack() a length for each leaf, as in "
+                f"{form.features[0]!r} and {other[number]} for {name!r}. Pass pack() a length for each leaf, as in "
                 f"pack({{{form.features[0]!r}: …, {name!r}: …}}), or name one of them in meta=."
             )
     return lengths[0]
@@ -158,13 +156,13 @@ def columns_of(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
 
 
 def filled(packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[Element]) -> dict[str, Any]:
-    """Return the sequences of a plan as columns: arrays with a row for each, of new memory; lists for what is carried.
+    """Return the sequences of a plan as columns: new arrays with a row for each; lists for meta leaves.
 
     Args:
-        packing: what was told.
-        form: of the documents.
-        plan: its documents are indices into `documents`.
-        documents: of the form.
+        packing: the arguments of the packing.
+        form: the form of the documents.
+        plan: the plan; its documents are indices into `documents`.
+        documents: documents of that form.
 
     Raises:
         UsageError: the padding is no value of a feature's dtype.
@@ -195,7 +193,7 @@ def filled(packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[
 def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the sequences of columns, each a dict of its rows."""
     names = tuple(columns)
-    if len(names) == 3:  # the same by a quicker way, where there is one feature
+    if len(names) == 3:  # the same, faster, for one feature
         first, second, third = names
         return [{first: one, second: two, third: three} for one, two, three in zip(*columns.values(), strict=True)]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -204,9 +202,9 @@ def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
 def _empty_rows(
     count: int, room: int, dtype: np.dtype[Any], *, adds: bool
 ) -> tuple[NDArray[Any], NDArray[np.int32] | None, NDArray[np.int32] | None]:
-    """Return memory for the tokens of so many rows and, if need be, for their segment ids and positions.
+    """Return memory for the tokens of `count` rows and, if `adds`, for their segment ids and positions.
 
-    One piece of memory for all three: small ones would be given back and got anew, page by page, for every block.
+    One piece of memory for all three: smaller ones would be returned to the system and mapped again for every block.
     """
     shape, size = (count, room), 4 * count * room
     if not adds:
@@ -216,8 +214,8 @@ def _empty_rows(
     return memory[2 * size :].view(dtype).reshape(shape), ids, positions
 
 
-def most_rows(packing: Packing, form: Form) -> int:
-    """Return how many sequences may share their memory: few enough that keeping one keeps little."""
+def max_rows(packing: Packing, form: Form) -> int:
+    """Return the number of sequences that may share memory: few, so that a kept one keeps little memory."""
     rooms = dict(packing.features)
     widths = (rooms.get(name, rooms.get("", 0)) for name in form.features)
     row_bytes = sum(width * (dtype.itemsize + 8) for width, dtype in zip(widths, form.dtypes, strict=True))
@@ -225,16 +223,16 @@ def most_rows(packing: Packing, form: Form) -> int:
 
 
 def row_blocks(count: int, rows: int, first: int) -> list[tuple[int, int]]:
-    """Return which of `count` sequences share their memory, as spans: `rows` of them, the first ones `first`."""
+    """Return the spans of `count` sequences that share memory: `first` sequences, then `rows` at a time."""
     cuts = [0, *range(min(first, count), count, rows), count] if count else []
     return [(start, stop) for start, stop in itertools.pairwise(cuts) if start < stop]
 
 
 def _check_whole(packing: Packing, lengths: NDArray[np.int64]) -> None:
-    """Raise where a document with several lengths would have to be split.
+    """Check that no document with several lengths must be split.
 
     Raises:
-        GraphError: there is one.
+        GraphError: one must.
     """
     capacity = packing.capacity
     too_long = (lengths > capacity).any(axis=1)
@@ -242,7 +240,7 @@ def _check_whole(packing: Packing, lengths: NDArray[np.int64]) -> None:
         raise GraphError(
             "a document whose leaves have lengths of their own can't be split; got "
             f"{lengths[too_long.argmax()].tolist()} "
-            f'for {dict(packing.features)}. Say long="drop", or cut it in .map.'
+            f'for {dict(packing.features)}. Pass long="drop", or shorten it in .map.'
         )
 
 
@@ -253,8 +251,8 @@ def _is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
 def _array(value: object, what: str) -> NDArray[Any]:
     if not is_array(value) or value.ndim != 1:
         raise GraphError(
-            f"pack() takes arrays with one axis; {what} is {_described(value)}. Convert it in .map, or name in meta= a "
-            "leaf that is to be carried along."
+            f"pack() takes arrays with one axis; {what} is {_described(value)}. Convert it in .map, or name other "
+            "leaves in meta=."
         )
     return value
 
@@ -270,11 +268,11 @@ def _have_dtype(column: list[Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _refuse(column: list[Any], dtype: np.dtype[Any], name: str) -> NoReturn:
-    """Raise for the first array that is none, or has another dtype.
+    """Raise for the first value that is no array, or has another dtype.
 
     Raises:
-        GraphError: that one.
-        InternalError: there is none.
+        GraphError: for that value.
+        InternalError: all are right.
     """
     for value in column:
         if _array(value, f"{name!r} of a document").dtype != dtype:

@@ -1,7 +1,7 @@
-"""A grouping says, for every element of a planned dataset, which of the parent's elements it is made of, and how.
+"""The protocol of a grouping, which maps every element of a planned dataset to the parent's elements in it.
 
-Groups are planned from lengths that are known beforehand, so that any group can be made on its own: a packed sequence
-from some documents, a batch from elements of about one size.
+Groups are planned from known lengths, so that any group can be computed alone: a packed sequence of some documents, or
+a batch of elements of similar size.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 @runtime_checkable
 class Grouping(Protocol):
-    """Which of the parent's elements make each group, and what is made of them. Frozen, comparable, picklable."""
+    """The parent's elements of each group, and their merge. Frozen, comparable, picklable."""
 
     def __len__(self) -> int:
         """Return the number of groups."""
         ...
 
     def members(self, groups: NDArray[np.int64], /) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return how many members each of the groups has, and the parent's positions of all of them, in turn.
+        """Return the number of members of each group, and the parent's positions of all of them, in order.
 
         Args:
             groups: int64 of shape (n,), numbers of groups.
@@ -30,14 +30,14 @@ class Grouping(Protocol):
         ...
 
     def merge(self, groups: NDArray[np.int64], elements: list[Any], /) -> list[Any]:
-        """Return what is made of each group.
+        """Return the merged element of each group.
 
         Args:
             groups: as in `members`.
-            elements: the parent's elements at the positions that `members` gives.
+            elements: the parent's elements at the positions from `members`.
         """
         ...
 
     def fingerprint(self) -> str:
-        """Return what tells this grouping from others: a short text, the same in every process."""
+        """Return a short text that identifies this grouping, the same in every process."""
         ...

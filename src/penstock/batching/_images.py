@@ -1,7 +1,7 @@
-"""Images of bytes become normalised float32 planes: the last step before a batch goes to a model, in one pass.
+"""Conversion of images of bytes to normalised float32 planes, the last step before the model, in one pass.
 
-This is the one wrapper of the native unit, which reads each byte once and writes each float once. It takes AVX2
-where the processor has it, and gives the same bytes without.
+This wraps the native unit, which reads each byte once and writes each float once. It uses AVX2 if the processor has it,
+and computes the same bytes without.
 """
 
 import functools
@@ -34,29 +34,29 @@ def normalize_images(
     """Return uint8 images as float32 planes, (pixel / 255 - mean) / std for each channel, without the GIL.
 
     A value is `float32(pixel) * scale + shift`, where `scale = float32(1 / (255 * std))` and `shift = float32(-mean /
-    std)` are computed in float64, and the product and the sum are rounded to float32 each: so NumPy gives the same
+    std)` are computed in float64, and the product and the sum are each rounded to float32. So NumPy computes the same
     bytes, on every processor. It differs from the exact value by at most `(3 + 2 * abs(mean)) / std * 2**-24`, which is
     about a millionth for the usual means and deviations.
 
-    Images are read where they are, whatever their strides. It is fastest where the bytes of a line lie one behind the
-    other, as in crops and images turned upside down; others, such as mirrored ones, take a few times as long.
+    Images are read in place, with any strides. It is fastest if the bytes of a line are contiguous, as in crops and
+    images turned upside down; others, such as mirrored ones, take a few times as long.
 
     Args:
         images: uint8, of shape (rows, height, width, channels); or a list or tuple of images of one shape (height,
             width, channels); or one such image. Any number of channels.
-        mean: what is taken off each channel, one number a channel, on a scale where 255 is 1.
-        std: what each channel is divided by then, one positive number a channel.
-        out: where the result is written: float32, C-contiguous, writable, of the result's shape, overlapping no image.
-            A new array by default.
-        num_threads: how many threads may share the work, the caller's among them. The others are started for the call
-            and end with it; each writes 4 MB or more, so smaller work has fewer.
+        mean: the number to subtract from each channel, one a channel, on a scale where 255 is 1.
+        std: the positive number by which each channel is then divided, one a channel.
+        out: the array for the result: float32, C-contiguous, writable, of the result's shape, overlapping no image. A
+            new array by default.
+        num_threads: the largest number of threads, the caller's included. The others are started for the call and end
+            with it; each writes 4 MB or more, so smaller work has fewer.
 
     Returns:
         `out`, or a new array, float32 of shape (rows, channels, height, width); for one image without the rows.
 
     Raises:
-        UsageError: the images aren't uint8 of one shape, `mean` or `std` don't have a number for each channel or one
-            that can't be used, `out` doesn't fit, or `num_threads` isn't positive. Nothing has been written then.
+        UsageError: the images aren't uint8 of one shape, `mean` or `std` don't have a valid number for each channel,
+            `out` has another shape or dtype, or `num_threads` isn't positive. Then nothing has been written.
 
     Example:
         >>> image = np.array([[[0, 255, 51], [255, 0, 102]]], np.uint8)
@@ -84,13 +84,13 @@ def _items_of(images: object) -> tuple[list[NDArray[Any]], tuple[int, ...], tupl
     """Return the images, the axes before theirs (one of rows, or none), and the axes of image 0.
 
     Raises:
-        UsageError: they aren't arrays of one of the forms, or there is no image to tell the axes.
+        UsageError: they aren't arrays of one of the forms, or there is no image.
     """
     if isinstance(images, (list, tuple)):
         given = cast("Sequence[object]", images)
         items = [_array_of(image, f"image {row}") for row, image in enumerate(given)]
         if not items:
-            raise UsageError("normalize_images needs at least one image, to tell the shape; got none. Give the rows.")
+            raise UsageError("normalize_images needs at least one image, for the shape; got none. Pass the rows.")
         return items, (len(items),), items[0].shape
     array = _array_of(images, "images")
     if array.ndim == 3:
@@ -104,10 +104,10 @@ def _items_of(images: object) -> tuple[list[NDArray[Any]], tuple[int, ...], tupl
 
 
 def _array_of(image: object, what: str) -> NDArray[Any]:
-    """Return the uint8 array that an image is or exports.
+    """Return the uint8 array of an image, or the one that it exports.
 
     Raises:
-        UsageError: it is none.
+        UsageError: there is none.
     """
     try:
         value = as_value(image)
@@ -118,7 +118,7 @@ def _array_of(image: object, what: str) -> NDArray[Any]:
     if value.dtype != _UINT8:
         raise UsageError(
             f"images must be uint8 arrays, of values from 0 to 255; {what} is {value.dtype} of shape {value.shape}. "
-            "Give the bytes as they were decoded."
+            "Pass the decoded bytes."
         )
     return value
 
@@ -127,7 +127,7 @@ def _axes_of(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return height, width and channels.
 
     Raises:
-        UsageError: these are not the axes, or there is no channel.
+        UsageError: the axes are others, or there is no channel.
     """
     if len(shape) != 3 or shape[2] == 0:
         raise UsageError(
@@ -138,19 +138,19 @@ def _axes_of(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _known_scale_and_shift(mean: object, std: object, channels: int) -> tuple[Floats, Floats]:
-    """Return what `_scale_and_shift` returns, remembered: for one image it takes as long as the work itself.
+    """Return the result of `_scale_and_shift` from a cache: for one image it takes as long as the work itself.
 
     Raises:
-        UsageError: as there.
+        UsageError: as for `_scale_and_shift`.
     """
     means, stds = _plain_numbers(mean), _plain_numbers(std)
     if means is None or stds is None:
         return _scale_and_shift(mean, std, channels)
-    return _remembered(means, stds, channels)
+    return _cached(means, stds, channels)
 
 
 def _plain_numbers(values: object) -> tuple[object, ...] | None:
-    """Return Python's numbers of a list or tuple as what can be looked up, or None if it has others."""
+    """Return the Python numbers of a list or tuple as a key of the cache, or None if it has other items."""
     if not isinstance(values, (list, tuple)):
         return None
     numbers = tuple(cast("Sequence[object]", values))
@@ -158,29 +158,29 @@ def _plain_numbers(values: object) -> tuple[object, ...] | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _remembered(mean: tuple[object, ...], std: tuple[object, ...], channels: int) -> tuple[Floats, Floats]:
+def _cached(mean: tuple[object, ...], std: tuple[object, ...], channels: int) -> tuple[Floats, Floats]:
     scale, shift = _scale_and_shift(mean, std, channels)
     scale.flags.writeable = shift.flags.writeable = False
     return scale, shift
 
 
 def _scale_and_shift(mean: object, std: object, channels: int) -> tuple[Floats, Floats]:
-    """Return what a pixel's channels are multiplied by, and what is added then.
+    """Return the factor and the summand of each channel of a pixel.
 
     Raises:
-        UsageError: they aren't numbers that give finite ones.
+        UsageError: they wouldn't be finite, or `std` isn't positive.
     """
     means, stds = _numbers(mean, "mean", channels), _numbers(std, "std", channels)
     if not (stds > 0).all():
         raise UsageError(
-            f"std must be positive, since channels are divided by it; got std={std!r}. Use 1 for a channel to be kept."
+            f"std must be positive, since channels are divided by it; got std={std!r}. Use 1 for an unchanged channel."
         )
     with np.errstate(over="ignore"):
         scale, shift = (1 / (255 * stds)).astype(np.float32), (-means / stds).astype(np.float32)
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
         raise UsageError(
             f"1 / std and mean / std must be finite in float32; got mean={mean!r} and std={std!r}. "
-            "Give both on a scale where 255 is 1."
+            "Pass both on a scale where 255 is 1."
         )
     return scale, shift
 
@@ -189,7 +189,7 @@ def _numbers(values: object, name: str, channels: int) -> NDArray[np.float64]:
     """Return one number for each channel.
 
     Raises:
-        UsageError: they are others.
+        UsageError: they have another number, or aren't finite.
     """
     try:
         numbers = np.asarray(values, np.float64)
@@ -198,7 +198,7 @@ def _numbers(values: object, name: str, channels: int) -> NDArray[np.float64]:
     if numbers.shape != (channels,) or not np.isfinite(numbers).all():
         raise UsageError(
             f"{name} must be one finite number for each of the {channels} channels; got {name}={values!r}. "
-            f"Give a sequence of {channels}, and images with channels last."
+            f"Pass a sequence of {channels}, and images with channels last."
         )
     return numbers
 
@@ -215,4 +215,4 @@ def _reject(items: list[NDArray[Any]], row: int) -> NoReturn:
             f"all images must be of one shape; image 0 is uint8 of shape {shape} and image {row} is uint8 of shape "
             f"{row_shape}. Crop or resize them to one shape."
         )
-    raise UsageError(f"no image may overlap out; image {row} does. Give a copy of it, or another out.")
+    raise UsageError(f"no image may overlap out; image {row} does. Pass a copy of it, or another out.")

@@ -1,7 +1,11 @@
-"""Where each leaf of a batch lies: the structure of its elements and the kind of every leaf, as a value.
+"""The layout of a batch: the structure of its elements and the kind of every leaf, as a value.
 
-A layout is known from one element. It tells how many bytes a row takes, makes the columns that blocks of rows are
-written into (over given memory, too), and puts full columns together to a batch.
+One element determines the layout. From it follow the bytes of a row, the columns for blocks of rows (also over given
+memory), and the batch of full columns.
+
+Problem: stacking copies each row twice, into its own array and into the batch, and workers can't stack at once.
+Solution: with a layout, the columns of a batch are allocated first, and each worker writes its rows directly into them.
+An element that doesn't fit the layout falls back to plain stacking, whose errors are the definition's.
 """
 
 import functools
@@ -43,18 +47,18 @@ class Layout:
 
     @functools.cached_property
     def pickled(self) -> bytes:
-        """The layout as it goes to other processes. Equal layouts' may differ, as their keys 1 and True do."""
+        """The layout as a pickle for other processes. Equal layouts may have different ones: keys 1 and True do."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     @property
     def row_bytes(self) -> int:
-        """The bytes that one row takes in all arrays together, without what aligns them."""
+        """The bytes of one row in all arrays together, without those for alignment."""
         return sum(_row_bytes(kind) for kind in self.kinds)
 
     def leaf_offsets(self, rows: int) -> tuple[tuple[int | None, ...], int]:
-        """Return where each leaf's column of `rows` rows begins in one stretch of memory, and its size, in bytes.
+        """Return the start of each leaf's column of `rows` rows in one piece of memory, and the size of all, in bytes.
 
-        Each array begins at a multiple of 64 bytes; leaves that are no arrays have no place and get None.
+        Each array starts at a multiple of 64 bytes; leaves that are no arrays have the start None.
         """
         offsets: list[int | None] = []
         total_bytes = 0
@@ -67,14 +71,14 @@ class Layout:
         """Return one column for each leaf, to be filled.
 
         Args:
-            rows: how many rows each column has.
-            buffer: writable memory of at least `leaf_offsets(rows)` bytes, aligned to 64, over which the arrays lie;
-                by default they have memory of their own. Its content is kept.
+            rows: the number of rows of each column.
+            buffer: writable memory for the arrays, of at least `leaf_offsets(rows)` bytes, aligned to 64; by default
+                they have memory of their own. Its contents are not changed.
 
         Returns:
             Arrays of shape (rows, *leaf's shape); lists of `rows` times None for str and bytes; None for None.
         """
-        if buffer is None:  # no places to look for, which costs as much as the arrays
+        if buffer is None:  # without the offsets, whose computation costs as much as the arrays
             return [
                 new_array((rows, *kind.shape), kind.dtype) if isinstance(kind, LeafSpec) else _list_column(kind, rows)
                 for kind in self.kinds
@@ -104,10 +108,10 @@ class Layout:
 
 
 def layout_of(element: Element) -> Layout:
-    """Return the layout of the batches that elements like this one make.
+    """Return the layout of batches of elements like this one.
 
     Raises:
-        UsageError: a leaf cannot be in a batch; its path is named.
+        UsageError: a leaf can't be in a batch; the text names its path.
 
     Example:
         >>> import numpy as np
@@ -119,16 +123,16 @@ def layout_of(element: Element) -> Layout:
 
 
 def cut(structure: Structure, columns: Sequence[Column], bounds: Sequence[int], copied_bytes: int = 0) -> list[Batch]:
-    """Return several batches of a structure, as `Layout.batches` does."""
+    """Return several batches of a structure, as in `Layout.batches`."""
     parts = [_parts(column, bounds, copied_bytes) for column in columns]
     if structure.container is None and len(parts) == 1:
-        return parts[0]  # bare arrays, the most frequent ones
+        return parts[0]  # bare arrays, the most frequent case
     return [unflatten(structure, [part[index] for part in parts]) for index in range(len(bounds) - 1)]
 
 
-def copied(leaf: Column, most_bytes: int) -> Column:
-    """Return a copy of an array of at most so many bytes, and everything else as it is."""
-    return leaf.copy() if is_array(leaf) and leaf.nbytes <= most_bytes else leaf
+def copied(leaf: Column, max_bytes: int) -> Column:
+    """Return a copy of an array of at most `max_bytes`, and any other column unchanged."""
+    return leaf.copy() if is_array(leaf) and leaf.nbytes <= max_bytes else leaf
 
 
 def _parts(column: Column, bounds: Sequence[int], copied_bytes: int) -> list[Column]:

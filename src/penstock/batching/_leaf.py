@@ -1,7 +1,7 @@
-"""What a leaf is in a batch: an array of some dtype and shape, a str, bytes, or nothing.
+"""The kinds of leaves in a batch: an array of some dtype and shape, a str, bytes, or None.
 
-A Python int counts as an int64 array without axes, a float as float64, a bool as bool, a NumPy scalar as the array of
-its own dtype; so two leaves agree exactly if their kinds are equal. Nothing is ever promoted.
+A Python int counts as an int64 array without axes, a float as float64, a bool as bool, a NumPy scalar as an array of
+its own dtype. So two leaves can be in one column exactly if their kinds are equal. No dtype is ever promoted.
 """
 
 import functools
@@ -23,7 +23,7 @@ class LeafSpec:
 
     Attributes:
         shape: the axes of one element's leaf; empty for a scalar.
-        dtype: as NumPy names it; int64, float64 and bool for Python's numbers.
+        dtype: its NumPy dtype; int64, float64 and bool for Python's numbers.
 
     Example:
         >>> import numpy as np
@@ -43,14 +43,14 @@ Value: TypeAlias = NDArray[Any] | str | bytes | None
 
 
 class LeafError(Exception):
-    """A leaf has no place in a batch; its text says what it is."""
+    """A leaf can't be in a batch; the text describes it."""
 
 
 def as_value(leaf: object) -> Value:
-    """Return a leaf as what is put into a batch: an array without copying it, a str or bytes as they are, or None.
+    """Return a leaf as a value for a batch: an array without a copy, a str or bytes unchanged, or None.
 
     Raises:
-        LeafError: it is none of these. What an object's own `__array__` raises passes through.
+        LeafError: it is another object. An exception of an object's own `__array__` passes through.
     """
     if leaf is None or isinstance(leaf, (str, bytes)):
         return leaf
@@ -93,7 +93,7 @@ def _exported(leaf: object) -> NDArray[Any]:
 
 
 def kind_of(value: Value) -> LeafKind:
-    """Return the kind of a value that `as_value` gave."""
+    """Return the kind of a value of `as_value`."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -104,7 +104,7 @@ def kind_of(value: Value) -> LeafKind:
 
 
 def describe_kind(kind: LeafKind) -> str:
-    """Return a kind as a message names it."""
+    """Return the name of a kind for messages."""
     if kind is None:
         return "None"
     return str(kind) if isinstance(kind, LeafSpec) else kind.__name__
@@ -122,7 +122,7 @@ def values_of(leaves: list[Any], paths: tuple[str, ...], row: int | None = None)
     """Return the values of the leaves of one element.
 
     Raises:
-        UsageError: a leaf has no place in a batch; its path is named, and the row if one is given.
+        UsageError: a leaf can't be in a batch; the text names its path, and the row if one is given.
     """
     values: list[Value] = []
     for leaf, path in zip(leaves, paths, strict=True):
@@ -138,12 +138,12 @@ def values_of(leaves: list[Any], paths: tuple[str, ...], row: int | None = None)
 
 
 def element_spec(element: Element) -> Element:
-    """Return the element with each leaf replaced by what it is.
+    """Return the element with each leaf replaced by its kind.
 
     Arrays and numbers become a `LeafSpec`, a str becomes the type `str`, bytes the type `bytes`, and None stays.
 
     Raises:
-        UsageError: a leaf is none of these; its path is named.
+        UsageError: a leaf is another object; the text names its path.
 
     Example:
         >>> element_spec({"label": 3, "name": "cat"})
@@ -157,7 +157,7 @@ def element_spec(element: Element) -> Element:
 def has_padding(dtype: np.dtype[Any]) -> bool:
     """Return whether items of this dtype have bytes that belong to no field.
 
-    NumPy copies the fields alone, so what these bytes hold would be left to chance; a batch has zeros there.
+    NumPy copies only the fields, so these bytes would be undefined; in a batch they are zero.
 
     Example:
         >>> import numpy as np

@@ -1,7 +1,7 @@
-"""The plain definition of a batch: the elements' leaves stacked, their containers kept.
+"""The definition of a batch in plain NumPy: the elements' leaves are stacked, their containers kept.
 
-Everything faster must equal `stack`, and falls back to it for its errors; so a message reads the same whatever path
-found the fault.
+Every faster path must return the same as `stack`, and falls back to it for errors, so that all paths raise the same
+text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ Column: TypeAlias = NDArray[Any] | list[Any] | None
 
 
 class Merge(Protocol):
-    """Makes one batch of the elements of its rows; any function of this shape can be given to `.batch(n, merge=…)`.
+    """Makes one batch from the elements of its rows; any such function can be passed to `.batch(n, merge=…)`.
 
     Example:
         >>> merge: Merge = lambda elements: elements
@@ -44,7 +44,7 @@ class Merge(Protocol):
 
 @frozen
 class Stack:
-    """The merge that stacks leaves as `stack` does; what `.batch(n)` uses unless told otherwise.
+    """The merge that stacks leaves as `stack` does; the default of `.batch(n)`.
 
     Example:
         >>> Stack()([{"label": 3}, {"label": 5}])
@@ -60,9 +60,9 @@ def stack(elements: Sequence[Element]) -> Batch:
     """Return the batch of these elements: the same containers, each leaf with a leading axis of one row an element.
 
     Arrays and NumPy scalars are stacked and keep their dtype and byte order. Python's int, float and bool become arrays
-    of int64, float64 and bool. A str or bytes (NumPy's own, too) becomes a list; None stays None. What exports an array
-    by `__array__` or `__dlpack__`, such as a CPU tensor of torch, counts as that array. Nothing is promoted or padded:
-    a leaf must be of one dtype and shape in all rows. The keys of a dict may come in any order; row 0's is kept.
+    of int64, float64 and bool. A str or bytes (NumPy's own, too) becomes a list; None stays None. An object
+    with `__array__` or `__dlpack__`, such as a CPU tensor of torch, counts as its array. Nothing is promoted or padded:
+    a leaf must have one dtype and shape in all rows. The keys of a dict may be in any order; that of row 0 is kept.
 
     Args:
         elements: at least one; nested dicts, lists, tuples, named tuples and dataclasses of leaves.
@@ -71,8 +71,8 @@ def stack(elements: Sequence[Element]) -> Batch:
         The batch. Its arrays are new, C-contiguous and writable, of shape (rows, *leaf's shape).
 
     Raises:
-        UsageError: there is no element, elements differ in structure, dtype or shape, or a leaf cannot be stacked. The
-            message names row 0, the lowest row that differs, and the leaf's path.
+        UsageError: there is no element, elements differ in structure, dtype or shape, or a leaf can't be stacked. The
+            text names row 0, the lowest row that differs, and the leaf's path.
 
     Example:
         >>> import numpy as np
@@ -109,7 +109,7 @@ def stacked(values: list[Any], kind: LeafKind) -> Column:
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a new C-contiguous array to be filled; bytes that belong to no field are zero already."""
+    """Return a new C-contiguous array to fill; bytes that belong to no field are zero already."""
     return np.zeros(shape, dtype) if has_padding(dtype) else np.ndarray(shape, dtype)
 
 
@@ -117,11 +117,11 @@ def open_rows(elements: Sequence[Element]) -> tuple[Structure, Iterator[list[Val
     """Return the structure of row 0, and an iterator over the rows' values in the order of its leaves.
 
     Raises:
-        UsageError: there is no row; and, as the iterator gets there, a row differs from row 0 in structure, or a leaf
-            cannot be in a batch.
+        UsageError: there is no row; and, from the iterator, a row differs from row 0 in structure, or a leaf can't be
+            in a batch.
     """
     if len(elements) == 0:
-        raise UsageError("a batch must have at least one element; got none. Give the elements of its rows.")
+        raise UsageError("a batch must have at least one element; got none. Pass the elements of its rows.")
     structure = flatten(elements[0])[1]
     return structure, _rows(structure, elements)
 
@@ -141,7 +141,7 @@ def _rows(structure: Structure, elements: Sequence[Element]) -> Iterator[list[Va
 
 
 def reject_kind(path: str, kind: LeafKind, row_kind: LeafKind, row: int) -> NoReturn:
-    """Raise the error for a leaf whose kind in `row` is another than in row 0.
+    """Raise the error for a leaf whose kind in `row` differs from that in row 0.
 
     Raises:
         UsageError: always.

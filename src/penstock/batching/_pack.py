@@ -1,6 +1,6 @@
-"""The one wrapper of native packing: which sequence each document goes to, and the bytes of sequences.
+"""The wrapper of native packing: the sequence of each document, and the bytes of sequences.
 
-`assign_best_fit` is pure and may be called on a stream bit by bit: what is open after one call goes into the next.
+`assign_best_fit` is pure, and can process a stream in parts: the open bins of one call are an argument of the next.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ from penstock.errors import UsageError
 Capacity: TypeAlias = int | Sequence[int]
 How: TypeAlias = Literal["best_fit", "split"]
 
-# How full sequences of 2,048 tokens get with lognormal documents (mean 600, sigma 1, the long ones split): 98.0 % with
+# The fill of sequences of 2,048 tokens with lognormal documents (mean 600, sigma 1, the long ones split): 98.0 % with
 # 4 open ones, 99.0 % with 8, 99.5 % with 32 or 64, and no more than 99.6 % with any number. Sigma 0.7: 98.7 % with 64.
 STREAMING_BINS: Final = 64
 
-# Planning can look ahead: with 1,024 the same sequences are 99.93 % full, or 99.82 %.
+# A plan can look ahead: with 1,024 the same sequences are 99.93 % full, or 99.82 %.
 PLANNED_BINS: Final = 1024
 
 _MAX_BINS: Final = 2**31 - 1
@@ -40,8 +40,8 @@ class OpenBins(NamedTuple):
     """Sequences that may still get documents, oldest first.
 
     Attributes:
-        room: int64 (bins, features), the tokens each has room for.
-        documents: int64 (bins,), how many documents each has.
+        room: int64 (bins, features), the free tokens of each.
+        documents: int64 (bins,), the number of documents of each.
     """
 
     room: NDArray[np.int64]
@@ -49,15 +49,15 @@ class OpenBins(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Where documents went. Bins are numbered from 0: first those that were open before, oldest first, then new ones.
+    """The bins of documents. Bins are numbered from 0: first those that were open before, oldest first, then new ones.
 
     Attributes:
         bins: int64 (documents,), each document's bin.
         closed: int64 (closed,), the bins that closed, in the order of closing.
-        closed_before: int64 (closed,), how many of the documents had been assigned when the bin closed: those up to its
-            last one or, where it was closed for the next document's sake, all before that.
+        closed_before: int64 (closed,), the number of documents that were assigned when the bin closed: those up to its
+            last one or, if it was closed to open a bin for the next document, all before that.
         still_open: int64 (open,), the bins that are open after the last document, oldest first.
-        open_bins: what they have; goes into the next call, in which they are numbered anew from 0.
+        open_bins: their contents, for the next call, which numbers them from 0.
     """
 
     bins: NDArray[np.int64]
@@ -68,7 +68,7 @@ class Assignment(NamedTuple):
 
 
 class JoinedDocuments(NamedTuple):
-    """Documents that lie in one array: document i is `tokens[starts[i]:starts[i + 1]]`.
+    """Documents in one array: document i is `tokens[starts[i]:starts[i + 1]]`.
 
     Attributes:
         tokens: one axis, C-contiguous.
@@ -84,30 +84,30 @@ def assign_best_fit(
     capacity: Capacity,
     *,
     bins: int = STREAMING_BINS,
-    most_documents: int = 0,
+    max_documents: int = 0,
     open_bins: OpenBins | None = None,
 ) -> Assignment:
-    """Return where each document goes, one after another, with at most `bins` bins open at a time.
+    """Return the bin of each document, assigned one after another, with at most `bins` bins open at a time.
 
-    A document goes to the open bin with the least room (the sum over features) among those that it fits in, the oldest
-    of equals. It fits where there is room for every feature. Where it fits in none, it opens a bin; with `bins` open
-    already, the one with the least room, the oldest of equals, is closed first. A bin that is full in all features, or
-    has `most_documents`, closes at once; a document that makes a new bin so closes no other. (Best fit is Johnson's,
-    1974; the bound and what closes are those of bounded-space bin packing: Csirik and Johnson, 1990.)
+    A document is assigned to the open bin with the least room (the sum over features) among those that it fits in; of
+    equals, to the oldest. It fits if there is room for every feature. If it fits in none, it opens a bin; if `bins` are
+    open already, the one with the least room, of equals the oldest, is closed first. A bin that is full in all
+    features, or has `max_documents`, closes at once; a document that fills a new bin in this way closes no other. (Best
+    fit is Johnson's, 1974; the bound and what closes are those of bounded-space bin packing: Csirik and Johnson, 1990.)
 
-    A document takes about 60 ns with 64 bins, and a call as much as 300 of them: give many at once. A thousand or more
+    A document takes about 60 ns with 64 bins, and a call as much as 300 of them: pass many at once. A thousand or more
     are assigned without the GIL.
 
     Args:
-        lengths: (documents,), or (documents, features) where documents have several lengths: each in [0, capacity], not
-            all of a document's 0. Cut or drop longer documents before, and drop empty ones (`split_documents`).
-        capacity: of a bin, at least 1; one for each feature.
-        bins: how many may be open, from 1 to 2**31 - 1.
-        most_documents: how many documents a bin may have; 0 for any number.
-        open_bins: what was open before: `open_bins` of the last call's result. Default: nothing.
+        lengths: (documents,), or (documents, features) if documents have several lengths: each in [0, capacity], and
+            not all of a document 0. Split or drop longer documents before, and drop empty ones (`split_documents`).
+        capacity: the capacity of a bin, at least 1; one for each feature.
+        bins: the largest number of open bins, from 1 to 2**31 - 1.
+        max_documents: the largest number of documents of a bin; 0 for any number.
+        open_bins: the open bins before: `open_bins` of the last call's result. Default: none.
 
     Raises:
-        UsageError: an argument isn't as described.
+        UsageError: an argument is invalid.
 
     Example:
         >>> first = assign_best_fit([3, 2, 2], 5)
@@ -120,17 +120,19 @@ def assign_best_fit(
     table = as_int64("lengths", lengths)
     table = table.reshape(-1, 1) if table.ndim == 1 else table
     if rooms.ndim != 1 or rooms.size < 1 or rooms.min() < 1 or rooms.sum(dtype=np.float64) >= 2**62:
-        raise UsageError(f"capacity must be at least 1, and below 2**62 in all; got {capacity!r}. Pass the tokens.")
+        raise UsageError(
+            f"capacity must be at least 1, and below 2**62 in all; got {capacity!r}. Pass numbers of tokens."
+        )
     if table.ndim != 2 or table.shape[1] != rooms.size:
         raise UsageError(
             f"lengths must have a column for each of the {rooms.size} capacities; got shape {np.shape(lengths)}. "
             "Give one length per document and feature."
         )
     if not 1 <= bins <= _MAX_BINS:
-        raise UsageError(f"bins must be in [1, 2**31); got bins={bins!r}. Leave it out for the default.")
-    if most_documents < 0:
-        raise UsageError(f"most_documents must be at least 0; got {most_documents!r}. Pass 0 for any number.")
-    packer = _native.BestFit(rooms, bins, most_documents)
+        raise UsageError(f"bins must be in [1, 2**31); got bins={bins!r}. Omit it for the default.")
+    if max_documents < 0:
+        raise UsageError(f"max_documents must be at least 0; got {max_documents!r}. Pass 0 for any number.")
+    packer = _native.BestFit(rooms, bins, max_documents)
     if open_bins is not None:
         _open(packer, open_bins)
     return _assign(packer, table, rooms)
@@ -146,7 +148,7 @@ def _open(packer: _native.BestFit, open_bins: OpenBins) -> None:
     except (TypeError, ValueError):
         raise UsageError(
             "open_bins must be at most `bins` bins with room, within the capacity, for another document; got room "
-            f"{open_bins.room!r} and documents {open_bins.documents!r}. Pass those of the last call, made with the "
+            f"{open_bins.room!r} and documents {open_bins.documents!r}. Pass those of the last call with the "
             "same arguments."
         ) from None
 
@@ -161,7 +163,7 @@ def _assign(packer: _native.BestFit, lengths: NDArray[np.int64], capacity: NDArr
             document = int((lengths == 0).all(axis=1).argmax())
         raise UsageError(
             f"lengths must be in [0, capacity] and not all 0; got {lengths[document].tolist()} for document {document} "
-            f"with capacity {capacity.tolist()}. Cut or drop long documents before, and drop empty ones."
+            f"with capacity {capacity.tolist()}. Split or drop long documents before, and drop empty ones."
         ) from None
     still_open, documents = (np.empty(len(packer), np.int64) for _ in range(2))
     room = np.empty((len(packer), len(capacity)), np.int64)
@@ -177,28 +179,28 @@ def plan_packing(
     how: How = "best_fit",
     bins: int = PLANNED_BINS,
     long: Long = "split",
-    most_documents: int = 0,
+    max_documents: int = 0,
 ) -> PackingPlan:
     """Return the whole packing of documents whose lengths are known.
 
-    "best_fit" keeps documents whole: they are assigned as by `assign_best_fit`, but each `bins` of them longest first,
-    which leaves hardly any room. A sequence has its documents in their order, and sequences are in the order of their
-    first documents. "split" lays documents end to end and cuts every `capacity` tokens, so that only the last sequence
-    has room left.
+    "best_fit" keeps documents whole: they are assigned as by `assign_best_fit`, but within each `bins` documents the
+    longest first, which leaves hardly any room. A sequence has its documents in their order, and sequences are in the
+    order of their first documents. "split" concatenates documents and cuts every `capacity` tokens, so that only the
+    last sequence has room left.
 
     Args:
-        lengths: (documents,), or (documents, features) where documents have several lengths; none negative. Empty
+        lengths: (documents,), or (documents, features) if documents have several lengths; none negative. Empty
             documents are left out.
-        capacity: of a sequence, at least 1; one for each feature.
+        capacity: the capacity of a sequence, at least 1; one for each feature.
         how: see above. "split" takes one length per document.
-        bins: for "best_fit", how many sequences are open at once and documents looked at together: more fill better,
-            and bring documents together that lie further apart. Default: 1,024.
-        long: for "best_fit", what becomes of documents over the capacity: "split" cuts them every `capacity` tokens,
-            where they have one length; "drop" leaves them out.
-        most_documents: for "best_fit", how many pieces a sequence may have; 0 for any number.
+        bins: for "best_fit", the number of sequences open at once and of documents sorted together: more leave less
+            room, and combine documents that are further apart. Default: 1,024.
+        long: for "best_fit", the handling of documents over the capacity: "split" cuts them every `capacity` tokens, if
+            they have one length; "drop" leaves them out.
+        max_documents: for "best_fit", the largest number of pieces of a sequence; 0 for any number.
 
     Raises:
-        UsageError: an argument isn't as described.
+        UsageError: an argument is invalid.
 
     Example:
         >>> plan = plan_packing([5, 3, 2, 4], 6)
@@ -217,7 +219,7 @@ def plan_packing(
         raise UsageError(f"how must be 'best_fit' or 'split'; got how={how!r}. Choose one of them.")
     pieces = whole_pieces(lengths, capacity, long)
     order = _longest_first(pieces.length, bins)
-    assigned = assign_best_fit(pieces.length[order], capacity, bins=bins, most_documents=most_documents).bins
+    assigned = assign_best_fit(pieces.length[order], capacity, bins=bins, max_documents=max_documents).bins
     count = int(assigned.max(initial=-1)) + 1
     sequence = np.empty_like(assigned)
     sequence[order] = assigned
@@ -225,10 +227,10 @@ def plan_packing(
 
 
 def whole_pieces(lengths: Integers, capacity: Capacity, long: Long) -> Pieces:
-    """Return the pieces of at most `capacity`; their lengths have the axes that `lengths` has.
+    """Return the pieces of at most `capacity`; their lengths have the axes of `lengths`.
 
     Raises:
-        UsageError: as `plan_packing` does.
+        UsageError: as for `plan_packing`.
     """
     if isinstance(capacity, (int, np.integer)) and np.ndim(lengths) == 1:
         return split_documents(lengths, capacity, long=long)
@@ -246,14 +248,14 @@ def whole_pieces(lengths: Integers, capacity: Capacity, long: Long) -> Pieces:
         first = int(fits.argmin())
         raise UsageError(
             f"a document with several lengths cannot be split; document {first} has {table[first].tolist()} with "
-            f"capacity {rooms.tolist()}. Pass long='drop', or cut it in .map."
+            f"capacity {rooms.tolist()}. Pass long='drop', or shorten it in .map."
         )
     document = np.flatnonzero(fits & table.any(axis=1))
     return Pieces(document, np.zeros_like(document), table[document])
 
 
 def _longest_first(lengths: NDArray[np.int64], window: int) -> NDArray[np.int64]:
-    """Return the order in which each `window` documents are sorted by their length, longest first, equals in order."""
+    """Return the order that sorts each `window` documents by their length, longest first; it is stable."""
     needed = lengths if lengths.ndim == 1 else lengths.sum(axis=1)
     window = max(1, min(window, len(needed)))
     whole = len(needed) // window * window
@@ -266,7 +268,7 @@ def _longest_first(lengths: NDArray[np.int64], window: int) -> NDArray[np.int64]
 def _by_first_piece(sequence: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Return the sequences' numbers changed to the order of their first pieces."""
     first = np.empty(count, np.int64)
-    first[sequence[::-1]] = np.arange(len(sequence) - 1, -1, -1)  # of several, the last one stays
+    first[sequence[::-1]] = np.arange(len(sequence) - 1, -1, -1)  # of several values, the last one is kept
     number = np.empty(count, np.int64)
     number[np.argsort(first)] = np.arange(count)
     return number[sequence]
@@ -283,21 +285,21 @@ def fill_rows(
 ) -> None:
     """Write the sequences of a plan into the rows of `out`, every token of them.
 
-    Nothing is converted, and nothing needs to have been in the outputs before. Large blocks are copied without the GIL.
+    Nothing is converted; the outputs are overwritten completely. Large blocks are copied without the GIL.
 
     Args:
-        plan: of as many sequences as there are rows; its documents are indices into `documents`.
-        documents: arrays with one axis and the dtype of `out`, or one array of them all. They must not overlap `out`.
+        plan: a plan with a sequence for each row; its documents are indices into `documents`.
+        documents: arrays with one axis and the dtype of `out`, or one array of all. They must not overlap `out`.
         out: (rows, capacity), C-contiguous, of any dtype without references.
-        padding: the token behind the last piece of a row; a value of the dtype.
+        padding: the token after the last piece of a row; a value of the dtype.
         segment_ids: int32 (rows, capacity), C-contiguous: filled with the number of each token's piece in its row, from
             1, and 0 for padding. Empty pieces count.
         positions: int32 (rows, capacity), C-contiguous: filled with each token's place in its piece, from 0, and 0 for
             padding.
 
     Raises:
-        UsageError: an argument isn't as described, a piece lies outside its document, or a row's pieces are longer than
-            the row. Nothing was written then.
+        UsageError: an argument is invalid, a piece is not inside its document, or a row's pieces are longer than the
+            row. Then nothing was written.
 
     Example:
         >>> plan = plan_packing([2, 3, 1], 4)
@@ -317,7 +319,7 @@ def fill_rows(
     except UsageError:
         raise
     except (IndexError, ValueError) as error:
-        raise UsageError(f"{error}. Pass the documents that the plan was made of, and rows of its capacity.") from None
+        raise UsageError(f"{error}. Pass the documents of the plan, and rows of its capacity.") from None
 
 
 _Arrays: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -336,7 +338,7 @@ def _fill_joined(documents: JoinedDocuments, pieces: _Arrays, targets: _Targets)
     if tokens.dtype != targets[0].dtype or tokens.ndim != 1 or not tokens.flags.c_contiguous:
         raise UsageError(
             f"tokens must be a C-contiguous array of one axis and dtype {targets[0].dtype}, as out; got dtype "
-            f"{tokens.dtype} and shape {tokens.shape}. Convert them, or make out of their dtype."
+            f"{tokens.dtype} and shape {tokens.shape}. Convert them, or create out with their dtype."
         )
     _native.fill_rows_from(tokens, as_int64("starts", documents.starts), *pieces, *targets)
 
@@ -346,8 +348,8 @@ def _contiguous(document: NDArray[Any], number: int, dtype: np.dtype[Any]) -> ND
     if array.dtype != dtype or array.ndim != 1 or isinstance(document, np.ma.MaskedArray):
         raise UsageError(
             f"a document must be an array of one axis and dtype {dtype}, as out; document {number} is "
-            f"{type(document).__qualname__} of dtype {array.dtype} and shape {array.shape}. Convert it, or make out of "
-            "its dtype."
+            f"{type(document).__qualname__} of dtype {array.dtype} and shape {array.shape}. Convert it, or create out "
+            "with its dtype."
         )
     return np.ascontiguousarray(array)
 
@@ -356,7 +358,9 @@ def _check_outputs(
     plan: PackingPlan, out: NDArray[Any], segment_ids: NDArray[np.int32] | None, positions: NDArray[np.int32] | None
 ) -> None:
     if plan.length.ndim != 1:
-        raise UsageError("rows are filled with one feature of a plan; got one of several. Pass plan.feature(number).")
+        raise UsageError(
+            "rows are filled with one feature of a plan; got a plan with several. Pass plan.feature(number)."
+        )
     if out.dtype.hasobject or out.ndim != 2 or len(out) != len(plan):
         raise UsageError(
             f"out must be of a dtype without references, with a row for each of the {len(plan)} sequences; got dtype "
@@ -374,7 +378,7 @@ def _check_outputs(
 
 
 def padding_token(padding: float, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the padding as an array of one token; only a float may be rounded to it.
+    """Return the padding as an array of one token; only floats may be rounded.
 
     Raises:
         UsageError: it is no value of the dtype.

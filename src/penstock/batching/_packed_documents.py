@@ -1,4 +1,4 @@
-"""Sequences that were planned from the lengths of all documents: each can be made on its own."""
+"""Packed sequences, planned from the lengths of all documents; each can be computed alone."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock.batching._documents import filled, form_of, lengths_of, most_rows, row_blocks, rows_of
+from penstock.batching._documents import filled, form_of, lengths_of, max_rows, row_blocks, rows_of
 from penstock.batching._packing import Packing
 from penstock.batching._pieces import PackingPlan
 from penstock.errors import GraphError
@@ -22,9 +22,9 @@ class PackedDocuments:
     """The grouping of a planned packing.
 
     Attributes:
-        plan: of which documents each sequence is made; a document's number is its position.
-        packing: what was told.
-        lengths: the planned lengths, int64 (documents,) or (documents, features); the plan follows from them.
+        plan: the documents of each sequence; a document's number is its position.
+        packing: the arguments of the packing.
+        lengths: the planned lengths, int64 (documents,) or (documents, features); they determine the plan.
     """
 
     plan: PackingPlan
@@ -35,7 +35,7 @@ class PackedDocuments:
         return len(self.plan)
 
     def members(self, groups: Integers, /) -> tuple[Integers, Integers]:
-        """Return how many documents each sequence has, and the positions of all of them."""
+        """Return the number of documents of each sequence, and the positions of all of them."""
         part = self.plan.take(groups)
         return np.diff(part.bounds), part.document
 
@@ -43,7 +43,7 @@ class PackedDocuments:
         """Return the sequences of these documents.
 
         Raises:
-            GraphError: a document can't be packed, or hasn't the length that was planned.
+            GraphError: a document can't be packed, or its length differs from the planned one.
         """
         if not len(groups):
             return []
@@ -53,20 +53,20 @@ class PackedDocuments:
         if not np.array_equal(found, planned):
             number = int((found != planned).reshape(len(found), -1).any(axis=1).argmax())
             raise GraphError(
-                "documents must have the lengths that pack() was told; the one at position "
-                f"{plan.document[number]} has {found[number].tolist()}, planned were {planned[number].tolist()}. Give "
-                "the lengths of the dataset as it is before pack(), in its order."
+                "documents must have the lengths that pack() was given; the one at position "
+                f"{plan.document[number]} has {found[number].tolist()}, the plan {planned[number].tolist()}. Pass the "
+                "lengths of the dataset before pack(), in its order."
             )
         bounds = plan.bounds.tolist()
         made: list[Any] = []
-        rows = most_rows(self.packing, form)
+        rows = max_rows(self.packing, form)
         for first, stop in row_blocks(len(groups), rows, rows):
             documents = elements[bounds[first] : bounds[stop]]
             made += rows_of(filled(self.packing, form, plan.span(first, stop), documents))
         return made
 
     def fingerprint(self) -> str:
-        """Return what tells this packing from others."""
+        """Return a text that identifies this packing."""
         digest = hashlib.blake2b(digest_size=16)
         for array in (self.plan.document, self.plan.offset, self.plan.length, self.plan.bounds):
             digest.update(np.ascontiguousarray(array).data)

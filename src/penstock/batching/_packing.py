@@ -1,4 +1,4 @@
-"""How documents are packed into sequences of a fixed length: the description, without the doing."""
+"""The description of a packing of documents into sequences of a fixed length."""
 
 from typing import Literal, TypeAlias
 
@@ -10,15 +10,15 @@ Long: TypeAlias = Literal["split", "drop"]
 
 @frozen
 class Packing:
-    """What a `pack` step was told.
+    """The arguments of a `pack` step.
 
     Attributes:
-        features: the name of each packed leaf and how many of its values a sequence holds. A single empty name stands
-            for documents of one length: bare arrays, or dicts all of whose leaves, but those of `meta`, are packed.
-        how: "best_fit" puts whole documents where they fit best, "split" lays them end to end and cuts.
-        bins: how many sequences are open at once, for "best_fit".
-        fill: a feature's name and the value of its padding; an empty name stands for all others, whose default is 0.
-        meta: the leaves that are carried along, a list of the documents' values for each sequence.
+        features: the name of each packed leaf and the number of its values in a sequence. A single empty name is for
+            documents of one length: bare arrays, or dicts in which all leaves but those of `meta` are packed.
+        how: "best_fit" puts whole documents where they fit best, "split" concatenates and cuts them.
+        bins: the number of sequences that are open at once, for "best_fit".
+        fill: a feature's name and the value of its padding; an empty name is for all others, whose default is 0.
+        meta: the leaves that are kept unpacked, as a list of the documents' values for each sequence.
         long: whether documents longer than a sequence are split or dropped.
     """
 
@@ -31,12 +31,12 @@ class Packing:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all features have the same segments, so that one pair of segment ids and positions serves all."""
+        """Whether all features have the same segments, and so one pair of segment ids and positions."""
         return self.features[0][0] == ""
 
     @property
     def capacity(self) -> int | list[int]:
-        """How many tokens a sequence holds; of each feature, where they have lengths of their own."""
+        """The number of tokens in a sequence; a list for features with lengths of their own."""
         return self.features[0][1] if self.is_shared else [room for _, room in self.features]
 
     def padding(self, feature: str) -> float:

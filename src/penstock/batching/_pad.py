@@ -1,4 +1,4 @@
-"""Merging with padding: leaves with axes are made as long as the longest of the batch, or as long as told."""
+"""The merge with padding: leaves with axes are padded to the longest of the batch, or to a given length."""
 
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -15,7 +15,7 @@ from penstock.errors import UsageError
 
 @frozen
 class Pad:
-    """The merge that pads as `pad` does; what `.padded_batch(n)` uses.
+    """The merge that pads as `pad` does; that of `.padded_batch(n)`.
 
     Attributes:
         length: as in `pad`.
@@ -38,11 +38,9 @@ class Pad:
 
     def __post_init__(self) -> None:
         if self.length is not None and self.length < 0:
-            raise UsageError(
-                f"length must be at least 0; got length={self.length!r}. Leave it out for the longest row's."
-            )
+            raise UsageError(f"length must be at least 0; got length={self.length!r}. Omit it for the longest row's.")
         if self.mask is not None and not self.mask:
-            raise UsageError("mask must name the leaf to add; got mask=''. Give it a name, or leave it out.")
+            raise UsageError("mask must name the leaf to add; got mask=''. Pass a name, or omit it.")
 
     def __call__(self, elements: Sequence[Element], /) -> Batch:
         """Return `pad(elements, length=…, fill=…, mask=…)`."""
@@ -57,9 +55,9 @@ def pad(elements: Sequence[Element], *, length: int | None = None, fill: float =
 
     Args:
         elements: at least one, as in `stack`.
-        length: how long the first axis becomes; by default each leaf gets the length of its longest row.
-        fill: what is put behind the values; it must be a value of the dtype of each padded leaf, except that 0 stands
-            for any dtype's zero (False, the empty str, 1970).
+        length: the length of the first axis; by default each leaf gets the length of its longest row.
+        fill: the padding value; it must be a value of the dtype of each padded leaf, except that 0 means any dtype's
+            zero (False, the empty str, 1970).
         mask: the name of a leaf to add to the elements' dict: bool, of shape (rows, length), True where there are
             values. All padded leaves of a row must then have one length.
 
@@ -67,7 +65,7 @@ def pad(elements: Sequence[Element], *, length: int | None = None, fill: float =
         The batch. Its padded leaves are new arrays of shape (rows, length, *the other axes).
 
     Raises:
-        UsageError: as in `stack`; and if a row is longer than `length`, `fill` isn't a value of a dtype, or the mask
+        UsageError: as for `stack`; and if a row is longer than `length`, `fill` isn't a value of a dtype, or the mask
             can't be added.
 
     Example:
@@ -126,7 +124,7 @@ def _check_mask(structure: Structure, mask: str) -> None:
         raise UsageError(
             f"mask={mask!r} names a key to add, so the elements must be dicts; row 0 is "
             f"{'a leaf' if structure.container is None else f'a {structure.container.__qualname__}'}. "
-            "Return a dict from .map, or leave the mask out."
+            "Return a dict from .map, or omit the mask."
         )
     if mask in structure.keys:
         raise UsageError(f"mask must be a key that the elements don't have; got mask={mask!r}. Choose another name.")
@@ -138,14 +136,14 @@ def _check_lengths(paths: tuple[str, ...], kinds: list[LeafKind], row: int, rule
         if rule.length is not None and length > rule.length:
             raise UsageError(
                 f"no row may be longer than length={rule.length}; {subject(path)} of row {row} has {length}. "
-                "Raise length, or cut the row in .map."
+                "Raise length, or shorten the row in .map."
             )
     if rule.mask is None:
         return
     if not lengths:
         raise UsageError(
             f"mask={rule.mask!r} needs a padded leaf, an array with at least one axis; row {row} has none. "
-            "Return arrays from .map, or leave the mask out."
+            "Return arrays from .map, or omit the mask."
         )
     first_path, first_length = next(iter(lengths.items()))
     for path, length in lengths.items():
@@ -153,7 +151,7 @@ def _check_lengths(paths: tuple[str, ...], kinds: list[LeafKind], row: int, rule
             raise UsageError(
                 f"with mask={rule.mask!r} all padded leaves of a row must have one length; in row {row} "
                 f"{subject(first_path)} has {first_length} and {subject(path)} has {length}. "
-                f"Make them of one length in .map, leave the mask out, or {OWN_MERGE}."
+                f"Make them of one length in .map, omit the mask, or {OWN_MERGE}."
             )
 
 
@@ -174,7 +172,7 @@ def _mask(values: list[Any], length: int) -> NDArray[np.bool_]:
 
 
 def _fill_value(dtype: np.dtype[Any], fill: float, path: str) -> NDArray[Any]:
-    """Return `fill` as a value of this dtype; a float may be rounded to it, nothing else may change.
+    """Return `fill` as a value of this dtype; only floats may be rounded.
 
     Raises:
         UsageError: there is no such value.

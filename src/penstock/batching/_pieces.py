@@ -1,13 +1,13 @@
-"""Which tokens of which documents make up which sequence, as values.
+"""Packing plans: the tokens of documents that make up each sequence, as values.
 
-A *document* is an array of tokens with one axis. A *sequence* has room for `capacity` tokens and is made of *pieces*,
-end to end from its begin: each is some consecutive tokens of one document.
+A *document* is an array of tokens with one axis. A *sequence* has room for `capacity` tokens and consists of *pieces*,
+end to end from its start: each is some consecutive tokens of one document.
 
-    document 0  aaaaa     capacity 4, laid end to end      sequence 0  aaaa
+    document 0  aaaaa     capacity 4, concatenated         sequence 0  aaaa
     document 1  bb        and cut:                         sequence 1  abbc
     document 2  c                                          pieces      (0, 0, 4), (0, 4, 1), (1, 0, 2), (2, 0, 1)
 
-Everything here is a function of lengths; no token is looked at.
+All functions here depend only on lengths, not on tokens.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class Pieces(NamedTuple):
 
     Attributes:
         document: int64 (pieces,), the document's number.
-        offset: int64 (pieces,), of its first token in the document.
+        offset: int64 (pieces,), that of its first token in the document.
         length: int64 (pieces,), in tokens.
     """
 
@@ -39,14 +39,14 @@ class Pieces(NamedTuple):
 
 
 class PlacedPieces(NamedTuple):
-    """Pieces and the sequences they are in, all int64 (pieces,).
+    """Pieces and their sequences, all int64 (pieces,).
 
     Attributes:
         document: the document's number.
-        offset: of its first token in the document.
+        offset: that of its first token in the document.
         length: in tokens, at least 1.
         sequence: the sequence's number, never decreasing.
-        place: where in the sequence the piece begins.
+        place: the start of the piece in the sequence.
     """
 
     document: NDArray[np.int64]
@@ -58,19 +58,19 @@ class PlacedPieces(NamedTuple):
 
 @frozen
 class PackingPlan:
-    """What each of some sequences is made of: sequence i has the pieces bounds[i] to bounds[i + 1], end to end.
+    """The pieces of sequences: sequence i has the pieces bounds[i] to bounds[i + 1], end to end.
 
-    Two are equal if their arrays are. `len()` is the number of sequences. The arrays are copied unless they are
-    read-only, and cannot be written to.
+    Two are equal if their arrays are. `len()` is the number of sequences. The arrays are read-only; writable arguments
+    are copied.
 
     Attributes:
-        document: int64 (pieces,), which document a piece is of.
-        offset: int64 (pieces,), of the piece's first token in the document.
-        length: int64 (pieces,), in tokens; (pieces, features) where documents have several lengths.
+        document: int64 (pieces,), the document of a piece.
+        offset: int64 (pieces,), that of the piece's first token in the document.
+        length: int64 (pieces,), in tokens; (pieces, features) if documents have several lengths.
         bounds: int64 (sequences + 1,), from 0 to the number of pieces, never decreasing.
 
     Raises:
-        UsageError: the arrays are no integers, or their shapes don't fit together.
+        UsageError: the arrays have no integer dtype, or their shapes differ.
 
     Example:
         >>> plan = PackingPlan(np.array([0, 2, 1]), np.array([0, 0, 0]), np.array([3, 1, 4]), np.array([0, 2, 3]))
@@ -108,7 +108,7 @@ class PackingPlan:
         return len(self.bounds) - 1
 
     def take(self, sequences: Integers) -> "PackingPlan":
-        """Return the plan of some of the sequences, in the order given; documents keep their numbers.
+        """Return the plan of some of the sequences, in the given order; documents keep their numbers.
 
         Args:
             sequences: integers in [0, len(self)); repetitions are allowed.
@@ -132,7 +132,7 @@ class PackingPlan:
         return _plan(self.document[pieces], self.offset[pieces], self.length[pieces], bounds)
 
     def span(self, first: int, stop: int) -> "PackingPlan":
-        """Return the plan of the sequences [first, stop), in which each piece is of a document of its own, from 0.
+        """Return the plan of the sequences [first, stop), with a document of its own for each piece, numbered from 0.
 
         Example:
             >>> plan = PackingPlan(np.array([7, 5, 7]), np.array([0, 0, 2]), np.array([2, 1, 1]), np.array([0, 1, 3]))
@@ -145,7 +145,7 @@ class PackingPlan:
         return _plan(np.arange(len(offset)), offset, length, bounds - bounds[0])
 
     def renumbered(self) -> tuple[NDArray[np.int64], "PackingPlan"]:
-        """Return the documents that have pieces, ascending, and the plan in which they are numbered from 0.
+        """Return the documents with pieces, ascending, and the plan that numbers them from 0.
 
         Example:
             >>> plan = PackingPlan(np.array([7, 5, 7]), np.array([0, 0, 2]), np.array([2, 1, 1]), np.array([0, 3]))
@@ -157,13 +157,13 @@ class PackingPlan:
         return documents, _plan(numbers.reshape(-1).astype(np.int64), self.offset, self.length, self.bounds)
 
     def feature(self, number: int) -> "PackingPlan":
-        """Return the plan of one of several lengths; its pieces are numbered as in the others', empty ones too.
+        """Return the plan of one of several lengths, with the same pieces as for the others, also empty ones.
 
         Raises:
             UsageError: documents have one length.
         """
         if self.length.ndim != 2:
-            raise UsageError("a feature can be taken where documents have several lengths. Use the plan itself.")
+            raise UsageError("a feature can be taken only if documents have several lengths. Use the plan itself.")
         return _plan(self.document, self.offset, np.ascontiguousarray(self.length[:, number]), self.bounds)
 
     def __eq__(self, other: object) -> bool:
@@ -178,7 +178,7 @@ class PackingPlan:
         return int.from_bytes(digest.digest(), "little")
 
     def __reduce__(self) -> tuple[type[Self], tuple[NDArray[np.int64], ...]]:
-        # By way of the constructor, since a pickled array comes back writable.
+        # Through the constructor, since an unpickled array is writable.
         return type(self), self._arrays()
 
     def _arrays(self) -> tuple[NDArray[np.int64], ...]:
@@ -186,18 +186,18 @@ class PackingPlan:
 
 
 def split_documents(lengths: Integers, capacity: int, *, long: Long = "split") -> Pieces:
-    """Return the pieces, none longer than `capacity`, that documents are packed as, in the documents' order.
+    """Return the pieces of documents, none longer than `capacity`, in the documents' order.
 
     A document of at most `capacity` tokens is one piece. Empty documents have none.
 
     Args:
-        lengths: of the documents, in tokens, none negative.
-        capacity: of a sequence, in tokens, at least 1.
-        long: what becomes of documents over `capacity`: "split" cuts them every `capacity` tokens, "drop" leaves them
+        lengths: the lengths of the documents, in tokens, none negative.
+        capacity: the capacity of a sequence, in tokens, at least 1.
+        long: the handling of documents over `capacity`: "split" cuts them every `capacity` tokens, "drop" leaves them
             out.
 
     Raises:
-        UsageError: an argument isn't as described.
+        UsageError: an argument is invalid.
 
     Example:
         >>> [array.tolist() for array in split_documents([3, 0, 10], 4)]
@@ -216,17 +216,17 @@ def split_documents(lengths: Integers, capacity: int, *, long: Long = "split") -
 
 
 def concat_then_split(lengths: Integers, capacity: int, *, room: int | None = None) -> PlacedPieces:
-    """Return the pieces of documents that are laid end to end and cut every `capacity` tokens.
+    """Return the pieces of documents that are concatenated and cut every `capacity` tokens.
 
-    Sequences are numbered from 0, the first of which may have been begun. Every sequence but the last is full.
+    Sequences are numbered from 0; the first may already have tokens. Every sequence but the last is full.
 
     Args:
-        lengths: of the documents, in tokens, none negative. Empty documents have no piece.
-        capacity: of a sequence, in tokens, at least 1.
-        room: tokens that sequence 0 has room for, from 1 to `capacity`. Default: `capacity`.
+        lengths: the lengths of the documents, in tokens, none negative. Empty documents have no piece.
+        capacity: the capacity of a sequence, in tokens, at least 1.
+        room: the free tokens of sequence 0, from 1 to `capacity`. Default: `capacity`.
 
     Raises:
-        UsageError: an argument isn't as described.
+        UsageError: an argument is invalid.
 
     Example:
         >>> pieces = concat_then_split([5, 2], 4, room=3)
@@ -249,7 +249,7 @@ def concat_then_split(lengths: Integers, capacity: int, *, room: int | None = No
 
 
 def plan_of_sequences(pieces: Pieces, sequence: NDArray[np.int64], count: int) -> PackingPlan:
-    """Return the plan in which each piece is in the sequence given; within a sequence the order of pieces stays.
+    """Return the plan with each piece in its given sequence; within a sequence the pieces keep their order.
 
     Args:
         pieces: in any order.
@@ -257,7 +257,7 @@ def plan_of_sequences(pieces: Pieces, sequence: NDArray[np.int64], count: int) -
         count: the number of sequences.
 
     Returns:
-        The plan; the documents' lengths are those of the pieces.
+        The plan; its lengths are those of the pieces.
 
     Example:
         >>> plan_of_sequences(Pieces(*np.array([[0, 1], [0, 0], [3, 4]])), np.array([1, 0]), 2).document.tolist()
@@ -272,7 +272,7 @@ def plan_of_sequences(pieces: Pieces, sequence: NDArray[np.int64], count: int) -
 
 
 def as_int64(name: str, values: Integers) -> NDArray[np.int64]:
-    """Return `values` as a C-contiguous int64 array; the same one if it is that already.
+    """Return `values` as a C-contiguous int64 array; the same array if it is one already.
 
     Raises:
         UsageError: they are not integers.
@@ -293,32 +293,34 @@ def checked_lengths(lengths: Integers) -> NDArray[np.int64]:
     """
     sizes = as_int64("lengths", lengths)
     if sizes.ndim != 1:
-        raise UsageError(f"lengths must have one axis here; got shape {sizes.shape}. Give one length per document.")
+        raise UsageError(f"lengths must have one axis here; got shape {sizes.shape}. Pass one length per document.")
     if sizes.size and sizes.min() < 0:
         raise UsageError(
-            f"lengths must not be negative; got {sizes.min()} for document {sizes.argmin()}. Give the tokens it has."
+            f"lengths must not be negative; got {sizes.min()} for document {sizes.argmin()}. Pass its number of tokens."
         )
     return sizes
 
 
 def check_capacity(capacity: int) -> None:
-    """Return if a sequence can have this capacity.
+    """Check the capacity of a sequence.
 
     Raises:
         UsageError: it isn't at least 1.
     """
     if capacity < 1:
-        raise UsageError(f"capacity must be at least 1; got capacity={capacity!r}. Pass the tokens of a sequence.")
+        raise UsageError(
+            f"capacity must be at least 1; got capacity={capacity!r}. Pass the number of tokens of a sequence."
+        )
 
 
 def read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the array, which cannot be written to from now on."""
+    """Return the array, which this makes read-only."""
     array.flags.writeable = False
     return array
 
 
 def _plan(*arrays: NDArray[np.int64]) -> PackingPlan:
-    """Return the plan of arrays that are nobody else's and are right, which spares it the copies and the checks."""
+    """Return the plan of new, valid arrays, without copies and checks."""
     plan = object.__new__(PackingPlan)
     for name, array in zip(("document", "offset", "length", "bounds"), arrays, strict=True):
         object.__setattr__(plan, name, read_only(array))
@@ -326,6 +328,6 @@ def _plan(*arrays: NDArray[np.int64]) -> PackingPlan:
 
 
 def _repeat(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (index, ordinal): each index of `counts` as often as its count, and how many there were of it before."""
+    """Return (index, ordinal): each index of `counts` as often as its count, and the number of times before."""
     index = np.repeat(np.arange(len(counts)), counts)
     return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)

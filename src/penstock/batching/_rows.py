@@ -1,7 +1,7 @@
-"""A batch is counted and taken apart by its rows.
+"""The rows of a batch: their number, and their elements.
 
-A batch that `stack` made has arrays with a row axis, and lists where elements had a str or bytes. A list whose first
-item is a str or bytes is such a column; any other list is a container.
+A batch of `stack` has arrays with a row axis, and lists for str or bytes leaves. A list whose first item is a str or
+bytes is such a column; any other list is a container.
 """
 
 from typing import cast
@@ -15,7 +15,7 @@ def row_count(batch: Batch) -> int:
     """Return the number of rows: the length of the first axis of every array, and of every list of str or bytes.
 
     Raises:
-        UsageError: two leaves disagree, a leaf has no rows, or there is no leaf to tell.
+        UsageError: two leaves have different numbers of rows, a leaf has no rows, or there is no leaf.
 
     Example:
         >>> import numpy as np
@@ -32,23 +32,25 @@ def row_count(batch: Batch) -> int:
             first_path, first_count = path, count
         if count != first_count:
             raise UsageError(
-                f"all leaves of a batch must have as many rows; {subject(first_path)} has {first_count} and "
+                f"all leaves of a batch must have one number of rows; {subject(first_path)} has {first_count} and "
                 f"{subject(path)} has {count}. Return leaves of one length from .map."
             )
     if first_count < 0:
-        raise UsageError("a batch must have an array, or a list of str or bytes, to tell its rows; got none of them.")
+        raise UsageError(
+            "a batch must have an array, or a list of str or bytes, which determine its rows; got none of them."
+        )
     return first_count
 
 
 def split_rows(batch: Batch) -> list[Element]:
     """Return the element of each row.
 
-    An array of an element is a view of the batch's, so writing to one writes to the other. Where the batch's has no
-    axis but the rows', the element gets a NumPy scalar, such as an int64 where Python's ints were stacked, in
-    the machine's byte order. A str or bytes comes from its list; None stays None.
+    An array of an element is a view of the batch's array, so a write to one changes the other. If the batch's array has
+    only the row axis, the element gets a NumPy scalar, such as an int64 for a stacked Python int, in the machine's byte
+    order. A str or bytes is an item of its list; None stays None.
 
     Raises:
-        UsageError: as in `row_count`.
+        UsageError: as for `row_count`.
 
     Example:
         >>> import numpy as np

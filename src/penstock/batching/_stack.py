@@ -1,7 +1,7 @@
-"""The native writer: items that are exactly what a column holds are copied in one call.
+"""The wrapper of the native writer, which copies items of exactly a column's type in one call.
 
-`write_run` never converts. It stops at the first item that it doesn't know to be right, which may still be right in a
-way that needs a closer look (an array whose memory isn't in order, a scalar among arrays): that look is the caller's.
+`write_run` never converts. It stops at the first other item. That item may still be valid (an array that isn't
+C-contiguous, a scalar among arrays); the caller handles it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ _SCALARS: Final[dict[type, tuple[np.dtype[Any], Callable[[Sequence[object], int,
     bool: (np.dtype(np.bool_), _native.write_booleans),
 }
 
-_PADDED_FLOATS: Final = "gG"  # longdouble: a scalar's unused bytes are copied only with its array
+_PADDED_FLOATS: Final = "gG"  # longdouble: only an array copies the unused bytes of an item
 
 
 def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: int, *, num_threads: int = 1) -> int:
-    """Write items from `begin` on, as long as they are exactly what the column holds; item i goes to row `start + i`.
+    """Write items from `begin` on, while they have exactly the column's type; item i is written to row `start + i`.
 
     Args:
-        items: a list or a tuple; it must stay as it is during the call.
+        items: a list or a tuple; it must not change during the call.
         begin: the first item to write; less than `len(items)`.
         column: a C-contiguous, writable array with a row for each item.
         start: the row of item 0.
-        num_threads: how many threads may share a copy of many megabytes.
+        num_threads: the largest number of threads for a copy of many megabytes.
 
     Returns:
         The index of the first item that was not written, or `len(items)`.
@@ -55,15 +55,15 @@ def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[li
 
 
 def split_sequences(elements: Sequence[object], kind: type, width: int) -> list[list[object]] | None:
-    """Return the values, a list for each place; None if an element isn't exactly of this type and length."""
+    """Return the values, a list for each place; None if an element doesn't have exactly this type and length."""
     return _native.split_sequences(elements, kind, width)
 
 
 def _write_numpy_scalars(items: Sequence[object], begin: int, column: NDArray[Any], start: int) -> int:
-    """Write NumPy scalars at once where one type means one dtype: not for strings, times or structures.
+    """Write NumPy scalars in one call if their type determines the dtype: not strings, times or structures.
 
     Returns:
-        As `write_run`.
+        As for `write_run`.
     """
     dtype = column.dtype
     plain = column.ndim == 1 and dtype.kind in "biufc" and dtype.isnative and dtype.char not in _PADDED_FLOATS

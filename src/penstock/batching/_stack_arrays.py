@@ -1,4 +1,4 @@
-"""Arrays of one dtype and shape become one array, written straight into given memory, by one thread or several."""
+"""Stacking of arrays of one dtype and shape directly into given memory, by one thread or several."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,20 +15,20 @@ from penstock.errors import UsageError
 def stack_arrays(
     arrays: Sequence[NDArray[Any]] | NDArray[Any], *, out: NDArray[Any] | None = None, num_threads: int = 1
 ) -> NDArray[Any]:
-    """Return the arrays as the rows of one array: what `np.stack(arrays)` holds, but nothing is ever promoted.
+    """Return the arrays as the rows of one array, as `np.stack(arrays)` does, but without promotion of dtypes.
 
-    The arrays are copied without the GIL. Memory that was written before takes a copy about twice as fast as new
-    memory, so give `out` where it can be used again, such as an array over a slot.
+    The arrays are copied without the GIL. A copy into memory that was written before is about twice as fast as one into
+    new memory, so pass `out` if it can be used again, such as an array over a slot.
 
     Args:
-        arrays: at least one, all of one dtype and shape; or an array, whose rows are taken. What exports an array by
-            `__array__` or `__dlpack__` counts as that array. Those whose memory isn't C-contiguous are copied by
-            NumPy, one after another.
-        out: where they are written: C-contiguous, writable, of shape (rows, *the arrays' shape) and of their dtype,
-            byte order included. An array may be its own row of `out` already, and may overlap nothing else of it. A
+        arrays: at least one, all of one dtype and shape; or an array, whose rows are taken. An object with
+            `__array__` or `__dlpack__` counts as its array. NumPy copies arrays that aren't C-contiguous, one after
+            another.
+        out: the array for the result: C-contiguous, writable, of shape (rows, *the arrays' shape) and of their dtype
+            with its byte order. An array may be its own row of `out` already, and must not overlap `out` otherwise. A
             new array by default.
-        num_threads: how many threads may share the copy, the caller's among them. The others are started for the call
-            and end with it; each gets 4 MB or more, so a smaller copy has fewer.
+        num_threads: the largest number of threads, the caller's included. The others are started for the call and end
+            with it; each copies 4 MB or more, so a smaller copy has fewer.
 
     Returns:
         `out`, or a new C-contiguous array, in the byte order of the arrays. Bytes of a structure that belong to no
@@ -36,7 +36,7 @@ def stack_arrays(
 
     Raises:
         UsageError: there is no array, an array differs from row 0 in dtype or shape or holds Python objects, `out`
-            doesn't fit, or `num_threads` isn't positive. Some rows of `out` may have been written then.
+            has another shape or dtype, or `num_threads` isn't positive. Then some rows of `out` may have been written.
 
     Example:
         >>> slot = np.zeros((2, 3), np.int64)
@@ -49,7 +49,7 @@ def stack_arrays(
     check_num_threads(num_threads)
     items: list[object] = list(arrays)
     if not items:
-        raise UsageError("stack_arrays needs at least one array, to tell the dtype and shape; got none. Give the rows.")
+        raise UsageError("stack_arrays needs at least one array, for the dtype and shape; got none. Pass the rows.")
     spec = _spec_of(items[0], 0)
     shape = (len(items), *spec.shape)
     target = new_array(shape, spec.dtype) if out is None else check_out(out, shape, spec.dtype)
@@ -63,32 +63,32 @@ def stack_arrays(
 
 
 def check_num_threads(num_threads: int) -> None:
-    """Raise unless there is a thread to do the work.
+    """Check the number of threads.
 
     Raises:
         UsageError: it is less than 1.
     """
     if num_threads < 1:
         raise UsageError(
-            f"num_threads must be at least 1, the caller's; got num_threads={num_threads!r}. Leave it out for 1."
+            f"num_threads must be at least 1, the caller's; got num_threads={num_threads!r}. Omit it for 1."
         )
 
 
 def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `out` as a plain array if it is one to write results of this shape and dtype into.
+    """Return `out` as a plain array, if a result of this shape and dtype can be written into it.
 
     Raises:
-        UsageError: it isn't.
+        UsageError: it can't.
     """
     if not _is_array(out):
-        raise UsageError(f"out must be a NumPy array; got a {type(out).__qualname__}. Give an array over its memory.")
+        raise UsageError(f"out must be a NumPy array; got a {type(out).__qualname__}. Pass an array over its memory.")
     if out.shape != shape or out.dtype != dtype:
         raise UsageError(
             f"out must be {dtype} of shape {shape}, as the result is; got {out.dtype} of shape {out.shape}. "
-            "Give the part of it with as many rows, or leave it out."
+            "Pass the part of it with as many rows, or omit it."
         )
     if not out.flags.c_contiguous or not out.flags.writeable:
-        fault = "one whose memory isn't in order" if out.flags.writeable else "a read-only one"
+        fault = "one that isn't C-contiguous" if out.flags.writeable else "a read-only one"
         raise UsageError(
             f"out must be a C-contiguous, writable array; got {fault}. Make it with np.empty(shape, dtype)."
         )
@@ -100,7 +100,7 @@ def _is_array(given: object) -> bool:
 
 
 def _spec_of(item: object, row: int) -> LeafSpec:
-    """Return what a row is.
+    """Return the dtype and shape of a row.
 
     Raises:
         UsageError: it is no array, or holds Python objects.
@@ -112,12 +112,12 @@ def _spec_of(item: object, row: int) -> LeafSpec:
             f"every row must be an array without Python objects; row {row} is {error}. Make it an array of numbers."
         ) from None
     if not isinstance(kind, LeafSpec):
-        raise UsageError(f"every row must be an array; row {row} is {describe_kind(kind)}. Give its np.asarray(…).")
+        raise UsageError(f"every row must be an array; row {row} is {describe_kind(kind)}. Pass its np.asarray(…).")
     return kind
 
 
 def _write_array(item: object, row: int, spec: LeafSpec, target: NDArray[Any]) -> None:
-    """Write a row that the native writer doesn't take: it is no plain array, or its memory isn't in order.
+    """Write a row that the native writer doesn't accept: it is no plain array, or isn't C-contiguous.
 
     Raises:
         UsageError: it differs from row 0, or overlaps the result.
@@ -131,7 +131,7 @@ def _write_array(item: object, row: int, spec: LeafSpec, target: NDArray[Any]) -
     value = as_value(item)
     if np.may_share_memory(value, target):
         raise UsageError(
-            f"no array may overlap out, but for being its own row; row {row} does. Give a copy of it, or another out."
+            f"no array may overlap out, except as its own row; row {row} does. Pass a copy of it, or another out."
         )
     if has_padding(spec.dtype):
         target[row : row + 1].view(np.uint8)[...] = 0

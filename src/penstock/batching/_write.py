@@ -1,8 +1,8 @@
-"""Rows are written straight into their places, a block of elements at a time.
+"""The writer of rows, a block of elements at a time, directly into the columns of a batch.
 
 `write_rows` accepts exactly the elements that `stack` would put into columns of this layout, and writes the same bytes.
-Where one does not fit it raises `LayoutMismatchError`, and the caller merges the batch by `stack`, which finds the same
-fault or none: an element may still differ in the order of its keys, which are row 0's.
+For any other element it raises `LayoutMismatchError`, and the caller merges the batch by `stack`, which raises the
+error, or none: an element with its keys in another order is valid, but doesn't fit the layout.
 
 Any number of threads may write disjoint rows of the same columns. A large copy releases the GIL.
 """
@@ -26,7 +26,7 @@ class LayoutMismatchError(Exception):
     """An element doesn't fit the layout.
 
     Attributes:
-        row: its index among the given elements, the lowest of those that don't fit.
+        row: the lowest index of an element that doesn't fit.
     """
 
     def __init__(self, row: int) -> None:
@@ -38,9 +38,9 @@ def write_rows(layout: Layout, elements: Sequence[Element], columns: Sequence[Co
     """Write elements into rows [start, start + len(elements)) of the columns.
 
     Args:
-        layout: what the columns were made by.
+        layout: the layout of the columns.
         elements: one for each row.
-        columns: as `Layout.columns` made them.
+        columns: those of `Layout.columns`.
         start: the row of the first element.
 
     Raises:
@@ -63,7 +63,7 @@ def write_rows(layout: Layout, elements: Sequence[Element], columns: Sequence[Co
 
 
 class RowStacker:
-    """Stacks batch after batch as `stack` does, and remembers the layout, which rarely changes, from one to the next.
+    """Stacks batches as `stack` does, and keeps the layout for the next one, since it rarely changes.
 
     Example:
         >>> stacker = RowStacker()
@@ -77,14 +77,14 @@ class RowStacker:
         self._layout: Layout | None = None
 
     def __call__(self, elements: Sequence[Element]) -> Batch:
-        """Return what `stack` returns, or raise what it raises; only faster."""
+        """Return the result of `stack`, or raise its error, but faster."""
         layout = self._layout
         if layout is not None and elements:
             columns = layout.columns(len(elements))
             try:
                 write_rows(layout, elements, columns, 0)
             except LayoutMismatchError:
-                pass  # a layout that holds for these elements is looked for below
+                pass  # the code below computes the layout of these elements
             else:
                 return layout.batch(columns)
         batch = fast_stack(elements)
@@ -93,10 +93,10 @@ class RowStacker:
 
 
 def fast_stack(elements: Sequence[Element]) -> Batch:
-    """Return what `stack` returns, or raise what it raises; only faster.
+    """Return the result of `stack`, or raise its error, but faster.
 
     Raises:
-        UsageError: as `stack` does.
+        UsageError: as for `stack`.
 
     Example:
         >>> fast_stack([{"label": 3}, {"label": 5}])
@@ -134,7 +134,7 @@ def _write_row(layout: Layout, element: Element, columns: Sequence[Column], row:
 
 
 def _split(structure: Structure, elements: Sequence[Element], items: list[Sequence[Any]]) -> bool:
-    """Return whether all elements are plainly of this structure, and append the items of each leaf if so."""
+    """Return whether all elements have exactly this structure, and append the items of each leaf if so."""
     container = structure.container
     if container is None:
         items.append(elements)

@@ -1,4 +1,4 @@
-"""Orders of a dataset, as pure functions: (epoch, position) of a dataset to (epoch, key) of the one it is made from."""
+"""Orders of a dataset, as pure functions from its (epoch, position) to (epoch, key) of its parent."""
 
 from penstock.sampling._balance import Balance, balanced_length
 from penstock.sampling._bits import Bits

@@ -1,6 +1,6 @@
-"""What a sampler may be made of and asked for, and how the errors say it.
+"""Checks of the arguments of samplers, with their errors.
 
-What it is made of is checked once and raises `UsageError`; a position outside it raises `IndexError`, as in any
+An invalid argument of a constructor raises `UsageError`; a position out of range raises `IndexError`, as in any
 sequence.
 """
 
@@ -30,8 +30,8 @@ def checked_integer(name: str, value: int, allowed: range, rule: str) -> int:
 
     Args:
         name: the argument's name.
-        value: what was given; anything that Python takes for an index, but for a bool.
-        allowed: the values that may be.
+        value: the argument; any object that Python accepts as an index, except a bool.
+        allowed: the valid values.
         rule: `allowed` in words, then a full stop and the remedy.
 
     Raises:
@@ -51,7 +51,7 @@ def checked_integer(name: str, value: int, allowed: range, rule: str) -> int:
 
 
 def int64_block(name: str, values: ArrayLike) -> NDArray[np.int64]:
-    """Return `values` as an int64 array of one axis, contiguous; the same one if it is that already.
+    """Return `values` as an int64 array of one axis, contiguous; the same array if it is one already.
 
     Raises:
         UsageError: if they are not integers, or have not one axis.
@@ -85,7 +85,7 @@ def check_positions(positions: NDArray[np.int64], length: int) -> None:
     Raises:
         IndexError: if one is not; it names the first.
     """
-    # Without its sign a negative number is larger than any length, so that one comparison does for both ends.
+    # As unsigned numbers, negative ones are larger than any length, so one comparison checks both bounds.
     if positions.size and int(positions.view(np.uint64).max()) >= length:
         outside = (positions < 0) | (positions >= length)
         check_position(int(positions[outside.argmax()]), length)

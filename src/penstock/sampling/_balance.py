@@ -1,4 +1,4 @@
-"""Balancing: each class comes equally often, in every short stretch, and goes through its own members in passes."""
+"""Balancing: in every short range each class occurs equally often, and repeats its own elements in passes."""
 
 from functools import cached_property
 from typing import Final, NamedTuple, Self, TypeAlias
@@ -15,7 +15,7 @@ from penstock.sampling._permutation import Permutation
 
 Labels: TypeAlias = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.str_]
 
-# Up to so many classes a period's order is a sort of hashes, for many periods at once; beyond, a permutation each.
+# Up to this number of classes a period's order is a sort of hashes, for many periods at once; above, a permutation.
 _MAX_SORTED: Final = 64
 
 
@@ -32,28 +32,28 @@ class _Classes(NamedTuple):
 class Balance:
     """As many elements of each class: (e, p) to (e, key), where with C classes p // C counts the elements of each.
 
-    The positions are divided into periods of C. Each period holds every class once, in an order of its own; so the
-    shares are exact after every period and nearly so anywhere else. Each class goes through its own elements pass after
-    pass, every pass in another order: until all of a class were there, none comes a second time. Small classes so have
-    many passes while large ones have one, or, if `length` is small, a part of one. `balanced_length` is the length that
-    has one whole pass of the largest class.
+    The positions are divided into periods of C. Each period has every class once, in an order of its own; so the shares
+    are exact after every period, and nearly exact elsewhere. Each class repeats its own elements in passes, every pass
+    in another order: no element occurs twice before all of its class have occurred. So small classes have many passes
+    while large ones have one, or, if `length` is small, a part of one. `balanced_length` returns the length with one
+    whole pass of the largest class.
 
-    How: let k = p // C be the period. Up to 64 classes, its order is that of the hashes derive(derive(seed, "order"),
-    e, k, i) of the classes i, numbered by their sorted labels; beyond, Permutation(C, derive(derive(seed, "order"), e,
-    k)). Of a class with n elements the one that comes is Permutation(n, derive(derive(seed, "members", label), e,
+    The algorithm: let k = p // C be the period. Up to 64 classes, its order is that of the hashes derive(derive(seed,
+    "order"), e, k, i) of the classes i, numbered by their sorted labels; above, Permutation(C, derive(derive(seed,
+    "order"), e, k)). The element of a class with n elements is Permutation(n, derive(derive(seed, "members", label), e,
     k // n)) at k % n: it doesn't depend on other classes.
 
-    Two are equal if their labels, lengths and seeds are. The repr holds a digest of the labels. Beside them it takes
-    eight bytes an element from the first use on, which a pickle leaves out.
+    Two are equal if their labels, lengths and seeds are. The repr has a digest of the labels. Besides the labels it
+    takes eight bytes an element from the first use on, which a pickle leaves out.
 
     Attributes:
         labels: integers, bools or strings of shape (n,), n over 0: the class of each of the parent's elements. They are
-            copied, integers and bools to int64, and the copy cannot be written to.
-        length: how many positions an epoch has, from 0 to 2**62.
+            copied, integers and bools to int64, and the copy is read-only.
+        length: the number of positions in an epoch, from 0 to 2**62.
         seed: from 0 to 2**64 - 1.
 
     Raises:
-        UsageError: if one of them is not so.
+        UsageError: if one of them is invalid.
 
     Example:
         >>> labels = np.array(["cat", "cat", "dog", "cat", "cat"])
@@ -105,7 +105,7 @@ class Balance:
         return epochs, members[starts[numbers] + rows]
 
     def _number(self, epoch: int, period: int, place: int) -> int:
-        """Return which class comes at one place of one period."""
+        """Return the class at one place of one period."""
         count = len(self._classes.counts)
         seed = derive(self.seed, "order")
         if count > _MAX_SORTED:
@@ -116,15 +116,15 @@ class Balance:
     def _numbers(
         self, epochs: NDArray[np.int64], periods: NDArray[np.int64], places: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return which class comes at each place of each period."""
+        """Return the class at each place of each period."""
         count = len(self._classes.counts)
         seed = derive(self.seed, "order")
         changes = np.flatnonzero((periods[1:] != periods[:-1]) | (epochs[1:] != epochs[:-1])) + 1
         firsts = np.concatenate(([0], changes))
         stops = np.concatenate((changes, [len(periods)]))
         if count <= _MAX_SORTED:
-            # A row for each period, a column for each class. The hashes of a row are all different, since the last part
-            # of a path is mapped one to one.
+            # A row for each period, a column for each class. The hashes of a row all differ, since `derive` is a
+            # bijection of the last part of a path.
             columns = (epochs[firsts, np.newaxis], periods[firsts, np.newaxis], np.arange(count)[np.newaxis])
             orders = derive_block(seed, *columns).argsort(axis=1)
             return orders[np.repeat(np.arange(len(firsts)), stops - firsts), places]
@@ -159,18 +159,18 @@ class Balance:
         return f"Balance(<{len(self.labels)} labels {self._digest}>, length={self.length}, seed={self.seed})"
 
     def __reduce__(self) -> tuple[type[Self], tuple[Labels, int, int]]:
-        # By way of the constructor, since a pickled array comes back writable.
+        # Through the constructor, since an unpickled array is writable.
         return type(self), (self.labels, self.length, self.seed)
 
 
 def balanced_length(labels: Labels) -> int:
-    """Return the length of an epoch in which every element of the largest class comes once: classes times its size.
+    """Return the length of an epoch with each element of the largest class once: the number of classes times its size.
 
     Args:
         labels: as in `Balance`.
 
     Raises:
-        UsageError: if they are not such labels.
+        UsageError: if the labels are invalid.
 
     Example:
         >>> balanced_length(np.array([0, 0, 0, 1]))
@@ -184,7 +184,7 @@ def _checked_labels(labels: Labels) -> NDArray[np.int64] | NDArray[np.str_]:
     """Return a copy of the labels: int64, or strings no wider than the longest, so that equal ones have one digest.
 
     Raises:
-        UsageError: if they are none of these, or there are none.
+        UsageError: if they have another type, or there are none.
     """
     given = np.asarray(labels)
     if given.ndim != 1 or not given.size or given.dtype.kind not in "biuU":
@@ -206,7 +206,7 @@ def _checked_labels(labels: Labels) -> NDArray[np.int64] | NDArray[np.str_]:
 def _groups(
     epochs: NDArray[np.int64], numbers: NDArray[np.int64], passes: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
-    """Return the rows that share epoch, class and pass, a list of rows for each such three."""
+    """Return the rows with the same epoch, class and pass, one array for each."""
     order = np.lexsort((passes, numbers, epochs))
     changed = np.zeros(len(order) - 1, np.bool_)
     for values in (epochs, numbers, passes):

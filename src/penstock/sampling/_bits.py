@@ -1,4 +1,4 @@
-"""A filter whose answers are known: the elements whose bit is set, kept in little more than a bit for each."""
+"""The elements whose bit is set, as after a filter with known results, in little more than a bit for each."""
 
 from functools import cached_property
 from typing import Final, Self
@@ -11,9 +11,9 @@ from penstock.errors import UsageError
 from penstock.sampling._arguments import check_position, check_positions, checked_length
 from penstock.sampling._digest import array_digest
 
-_WORD_BYTES: Final = 64  # 512 bits, which have one entry in the directory
+_WORD_BYTES: Final = 64  # 512 bits, with one entry in the directory
 _WORD_BITS: Final = _WORD_BYTES * 8
-_COUNTED_WORDS: Final = 1 << 11  # counted at a time, since it takes nine bytes for each eight bits: a megabyte
+_COUNTED_WORDS: Final = 1 << 11  # counted at a time; a count needs nine bytes for each eight bits: a megabyte
 _BITS_OF_BYTE: Final = np.array([value.bit_count() for value in range(256)], np.uint8)
 
 
@@ -21,20 +21,20 @@ _BITS_OF_BYTE: Final = np.array([value.bit_count() for value in range(256)], np.
 class Bits:
     """The elements whose bit is set, in their order: (e, p) to (e, position of set bit number p).
 
-    A directory holds how many bits are set before every 512th (a rank directory, after Jacobson, 1989), so a position
-    is found by a search there, and by unpacking the 512 bits it leads to. Nothing is ever unpacked as a whole: a
-    billion elements take 125 MB, and 16 MB for the directory, which a pickle leaves out.
+    A directory holds the number of set bits before every 512th (a rank directory, after Jacobson, 1989). A lookup
+    searches there, and unpacks 512 bits. The bits are never unpacked as a whole: a billion elements take 125 MB, and 16
+    MB for the directory, which a pickle leaves out.
 
-    Two are equal if their bits and lengths are. The repr holds a digest of the bits.
+    Two are equal if their bits and lengths are. The repr has a digest of the bits.
 
     Attributes:
-        packed: uint8 of shape (ceil(parent_length / 8),). Bit i % 8 of byte i // 8, the lowest being bit 0, tells
-            whether element i is taken, as `numpy.packbits(mask, bitorder="little")` and Arrow have it; the bits after
-            the last element are 0. It is copied, unless it cannot be written to, such as a file mapped for reading.
+        packed: uint8 of shape (ceil(parent_length / 8),). Bit i % 8 of byte i // 8, counted from the lowest, is set if
+            element i is taken, as in `numpy.packbits(mask, bitorder="little")` and Arrow; the bits after the last
+            element are 0. It is copied, unless it is read-only, such as a file mapped for reading.
         parent_length: from 0 to 2**62.
 
     Raises:
-        UsageError: if one of them is not so.
+        UsageError: if one of them is invalid.
 
     Example:
         >>> bits = Bits(np.array([0b00010010], np.uint8), parent_length=5)
@@ -52,7 +52,7 @@ class Bits:
 
     @classmethod
     def from_mask(cls, mask: ArrayLike) -> Self:
-        """Return what a mask takes.
+        """Return the elements of a mask.
 
         Args:
             mask: bools of shape (n,), one for each of the parent's n elements.
@@ -76,7 +76,7 @@ class Bits:
         return cls(packed, len(array))
 
     def __len__(self) -> int:
-        """Return the number of positions per epoch: how many bits are set."""
+        """Return the number of positions per epoch: that of the set bits."""
         return int(self._set_before[-1])
 
     def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
@@ -96,7 +96,7 @@ class Bits:
             return epochs, positions
         words_of_positions = self._set_before.searchsorted(positions, side="right") - 1
         words, numbers = np.unique(words_of_positions, return_inverse=True)
-        # Beyond the end the last byte comes again. Its bits come after all that are set, where no position leads.
+        # Beyond the end the last byte is repeated. Its bits are after all set ones, so no position refers to them.
         octets = self.packed.take(words[:, np.newaxis] * _WORD_BYTES + np.arange(_WORD_BYTES), mode="clip")
         places = np.flatnonzero(np.unpackbits(octets, bitorder="little"))
         starts = places.searchsorted(np.arange(len(words)) * _WORD_BITS)
@@ -105,7 +105,7 @@ class Bits:
 
     @cached_property
     def _set_before(self) -> NDArray[np.int64]:
-        """How many bits are set before each word of 512, and, last, in all."""
+        """The number of bits set before each word of 512, and, last, of all set bits."""
         count = -(-len(self.packed) // _WORD_BYTES)
         counts = np.zeros(count + 1, np.int64)
         for first in range(0, count, _COUNTED_WORDS):
@@ -130,7 +130,7 @@ class Bits:
         return f"Bits(<{len(self)} of {self.parent_length} set, {self._digest}>, parent_length={self.parent_length})"
 
     def __reduce__(self) -> tuple[type[Self], tuple[NDArray[np.uint8], int]]:
-        # By way of the constructor, since a pickled array comes back writable.
+        # Through the constructor, since an unpickled array is writable.
         return type(self), (self.packed, self.parent_length)
 
 
@@ -140,7 +140,7 @@ def _checked_bits(packed: NDArray[np.uint8], parent_length: int) -> NDArray[np.u
     if array.dtype != np.uint8 or array.shape != (size,):
         raise UsageError(
             f"packed must be a uint8 array of shape ({size},), eight elements a byte, for {parent_length} elements; "
-            f"got dtype {array.dtype} and shape {array.shape}. Bits.from_mask makes one of bools."
+            f"got dtype {array.dtype} and shape {array.shape}. Bits.from_mask converts bools."
         )
     if parent_length % 8 and array[-1] >> (parent_length % 8):
         raise UsageError(

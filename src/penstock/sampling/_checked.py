@@ -1,4 +1,4 @@
-"""A user's own sampler, held to the parent's range: a key outside it is an error that names the sampler."""
+"""The check of a user's own sampler: a key outside the parent's range raises an error that names the sampler."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,23 +6,23 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import checked_length
-from penstock.sampling._sampler import ScalarSampler, apply_block, check_sampler, checked_answer
+from penstock.sampling._sampler import ScalarSampler, apply_block, check_sampler, checked_result
 
 
 @frozen
 class CheckedSampler:
-    """The same order as `sampler`'s, whose answers are looked at: (e, p) to sampler(e, p).
+    """The order of `sampler`, with checked results: (e, p) to sampler(e, p).
 
-    Penstock's own samplers answer with keys in range. A user's may not, and a key that the parent doesn't have would be
-    read as something else, or fail far from its cause.
+    Penstock's own samplers return keys in range. A user's sampler may not, and a key that the parent doesn't have could
+    read another element, or fail far from its cause.
 
     Attributes:
-        sampler: any sampler, most likely a user's.
-        parent_length: the length of what its keys belong to, from 0 to 2**62.
+        sampler: any sampler, usually a user's.
+        parent_length: the length of the parent, from 0 to 2**62.
 
     Raises:
-        UsageError: if `sampler` is none or `parent_length` is out of range; and when it is asked, if `sampler` answers
-            with something else than an epoch, not negative, and a key in [0, parent_length).
+        UsageError: if `sampler` is no sampler or `parent_length` is out of range; and at a call, if `sampler` doesn't
+            return an epoch, not negative, and a key in [0, parent_length).
 
     Example:
         >>> from penstock.sampling import Slice
@@ -32,7 +32,7 @@ class CheckedSampler:
         >>> checked(0, 1)
         Traceback (most recent call last):
             ...
-        penstock.errors.UsageError: a sampler must answer with an epoch from 0 and a key in [0, 3), ...
+        penstock.errors.UsageError: a sampler must return an epoch from 0 and a key in [0, 3), ...
     """
 
     sampler: ScalarSampler
@@ -48,11 +48,11 @@ class CheckedSampler:
 
     def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
         """Return (epoch, key) of one position."""
-        answer = checked_answer(self.sampler, self.sampler(epoch, position))
-        result_epoch, key = answer
+        result = checked_result(self.sampler, self.sampler(epoch, position))
+        result_epoch, key = result
         if result_epoch < 0 or not 0 <= key < self.parent_length:
-            self._refuse((epoch, position), answer)
-        return answer
+            self._refuse((epoch, position), result)
+        return result
 
     def block(
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
@@ -62,14 +62,14 @@ class CheckedSampler:
         wrong = (result_epochs < 0) | (keys < 0) | (keys >= self.parent_length)
         if wrong.any():
             row = int(wrong.argmax())
-            asked = int(epochs[row]), int(positions[row])
-            self._refuse(asked, (int(result_epochs[row]), int(keys[row])))
+            arguments = int(epochs[row]), int(positions[row])
+            self._refuse(arguments, (int(result_epochs[row]), int(keys[row])))
         return result_epochs, keys
 
-    def _refuse(self, asked: tuple[int, int], answer: tuple[int, int]) -> None:
-        epoch, position = asked
+    def _refuse(self, arguments: tuple[int, int], result: tuple[int, int]) -> None:
+        epoch, position = arguments
         raise UsageError(
-            f"a sampler must answer with an epoch from 0 and a key in [0, {self.parent_length}), since the parent has "
-            f"{self.parent_length} elements; {self.sampler!r} answered (epoch, key) = {answer} at position {position} "
-            f"of epoch {epoch}. Correct it, or make it for a parent of this length."
+            f"a sampler must return an epoch from 0 and a key in [0, {self.parent_length}), since the parent has "
+            f"{self.parent_length} elements; {self.sampler!r} returned (epoch, key) = {result} at position {position} "
+            f"of epoch {epoch}. Fix it, or create it for a parent of this length."
         )

@@ -1,4 +1,4 @@
-"""Which epoch of the parent is meant: several passes in one epoch, one epoch for ever, or one order for ever."""
+"""Samplers that choose the epoch of the parent: several passes in one epoch, one fixed epoch, or one fixed order."""
 
 from dataclasses import field
 
@@ -24,12 +24,12 @@ _LARGEST_EPOCH = 2**63 - 1
 class Repeat:
     """The parent several times in one epoch: (e, p) to (e * passes + p // length, p % length).
 
-    So every pass is an epoch of the parent of its own, with its own order and random maps, and no two epochs of the
-    repeated dataset share one. With `reshuffle=False` it is (e, p % length): the same pass again.
+    So every pass is an epoch of the parent, with its own order and random maps, and no two epochs of the repeated
+    dataset share one. With `reshuffle=False` it is (e, p % length): the same pass again.
 
     Attributes:
         length: the parent's length, from 0 to 2**62.
-        times: how many passes, at least 1; length * times must not exceed 2**62. None means without end, that is
+        times: the number of passes, at least 1; length * times must not exceed 2**62. None means without end, that is
             min(2**31, 2**62 // length): more than can be read.
         reshuffle: whether every pass is another epoch of the parent. Default True.
 
@@ -63,12 +63,12 @@ class Repeat:
 
     @property
     def endless(self) -> bool:
-        """Whether it was asked to repeat without end."""
+        """Whether it repeats without end."""
         return self.times is None
 
     @property
     def passes(self) -> int:
-        """How many passes over the parent make an epoch."""
+        """The number of passes over the parent in an epoch."""
         if self.times is None:
             return min(_ENDLESS_TIMES, LARGEST_LENGTH // max(self.length, 1))
         return self.times
@@ -94,7 +94,7 @@ class Repeat:
             return epochs, positions
         check_positions(positions, len(self))
         first = int(positions.min()) // self.length
-        if int(positions.max()) // self.length == first:  # mostly all of a block lies in one pass
+        if int(positions.max()) // self.length == first:  # usually the whole block is in one pass
             numbers: NDArray[np.int64] | int = first
             keys = positions if first == 0 else positions - first * self.length
         else:
@@ -109,14 +109,14 @@ class Repeat:
         last = _LARGEST_EPOCH // self.passes - 1
         if not 0 <= epoch <= last:
             raise UsageError(
-                f"epoch must be in [0, {last}] where {self.passes} passes make one; got epoch={epoch}. "
+                f"epoch must be in [0, {last}] if an epoch has {self.passes} passes; got epoch={epoch}. "
                 "Repeat fewer times."
             )
 
 
 @frozen
 class FixedEpoch:
-    """One epoch of the parent, whichever is asked for: (e, p) to (epoch, p).
+    """One epoch of the parent for all epochs: (e, p) to (epoch, p).
 
     Order and random maps are then the same in every pass, which is what a validation set wants.
 
@@ -160,16 +160,16 @@ class FixedEpoch:
 
 @frozen
 class FixedOrder:
-    """An order that comes again every `cycle` epochs, while the epoch still counts for the random maps below.
+    """An order that repeats every `cycle` epochs; random maps below still depend on the epoch.
 
     With s the inner sampler and c = e % cycle: (e, p) to (s(c, p).epoch + e - c, s(c, p).key).
 
     Attributes:
-        sampler: whose orders of epochs 0 to cycle - 1 are used.
-        cycle: after how many epochs they come again, at least 1. Default 1: the same order always.
+        sampler: the sampler with the orders, those of its epochs 0 to cycle - 1.
+        cycle: the number of epochs after which they repeat, at least 1. Default 1: always the same order.
 
     Raises:
-        UsageError: if `sampler` is none, or `cycle` is out of range.
+        UsageError: if `sampler` is no sampler, or `cycle` is out of range.
 
     Example:
         >>> from penstock.sampling import Shuffle

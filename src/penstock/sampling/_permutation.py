@@ -1,4 +1,12 @@
-"""A shuffle is a keyed bijection of [0, length), computed per position rather than stored."""
+"""The permutation of a shuffle: a keyed bijection of [0, length), computed per position rather than stored.
+
+The problem: an exact shuffle of a billion elements, of which each worker, rank and resume needs any part, without the
+eight gigabytes of a shuffled list and without the time to make it. The solution: a Feistel network, which is a
+bijection for any round function, with cycle walking for lengths that are no power of two; and a table for short
+permutations, where a network of few bits shows patterns. Rejected: a shuffled list (memory, and a start in proportion
+to the length), and a window shuffle (no exact permutation). The docstring of `Permutation` specifies the order bit by
+bit.
+"""
 
 import operator
 from functools import lru_cache
@@ -17,15 +25,15 @@ _LARGEST_SMALL_TABLE = 1_024
 
 @frozen
 class Permutation:
-    """The numbers [0, length) in an order that `seed` chooses; any part of it costs no more than its own length.
+    """The numbers [0, length) in the order of `seed`; the cost of any part is in proportion to its own length.
 
     It is a value: two are equal if their lengths and seeds are, and it is pickled as these two numbers. Over 65,536
-    positions it takes no memory; up to there a table of two bytes a position, the last of which are kept.
-    The order is a compatibility promise: it never changes, on no machine. All methods may be called from any thread;
-    the block forms release the GIL.
+    positions it takes no memory; below, a table of two bytes a position, and the last tables are cached. The order is a
+    compatibility promise: it is the same on every machine, and never changes. All methods may be called from any
+    thread; the block forms release the GIL.
 
-    The order, bit by bit. All arithmetic is on unsigned 64-bit integers, modulo 2**64, unless it says 32; `mix`,
-    `derive` and `GOLDEN` are those of seeds in general: `mix` is the finaliser of SplitMix64,
+    The order, bit by bit. All arithmetic is on unsigned 64-bit integers, modulo 2**64, unless 32 is named; `mix`,
+    `derive` and `GOLDEN` are those of all seeds: `mix` is the finaliser of SplitMix64,
 
         mix(x):  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;  x ^ (x >> 31)
 
@@ -38,20 +46,20 @@ class Permutation:
 
     *Beyond that* let bits be the least number with 2**bits >= length. The position is split into left, its upper
     floor(bits / 2) bits, and right, the others. The round keys k(0) to k(7) are the upper 32 bits of r(1) to r(8).
-    It goes through eight rounds of a Feistel network: in rounds 0, 2, 4 and 6 left becomes
-    left ^ hash(right ^ k(round)), in rounds 1, 3, 5 and 7 right becomes right ^ hash(left ^ k(round)), where of the
-    hash as many low bits count as the changed side has, and, modulo 2**32,
+    Eight rounds of a Feistel network follow: in rounds 0, 2, 4 and 6 left becomes left ^ hash(right ^ k(round)), in
+    rounds 1, 3, 5 and 7 right becomes right ^ hash(left ^ k(round)). Only as many low bits of the hash are used as the
+    changed side has, and, modulo 2**32,
 
         hash(x):  x = x * 0x7FEB352D;  x = (x ^ (x >> 15)) * 0x846CA68B;  x ^ (x >> 16)
 
     with the multipliers of `lowbias32` (Wellons, 2018). If left * 2**(bits of right) + right is below `length`, it is
-    the key; else it goes through the eight rounds again, until it is (cycle walking: Black and Rogaway, 2002), which
-    takes fewer than two turns on average. With four rounds a pattern shows in the statistics of short permutations;
-    that is why there are eight, and a table where it is short. It is no cipher: do not hide anything behind it.
+    the key; else the eight rounds are repeated until it is (cycle walking: Black and Rogaway, 2002), fewer than two
+    times on average. With four rounds the statistics of short permutations show a pattern; therefore there are eight,
+    and a table for short ones. It is no cipher: it keeps no secrets.
 
     Attributes:
-        length: how many positions there are, from 0 to 2**62.
-        seed: from 0 to 2**64 - 1. Take it from `derive`, or choose any: neighbours are unrelated.
+        length: the number of positions, from 0 to 2**62.
+        seed: from 0 to 2**64 - 1. Use `derive`, or any number: neighbouring seeds give unrelated orders.
 
     Raises:
         UsageError: if `length` or `seed` is out of range.
@@ -93,7 +101,7 @@ class Permutation:
             positions: int64 of shape (n,), in any order, with or without repetitions.
 
         Returns:
-            int64 of shape (n,): for each position the key that calling the permutation with it gives.
+            int64 of shape (n,): the key of each position.
 
         Raises:
             IndexError: if a position is not in [0, length).
@@ -128,7 +136,7 @@ class Permutation:
             keys: int64 of shape (n,), in any order, with or without repetitions.
 
         Returns:
-            int64 of shape (n,): for each key its position.
+            int64 of shape (n,): the position of each key.
 
         Raises:
             IndexError: if a key is not in [0, length).
@@ -158,9 +166,9 @@ def _make(length: int, seed: int) -> _native.Permutation:
     return _native.Permutation(length, derive(seed, length))
 
 
-# A mixture goes through the permutations of hundreds of components, a row of each at a time, and making one table anew
-# costs as much as thousands of rows; so many are kept. A table takes two bytes a position, and as much again once it is
-# inverted: small ones at most 8 MiB together, large ones 64 MiB.
+# A mixture uses the permutations of hundreds of components, a row of each at a time, and a new table costs as much as
+# thousands of rows; so many are cached. A table takes two bytes a position, and as much again once it is inverted:
+# small ones take at most 8 MiB together, large ones 64 MiB.
 _small_table = lru_cache(maxsize=4096)(_make)
 _large_table = lru_cache(maxsize=512)(_make)
 _keyed = lru_cache(maxsize=4096)(_make)

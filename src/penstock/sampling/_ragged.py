@@ -1,4 +1,4 @@
-"""Elements that yield several each, in numbers known beforehand: which of them stands at a position, by a search."""
+"""Elements that yield several each, in known numbers: a search finds the parent's element of a position."""
 
 from functools import cached_property
 from typing import Self
@@ -14,17 +14,17 @@ from penstock.sampling._digest import array_digest
 
 @frozen(cached=True)
 class Ragged:
-    """The parent's element i yields counts[i] elements, all of them one after the other.
+    """The elements that the parent yields, counts[i] for its element i, one after another.
 
-    Two are equal if their counts are. The repr holds a digest of the counts. They take sixteen bytes an element of the
+    Two are equal if their counts are. The repr has a digest of the counts. They take sixteen bytes an element of the
     parent, of which eight are left out of a pickle.
 
     Attributes:
         counts: int64 of shape (n,) for a parent of n elements, none negative, in the sum at most 2**62. It is copied,
-            and the copy cannot be written to.
+            and the copy is read-only.
 
     Raises:
-        UsageError: if it is not so.
+        UsageError: if it is invalid.
 
     Example:
         >>> ragged = Ragged(np.array([2, 0, 3]))
@@ -38,11 +38,11 @@ class Ragged:
         object.__setattr__(self, "counts", checked_counts("counts", self.counts))
 
     def __len__(self) -> int:
-        """Return the number of elements that are yielded in all."""
+        """Return the number of all elements."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def locate_one(self, position: int) -> tuple[int, int]:
-        """Return (parent, ordinal): which of the parent's elements yields this one, and as what number, from 0.
+        """Return (parent, ordinal): the position of the parent's element, and the number, from 0, among its elements.
 
         Args:
             position: in [0, len(self)).
@@ -65,7 +65,7 @@ class Ragged:
             positions: int64 of shape (n,), each in [0, len(self)), in any order.
 
         Returns:
-            The parent's positions, and what numbers, both int64 of shape (n,).
+            The positions of the parent's elements, and the numbers, both int64 of shape (n,).
 
         Raises:
             IndexError: if a position is outside.
@@ -81,7 +81,7 @@ class Ragged:
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
-        """For each of the parent's elements, how many it and those before it yield."""
+        """For each of the parent's elements, the number of elements up to its last one."""
         return self.counts.cumsum()
 
     @cached_property
@@ -100,15 +100,15 @@ class Ragged:
         return f"Ragged(<{len(self.counts)} counts {self._digest}>)"
 
     def __reduce__(self) -> tuple[type[Self], tuple[NDArray[np.int64]]]:
-        # By way of the constructor, since a pickled array comes back writable.
+        # Through the constructor, since an unpickled array is writable.
         return type(self), (self.counts,)
 
 
 def checked_counts(name: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a copy, not to be written to, of numbers that aren't negative and add up to at most 2**62.
+    """Return a read-only copy of numbers that aren't negative and add up to at most 2**62.
 
     Raises:
-        UsageError: if they are not so.
+        UsageError: if they are invalid.
     """
     checked = int64_block(name, counts).copy()
     if checked.size and checked.min() < 0:
@@ -116,7 +116,7 @@ def checked_counts(name: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:
             f"{name} must not be negative; got {checked.min()} for element {checked.argmin()}. Use 0 for none."
         )
     sums = checked.cumsum()
-    # Where a sum first exceeds 63 bits it is negative, since neither of the two that were added is larger than that.
+    # The first sum over 63 bits is negative, since both summands are below 2**63.
     outside = (sums < 0) | (sums > LARGEST_LENGTH)
     if outside.any():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A sampler is a pure, random-access map from a dataset's (epoch, position) to its parent's (epoch, key)."""
+"""The protocol of a sampler: a pure, random-access map from (epoch, position) to the parent's (epoch, key)."""
 
 import operator
 from collections.abc import Callable, Iterable
@@ -15,11 +15,11 @@ _BlockForm: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[N
 
 @runtime_checkable
 class ScalarSampler(Protocol):
-    """What one must write for an order of one's own: a length, and a pure function of epoch and position.
+    """The methods of a user's own order: a length, and a pure function of epoch and position.
 
-    It is asked in any order, any number of times, from any thread and process: it must give the same answer always.
-    To travel to worker processes it must be picklable; a frozen dataclass is the usual form, and its fields are then
-    what tells one order from another when a run is resumed.
+    It is called in any order, any number of times, from any thread and process, and must always return the same result.
+    Worker processes require that it can be pickled; a frozen dataclass is the usual form. Its fields then identify the
+    order when a run is resumed.
 
     Example:
         >>> from dataclasses import dataclass
@@ -41,7 +41,7 @@ class ScalarSampler(Protocol):
         ...
 
     def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
-        """Return (epoch, key): which element of the parent stands at `position` of `epoch`, and in which epoch of it.
+        """Return (epoch, key): the key of the parent's element at `position` of `epoch`, and the parent's epoch.
 
         Args:
             epoch: from 0.
@@ -52,7 +52,7 @@ class ScalarSampler(Protocol):
 
 @runtime_checkable
 class Sampler(ScalarSampler, Protocol):
-    """A sampler that also answers for many positions at once, as all of Penstock's do. It is much faster so.
+    """A sampler that also maps many positions in one call, which is much faster. All of Penstock's samplers do.
 
     Example:
         >>> from penstock.sampling import Shuffle
@@ -63,15 +63,14 @@ class Sampler(ScalarSampler, Protocol):
     def block(
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the scalar form's answers for every pair of epoch and position.
+        """Return the results of the scalar form for every pair of epoch and position.
 
         Args:
-            epochs: int64 of shape (n,). They may differ, but mostly do not.
+            epochs: int64 of shape (n,). They may differ, but usually don't.
             positions: int64 of shape (n,).
 
         Returns:
-            Epochs and keys, both int64 of shape (n,). They may be the very arrays that were given, so neither is to be
-            written to.
+            Epochs and keys, both int64 of shape (n,). They may be the arrays of the arguments, so don't write to them.
         """
         ...
 
@@ -87,10 +86,10 @@ def apply_block(
         positions: int64 of shape (n,).
 
     Returns:
-        Epochs and keys, both int64 of shape (n,); not to be written to.
+        Epochs and keys, both int64 of shape (n,); don't write to them.
 
     Raises:
-        UsageError: if the sampler answers with something else than that.
+        UsageError: if the sampler returns something else.
 
     Example:
         >>> from penstock.sampling import Slice
@@ -99,16 +98,15 @@ def apply_block(
         [10, 15, 20]
     """
     count = len(positions)
-    block: _BlockForm | None = getattr(
-        sampler, "block", None
-    )  # asking whether it is a `Sampler` costs several times this
+    # `isinstance(sampler, Sampler)` would take several times as long.
+    block: _BlockForm | None = getattr(sampler, "block", None)
     if block is not None:
         result_epochs, keys = block(epochs, positions)
         result_epochs = int64_block("the epochs of a sampler's block", result_epochs)
         keys = int64_block("the keys of a sampler's block", keys)
         if not len(result_epochs) == len(keys) == count:
             raise UsageError(
-                f"block must return as many epochs and keys as it was given positions; {sampler!r} was given {count} "
+                f"block must return as many epochs and keys as it takes positions; {sampler!r} took {count} "
                 f"and returned {len(result_epochs)} epochs and {len(keys)} keys. Return one of each per position."
             )
         return result_epochs, keys
@@ -117,41 +115,41 @@ def apply_block(
 
 
 def check_sampler(sampler: object) -> None:
-    """Return if `sampler` has what a sampler must have.
+    """Check that `sampler` has the methods of a sampler.
 
     Raises:
         UsageError: if it has not.
     """
     if isinstance(sampler, type) or not isinstance(sampler, ScalarSampler):
         raise UsageError(
-            f"sampler must have a length and be called as sampler(epoch, position); got {sampler!r}. "
+            f"sampler must have a length and be callable as sampler(epoch, position); got {sampler!r}. "
             "Pass one such as penstock.sampling.Shuffle(length, seed)."
         )
 
 
-def checked_answer(sampler: ScalarSampler, answer: tuple[int, int]) -> tuple[int, int]:
-    """Return what a sampler's scalar form answered as two ints, which int64 can hold.
+def checked_result(sampler: ScalarSampler, result: tuple[int, int]) -> tuple[int, int]:
+    """Return the result of a sampler's scalar form as two ints that int64 can hold.
 
     Raises:
         UsageError: if it is something else.
     """
     try:
-        epoch, key = answer
+        epoch, key = result
         checked = operator.index(epoch), operator.index(key)
     except (TypeError, ValueError):
         checked = None
     if checked is None or not all(-(2**63) <= number < 2**63 for number in checked):
         raise UsageError(
-            f"a sampler must return two integers, (epoch, key); {sampler!r} returned {answer!r}. Return both."
+            f"a sampler must return two integers, (epoch, key); {sampler!r} returned {result!r}. Return both."
         )
     return checked
 
 
 def _collect(
-    sampler: ScalarSampler, answers: Iterable[tuple[int, int]], count: int
+    sampler: ScalarSampler, results: Iterable[tuple[int, int]], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     epochs = np.empty(count, np.int64)
     keys = np.empty(count, np.int64)
-    for row, answer in enumerate(answers):
-        epochs[row], keys[row] = checked_answer(sampler, answer)
+    for row, result in enumerate(results):
+        epochs[row], keys[row] = checked_result(sampler, result)
     return epochs, keys

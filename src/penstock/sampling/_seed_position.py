@@ -1,15 +1,15 @@
-"""Where an element's randomness comes from: its seed position, which samplers that take a part or a pass move.
+"""The seed position of an element, which determines its randomness; samplers for parts and passes change it.
 
-The rng of a random map is derived from the step's name and the element's seed position. Two parts of one dataset, a
-slice or a fixed shard and its sibling, both count their positions from 0. Were these positions the seed positions,
-then the first element of each part would be augmented by the same numbers, and so on: training on eight parts would
-see each random number eight times. Likewise each pass of a repeated dataset would repeat the random numbers of the
-first. So `Slice`, `Bits`, `Repeat` and `FixedEpoch` carry the seed position to where the element stands in the parent.
+The rng of a random map is derived from the step's name and the element's seed position. Two parts of one dataset, such
+as a slice or a fixed shard and its sibling, both count their positions from 0. If these were the seed positions, the
+first elements of all parts would be augmented with the same numbers, and so on: training on eight parts would use each
+random number eight times. In the same way each pass of a repeated dataset would repeat the random numbers of the first.
+So `Slice`, `Bits`, `Repeat` and `FixedEpoch` map the seed position to the element's position in the parent.
 
-A shuffle or a selection only says which element comes at a position. Each position has randomness of its own already,
-and an element that is taken twice is to be augmented in two ways. So these, and samplers that Penstock doesn't know,
-leave the seed position as it is. `FixedOrder` repeats an order and not the randomness: it moves the seed position as
-its inner sampler does in the real epoch, not in the one whose order is used. `CheckedSampler` is as its inner one.
+A shuffle or a selection only chooses the element of a position. Each position has its own randomness already, and an
+element that is taken twice should be augmented in two ways. So these, and samplers that Penstock doesn't know, don't
+change the seed position. `FixedOrder` repeats an order but not the randomness: it maps the seed position as its inner
+sampler does in the real epoch, not in the epoch of the order. `CheckedSampler` does as its inner one.
 """
 
 import numpy as np
@@ -52,7 +52,7 @@ def seed_positions(
         positions: int64 of shape (n,).
 
     Returns:
-        Epochs and positions, both int64 of shape (n,); they may be those that were given, so are not to be written to.
+        Epochs and positions, both int64 of shape (n,); they may be the arguments, so don't write to them.
 
     Example:
         >>> from penstock.sampling import Repeat

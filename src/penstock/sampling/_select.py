@@ -1,4 +1,4 @@
-"""Taking a part: an arithmetic run of positions, or a list of them. The epoch passes through unchanged."""
+"""Parts of a dataset: an arithmetic sequence of positions, or a list of them. The epoch is unchanged."""
 
 import hashlib
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ class Slice:
 
     Attributes:
         start: the key at position 0, from 0 to 2**62.
-        step: the distance between two keys; negative to go backwards, never 0.
-        length: how many there are, from 0 to 2**62.
+        step: the distance between two keys; negative for the reverse order, never 0.
+        length: the number of keys, from 0 to 2**62.
 
     Raises:
         UsageError: if one of them, or the last key, is out of range.
@@ -55,11 +55,11 @@ class Slice:
 
     @classmethod
     def from_slice(cls, positions: slice, parent_length: int) -> Self:
-        """Return what `positions` takes from a parent of `parent_length` elements, by the rules of Python's lists.
+        """Return the slice `positions` of a parent of `parent_length` elements, by the rules of Python's lists.
 
         Args:
-            positions: as in `elements[start:stop:step]`: negative ends count from the parent's end, ends beyond the
-                parent are cut to it.
+            positions: as in `elements[start:stop:step]`: negative bounds count from the parent's end, bounds beyond the
+                parent are clipped.
             parent_length: from 0 to 2**62.
 
         Raises:
@@ -73,7 +73,7 @@ class Slice:
         """
         parent_length = checked_length(parent_length)
         if positions.step == 0:
-            raise UsageError(f"step must not be 0; got {positions!r}. Leave it out to take every element.")
+            raise UsageError(f"step must not be 0; got {positions!r}. Omit it to take every element.")
         keys = range(*positions.indices(parent_length))
         return cls(keys.start, keys.step, len(keys)) if keys else cls(0, 1, 0)
 
@@ -100,11 +100,11 @@ class Slice:
 class Select:
     """Listed elements, in the order of the list: (e, p) to (e, keys[p]).
 
-    Two are equal if their lists are. The list takes eight bytes an element, here and in every worker process; where
-    a `Slice` says the same, it is cheaper.
+    Two are equal if their lists are. The list takes eight bytes an element, here and in every worker process; an
+    equivalent `Slice` is cheaper.
 
     Attributes:
-        keys: int64 of shape (n,), none negative, repetitions allowed; it is copied, and the copy cannot be written to.
+        keys: int64 of shape (n,), none negative, repetitions allowed; it is copied, and the copy is read-only.
 
     Raises:
         UsageError: if `keys` are not integers in an array of one axis, or one is negative.
@@ -131,15 +131,15 @@ class Select:
     def from_positions(
         cls, positions: Sequence[int] | Sequence[bool] | NDArray[np.integer | np.bool_], parent_length: int
     ) -> Self:
-        """Return what `positions` take from a parent of `parent_length` elements, by the rules of NumPy's indexing.
+        """Return the selection `positions` of a parent of `parent_length` elements, by the rules of NumPy's indexing.
 
         Args:
             positions: integers in [-parent_length, parent_length), negative ones counting from the end; or
-                `parent_length` bools, of which the true ones say what is taken.
+                `parent_length` bools, which are True for the elements to take.
             parent_length: the parent's length, from 0 to 2**62.
 
         Raises:
-            UsageError: if they are neither, or out of range.
+            UsageError: if they have another type, or are out of range.
 
         Example:
             >>> Select.from_positions([0, -1], parent_length=10).keys.tolist()
@@ -190,5 +190,5 @@ class Select:
         return int.from_bytes(hashlib.blake2b(self.keys.data, digest_size=8).digest(), "little")
 
     def __reduce__(self) -> tuple[type[Self], tuple[NDArray[np.int64]]]:
-        # By way of the constructor, since a pickled array comes back writable.
+        # Through the constructor, since an unpickled array is writable.
         return type(self), (self.keys,)

@@ -1,4 +1,4 @@
-"""Shuffling is one permutation per epoch, its seed hashed from the epoch: no two epochs or seeds share an order."""
+"""Shuffles: one permutation per epoch, with a seed that is hashed from the epoch, so that epochs are unrelated."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,15 +12,15 @@ from penstock._seeds import derive
 from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed
 from penstock.sampling._permutation import Permutation
 
-_FEW: Final = 16  # epochs, which Python compares sooner than NumPy
+_FEW: Final = 16  # epochs, which Python compares faster than NumPy
 
 
 @frozen
 class Shuffle:
     """All elements in another order every epoch: (e, p) to (e, Permutation(length, derive(seed, e))(p)).
 
-    Every epoch is a true permutation, for every length, and costs no memory to speak of. The epoch is hashed into the
-    seed rather than added to it, so that seed 1 in epoch 1 has nothing to do with seed 2 in epoch 0.
+    Every epoch is an exact permutation, for every length, in O(1) memory. The epoch is hashed into the seed rather than
+    added to it, so that seed 1 in epoch 1 is unrelated to seed 2 in epoch 0.
 
     Attributes:
         length: the parent's length, from 0 to 2**62.
@@ -64,10 +64,10 @@ class Shuffle:
 
 @frozen
 class Reorder:
-    """Epoch 0 as it comes, every later epoch shuffled: what a slice of a shuffle needs.
+    """The order of a slice of a shuffle: epoch 0 unchanged, every later epoch shuffled.
 
-    The set of elements that a slice takes is decided in epoch 0 and must stay; its order must be epoch 0's there, and
-    another one in every epoch after.
+    Epoch 0 of the shuffle determines the set of elements of the slice, which must not change. In epoch 0 the order must
+    be that of the shuffle, and in every later epoch another one.
 
     Attributes:
         length: the parent's length, from 0 to 2**62.
@@ -125,7 +125,7 @@ def _by_epoch(
     epochs: NDArray[np.int64],
     positions: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return the keys of all positions, asking `keys_in(epoch, positions)` once for every epoch that occurs."""
+    """Return the keys of all positions, by one call of `keys_in(epoch, positions)` for each epoch."""
     if not len(epochs):
         return positions
     first = epochs[0]

@@ -1,4 +1,9 @@
-"""Drawing with replacement: each position holds a key drawn by its weight, from a hash of epoch and position."""
+"""Weighted draws with replacement: a hash of epoch and position chooses the key of each position by its weight.
+
+The problem: any position of any epoch must be computed alone and in constant time, and equally on every machine. The
+solution: an alias table in integers. Rejected: a search in the sums of the weights, which takes the logarithm of their
+number, and a generator with a state, whose n-th number needs those before.
+"""
 
 import math
 from functools import cached_property
@@ -19,28 +24,28 @@ _HASH_SHIFT: Final = 2  # of the hash's 64 bits, the upper 62 count
 
 @frozen(cached=True)
 class WeightedDraws:
-    """Keys drawn by weight, with replacement: (e, p) to (e, key), where key comes up with weights[key] / sum(weights).
+    """Keys drawn by weight, with replacement: (e, p) to (e, key), with probability weights[key] / sum(weights).
 
-    Every position is a draw of its own, a function of (seed, e, p) alone: any position of any epoch is computed in
-    constant time, and two epochs have nothing in common. A key of weight 0 is never drawn.
+    Every position is an independent draw, a function of only (seed, e, p): any position of any epoch is computed in
+    constant time, and epochs are unrelated. A key of weight 0 is never drawn.
 
-    How: an alias table (Walker, 1977; Vose, 1991) in integers. With n weights, each of n columns has the mass
+    The algorithm: an alias table (Walker, 1977; Vose, 1991) in integers. With n weights, each of n columns has the mass
     c = 2**62 // n. The upper 62 bits of derive(seed, e, p), modulo n * c, are split into a column and a rest below c;
     the key is the column's own if the rest is below its threshold, else the column's alias. The weights are rounded to
-    units of a mass of n * c in all: a key's probability is right within 2**-50 of itself plus n * 2**-60. The sum of
-    the weights is rounded once (`math.fsum`), so that no machine draws otherwise than another.
+    units of a total mass of n * c: the error of a key's probability is at most 2**-50 of itself plus n * 2**-60. The
+    sum of the weights is rounded once (`math.fsum`), so that all machines draw the same keys.
 
-    Two are equal if their weights, lengths and seeds are. The repr holds a digest of the weights. They take eight bytes
+    Two are equal if their weights, lengths and seeds are. The repr has a digest of the weights. They take eight bytes
     each, and from the first draw on, sixteen more, which a pickle leaves out.
 
     Attributes:
         weights: float64 of shape (n,) for a parent of n elements, finite, none negative and not all 0; in any unit.
-            It is copied, and the copy cannot be written to.
-        length: how many are drawn in an epoch, from 0 to 2**62.
+            It is copied, and the copy is read-only.
+        length: the number of draws in an epoch, from 0 to 2**62.
         seed: from 0 to 2**64 - 1.
 
     Raises:
-        UsageError: if one of them is not so.
+        UsageError: if one of them is invalid.
 
     Example:
         >>> draws = WeightedDraws(np.array([1.0, 0.0, 3.0]), length=4000, seed=7)
@@ -107,7 +112,7 @@ class WeightedDraws:
         return f"WeightedDraws(<{count} weights {self._digest}>, length={self.length}, seed={self.seed})"
 
     def __reduce__(self) -> tuple[type[Self], tuple[NDArray[np.float64], int, int]]:
-        # By way of the constructor, which leaves the table out, and since a pickled array comes back writable.
+        # Through the constructor, which leaves the table out, and since an unpickled array is writable.
         return type(self), (self.weights, self.length, self.seed)
 
 
@@ -125,11 +130,11 @@ def _checked_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         number = int(wrong.argmax())
         raise UsageError(
             f"weights must be finite and not negative; got {checked[number]} for element {number}. "
-            "Use 0 for what is never to be drawn."
+            "Use 0 for elements that should never be drawn."
         )
     if not checked.any():
         raise UsageError(
-            f"weights must not all be 0; got {len(checked)} of them and none over 0. Give some element a weight."
+            f"weights must not all be 0; got {len(checked)} of them and none over 0. Pass one weight over 0."
         )
     checked.flags.writeable = False
     return checked
@@ -139,21 +144,21 @@ def _masses(weights: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return n integers in proportion to the weights, whose sum is n * (2**62 // n) exactly."""
     total = _LARGEST_MASS // len(weights) * len(weights)
     shares = weights / weights.max()
-    # Rounded down by so much, and down again, that the sum doesn't exceed the total.
+    # Rounded down twice, so that the sum doesn't exceed the total.
     masses: NDArray[np.int64] = (shares * (total / math.fsum(shares.tolist()) * (1 - 2.0**-50))).astype(np.int64)
     masses += (masses * ((total - int(masses.sum())) / total)).astype(np.int64)
     drawn = np.flatnonzero(masses)
-    masses[drawn[: total - int(masses.sum())]] += 1  # what rounding has left is less than one for each
+    masses[drawn[: total - int(masses.sum())]] += 1  # the rest of the rounding is less than one for each
     return masses
 
 
 def _alias_table(masses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the thresholds and aliases of n columns of one capacity, into which the n masses fit exactly.
 
-    The heavy give of what they have over the capacity to the light, both in order: each light one takes all it lacks
-    from the one that is giving at that point. A heavy one that has so given away more than its excess lacks as much
-    itself, and takes it from the next. Sums of what is lacking and of what is over, up to each one, tell who meets
-    whom, so there is no loop (after Hübschle-Schneider and Sanders, "Parallel Weighted Random Sampling", 2019).
+    Heavy masses give their excess over the capacity to light ones, both in order: each light one takes all that it
+    lacks from the current heavy one. A heavy one that has given more than its excess lacks the difference, and takes it
+    from the next heavy one. Cumulative sums of the lacks and of the excesses determine the pairs, so there is no loop
+    (after Hübschle-Schneider and Sanders, "Parallel Weighted Random Sampling", 2019).
     """
     capacity = _LARGEST_MASS // len(masses)
     thresholds = np.minimum(masses, capacity)
@@ -164,7 +169,7 @@ def _alias_table(masses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
         lacking = np.concatenate(([0], np.cumsum(capacity - masses[light])))
         over = np.cumsum(masses[heavy] - capacity)
         aliases[light] = heavy[np.searchsorted(over, lacking[:-1], side="right")]
-        given_away = lacking[np.searchsorted(lacking, over, side="left")] - over
-        thresholds[heavy] = capacity - given_away
+        given = lacking[np.searchsorted(lacking, over, side="left")] - over
+        thresholds[heavy] = capacity - given
         aliases[heavy[:-1]] = heavy[1:]  # the last lacks nothing
     return thresholds, aliases

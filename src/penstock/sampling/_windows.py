@@ -1,4 +1,4 @@
-"""Windows over episodes of known lengths: which episode and which frames stand at a position, by a search."""
+"""Windows over episodes of known lengths: a search finds the episode and the frames of a position."""
 
 import functools
 from collections.abc import Callable
@@ -17,27 +17,27 @@ from penstock.sampling._ragged import Ragged, checked_counts
 
 @frozen(cached=True)
 class WindowTable:
-    """Windows of `length` frames that begin at frames 0, stride, 2 * stride, … of each episode, one after the other.
+    """Windows of `length` frames that begin at frames 0, stride, 2 * stride, … of each episode, one after another.
 
     With partial="drop" there are only whole windows: those that end within the episode. Frames at an episode's end,
     and episodes shorter than a window, may then be in none.
 
-    With partial="pad" the last windows may be shorter, to be filled up by whoever reads them. The first window is there
-    if the episode has a frame; another one is if it holds a frame that the one before it doesn't: if its start and the
+    With partial="pad" the last windows may be shorter; their reader fills them up. The first window exists if the
+    episode has a frame; another one exists if it has a frame that the window before doesn't have: if its start and the
     stop of the one before are both below the episode's length. So if stride <= length, every frame of every episode is
     in a window, and if stride == length in exactly one.
 
-    Two are equal if all of these are. The repr holds a digest of the lengths.
+    Two are equal if all of these are. The repr has a digest of the lengths.
 
     Attributes:
-        lengths: int64 of shape (n,): how many frames each episode has; none negative, in the sum at most 2**62. It is
-            copied, and the copy cannot be written to.
-        length: how many frames a window has, from 1 to 2**62.
-        stride: how many frames lie between the starts of two windows, from 1 to 2**62.
+        lengths: int64 of shape (n,): the number of frames of each episode; none negative, in the sum at most 2**62. It
+            is copied, and the copy is read-only.
+        length: the number of frames in a window, from 1 to 2**62.
+        stride: the number of frames between the starts of two windows, from 1 to 2**62.
         partial: "drop" or "pad".
 
     Raises:
-        UsageError: if one of them is not so.
+        UsageError: if one of them is invalid.
 
     Example:
         >>> table = WindowTable(np.array([5, 2]), 3, stride=3, partial="pad")
@@ -74,8 +74,8 @@ class WindowTable:
             position: in [0, len(self)).
 
         Returns:
-            The episode's position, and the window's frames in it, [start, stop), of which there are fewer than `length`
-            where the episode ends before.
+            The episode's position, and the window's frames in it, [start, stop); fewer than `length` if the episode
+            ends before.
 
         Raises:
             IndexError: if `position` is outside.
@@ -95,7 +95,7 @@ class WindowTable:
             positions: int64 of shape (n,), each in [0, len(self)), in any order.
 
         Returns:
-            What `locate_one` returns for each, all int64 of shape (n,).
+            The results of `locate_one` for each, all int64 of shape (n,).
 
         Raises:
             IndexError: if a position is outside.
@@ -116,7 +116,8 @@ class WindowTable:
             case "drop":
                 counts = np.where(self.lengths < self.length, 0, (self.lengths - self.length) // self.stride + 1)
             case "pad":
-                # Window k > 0 is there if k * stride < beyond: where it starts, or where the one before stops.
+                # Window k > 0 exists if its start, and the stop of the one before, are below the length: k * stride <
+                # beyond.
                 beyond = self.lengths - max(self.length - self.stride, 0)
                 counts = np.where(self.lengths == 0, 0, np.maximum(-(-beyond // self.stride), 1))
             case _:
@@ -142,6 +143,6 @@ class WindowTable:
         )
 
     def __reduce__(self) -> tuple[Callable[[NDArray[np.int64], int], "WindowTable"], tuple[NDArray[np.int64], int]]:
-        # By way of the constructor, since a pickled array comes back writable.
+        # Through the constructor, since an unpickled array is writable.
         constructor = functools.partial(WindowTable, stride=self.stride, partial=self.partial)
         return constructor, (self.lengths, self.length)

@@ -1,8 +1,8 @@
-"""Where records come from: any object with `__len__` and `__getitem__`, and the sources that Penstock brings.
+"""Sources of records: any object with `__len__` and `__getitem__`, and the sources of Penstock.
 
 `Arrays` (a dict of arrays, or one), `Files` and `ImageFolder` (a folder), `Tokens` (token files, as windows or
-documents), `JsonLines` and `Range` are sources; `Source` says what any other object needs to be one. The functions are
-how datasets use sources: `read_records` and `describe_key` by key, the others once.
+documents), `JsonLines` and `Range` are sources; `Source` defines the methods of all others. Datasets use a source
+through the functions: `read_records` and `describe_key` for keys, the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.sources._json_lines import JsonLines as JsonLines
     from penstock.sources._tokens import Tokens as Tokens
 else:
-    # A program uses one of these, if any.
+    # Loaded on demand: a program uses few of these.
     __getattr__ = _lazy.from_modules(
         __name__,
         Files="penstock.sources._files",

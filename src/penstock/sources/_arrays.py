@@ -1,4 +1,4 @@
-"""Arrays in memory or memory-mapped files, as a source whose records are rows."""
+"""The source of arrays in memory or in memory-mapped files; records are their rows."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from penstock.sources._gather import RowTable
 from penstock.sources._local.mapped import MappedArray, find_mapped
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
-SAMPLED_BYTES: Final = 1 << 20  # up to this size, all content counts for the fingerprint
+SAMPLED_BYTES: Final = 1 << 20  # up to this size, the fingerprint covers all content
 SAMPLED_BLOCKS: Final = 64
 
 
@@ -21,20 +21,20 @@ class Arrays:
     """A dict of arrays of one length, or one array: the record of a key is that row of each.
 
     Records are dicts with the same names (or the bare row, for one array). Rows of arrays with one axis are NumPy
-    scalars, others are arrays; they are copies, so that changing a record never changes the source. The rows of one
-    `read` are views of one copied block: keep one, and the block stays in memory.
+    scalars, others are arrays. They are copies, so changes of a record never change the source. The rows of one `read`
+    are views of one copied block, which stays in memory as long as any of them.
 
     A memory map, or any view of one, is sent to other processes by its file's name, offset, dtype and shape, and
     mapped there read-only; other arrays are sent by their bytes. A map opened copy-on-write counts as memory.
 
     Args:
-        arrays: a dict from name to array, with equal first axes; or one array. Lists and what has `__array__` (torch
-            tensors, columns of a data frame) are converted once. Arrays aren't copied: what is written to them later
-            changes the records.
+        arrays: a dict from name to array, with equal first axes; or one array. Lists and objects with `__array__`
+            (torch tensors, columns of a data frame) are converted once. Arrays aren't copied: later writes to them
+            change the records.
 
     Raises:
-        UsageError: no array, an array without an axis, a masked array, something that isn't an array, or unequal
-            lengths.
+        UsageError: there is no array, an array without an axis, a masked array, an object that isn't an array, or
+            lengths differ.
 
     Example:
         >>> source = Arrays({"image": np.zeros((3, 2, 2), np.uint8), "label": np.array([4, 5, 6])})
@@ -47,7 +47,7 @@ class Arrays:
     def __init__(self, arrays: "Mapping[str, ArrayLike] | NDArray[Any]") -> None:
         if isinstance(arrays, Mapping):
             if not arrays:
-                raise UsageError("a dict of arrays must have at least one array; got {}. Give it as {'name': array}.")
+                raise UsageError("a dict of arrays must have at least one array; got {}. Pass {'name': array}.")
             self._names: tuple[str, ...] | None = tuple(arrays)
             columns = [_as_array(array, f"arrays[{name!r}]") for name, array in arrays.items()]
         else:
@@ -56,19 +56,21 @@ class Arrays:
         lengths = [len(column) for column in columns]
         if len(set(lengths)) > 1:
             listed = ", ".join(f"{name}: {length}" for name, length in zip(self._names or (), lengths, strict=True))
-            raise UsageError(f"all arrays must have one length; got {listed}. Cut them to the records they share.")
+            raise UsageError(
+                f"all arrays must have one length; got {listed}. Shorten them to the records that they share."
+            )
         self._length = lengths[0]
         self._columns: list[NDArray[Any]] | None = columns
         self._mapped = [find_mapped(column) for column in columns]
         self._layout = [(column.dtype, column.shape) for column in columns]
-        # Rows are values or arrays of them, which a copy sets apart from the source.
+        # Rows are values or arrays of values, so a copy is independent of the source.
         self._has_plain_rows = all(dtype.kind not in "OV" for dtype, _ in self._layout)
         self._tables: list[RowTable | None] | None = None
         self._fingerprint: str | None = None
 
     @property
     def fixed_shape(self) -> bool:
-        """Whether rows can be written straight into arrays: not those of str, bytes or Python objects."""
+        """Whether rows can be written directly into arrays: False for str, bytes and Python objects."""
         return all(dtype.kind not in "OUSV" for dtype, _ in self._layout)
 
     def __len__(self) -> int:
@@ -78,7 +80,7 @@ class Arrays:
         number = as_key(key, self._length)
         if not self._has_plain_rows:
             return self.read([number])[0]
-        # What `read` gives, without a block of one row: copies, C-contiguous, of the array's own type or none.
+        # The result of `read`, without a block of one row: C-contiguous copies, of the array's own type.
         rows: list[Any] = [column[number] for column in self._opened()]
         rows = [
             row if shape[1:] == () else np.array(row, order="C")
@@ -134,18 +136,18 @@ class Arrays:
             stops: the frame after the last of each.
 
         Returns:
-            As `read` does; arrays with one axis give their rows.
+            As for `read`; of arrays with one axis, their rows.
 
         Raises:
-            UsageError: arrays with frames differ in how many they have.
+            UsageError: arrays have different numbers of frames.
         """
         checked = as_keys(keys)
         check_range(checked, self._length)
         frames = {shape[1] for _, shape in self._layout if len(shape) > 1}
         if len(frames) > 1:
             raise UsageError(
-                f"spans can only be read from arrays of as many frames; got {self!r}. Keep what has no frames out of "
-                "the arrays, and add it in a map."
+                f"spans can only be read from arrays with equal numbers of frames; got {self!r}. Leave arrays without "
+                "frames out, and add them in a map."
             )
         spans = list(zip(checked.tolist(), starts.tolist(), stops.tolist(), strict=True))
         blocks: list[list[Any]] = [
@@ -157,8 +159,8 @@ class Arrays:
     def fingerprint(self) -> str:
         """Return a str that changes with names, dtypes, shapes and content.
 
-        Content counts whole up to 1 MB an array; of a larger one, 64 blocks spread evenly count. Of a memory map, the
-        file's name without its folder and its size count instead; of Python objects, nothing.
+        It covers all content of an array of up to 1 MB, and 64 evenly spread blocks of a larger one. For a memory map
+        it covers the file's name without its folder, and its size; for Python objects, no content.
         """
         if self._fingerprint is None:
             digest = hashlib.blake2b(digest_size=16)
@@ -185,11 +187,11 @@ class Arrays:
         self.__dict__.update(state)
         kept = cast("list[MappedArray | NDArray[Any]]", state["_mapped"])
         self._mapped = [part if isinstance(part, MappedArray) else None for part in kept]
-        if None in self._mapped:  # otherwise maps are opened when first read
+        if None in self._mapped:  # otherwise the first read opens the maps
             self._columns = [part.open() if isinstance(part, MappedArray) else part for part in kept]
 
     def _opened(self) -> list[NDArray[Any]]:
-        # Two threads may both get here first: both map the files, and one list is kept.
+        # Two threads may do this at once: both map the files, and one list is kept.
         columns = self._columns
         if columns is None:
             columns = [mapped.open() for mapped in self._mapped if mapped is not None]
@@ -199,7 +201,7 @@ class Arrays:
     def _records(self, blocks: list[list[Any]]) -> list[Record]:
         if self._names is None:
             return blocks[0]
-        # A dict for each row, without a step of Python for each.
+        # A dict for each row, without a Python loop.
         pairs = map(zip, repeat(self._names), zip(*blocks, strict=True))
         return list(map(dict, pairs))
 
@@ -210,7 +212,7 @@ class Arrays:
         table = tables[number]
         if table is not None and out.flags.c_contiguous:
             table.gather(keys, out)
-        else:  # a checked key isn't clipped; with another mode, `take` would buffer its output
+        else:  # no checked key is clipped; in other modes `take` would buffer its output
             check_range(keys, self._length)
             if len(keys):
                 np.take(self._opened()[number], keys, axis=0, out=out, mode="clip")
@@ -219,19 +221,19 @@ class Arrays:
 def _as_array(value: object, name: str) -> NDArray[Any]:
     type_name = type(value).__name__
     if isinstance(value, np.ma.MaskedArray):
-        raise UsageError(f"{name} must not be a masked array: records have no mask. Give data and mask as two arrays.")
-    # Anything else that has a length, such as another dataset, would be iterated over to its end.
+        raise UsageError(f"{name} must not be a masked array: records have no mask. Pass data and mask as two arrays.")
+    # NumPy would iterate over other objects with a length, such as another dataset.
     if not isinstance(value, list | tuple) and not hasattr(value, "__array__"):
         raise UsageError(
-            f"{name} must be an array; got {type_name}. Give arrays of one length, or lists; "
+            f"{name} must be an array; got {type_name}. Pass arrays of one length, or lists; "
             "of a dict of datasets, read one."
         )
     try:
         array: NDArray[Any] = np.asarray(value)
     except ValueError as error:
         raise UsageError(
-            f"{name} must be an array; got {type_name} that is none: {error}. "
-            "Rows of unequal shape go into a list of records."
+            f"{name} must be an array; got {type_name} that can't become one: {error}. "
+            "Put rows of unequal shape into a list of records."
         ) from error
     if array.ndim == 0:
         raise UsageError(
@@ -257,10 +259,10 @@ def _add_content(digest: "hashlib.blake2b", array: NDArray[Any], mapped: MappedA
 
 
 def add_sample(digest: "hashlib.blake2b", array: NDArray[Any]) -> None:
-    """Add an array's content to `digest`: all of it up to 1 MB, else 64 blocks spread evenly, first and last included.
+    """Add an array's content to `digest`: all up to 1 MB, else 64 evenly spread blocks with the first and the last.
 
     Args:
-        digest: what is updated.
+        digest: the digest to update.
         array: any layout; no Python objects.
     """
     if array.nbytes <= SAMPLED_BYTES:

@@ -1,4 +1,4 @@
-"""What may be given where a source is wanted, and what a dataset asks of it besides records."""
+"""Conversion of a user's object to a source, and the properties of a source besides its records."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -14,18 +14,19 @@ from penstock.sources._source import Source, name_of
 def as_source(value: object) -> Source:
     """Return `value` as a source.
 
-    A dict of arrays, or an array, becomes `Arrays`. Any other object with `__len__` and `__getitem__` is returned as it
-    is: a list, a torch map-style dataset, a Hugging Face `Dataset`, an ArrayRecord data source. One whose `read` is
-    async needs no `__getitem__`; it becomes a source that any code can read.
+    A dict of arrays, or an array, becomes `Arrays`. Any other object with `__len__` and `__getitem__` is returned
+    unchanged: a list, a torch map-style dataset, a Hugging Face `Dataset`, an ArrayRecord data source. An object with
+        an
+    async `read` needs no `__getitem__`; it becomes a source that any code can read.
 
     Args:
-        value: what the user gave.
+        value: the user's object.
 
     Returns:
         A source.
 
     Raises:
-        UsageError: it is none. The message says what to do instead.
+        UsageError: it is no source. The message has a remedy.
 
     Example:
         >>> as_source({"x": np.arange(3)})
@@ -53,15 +54,15 @@ def _remedy(value: object) -> str | None:
             "as in ps.read(ps.sources.ImageFolder(path))."
         )
     if isinstance(value, type):
-        return "That is the class itself: make an instance of it."
+        return "That is the class itself: create an instance of it."
     if hasattr(value, "iloc") and hasattr(value, "columns"):
-        return "Its keys are columns: give {name: frame[name].to_numpy() for name in frame.columns}."
+        return "Its keys are columns: pass {name: frame[name].to_numpy() for name in frame.columns}."
     if isinstance(value, Mapping):
-        return "Its keys are names: give a dict of arrays, or one of its values."
+        return "Its keys are names: pass a dict of arrays, or one of its values."
     if not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
         return (
-            "Give a list, a dict of arrays or one of ps.sources, or write a class with these two methods; "
-            "an iterable that fits into memory can be given as list(iterable)."
+            "Pass a list, a dict of arrays or one of ps.sources, or write a class with these two methods; "
+            "pass an iterable that fits into memory as list(iterable)."
         )
     return None
 
@@ -92,14 +93,14 @@ def source_length(source: Source) -> int:
 
 
 def check_length(source: Source, expected: int) -> None:
-    """Check that `source` still has the length that it had when it was first asked.
+    """Check that `source` still has its first length.
 
     Args:
         source: any source.
-        expected: that length.
+        expected: the first length.
 
     Raises:
-        SourceError: the length is another one now.
+        SourceError: the length has changed.
 
     Example:
         >>> check_length(["a", "b"], 3)
@@ -111,22 +112,22 @@ def check_length(source: Source, expected: int) -> None:
         name = name_of(source)
         raise SourceError(
             f"the source changed its length from {expected} to {length}: {name}. Sources must not change while they "
-            "are read: copy what you add to, and make the dataset anew.",
+            "are read: copy the data that you append to, and create the dataset again.",
             source=name,
         )
 
 
 def source_fingerprint(source: Source) -> str:
-    """Return a short str that changes when the records of `source` do, as far as the source can tell.
+    """Return a short str that changes when the records of `source` do, as far as it is known.
 
     Args:
-        source: any source; one without `fingerprint()` is told by its type and length alone.
+        source: any source; for one without `fingerprint()`, only its type and length count.
 
     Returns:
         The same str for equal sources, in every process.
 
     Raises:
-        UsageError: `fingerprint()` of the source returned something else than a str.
+        UsageError: `fingerprint()` of the source didn't return a str.
 
     Example:
         >>> source_fingerprint(["a", "b"])
@@ -145,13 +146,13 @@ def source_fingerprint(source: Source) -> str:
 
 
 def can_read_into(source: Source) -> bool:
-    """Return whether `source` fills rows of arrays itself: it has `read_into`, and `fixed_shape` isn't False.
+    """Return whether `source` can fill rows of arrays: it has `read_into`, and `fixed_shape` isn't False.
 
     Args:
         source: any source.
 
     Returns:
-        True where `source.read_into(keys, out)` may be called.
+        True if `source.read_into(keys, out)` may be called.
 
     Example:
         >>> can_read_into(Arrays(np.zeros(3))), can_read_into([0.0, 0.0, 0.0])
@@ -161,14 +162,14 @@ def can_read_into(source: Source) -> bool:
 
 
 def describe_key(source: Source, key: int) -> str:
-    """Return what a person would look for to find the record of `key`.
+    """Return a text that helps a person find the record of `key`.
 
     Args:
-        source: any source; its own `describe_key` is asked where it has one.
+        source: any source; its own `describe_key` is called if it has one.
         key: in [0, length).
 
     Returns:
-        For example "key 3 (file 'cat/3.png')", or "key 3" where the source knows no more.
+        For example "key 3 (file 'cat/3.png')", or "key 3" without `describe_key`.
 
     Example:
         >>> describe_key(["a", "b"], 1)
@@ -179,13 +180,13 @@ def describe_key(source: Source, key: int) -> str:
 
 
 def can_read_spans(source: Source) -> bool:
-    """Return whether `source` reads runs of frames out of its records: it has `read_spans`.
+    """Return whether `source` can read spans of frames: it has `read_spans`.
 
     Args:
         source: any source.
 
     Returns:
-        True where `source.read_spans(keys, starts, stops)` may be called.
+        True if `source.read_spans(keys, starts, stops)` may be called.
 
     Example:
         >>> can_read_spans(Arrays(np.zeros((3, 4)))), can_read_spans([[0.0], [0.0]])

@@ -1,6 +1,6 @@
-"""The content of records that are Python objects: of some of them, evenly spread, and in bounded time.
+"""The digest of records that are Python objects: of an evenly spread sample, in bounded time.
 
-Numbers, texts, arrays and containers of these count by value, long ones by a sample; everything else by its type. No
+Numbers, texts, arrays and containers of these count by value, long ones by a sample; all else counts by its type. No
 code of the objects runs.
 """
 
@@ -16,28 +16,28 @@ from penstock.sources._arrays import Arrays
 from penstock.sources._source import Source
 
 _RECORDS: Final = 256
-_ITEMS: Final = 16  # of a container in a record
-_VALUES: Final = 64  # of an array in a record
+_ITEMS: Final = 16  # items of a container in a record
+_VALUES: Final = 64  # values of an array in a record
 _CHARACTERS: Final = 1024
 _DEEPEST: Final = 6
 
 
 def content_digest(source: Source) -> str:
-    """Return what a sample of a source's records contains, as 16 hexadecimal digits.
+    """Return the digest of a sample of a source's records, as 16 hexadecimal digits.
 
     Args:
         source: any source.
 
     Returns:
-        The same in every process; "" for a source whose `fingerprint()` covers its content, or that can't be looked
-        into without reading it.
+        The same in every process; "" for a source whose `fingerprint()` covers its content, or whose content is known
+        only after a read.
 
     Example:
         >>> content_digest([1, 2]) == content_digest([1, 3])
         False
     """
     records: Sequence[object] = ()
-    if type(source) in (list, tuple):  # another class may read when it is looked into
+    if type(source) in (list, tuple):  # another class may read from storage
         records = cast("Sequence[object]", source)
     elif type(source) is Arrays and not source.fixed_shape and len(source):
         records = _object_records(source)
@@ -50,7 +50,7 @@ def content_digest(source: Source) -> str:
 
 
 def _object_records(source: Arrays) -> list[object]:
-    """Return some records of arrays, if they hold Python objects, which the source's fingerprint doesn't cover."""
+    """Return a sample of records, if they hold Python objects, which the source's fingerprint doesn't cover."""
     first: Any = source[0]
     values: list[object] = list(cast("dict[str, object]", first).values()) if isinstance(first, dict) else [first]
     if not any(map(_is_object, values)):
@@ -64,12 +64,12 @@ def _is_object(value: object) -> bool:
 
 
 def _spread(count: int, most: int) -> Sequence[int]:
-    """Return `most` of `count` numbers, evenly spread; all where they are as many or fewer."""
+    """Return at most `most` of `count` numbers, evenly spread."""
     return range(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64).tolist()
 
 
 def _texts_of(values: Sequence[object], most: int, depth: int) -> Iterator[str]:
-    """Yield what tells the items of a sequence from others: all, or `most` of them."""
+    """Yield texts that identify the items of a sequence, or a sample of `most` of them."""
     count = len(values)
     yield f"{count}"
     for number in _spread(count, most):
@@ -98,7 +98,7 @@ def _texts(value: object, depth: int) -> Iterator[str]:
 
 
 def _ends(text: str) -> str:
-    """Return a text, or how long it is and its two ends."""
+    """Return a text, or the length and both ends of a long one."""
     half = _CHARACTERS // 2
     return text if len(text) <= _CHARACTERS else f"{len(text)} {text[:half]}…{text[-half:]}"
 

@@ -1,4 +1,4 @@
-"""Files of a folder, as a source of their bytes: all of them, or images in one folder per class."""
+"""The sources of the files of a folder: all of them, or images in one folder per class."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.sources._local.files import PathLike, as_list, is_path, look_at, raise_source_error
+from penstock.sources._local.files import PathLike, as_list, is_path, raise_source_error, stat_file
 from penstock.sources._local.listing import NameTable, list_files, list_folders, match_pattern
 from penstock.sources._source import as_key
 
@@ -19,14 +19,14 @@ IMAGE_EXTENSIONS: Final = (
 
 
 class FileRecord(TypedDict):
-    """What `Files` returns: the file's name relative to the folder, and its content."""
+    """A record of `Files`: the file's name relative to the folder, and its content."""
 
     path: str
     bytes: bytes
 
 
 class ImageRecord(TypedDict):
-    """What `ImageFolder` returns: an image file's content, undecoded, and the number of its class."""
+    """A record of `ImageFolder`: an image file's content, undecoded, and the number of its class."""
 
     bytes: bytes
     label: int
@@ -35,18 +35,18 @@ class ImageRecord(TypedDict):
 class Files:
     """Every file below a folder; records are `{"path": name relative to the folder, "bytes": content}`.
 
-    Files are sorted by the bytes of their names, whatever the machine and the locale. Links are followed, except in
-    circles. Names that begin with a dot are left out. A file is opened when its record is read, and closed again.
+    Files are sorted by the bytes of their names, on every machine and in every locale. Links are followed, except in
+    cycles. Names that begin with a dot are left out. A file is opened when its record is read, and closed again.
 
     Args:
         directory: a folder; or a list of files, which keep their order and are named relative to their common folder.
-        pattern: which names count, as in `"**/*.txt"`; only with a folder. Default: all. Case counts; `**` stands for
-            any number of folders.
+        pattern: the names to include, as in `"**/*.txt"`; only with a folder. Default: all. It is case-sensitive; `**`
+            matches any number of folders.
 
     Raises:
         UsageError: no file matches.
-        SourceError: the folder, or a file of the list, doesn't exist or can't be looked at; later, when read, a file
-            that is gone.
+        SourceError: the folder, or a file of the list, doesn't exist or can't be accessed; later, at a read, a file
+            that no longer exists.
 
     Example:
         >>> import pathlib, tempfile
@@ -64,7 +64,7 @@ class Files:
             if not found:
                 raise UsageError(
                     f"a folder must hold at least one file; in {root!r} none matches the pattern {wanted!r}. "
-                    "Check the path; `**/` before a pattern looks into folders, and hidden files are left out."
+                    "Check the path; use `**/` before a pattern to include subfolders. Hidden files are left out."
                 )
         else:
             root, found = _from_list(as_list(directory), pattern)
@@ -89,7 +89,7 @@ class Files:
         return os.path.join(self._root, self._paths[as_key(key, len(self))])
 
     def describe_key(self, key: SupportsIndex) -> str:
-        """Return the file of a key, for messages."""
+        """Return the name of a key's file, for messages."""
         return f"file {self._paths[as_key(key, len(self))]!r}"
 
     def fingerprint(self) -> str:
@@ -103,17 +103,17 @@ class Files:
 class ImageFolder:
     """Image files in one folder for each class; records are `{"bytes": undecoded content, "label": int}`.
 
-    The folders right in `directory` are the classes, numbered in the order of their names' bytes; images count at any
-    depth below them. Links are followed, except in circles. Names that begin with a dot are left out.
+    The folders directly in `directory` are the classes, numbered in the order of their names' bytes; images at any
+    depth below them are included. Links are followed, except in cycles. Names that begin with a dot are left out.
 
     Args:
         directory: the folder of class folders.
-        extensions: the endings that make an image; case doesn't count.
-        allow_empty: keep a class without images (its number stays taken) instead of refusing it.
+        extensions: the file extensions of images, in any case.
+        allow_empty: keep a class without images, with its number, instead of raising.
 
     Raises:
         UsageError: there is no class folder or no image, or a class is empty.
-        SourceError: the folder doesn't exist or can't be listed; later, when read, a file that is gone.
+        SourceError: the folder doesn't exist or can't be listed; later, at a read, a file that no longer exists.
 
     Example:
         >>> import pathlib, tempfile
@@ -208,15 +208,15 @@ class ImageFolder:
 
 def _from_list(absolute: list[str], pattern: str | None) -> tuple[str, list[tuple[bytes, int]]]:
     if pattern is not None:
-        raise UsageError(f"pattern= goes with a folder; got pattern={pattern!r} and a list of files. Leave it out.")
+        raise UsageError(f"pattern= requires a folder; got pattern={pattern!r} and a list of files. Omit it.")
     if not absolute:
-        raise UsageError("Files needs at least one file; got an empty list. Give a folder or a list of files.")
+        raise UsageError("Files needs at least one file; got an empty list. Pass a folder or a list of files.")
     folders = [path for path in absolute if os.path.isdir(path)]
     if folders:
-        raise UsageError(f"a list given to Files must hold files; got the folder {folders[0]!r}. Give a folder alone.")
+        raise UsageError(f"a list for Files must hold files; got the folder {folders[0]!r}. Pass a folder alone.")
     root = os.path.commonpath([os.path.dirname(path) for path in absolute])
     names = [os.path.relpath(path, root).replace(os.sep, "/") for path in absolute]
-    return root, [(os.fsencode(name), look_at(path).size) for name, path in zip(names, absolute, strict=True)]
+    return root, [(os.fsencode(name), stat_file(path).size) for name, path in zip(names, absolute, strict=True)]
 
 
 def _endings(extensions: Sequence[str]) -> tuple[str, ...]:
@@ -239,8 +239,8 @@ def _read_file(source: Files | ImageFolder, root: str, path: str, key: int) -> b
             return file.readall()
     except OSError as error:
         raise_source_error(
-            f"cannot read file {path!r} (key {key} of {source!r}): {error.strerror}. It was there when the source was "
-            "made: put it back, or make the source anew.",
+            f"cannot read file {path!r} (key {key} of {source!r}): {error.strerror}. It existed when the source was "
+            "created: restore it, or create the source again.",
             error,
             source=repr(source),
             keys=[key],

@@ -1,4 +1,4 @@
-"""The one wrapper of the native gather: rows copied by key from memory, and files mapped without a descriptor."""
+"""The wrapper of the native gather: rows copied by key from memory, and files mapped without a descriptor."""
 
 import os
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ class RowTable:
     """Rows of equal size at equal strides in one or more arrays, numbered one array after another.
 
     Args:
-        pieces: uint8 arrays of one axis, C-contiguous; each holds as many rows as fit whole. They are kept alive.
+        pieces: uint8 arrays of one axis, C-contiguous; each holds as many whole rows as fit. They are kept alive.
         row_bytes: the size of a row, at least 1.
-        stride_bytes: from one row's begin to the next one's, at least 1; smaller than a row where rows overlap.
+        stride_bytes: from the start of one row to that of the next, at least 1; smaller than a row if rows overlap.
 
     Copies of 16 kB and more run without the GIL. Calls from several threads are safe.
 
@@ -45,7 +45,7 @@ class RowTable:
                 axis. It must not overlap the pieces.
 
         Raises:
-            IndexError: a key isn't in [0, len(self)); `out` is untouched then.
+            IndexError: a key isn't in [0, len(self)); then `out` is unchanged.
         """
         self._table.gather(keys, out.view(np.uint8))
 
@@ -53,8 +53,8 @@ class RowTable:
 def map_file(path: str) -> NDArray[np.uint8]:
     """Return the bytes of a file as a read-only uint8 array over a memory map that keeps no descriptor.
 
-    The map stays as the file was, in size, when it was made: reading it after the file was cut shorter kills the
-    process (SIGBUS), so keep files whole while they are read.
+    The map keeps the file's size at that time. A read after the file was truncated kills the process (SIGBUS), so don't
+    truncate files while they are read.
 
     Args:
         path: a regular file.

@@ -1,4 +1,4 @@
-"""Lines of JSON in files, as a source of what they parse to."""
+"""The source of lines of JSON in files; records are the parsed values."""
 
 import hashlib
 import json
@@ -22,23 +22,23 @@ _COUNTED_BYTES: Final = 1 << 20
 class JsonLines:
     r"""One JSON value on each line of one or more files; the record of a key is the parsed value.
 
-    Where the lines begin is found once, in one pass over the files, and kept in a cache directory until a file's size
-    or time changes. Blank lines don't count; the last line needs no newline; CRLF and a UTF-8 byte order mark are
-    fine. Lines are parsed by the standard library's `json`, which also takes NaN and Infinity.
+    The first use scans the files once for the starts of lines, and keeps them in a cache directory until a file's size
+    or time changes. Blank lines are skipped; the last line needs no newline; CRLF and a UTF-8 byte order mark are
+    allowed. The standard library's `json` parses the lines; it also accepts NaN and Infinity.
 
-    A source can be closed, by `close` or a `with` block, which closes its descriptors; dropping it does so too. Files
-    must not change while they are read: one that did is a SourceError.
+    `close`, or the end of a `with` block, closes the source's descriptors; so does dropping it. Files must not change
+    while they are read: a changed file raises SourceError.
 
     Args:
         paths: a path, a glob such as `"data/**/*.jsonl"` (sorted by name), or a list of these, in its order.
-        cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. One that can't
-            be written is a warning in the log, and the index stays in memory.
-        progress: show progress of the first pass on stderr, if that is a terminal and it takes more than 0.5 s.
+        cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
+            written, a warning is logged, and the index stays in memory.
+        progress: show progress of the scan on stderr, if that is a terminal and it takes more than 0.5 s.
 
     Raises:
-        UsageError: no file is named, or a folder is.
-        SourceError: a file can't be read; later, when read, one that is gone or has changed.
-        CorruptRecordError: when read: a line isn't JSON. It names file, line, byte and key.
+        UsageError: `paths` has no file, or a folder.
+        SourceError: a file can't be read; later, at a read, a file no longer exists or has changed.
+        CorruptRecordError: at a read, a line isn't JSON. The message has file, line, byte and key.
 
     Example:
         >>> import pathlib, tempfile
@@ -74,14 +74,14 @@ class JsonLines:
             keys: in [0, length), one axis.
 
         Returns:
-            What the lines parse to.
+            The parsed values.
         """
         checked = as_keys(keys)
         check_range(checked, len(self))
         return [self._parse(key) for key in checked.tolist()]
 
     def describe_key(self, key: SupportsIndex) -> str:
-        """Return file and byte of a key's line, for messages."""
+        """Return the file and the byte of a key's line, for messages."""
         number, begin, _ = self._find(as_key(key, len(self)))
         return f"byte {begin} of file {self._index.files[number].name!r}"
 
@@ -90,7 +90,7 @@ class JsonLines:
         return f"json-lines-{self._described}"
 
     def close(self) -> None:
-        """Close all descriptors; reading raises ClosedError from now on. Closing twice does nothing."""
+        """Close all descriptors; from now on a read raises ClosedError. Closing twice does nothing."""
         self._closed = True
         if self._open is not None:
             self._open.close()
@@ -118,7 +118,7 @@ class JsonLines:
 
     def _parse(self, key: int) -> Record:
         if self._closed:
-            raise ClosedError(f"{self!r} was closed, and can't be read any more. Make it anew, or close it later.")
+            raise ClosedError(f"{self!r} was closed, and can't be read any more. Create it again, or close it later.")
         number, begin, end = self._find(key)
         line = self._read(key, number, begin, end)
         try:
@@ -136,16 +136,16 @@ class JsonLines:
             raise
         except OSError as error:
             raise_source_error(
-                f"cannot read {self._index.files[number].path!r} (key {key} of {self!r}): {error.strerror}. It was "
-                "there when the source was made: put it back, or make the source anew.",
+                f"cannot read {self._index.files[number].path!r} (key {key} of {self!r}): {error.strerror}. It "
+                "existed when the source was created: restore it, or create the source again.",
                 error,
                 source=repr(self),
                 keys=[key],
             )
         if len(line) != end - begin:
             raise SourceError(
-                f"{self._index.files[number].path!r} was cut short while it was read (key {key} of {self!r}): its line "
-                f"at byte {begin} is gone. Make the source anew.",
+                f"{self._index.files[number].path!r} was truncated while it was read (key {key} of {self!r}): its line "
+                f"at byte {begin} is missing. Create the source again.",
                 source=repr(self),
                 keys=[key],
             )
@@ -155,7 +155,7 @@ class JsonLines:
         path = self._index.files[number].path
         raise CorruptRecordError(
             f"a line must be one JSON value; line {_line_number(path, begin)} of {path!r} (byte {begin}, key {key} of "
-            f"{self!r}) isn't: {error}. Mend or remove the line.",
+            f"{self!r}) isn't: {error}. Fix or remove the line.",
             source=repr(self),
             keys=[key],
         ) from error

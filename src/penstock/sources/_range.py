@@ -1,4 +1,4 @@
-"""Integers at equal distances, as a source: for tests, and for datasets whose functions make data from a number."""
+"""The source of integers at equal distances: for tests, and for datasets whose functions make data from a number."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
@@ -13,11 +13,11 @@ _INT64 = np.iinfo(np.int64)
 
 
 class Range:
-    """The integers that Python's `range` of the same arguments has; records are Python ints.
+    """The integers of Python's `range` with the same arguments; records are Python ints.
 
     Args:
-        start: the first integer; where it is the only argument, it is `stop` and the first is 0.
-        stop: the first integer that isn't there any more.
+        start: the first integer; as the only argument it is `stop`, and the first is 0.
+        stop: the end of the range, which it excludes.
         step: the distance from one to the next; not 0.
 
     Raises:
@@ -33,7 +33,7 @@ class Range:
 
     def __init__(self, start: int, stop: int | None = None, step: int = 1) -> None:
         if step == 0:
-            raise UsageError("step must not be 0; got step=0. Give the distance from one integer to the next.")
+            raise UsageError("step must not be 0; got step=0. Pass the distance from one integer to the next.")
         numbers = range(start) if stop is None else range(start, stop, step)
         if stop is None and step != 1:
             numbers = range(0, start, step)
@@ -89,7 +89,7 @@ class Range:
         check_range(checked, len(self._range))
         if self._range.start == 0 and self._range.step == 1:
             return checked
-        # In two's complement the sum is right wherever the result fits, also if the product alone wraps around.
+        # In two's complement the sum is right if the result fits, even if the product wraps around.
         return checked * np.int64(_wrap(self._range.step)) + np.int64(_wrap(self._range.start))
 
 

@@ -1,11 +1,11 @@
-"""Records for a block of keys from any source: the fastest way that it has, with errors that name the key.
+"""Reads of a block of keys from any source: by its fastest method, with errors that name the key.
 
 Guarantees:
   - There is one record for each key, in the order of the keys.
-  - Where a read fails for a reason that time may heal, it is tried again after each wait in `RETRY_WAITS_SECONDS`,
-    about a second in all; other failures are raised at once.
-  - The source's own exception is what is raised, with a note that names the key. It becomes a `SourceError` only
-    where the source breaks its promise: another number of records, or an IndexError within its length.
+  - After a transient failure a read is retried after each wait in `RETRY_WAITS_SECONDS`, about a second in all; other
+    failures are raised at once.
+  - The source's own exception is raised, with a note that names the key. It becomes a `SourceError` only if the source
+    violates its protocol: another number of records, or an IndexError within its length.
 """
 
 import errno
@@ -36,24 +36,24 @@ _TRANSIENT: Final = frozenset(
         errno.EBUSY,
     }
 )
-_READ_SINGLY: Final = frozenset({Range, Arrays, list})  # not what derives from them, and may read otherwise
+_READ_SINGLY: Final = frozenset({Range, Arrays, list})  # not subclasses, which may read differently
 
 
 def read_records(source: Source, keys: Keys) -> list[Record]:
-    """Return the records of `keys`, read at once where the source can.
+    """Return the records of `keys`, read in one call if the source supports it.
 
-    `source.read(keys)` is used where it exists, else `source.__getitems__(list of ints)`, else `source[key]` for each.
-    If a block fails, it is read again one by one to find the key.
+    It calls `source.read(keys)` if that exists, else `source.__getitems__(list of ints)`, else `source[key]` for each.
+    If a block fails, its keys are read again one by one, to find the key that fails.
 
     Args:
         source: any source.
-        keys: int64, one axis, in [0, length); a key may come twice.
+        keys: int64, one axis, in [0, length); keys may repeat.
 
     Returns:
         One record for each key, in order.
 
     Raises:
-        SourceError: the source gave another number of records, or an IndexError for a key that it should have.
+        SourceError: the source returned another number of records, or raised an IndexError for a key below its length.
 
     Example:
         >>> import numpy as np
@@ -64,7 +64,7 @@ def read_records(source: Source, keys: Keys) -> list[Record]:
 
 
 def read_record(source: Source, key: int) -> Record:
-    """Return the record of one key: what `read_records` gives for it, at less cost where there is a shorter way.
+    """Return the record of one key: the result of `read_records`, at less cost for some sources.
 
     Args:
         source: any source.
@@ -87,21 +87,21 @@ def read_record(source: Source, key: int) -> Record:
 
 
 def is_read_singly(source: Source) -> bool:
-    """Return whether `source[key]` is known to give the very record that `source.read` does, and in less time."""
+    """Return whether `source[key]` is known to return the same record as `source.read`, in less time."""
     return type(source) in _READ_SINGLY
 
 
 def read_spans(source: Source, keys: Keys, starts: Keys, stops: Keys) -> list[Record]:
-    """Return frames of the records of `keys`, which a source with `read_spans` reads at once.
+    """Return frames of the records of `keys`, read in one call of `read_spans`.
 
     Args:
-        source: one that has `read_spans`.
-        keys: int64, one axis, in [0, length); a key may come twice.
+        source: a source with `read_spans`.
+        keys: int64, one axis, in [0, length); keys may repeat.
         starts: int64, the first frame of each.
         stops: int64, the frame after the last of each.
 
     Returns:
-        A record for each key, in order, its arrays holding frames [start, stop).
+        A record for each key, in order; its arrays hold frames [start, stop).
 
     Raises:
         SourceError: as `read_records`.
@@ -121,7 +121,7 @@ def read_spans(source: Source, keys: Keys, starts: Keys, stops: Keys) -> list[Re
 
 
 class _Spans(Protocol):
-    """A source that reads runs of frames."""
+    """A source with `read_spans`."""
 
     def read_spans(self, *columns: Keys) -> object:
         """Return frames of records: keys, starts, stops."""
@@ -129,9 +129,9 @@ class _Spans(Protocol):
 
 
 def _read_block(source: Source, read: Callable[[Keys], list[Record]], keys: Keys) -> list[Record]:
-    """Return what `read` gives for keys of shape (n,) or (n, 3), the key first; one by one if a block fails."""
+    """Return the records for keys of shape (n,) or (n, 3), the key first; read one by one if a block fails."""
     if len(keys) == 0:
-        return []  # without asking: some sources refuse no keys
+        return []  # without a call: some sources refuse empty keys
     if len(keys) == 1:
         return [_read_one(source, read, keys)]
     try:
@@ -148,13 +148,13 @@ def _read_block(source: Source, read: Callable[[Keys], list[Record]], keys: Keys
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether time may heal `error`: a time-out, a lost connection, or an I/O error of the storage.
+    """Return whether `error` is transient: a timeout, a lost connection, or an I/O error of the storage.
 
     Args:
-        error: what reading raised. A missing file or a denied permission is not transient.
+        error: the exception of a read. A missing file or a denied permission is not transient.
 
     Returns:
-        True where another attempt makes sense.
+        True if a retry may succeed.
     """
     if isinstance(error, TimeoutError | ConnectionError):
         return True
@@ -172,11 +172,11 @@ def _reader(source: Source) -> Callable[[Keys], list[Record]]:
 
 
 def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
-    """Return what a source's `read` returned for some keys as a list.
+    """Return the result of a source's `read` as a list.
 
     Args:
         source: any source.
-        returned: what it returned.
+        returned: the result.
         keys: int64, one axis, or a row of integers for each, the key first.
 
     Returns:
@@ -217,16 +217,16 @@ def _add_key(source: Source, key: int, error: Exception) -> None:
     name = name_of(source)
     if isinstance(error, IndexError):
         length = source_length(source)
-        told = (
+        violation = (
             f"the source says that its length is {length}, but it raised IndexError for {describe_key(source, key)}"
             if key < length
             else f"key {key} is past the end of the source, whose length is {length} now"
         )
         raise SourceError(
-            f"{told}: {name}. A source must have a record for every key below its length, and must not change while "
-            "it is read.",
+            f"{violation}: {name}. A source must have a record for every key below its length, and must not change "
+            "while it is read.",
             source=name,
             keys=[key],
         ) from error
-    if not (isinstance(error, SourceError) and error.keys):  # those of our own sources say it already
+    if not (isinstance(error, SourceError) and error.keys):  # errors of our own sources name the key already
         error.add_note(f"while reading {describe_key(source, key)} of {name}")

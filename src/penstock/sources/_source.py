@@ -1,6 +1,6 @@
-"""A source gives a record for every key in [0, length): what any object must have to be one.
+"""The protocol of a source, which has a record for every key in [0, length).
 
-The helpers here check keys and name sources in messages; every source of this package uses them.
+All sources of this package use the functions here, which check keys and name sources in messages.
 """
 
 import operator
@@ -17,26 +17,27 @@ Keys = NDArray[np.int64]
 
 @runtime_checkable
 class Source(Protocol):
-    """Random-access records in storage: any object with `__len__` and `__getitem__` is one.
+    """Random-access records in storage: any object with `__len__` and `__getitem__` is a source.
 
-    A list is a source, and so is a torch map-style dataset. What follows is optional; where an object has it, it is
-    used:
+    A list is a source, and so is a torch map-style dataset. These methods are optional; Penstock uses those that an
+    object has:
 
-    - `read(keys)` with keys an int64 array: one record for each key, in the order of the keys. A key may come twice.
-      `__getitems__(keys)` with a list of ints, torch's name for the same, is used where there is no `read`.
+    - `read(keys)` with keys an int64 array: returns one record for each key, in the order of the keys, which may
+      repeat. If there is no `read`, `__getitems__(keys)` with a list of ints, torch's name for the same, is used.
     - `async def read(self, keys)`, the same as a coroutine function: all reads of the source run on one event loop in a
-      background thread, and a loader with workers awaits many at once. `__getitem__` isn't needed then. An attribute
-      `keys_per_read`, 1 by default, says how many keys a call gets at most where a loader reads ahead.
-    - `read_into(keys, out)` fills `out` instead: the arrays of one record with a leading axis of `len(keys)` rows.
-      Records must then have equal shapes; a source for which that depends says so by a bool attribute `fixed_shape`.
-    - `read_spans(keys, starts, stops)`, three int64 arrays: records whose arrays have a leading axis of frames, such as
-      episodes, of which only frames [start, stop) are read. What isn't an array comes whole. `windows` uses it.
-    - `fingerprint()`: a short str that changes when the records do. It guards a saved state against other data.
-    - `describe_key(key)`: what a person would look for, such as "file 'cat/3.png'"; messages about the key show it.
+      background thread, and a loader with workers awaits many at once. Then `__getitem__` isn't needed. The attribute
+      `keys_per_read`, 1 by default, is the largest number of keys of a call when a loader reads ahead.
+    - `read_into(keys, out)`: fills `out`, the arrays of one record with a leading axis of `len(keys)` rows. All records
+      must have equal shapes; a source that only sometimes has them sets the bool attribute `fixed_shape`.
+    - `read_spans(keys, starts, stops)`, three int64 arrays: for records whose arrays have a leading axis of frames,
+      such as episodes; reads only frames [start, stop). Leaves that aren't arrays are returned whole. `windows` uses
+      it.
+    - `fingerprint()`: returns a short str that changes when the records do. It guards a saved state against other data.
+    - `describe_key(key)`: returns a text such as "file 'cat/3.png'", which messages about the key show.
 
-    Reading a key must be safe from several threads, and depend on nothing but the key: what is done to a record must
-    not change what is read next (a list of arrays can't promise that; don't write to its records). Other processes get
-    a source by pickle; one that holds descriptors or memory maps drops them then, and opens them when first read.
+    Reads must be safe from several threads, and a record must depend only on its key: changes of a record must not
+    change the next read (a list of arrays can't guarantee that; don't write to its records). Other processes get a
+    source by pickle; a source that holds descriptors or memory maps drops them then, and opens them at the first read.
     `penstock.testing.SourceTests` checks all this.
 
     Example:
@@ -62,13 +63,13 @@ class Source(Protocol):
 
 
 def as_keys(keys: Sequence[int] | NDArray[Any]) -> Keys:
-    """Return `keys` as an int64 array; whether they are in range is left to `check_range` or the native gather.
+    """Return `keys` as an int64 array; `check_range` or the native gather checks their range.
 
     Args:
         keys: integers, one axis.
 
     Returns:
-        The same keys; the same array where it was int64 already.
+        The same keys; the same array if it was int64 already.
 
     Raises:
         TypeError: the keys aren't integers along one axis.
@@ -88,7 +89,7 @@ def check_range(keys: Keys, length: int) -> None:
     """Check that every key is in [0, length).
 
     Args:
-        keys: as `as_keys` returns them.
+        keys: the result of `as_keys`.
         length: the number of records of the source.
 
     Raises:

@@ -1,13 +1,13 @@
-"""The state of an iterable: the methods by which it says where it is, and goes there again.
+"""The state of an iterable: the methods that save it and load it.
 
-Three conventions are known: `get_state` and `set_state`; `state_dict` and `load_state_dict`, as torchdata and Hugging
-Face datasets have them; and those of MosaicML Streaming, whose `state_dict` takes how many samples were read.
+Three conventions are supported: `get_state` and `set_state`; `state_dict` and `load_state_dict`, as in torchdata and
+Hugging Face datasets; and those of MosaicML Streaming, whose `state_dict` takes the number of samples read.
 
 Guarantees:
-  - A state is only asked for within a pass, after its first element. Before it many iterables, such as those whose
-    `__iter__` is a generator, still have the state in which the pass before has left them.
-  - A pass that begins at the beginning does so, also where Penstock has had the same object resume an earlier pass.
-    A state that the user has loaded into an iterable is left to the iterable.
+  - A state is saved only within a pass, after its first element. Before that, many iterables, such as those whose
+    `__iter__` is a generator, still have the state at the end of the previous pass.
+  - A pass that should begin at the beginning does so, even if Penstock has resumed an earlier pass of the same object.
+    Penstock doesn't change a state that the user has loaded into an iterable.
 """
 
 import functools
@@ -21,20 +21,20 @@ _HUGGING_FACE: Final = "datasets.iterable_dataset"
 _SHUFFLE_BUFFER: Final = "BufferShuffledExamplesIterable"
 
 _resumed: Final["weakref.WeakSet[Any]"] = weakref.WeakSet()
-"""The iterables that Penstock has loaded a state into, and that may keep it for later passes."""
+"""The iterables into which Penstock has loaded a state, which they may keep for later passes."""
 
 
 class StateMethods(NamedTuple):
-    """How an object, an iterable or its iterator, saves its state and goes to one."""
+    """The functions that save and load the state of an iterable or an iterator."""
 
     save: Callable[[int], Any]
-    """Returns the state; takes how many elements this pass has given since it was begun or resumed."""
+    """Returns the state; takes the number of elements of this pass since it was begun or resumed."""
     load: Callable[[Any], object]
-    """Has the next pass, or this iterator, go on from a state."""
+    """Makes the next pass, or this iterator, continue from a state."""
 
 
 def state_methods(target: object) -> StateMethods | None:
-    """Return how an object saves its state and goes to one; None where it can't, or would lose elements."""
+    """Return the functions that save and load an object's state; None if it has none, or would lose elements."""
     made: Any = target
     if _has_both(target, "get_state", "set_state"):
         return StateMethods(_without_count(made.get_state), made.set_state)
@@ -76,12 +76,12 @@ def _has_both(target: object, save: str, load: str) -> bool:
 
 
 def begin_pass(iterable: object, epoch: int, state: object = None) -> None:
-    """Have the next pass over an iterable begin at the beginning, or at a state.
+    """Make the next pass over an iterable begin at the beginning, or at a state.
 
     Args:
-        iterable: any; one without states is only told the epoch, if it has `set_epoch`.
-        epoch: of the pass.
-        state: what the iterable's own `StateMethods.save` returned in a pass of this epoch; None for the beginning.
+        iterable: any iterable; for one without states, only `set_epoch` is called, if it has that.
+        epoch: the epoch of the pass.
+        state: the result of the iterable's `StateMethods.save` in a pass of this epoch; None for the beginning.
     """
     made: Any = iterable
     if hasattr(made, "set_epoch"):
@@ -90,7 +90,7 @@ def begin_pass(iterable: object, epoch: int, state: object = None) -> None:
     if methods is None:
         return
     if _is_streaming(made) and hasattr(made, "next_epoch"):
-        made.next_epoch = epoch  # it takes states of earlier epochs for outdated, and counts passes by itself
+        made.next_epoch = epoch  # it ignores states of earlier epochs, and counts passes by itself
     if state is not None:
         methods.load(state)
         _remember(made)
@@ -99,23 +99,23 @@ def begin_pass(iterable: object, epoch: int, state: object = None) -> None:
 
 
 def forget_state(iterable: object) -> None:
-    """Have the next pass over an iterable begin at the beginning, if Penstock has had it resume a pass before."""
+    """Make the next pass over an iterable begin at the beginning, if Penstock has resumed a pass of it before."""
     methods = state_methods(iterable)
     if methods is not None and _was_resumed(iterable):
         _forget_state(iterable, methods, 0)
 
 
 def load_state(iterable: object, state: object) -> None:
-    """Have the next pass over an iterable that has `state_dict` begin at a state."""
+    """Make the next pass over an iterable with `state_dict` begin at a state."""
     made: Any = iterable
     made.load_state_dict(state)
     _remember(made)
 
 
 def forgets(iterable: object) -> bool:
-    """Return whether resuming from an iterable's state loses elements: those that a shuffle buffer holds.
+    """Return whether a resume from an iterable's state loses the elements of a shuffle buffer.
 
-    The state of a Hugging Face `IterableDataset` leaves these out, as its documentation says.
+    The state of a Hugging Face `IterableDataset` doesn't include them, as its documentation says.
     """
     if type(iterable).__module__ != _HUGGING_FACE:
         return False
@@ -130,10 +130,10 @@ def forgets(iterable: object) -> bool:
 
 
 def _needed_arguments(function: Callable[..., Any]) -> set[str]:
-    """Return the names of the arguments that a function can't be called without."""
+    """Return the names of a function's required arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some functions of compiled modules don't say
+    except (TypeError, ValueError):  # some functions of compiled modules have no signature
         return set()
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {each.name for each in parameters if each.default is each.empty and each.kind not in optional}
@@ -142,7 +142,7 @@ def _needed_arguments(function: Callable[..., Any]) -> set[str]:
 def _remember(iterable: object) -> None:
     try:
         _resumed.add(iterable)
-    except TypeError:  # it can't be referenced weakly, or hashed
+    except TypeError:  # it allows no weak reference, or no hash
         return
 
 
@@ -154,9 +154,9 @@ def _was_resumed(iterable: object) -> bool:
 
 
 def _forget_state(iterable: object, methods: StateMethods, epoch: int) -> None:
-    """Undo the loading of a state, for iterables that keep it for later passes; others have used it up."""
+    """Undo the loading of a state, for iterables that keep it for later passes; others drop it after use."""
     if type(iterable).__module__ == _HUGGING_FACE:
-        methods.load(None)  # it begins every pass of a state's epoch at that state, until it is given another
+        methods.load(None)  # it begins every pass of a state's epoch at that state, until another is loaded
     elif _is_streaming(iterable):
         state: Mapping[str, Any] = methods.save(0)
         methods.load({**state, "epoch": epoch, "sample_in_epoch": 0})

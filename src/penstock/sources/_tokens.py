@@ -1,4 +1,4 @@
-"""Token files as a source: windows of equal length, or whole documents."""
+"""The source of token files; records are windows of equal length, or whole documents."""
 
 import hashlib
 from bisect import bisect_right
@@ -26,32 +26,32 @@ Documents = NDArray[Any] | Sequence[int] | Sequence[NDArray[Any]]
 class Tokens:
     """Tokens in memory-mapped files, read as windows of `length`, or as documents; records are arrays of one axis.
 
-    **Windows**: window k of a file begins at token `k * stride` and has `length` tokens. Windows never cross files, and
-    what is left at a file's end, shorter than `length`, is dropped. To predict the next token from `n` tokens, use
-    `length=n + 1, stride=n`: inputs are `window[:-1]`, targets `window[1:]`, and every token is a target once but the
-    first. A smaller stride makes windows overlap; a larger one leaves tokens out.
+    **Windows**: window k of a file begins at token `k * stride` and has `length` tokens. Windows never cross files; the
+    rest at the end of a file that is shorter than `length` is dropped. To predict the next token from `n` tokens, use
+    `length=n + 1, stride=n`: inputs are `window[:-1]`, targets `window[1:]`, and every token but the first is a target
+    once. With a smaller stride windows overlap; with a larger one tokens are left out.
 
-    **Documents**: with `separator`, documents end after that token (which is their last; the last document of a file
-    may lack it). They are found in one pass over the files and kept in the cache directory that `JsonLines` uses
-    (`$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`). With `documents`, they are where you say.
+    **Documents**: with `separator`, documents end after that token (it is their last; the last document of a file may
+    lack it). One scan of the files finds them; the offsets are kept in the cache directory of `JsonLines`
+    (`$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`). With `documents`, you give the offsets.
 
-    Exactly one of `length`, `documents` and `separator` must be given. Files are mapped when first read, in each
-    process anew, without holding descriptors. They must stay whole while they are read.
+    Exactly one of `length`, `documents` and `separator` must be given. Each process maps the files at its first read,
+    without keeping descriptors. Files must not be truncated while they are read.
 
     Args:
         paths: a path, a glob such as `"data/*.bin"` (sorted by name), or a list of these, in its order. Files that end
             in `.npy` are NumPy's, with one axis; all others are raw tokens.
         length: tokens in a window, at least 1.
-        dtype: of raw tokens, any integer dtype, byte order included, as in `"uint16"` or `">u4"`.
-        stride: tokens from one window's begin to the next one's. Default: `length`.
+        dtype: the dtype of raw tokens: any integer dtype, with its byte order, as in `"uint16"` or `">u4"`.
+        stride: tokens from the start of one window to that of the next. Default: `length`.
         documents: n + 1 offsets in tokens for n documents, never decreasing: document i is
             `tokens[documents[i]:documents[i + 1]]`. For several files, a list of such arrays, one for each.
         separator: the token that ends a document.
 
     Raises:
-        UsageError: arguments don't fit together, a dtype is missing or no integer's, a file isn't whole, or every file
-            is shorter than one window.
-        SourceError: a file doesn't exist; later, when read, one that is gone or has another size.
+        UsageError: arguments contradict each other, a dtype is missing or no integer dtype, a file has no whole number
+            of tokens, or every file is shorter than one window.
+        SourceError: a file doesn't exist; later, at a read, a file no longer exists or its size has changed.
 
     Example:
         >>> import pathlib, tempfile
@@ -76,10 +76,10 @@ class Tokens:
             raise UsageError(
                 "exactly one of length, documents and separator must be given; got "
                 f"length={length!r}, documents={'…' if documents is not None else None}, separator={separator!r}. "
-                "Give length= for windows, one of the others for documents."
+                "Pass length= for windows, or one of the others for documents."
             )
         if stride is not None and length is None:
-            raise UsageError(f"stride goes with length, for windows; got stride={stride} for documents. Leave it out.")
+            raise UsageError(f"stride requires length, for windows; got stride={stride} for documents. Omit it.")
         files = find_token_files(paths, dtype)
         self._parts: _Windows | _FoundDocuments | _GivenDocuments
         if length is not None:
@@ -97,7 +97,7 @@ class Tokens:
 
     @property
     def fixed_shape(self) -> bool:
-        """Whether all records have one shape: windows do, documents don't."""
+        """Whether all records have one shape: True for windows, False for documents."""
         return isinstance(self._parts, _Windows)
 
     def __len__(self) -> int:
@@ -125,19 +125,19 @@ class Tokens:
             out: the files' dtype, shape (`len(keys)`, `length`), C-contiguous.
 
         Raises:
-            UsageError: `out` doesn't fit, or the records are documents.
+            UsageError: `out` has another shape or dtype, or the records are documents.
         """
         if not isinstance(self._parts, _Windows):
             raise UsageError("read_into needs records of one shape; documents have different lengths. Use read.")
         self._parts.read_into(as_keys(keys), out)
 
     def describe_key(self, key: SupportsIndex) -> str:
-        """Return the tokens and the file of a key, for messages."""
+        """Return the token range and the file of a key, for messages."""
         number, begin, end = self._parts.find(as_key(key, self._length))
         return f"tokens [{begin}, {end}) of file {self._parts.files[number].file.name!r}"
 
     def fingerprint(self) -> str:
-        """Return a str that changes with the files' names (without folders) and sizes, dtype, and how they are cut."""
+        """Return a str that changes with the files' names (without folders), sizes and dtype, and with the records."""
         digest = hashlib.blake2b(digest_size=16)
         for part in self._parts.files:
             digest.update(f"{part.file.name!r} {part.file.size} {part.dtype.str}\n".encode())
@@ -150,13 +150,15 @@ class Tokens:
 
 
 class _Windows:
-    """Windows of one length at equal distances, gathered natively."""
+    """Windows of one length at equal distances, copied by the native gather."""
 
     def __init__(self, files: list[TokenFile], length: int, stride: int) -> None:
         if length < 1:
-            raise UsageError(f"length must be at least 1 token; got length={length}. Give the tokens of a window.")
+            raise UsageError(
+                f"length must be at least 1 token; got length={length}. Pass the number of tokens of a window."
+            )
         if stride < 1:
-            raise UsageError(f"stride must be at least 1 token; got stride={stride}. Leave it out for no overlap.")
+            raise UsageError(f"stride must be at least 1 token; got stride={stride}. Omit it for no overlap.")
         self.files = files
         self._length = length
         self._stride = stride
@@ -166,7 +168,7 @@ class _Windows:
             longest = max(files, key=lambda file: file.count)
             raise UsageError(
                 f"at least one file must have length={length} tokens; the longest, {longest.file.path!r}, has "
-                f"{longest.count}. Give a smaller length, or check dtype=."
+                f"{longest.count}. Pass a smaller length, or check dtype=."
             )
         self._table: RowTable | None = None
 
@@ -203,7 +205,7 @@ class _Windows:
         return {**self.__dict__, "_table": None}
 
     def _opened(self) -> RowTable:
-        # Two threads may both get here first: both map the files, and one table is kept.
+        # Two threads may do this at once: both map the files, and one table is kept.
         table = self._table
         if table is None:
             size = self.files[0].dtype.itemsize
@@ -214,7 +216,7 @@ class _Windows:
 
 
 class _Documents:
-    """What documents have in common, however their offsets are known."""
+    """Documents at offsets, the part that does not depend on their origin."""
 
     def __init__(self, files: list[TokenFile], counts: Sequence[int]) -> None:
         self.files = files
@@ -273,7 +275,7 @@ class _FoundDocuments(_Documents):
 
 
 class _GivenDocuments(_Documents):
-    """Documents at offsets that the user gives."""
+    """Documents at offsets from the user."""
 
     def __init__(self, files: list[TokenFile], documents: Documents) -> None:
         given = _one_for_each(files, documents)
@@ -310,7 +312,7 @@ def _one_for_each(files: list[TokenFile], documents: Documents) -> list[NDArray[
     if len(given) != len(files):
         raise UsageError(
             f"documents must be one array of offsets for each file; got {len(given)} for {len(files)} files. "
-            "Give a list of arrays, in the order of the files."
+            "Pass a list of arrays, in the order of the files."
         )
     return given
 

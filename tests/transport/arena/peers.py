@@ -1,4 +1,4 @@
-"""A participant in another process, which adopts and drops what it is told over a Unix socket.
+"""A participant in another process, which adopts and drops slots on orders over a Unix socket.
 
 Run as a program with the name of a start method, it is an owner that lends to two processes started by it, and prints
 what they saw.
@@ -28,7 +28,7 @@ Bytes = NDArray[np.uint8]
 
 
 def serve(path: str) -> None:
-    """Do what the owner who listens at this path says, until it hangs up; answer each order with a number."""
+    """Follow the orders of the owner that listens at this path, until it hangs up; answer each with a number."""
     held: dict[int, list[Bytes]] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, ExitStack() as scope:
         connection.connect(path)
@@ -116,7 +116,7 @@ def lend_to_two(method: str) -> str:
             located = arena.locate(int(array.__array_interface__["data"][0]), array.nbytes)
             assert located is not None
             del array
-            # The owner's own hold is gone, and the slot idle, until it is lent once more for the two.
+            # The owner's own hold has ended, and the slot is idle, until it is leased once more for the two.
             lease = arena.lease_nowait(1000 * value)
             assert lease is not None
             array_over(lease, (1000 * value,), np.uint8)[...] = value

@@ -81,7 +81,7 @@ def test_every_kind_of_view_keeps_the_slot(arena: Arena, attached: AttachedArena
 
 
 def test_a_write_is_seen_by_both(arena: Arena, attached: AttachedArena) -> None:
-    """It is one memory: what the participant writes, who else holds the slot reads."""
+    """It is one memory: all other holders of the slot read the participant's writes."""
     mine = arena.empty((100,), np.uint8)
     arena.hold(0, PARTICIPANT)
     attached.add_region(0, arena.region_descriptor(0))

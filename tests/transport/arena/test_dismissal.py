@@ -1,4 +1,4 @@
-"""Who was dismissed has its number until it gave everything back, and not longer."""
+"""A dismissed participant keeps its number until it has returned everything, and no longer."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Whatever is lent, held, adopted, dropped and released in any order: no live view changes, and counts are exact."""
+"""Leases, holds, adoptions, drops and releases in any order: no live view changes, and counts are exact."""
 
 import os
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Model:
     values: dict[int, int] = field(default_factory=dict)  # by slot: the bytes written last
     pages: dict[int, int] = field(default_factory=dict)  # by slot: those of its last lease
     most_pages: dict[int, int] = field(default_factory=dict)  # by slot: those of its largest lease
-    regions: dict[int, int] = field(default_factory=dict)  # by slot: the pages of those lent as a region
+    regions: dict[int, int] = field(default_factory=dict)  # by slot: the pages of those leased as a region
     given: int = 0
 
     def holds(self) -> list[tuple[int, int]]:
@@ -56,7 +56,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @initialize(headroom=st.sampled_from([0.0, 0.25, 3.0]))
     def make(self, headroom: float) -> None:
-        """An arena of which nothing is lent."""
+        """An arena without leases."""
         self.arena = Arena(max_bytes=LIMIT_PAGES * PAGE_BYTES, headroom=headroom)
         self.model = Model()
         self.attached: dict[int, AttachedArena] = {}
@@ -72,7 +72,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @rule(size_bytes=st.integers(1, LIMIT_PAGES * PAGE_BYTES) | st.integers(0, 6 * PAGE_BYTES))
     def lend(self, size_bytes: int) -> None:
-        """A slot that nobody holds is lent, unless what is held leaves no room."""
+        """A slot without holds is leased, unless held slots leave no room."""
         model = self.model
         lease = self.arena.lease_nowait(size_bytes)
         pages = max(-(-size_bytes // PAGE_BYTES), 1)
@@ -94,7 +94,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @rule(size_bytes=st.integers(1, 6 * PAGE_BYTES))
     def lend_region(self, size_bytes: int) -> None:
-        """A region that nobody else has a part of is lent; nobody counts its pages but who asked for it."""
+        """A region without other holders is leased; only its lessee counts its pages."""
         model = self.model
         region, lease = self.arena.lease_region(size_bytes)
         assert lease.slot not in model.held()
@@ -111,7 +111,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @rule()
     def discard_idle(self) -> None:
-        """What nobody holds takes no memory; what is held stays."""
+        """Slots without holds take no memory; held ones keep theirs."""
         self.arena.discard_idle()
         self.collected()
 

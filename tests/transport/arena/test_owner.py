@@ -63,7 +63,7 @@ def test_a_slot_that_came_back_is_used_again() -> None:
 
 
 def test_the_slot_used_last_is_used_next() -> None:
-    """Of idle slots of one size, the one whose pages are warmest is lent."""
+    """Of idle slots of one size, the one with the warmest pages is leased."""
     with Arena() as arena:
         leases = [lease_of(arena, PAGE) for _ in range(4)]
         for number in (2, 0, 3, 1):
@@ -106,7 +106,7 @@ def test_at_the_limit_there_is_no_lease_until_one_is_dropped() -> None:
 
 
 def test_idle_memory_is_given_back_first() -> None:
-    """Slots that nobody holds make room for those of another size, the one used longest ago first."""
+    """Slots without holds make room for those of another size, the least recently used first."""
     with Arena(max_bytes=12 * PAGE) as arena:
         slots = [lease_of(arena, size * PAGE).slot for size in (1, 3, 8)]
         assert slots == [0, 1, 2]
@@ -121,7 +121,7 @@ def test_idle_memory_is_given_back_first() -> None:
 
 
 def test_discarded_memory_is_used_again() -> None:
-    """A slot whose memory was given back is lent again like a new one, to a participant that had seen it before."""
+    """A slot whose memory was discarded is leased again like a new one, to a participant that had seen it before."""
     with Arena(max_bytes=4 * PAGE, headroom=0) as arena:
         other = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
         for value in (1, 2, 3):
@@ -161,7 +161,7 @@ def test_threads_lend_and_drop_at_once() -> None:
         assert arena.counters.leased == arena.counters.returned == 1200
 
 
-def test_a_lack_of_descriptors_is_told() -> None:
+def test_a_lack_of_descriptors_raises() -> None:
     """Where the system gives no more, the error says what was needed and what to raise; the arena goes on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Arena() as arena:
@@ -184,7 +184,7 @@ def test_a_lack_of_descriptors_is_told() -> None:
 
 
 def test_a_limit_need_not_be_whole_pages() -> None:
-    """All of max_bytes can be lent, whatever the size of a page."""
+    """All of max_bytes can be leased, for any page size."""
     with Arena(max_bytes=1000) as arena:
         assert len(lease_of(arena, 1000)) == 1000
 
@@ -224,7 +224,7 @@ def test_waiting_ends_in_time() -> None:
         arena.release_participant(participant)
 
 
-def test_nobody_waits_for_himself() -> None:
+def test_a_process_never_waits_for_itself() -> None:
     """Where arrays of this process alone hold the memory, waiting for ever is an error that says so."""
     with Arena(max_bytes=PAGE) as arena:
         kept = arena.empty((PAGE,), np.uint8)
@@ -288,7 +288,7 @@ def test_a_whole_region_is_lent() -> None:
 
 
 def test_idle_memory_can_be_given_back() -> None:
-    """What nobody holds takes no memory then, and can be lent again."""
+    """Slots without holds take no memory then, and can be leased again."""
     with Arena() as arena:
         held, idle = arena.empty((PAGE,), np.uint8), arena.empty((8 * PAGE,), np.uint8)
         held[...] = idle[...] = 7
@@ -300,7 +300,7 @@ def test_idle_memory_can_be_given_back() -> None:
 
 
 def test_arrays_outlive_the_arena() -> None:
-    """After close nothing is lent, arrays stay valid, and their memory goes with the last of them."""
+    """After close nothing is leased, arrays stay valid, and their memory is freed with the last of them."""
     arena = Arena()
     array = arena.empty((1000,), np.int64)
     array[...] = np.arange(1000)
@@ -335,7 +335,7 @@ def test_close_wakes_who_waits() -> None:
     assert len(raised) == 1
 
 
-def test_wrong_calls_are_told() -> None:
+def test_wrong_calls_raise() -> None:
     """Each wrong argument is named with the rule and a remedy."""
     with pytest.raises(UsageError, match="max_bytes must be positive"):
         Arena(max_bytes=0)
@@ -372,7 +372,7 @@ def test_participants_are_counted() -> None:
         assert arena.acknowledged(7) == 0
 
 
-def test_elsewhere_it_is_told_that_linux_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """On another system there is a clear error, with what to do instead."""
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UsageError, match="an arena requires Linux"):

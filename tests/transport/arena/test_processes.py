@@ -129,7 +129,7 @@ def test_leases_may_live_to_the_end_of_the_interpreter() -> None:
 
 
 def test_only_living_leases_are_counted() -> None:
-    """The process's count of leases has what it adopted, as well as what it lent to itself."""
+    """The process's count of leases includes those that it adopted and those of its own arena."""
     before = leased_slots()
     with Arena() as arena:
         attached = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())

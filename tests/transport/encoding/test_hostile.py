@@ -222,7 +222,7 @@ def test_numpys_strings_are_no_scalars(dtype: str) -> None:
         Decoder().learn(json.dumps({"penstock": 1, "tree": None, "leaves": [["scalar", dtype]]}).encode())
 
 
-def test_other_versions_are_told() -> None:
+def test_other_versions_are_refused() -> None:
     """A head or a description of another version says which one was expected."""
     encoded = Encoder().encode(np.ones(3))
     decoder = Decoder()

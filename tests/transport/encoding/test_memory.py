@@ -1,4 +1,4 @@
-"""What arrives is a view of the memory, a private copy, or lies where the sender already had it."""
+"""A decoded leaf is a view of the memory, a private copy, or memory that the sender shared before."""
 
 import gc
 import weakref
@@ -70,7 +70,7 @@ def test_small_leaves_are_private(element: Element) -> None:
 
 
 def test_large_handles_are_views_that_keep_the_memory_alive() -> None:
-    """A `Bytes` beyond the copied size lies in the memory, aligned and read-only; its last slice drops the memory."""
+    """A `Bytes` beyond the copied size is in the memory, aligned and read-only; its last slice drops the memory."""
     head, decoder, memory = _sent({"name": "x", "body": Bytes(bytes(LARGE)), "last": Bytes(b"y" * LARGE)})
     owner = _Owned(memory)
     ended = weakref.ref(owner)
@@ -109,7 +109,7 @@ def test_the_largest_leaf_that_is_copied() -> None:
 
 
 def test_everything_is_private_on_demand() -> None:
-    """With `copy=True` nothing lies in the memory, and all may be written."""
+    """With `copy=True` nothing is in the memory, and all is writable."""
     head, decoder, memory = _sent([np.ones((300, 300), order="F")])
     received: Any = decoder.decode(head, bytes(memory), (), copy=True)
     assert received[0].flags.fnc
@@ -145,7 +145,7 @@ class _Shared:
 
 
 def test_located_arrays_are_sent_by_reference() -> None:
-    """What already lies in shared memory is not copied: the receiver sees that same memory, later writes too."""
+    """Leaves in shared memory are not copied: the receiver sees the same memory, with later writes."""
     shared = _Shared(3 * LARGE)
     first = shared.memory[:LARGE]
     second = np.ndarray((256, 300), "u1", shared.memory.data, LARGE, order="F")

@@ -141,7 +141,7 @@ def test_what_pickles_vary_in_is_no_part_of_the_layout() -> None:
 
 
 def test_an_error_while_unpickling_is_a_message_error() -> None:
-    """What a class raises while it is unpickled is told as the message's error, with its cause."""
+    """An exception of a class's unpickling is the cause of the message's error."""
     with pytest.raises(MessageError, match="ZeroDivisionError"):
         crossed([Unpickled()], allow_pickle=True)
 

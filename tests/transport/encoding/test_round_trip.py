@@ -47,7 +47,7 @@ def test_dtypes_arrive_exactly_or_are_refused(dtype: np.dtype[Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", PLAIN_DTYPES, ids=lambda dtype: str(dtype.char))
-def test_dtypes_that_compare_equal_are_told_apart(dtype: np.dtype[Any]) -> None:
+def test_dtypes_that_compare_equal_stay_different(dtype: np.dtype[Any]) -> None:
     """`long` and `long long` are equal dtypes of the same size; each arrives as itself, also after the other."""
     encoder, decoder = Encoder(), Decoder()
     for each in [*PLAIN_DTYPES, dtype]:
@@ -61,7 +61,7 @@ def test_dtypes_that_compare_equal_are_told_apart(dtype: np.dtype[Any]) -> None:
 @pytest.mark.parametrize(
     "keys", [(1, True, 1.0), (0.0, -0.0), ((1,), (True,)), ("a", b"a"), (float("nan"), 0.0)], ids=repr
 )
-def test_keys_that_compare_equal_are_told_apart(keys: tuple[Any, ...]) -> None:
+def test_keys_that_compare_equal_stay_different(keys: tuple[Any, ...]) -> None:
     """`{1: …}` and `{True: …}` are equal dicts; each arrives as itself, also after the other."""
     encoder, decoder = Encoder(), Decoder()
     for key in keys:

@@ -58,7 +58,7 @@ def test_views_arrive_as_their_values() -> None:
 
 
 def test_large_tensors_are_views_of_the_memory() -> None:
-    """A large tensor lies in the memory, and keeps it alive; over read-only memory it is a copy."""
+    """A large tensor is in the memory, and keeps it alive; over read-only memory it is a copy."""
     encoded = Encoder().encode([torch.zeros(LARGEST_COPIED_BYTES)])
     memory = written(encoded)
     decoder = Decoder()

@@ -57,7 +57,7 @@ def send_and_fail(address: str, *, allow_pickle: bool) -> None:
 
 
 def send_and_vanish(address: str) -> None:
-    """Send one element, then exit without a word."""
+    """Send one element, then exit without an end."""
     writer = TensorPipeWriter(address)
     writer.send(element_of(0))
     os._exit(7)
@@ -110,7 +110,7 @@ def running(method: str, function: Any, *arguments: Any) -> Generator[BaseProces
 
 
 def free_path(folder: Any) -> str:
-    """Return the path of a socket that nobody has."""
+    """Return the path of a socket without a listener."""
     return str(folder / "reader.sock")
 
 

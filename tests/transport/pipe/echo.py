@@ -49,7 +49,7 @@ def echo(address: str, waiting: str) -> None:
         with TensorPipeWriter(waiting) as writer:
             writer.send("listening")
         while True:
-            # A test that failed leaves in the middle of it, and the next one begins anew.
+            # A failed test leaves the loop in the middle; the next test starts a new one.
             with contextlib.suppress(PeerError, ClosedError):
                 first = reader.receive()
                 if isinstance(first, Answers):

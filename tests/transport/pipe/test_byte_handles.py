@@ -21,7 +21,7 @@ PACKED = zlib.compress(NUMBERS.tobytes(), level=0)
 
 
 @dataclass(frozen=True)
-class Told:
+class Counts:
     """What the fetching process says of itself."""
 
     copied_bytes: int
@@ -40,8 +40,8 @@ def fetch(address: str, parser: Connection) -> None:
         del received
         while parser.recv() == "tell":
             done, memory = writer.counters, writer.arena.counters
-            told = Told(done.copied_bytes, done.shared_bytes, done.pickled, memory.leased - memory.returned)
-            parser.send(astuple(told))
+            counts = Counts(done.copied_bytes, done.shared_bytes, done.pickled, memory.leased - memory.returned)
+            parser.send(astuple(counts))
 
 
 def is_shared(handle: Bytes) -> bool:
@@ -61,9 +61,9 @@ def test_fetched_bytes_are_parsed_where_they_lie(method: str) -> None:
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs, TensorPipeReader() as reader, running(method, fetch, reader.address, theirs):
 
-        def told() -> Told:
+        def counts() -> Counts:
             ours.send("tell")
-            return Told(*ours.recv())
+            return Counts(*ours.recv())
 
         fetched: Any = reader.receive()
         response: Any = reader.receive()
@@ -72,7 +72,7 @@ def test_fetched_bytes_are_parsed_where_they_lie(method: str) -> None:
         assert [is_shared(handle) for handle in [*handles, fetched["etag"]]] == [True, True, True, False]
         assert all(handle.readonly for handle in handles)
 
-        counted = told()
+        counted = counts()
         assert len(JSON) + len(PACKED) <= counted.copied_bytes < len(JSON) + len(PACKED) + 5 * 64
         assert (counted.shared_bytes, counted.pickled, counted.held) == (NUMBERS.nbytes, 0, 2)
 
@@ -84,11 +84,11 @@ def test_fetched_bytes_are_parsed_where_they_lie(method: str) -> None:
 
         etag, part = fetched["etag"], fetched["json"][2:]
         del fetched, response, handles
-        assert told().held == 2
+        assert counts().held == 2
         del part
-        assert told().held == 1
+        assert counts().held == 1
         del numbers
-        assert told() == Told(counted.copied_bytes, counted.shared_bytes, 0, 0)
+        assert counts() == Counts(counted.copied_bytes, counted.shared_bytes, 0, 0)
         assert etag == b"small"
         ours.send("end")
 
@@ -96,12 +96,12 @@ def test_fetched_bytes_are_parsed_where_they_lie(method: str) -> None:
 def test_copies_of_handles_keep_no_memory() -> None:
     """With copy=True handles are the receiver's own, also those that were sent by reference."""
     with TensorPipeReader(copy=True) as reader, TensorPipeWriter(reader.address) as writer:
-        lent = writer.empty(np.empty(100_000, np.uint8))
-        lent[:] = 1
-        writer.send([Bytes(lent), Bytes(bytes(100_000))])
+        shared = writer.empty(np.empty(100_000, np.uint8))
+        shared[:] = 1
+        writer.send([Bytes(shared), Bytes(bytes(100_000))])
         received: Any = reader.receive()
-        lent[:] = 2
+        shared[:] = 2
         assert [bytes(handle[:2]) for handle in received] == [b"\1\1", b"\0\0"]
-        del lent
+        del shared
         counters = writer.arena.counters
         assert counters.leased == counters.returned

@@ -311,8 +311,8 @@ def test_a_process_can_not_receive_its_own_device_tensor(device: Device, monkeyp
 
 def test_device_tensors_need_consent_on_both_sides(device: Device) -> None:
     """Neither shares nor opens device memory unless it may."""
-    told = pytest.raises(MessageError, match="refused: this message has a CUDA tensor")
-    with TensorPipeReader() as reader, told, TensorPipeWriter(reader.address, allow_pickle=True) as writer:
+    refusal = pytest.raises(MessageError, match="refused: this message has a CUDA tensor")
+    with TensorPipeReader() as reader, refusal, TensorPipeWriter(reader.address, allow_pickle=True) as writer:
         writer.send([torch.zeros(2)])
         with pytest.raises(MessageError, match="allow_pickle=True"):
             reader.receive()

@@ -79,7 +79,7 @@ def send_all(writer: TensorPipeWriter) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_killed_writers() -> None:
-    """What comes is whole and in order until the death, which is told."""
+    """Elements are whole and in order until the death, which raises."""
 
     def kill(chance: random.Random) -> None:
         ready: Any = get_context("fork").Event()

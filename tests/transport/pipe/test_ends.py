@@ -1,4 +1,4 @@
-"""End, failure, close and death are told apart at both ends, and nothing waits for ever."""
+"""Both ends distinguish end, failure, close and death, and no call waits for ever."""
 
 import asyncio
 import gc
@@ -58,7 +58,7 @@ def test_a_failure_of_the_writer_is_raised_after_what_it_had_sent(*, allow_pickl
             reader.receive()
 
 
-def test_a_writer_that_exits_without_a_word_is_no_end() -> None:
+def test_a_writer_that_exits_without_an_end_is_a_death() -> None:
     """What it had sent is received, then an error names the process."""
     with TensorPipeReader() as reader, running("fork", send_and_vanish, reader.address) as process:
         assert is_element(reader.receive(), 0)
@@ -67,7 +67,7 @@ def test_a_writer_that_exits_without_a_word_is_no_end() -> None:
         assert raised.value.pid == process.pid
 
 
-def test_a_process_that_never_became_a_writer_is_told() -> None:
+def test_a_process_that_never_became_a_writer_raises() -> None:
     """Where it was expected: an error names it, and others are still received. One that came in is no error."""
     with TensorPipeReader(num_writers=3) as reader:
         with running("fork", os._exit, 3) as lost, running("fork", send_steps, reader.address, 2) as process:
@@ -157,7 +157,7 @@ def test_the_death_of_a_reader_ends_a_waiting_send_at_once(tmp_path: Path) -> No
             writer.close()
 
 
-def test_a_reader_that_closed_is_told_apart() -> None:
+def test_a_closed_reader_raises_closed_error() -> None:
     """The next send raises, and closing the writer then is no error."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         writer.send(element_of(0))
@@ -170,7 +170,7 @@ def test_a_reader_that_closed_is_told_apart() -> None:
         assert counters.leased == counters.returned  # also of what was sent and never received
 
 
-def test_a_reader_that_failed_is_told_apart() -> None:
+def test_a_failed_reader_raises_its_failure() -> None:
     """Its failure is the writer's error."""
     with TensorPipeReader() as reader:
         writer = TensorPipeWriter(reader.address)
@@ -216,7 +216,7 @@ def test_closing_from_another_thread_ends_a_waiting_call() -> None:
 def test_no_reader_at_the_address_is_an_error() -> None:
     """With what to do."""
     with pytest.raises(PeerError, match="no reader listens"):
-        TensorPipeWriter("@penstock-nobody-is-here")
+        TensorPipeWriter("@penstock-without-a-reader")
 
 
 def test_a_writer_too_many_is_refused() -> None:
@@ -236,7 +236,7 @@ def test_a_writer_too_many_is_refused() -> None:
 
 
 def test_a_forked_child_is_refused() -> None:
-    """Its copy of an end does nothing, and dropping it harms nobody."""
+    """Its copy of an end does nothing, and dropping the copy has no effect."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         writer.send(element_of(0))
         element = reader.receive()

@@ -20,7 +20,7 @@ MESSAGE, HELLO = 4, 1
 
 @contextmanager
 def stranger(address: str) -> Generator[socket.socket]:
-    """Connect to a reader as somebody who doesn't speak its language."""
+    """Connect to a reader as a process that doesn't follow the protocol."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connected:
         connected.connect(address if "/" in address else "\0" + address[1:])
         yield connected
@@ -125,7 +125,7 @@ def test_changed_packets_are_elements_or_message_errors(recorded: Recorded, data
 
 
 @given(packets=st.lists(st.binary(min_size=1, max_size=300), max_size=5))
-@example([b"\x06"])  # an end, from somebody who never introduced himself
+@example([b"\x06"])  # an end without a hello
 def test_random_packets_are_message_errors(packets: list[bytes]) -> None:
     """A stranger is heard once, and then no longer."""
     with TensorPipeReader() as reader:
@@ -157,7 +157,7 @@ def test_a_hello_with_other_descriptors_is_refused(count: int) -> None:
 
 
 def test_another_version_is_named() -> None:
-    """On both sides: here and in what the writer is told."""
+    """On both sides: here and in the writer's error."""
     with TensorPipeReader() as reader, stranger(reader.address) as connected:
         connected.send(bytes([HELLO]) + struct.pack("<8sHxxII", b"PENSTOCK", 99, 1, 2))
         with pytest.raises(MessageError, match="version; this reader has 1, the writer 99"):
@@ -175,7 +175,7 @@ def test_endless_pieces_are_cut_off() -> None:
 
 
 def test_a_pickle_is_not_opened_where_it_is_not_allowed() -> None:
-    """Though the writer made one; an untrusted writer can't make this process run anything. It is told."""
+    """Though the writer made one; an untrusted writer can't make this process run code. The writer gets the refusal."""
     with TensorPipeReader() as reader:
         writer = TensorPipeWriter(reader.address, allow_pickle=True)
         writer.send({"what": Bomb()})

@@ -109,7 +109,7 @@ def test_ctrl_c_in_send_sends_all_or_nothing(count: int) -> None:
 
 
 def test_ctrl_c_in_close_still_closes() -> None:
-    """At any instruction: closing again ends it, the reader is told, and nothing is left."""
+    """At any instruction: a second close completes it, the reader gets the end, and nothing leaks."""
     for interruption in interruptions():
         with TensorPipeReader() as reader:
             writer = TensorPipeWriter(reader.address)

@@ -1,4 +1,4 @@
-"""Memory that is kept: at `max_bytes` somebody is told what to do, and nobody waits for himself."""
+"""Kept memory: at `max_bytes` one end raises an error with a remedy, and no end waits for itself."""
 
 import gc
 
@@ -11,7 +11,7 @@ from tests.transport.pipe.children import element_of, is_element, running
 
 
 def test_memory_all_kept_by_the_reader_is_an_error_there() -> None:
-    """At max_bytes the writer waits, and the waiting reader is told what to do; once it did, all goes on."""
+    """At max_bytes the writer waits, and the waiting reader raises with a remedy; after that, both continue."""
     with TensorPipeReader() as reader:
         arena_bytes = 3 * element_of(0)["x"].nbytes + 20_000
         with running("fork", _send_with_limit, reader.address, 6, arena_bytes):
@@ -40,7 +40,7 @@ def test_memory_in_reference_cycles_is_collected_first() -> None:
 
 
 def test_memory_all_kept_by_the_writer_is_an_error_there() -> None:
-    """Nobody else could free it."""
+    """No other process could free it."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, max_bytes=1_000_000) as writer:
         kept = [writer.empty(np.zeros(50_000))]
         with pytest.raises(UsageError, match="Drop the elements of empty"):

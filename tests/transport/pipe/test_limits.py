@@ -69,7 +69,7 @@ def test_one_arena_serves_so_many_pipes_at_once_and_any_number_in_all() -> None:
             del element
 
 
-def test_the_death_of_a_reader_is_told_though_its_memory_was_taken_back(tmp_path: Path) -> None:
+def test_the_death_of_a_reader_raises_though_its_memory_was_taken_back(tmp_path: Path) -> None:
     """By another pipe of the same arena, which goes on."""
     address, ready, kept = free_path(tmp_path), get_context("fork").Event(), get_context("fork").Event()
     with Arena() as arena, TensorPipeReader() as reader, TensorPipeWriter(reader.address, arena=arena) as other:
@@ -94,7 +94,7 @@ def test_the_death_of_a_reader_is_told_though_its_memory_was_taken_back(tmp_path
 
 
 def test_closing_the_arena_first_is_no_leak() -> None:
-    """Its pipes still close, and their readers are told."""
+    """Its pipes still close, and their readers get the end."""
     with TensorPipeReader() as reader, Arena() as arena:
         writer = TensorPipeWriter(reader.address, arena=arena)
         writer.send(element_of(0))
@@ -149,7 +149,7 @@ def test_a_relative_path_means_the_same_everywhere(tmp_path: Path, monkeypatch: 
 
 
 def test_a_reader_whose_address_is_wanted_notices_nothing(tmp_path: Path) -> None:
-    """Whoever asks whether it lives is no writer of its."""
+    """A probe of whether it lives is no writer."""
     with TensorPipeReader(free_path(tmp_path)) as reader:
         with pytest.raises(UsageError, match="Address already in use"):
             TensorPipeReader(reader.address)
@@ -175,8 +175,8 @@ def test_without_descriptors_an_error_says_so_and_both_ends_close(left: int) -> 
                 writer.send(element_of(0))
                 assert is_element(reader.receive(timeout_seconds=PATIENCE_SECONDS), 0)
         except (OSError, PenstockError, RuntimeError) as error:
-            told = f"{error!r} {error.__cause__!r} {error.__context__!r}"
-            assert "Too many open files" in told or "ulimit -n" in told, told
+            texts = f"{error!r} {error.__cause__!r} {error.__context__!r}"
+            assert "Too many open files" in texts or "ulimit -n" in texts, texts
 
 
 def test_received_descriptors_are_not_for_other_programs() -> None:
@@ -205,7 +205,7 @@ def test_a_bell_that_could_block_is_refused() -> None:
 
 
 @pytest.mark.parametrize("allow_pickle", [False, True])
-def test_a_failure_with_much_to_say_is_told(*, allow_pickle: bool) -> None:
+def test_a_failure_with_a_long_text_is_sent(*, allow_pickle: bool) -> None:
     """At both ends, though it needs several packets, or is too long to be sent as it is."""
     error = ValueError("ü" * 20_000, bytes(1_000_000))
     with TensorPipeReader(allow_pickle=allow_pickle) as reader:
@@ -231,7 +231,7 @@ def run(program: str, *options: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_writer_that_ends_after_send_loses_nothing() -> None:
-    """Its program is over before anybody receives, and never said the end."""
+    """Its program ends before the reader receives, and sends no end."""
     with TensorPipeReader() as reader:
         sending = f"writer = TensorPipeWriter({reader.address!r})\nwriter.send(np.ones(100_000))\nwriter.send('last')"
         done = run(sending)

@@ -25,11 +25,11 @@ PATIENCE_SECONDS = 30
 CAPACITY = 2
 SIZES = (16, 1_000_000, 100_000, 300, 100_000, 16, 1_000_000, 20_000, 100_000)  # bytes: inline ones among large ones
 KEPT = (0, 0, 3, 0, 1, 0, 5, 0, 2)  # for so many later elements each of these is kept
-SHARED_EVERY = 4  # elements: so often what `empty` gave is sent
+SHARED_EVERY = 4  # elements: one in so many is an element of `empty`
 ALLOWED_BYTES = 4 << 20  # what a process may take more by chance
-MOST_HELD = sum(keep > 0 for keep in KEPT) + CAPACITY + 2  # kept; on their way; being written, and being looked at
-MOST_SLOTS = MOST_HELD * len(set(SIZES))  # each size may have been held so often
-MOST_BYTES = MOST_HELD * 2 * sum(set(SIZES))  # slots are somewhat larger than what lies in them
+MAX_HELD = sum(keep > 0 for keep in KEPT) + CAPACITY + 2  # kept; on their way; being written, and being looked at
+MOST_SLOTS = MAX_HELD * len(set(SIZES))  # each size may have been held so often
+MAX_BYTES = MAX_HELD * 2 * sum(set(SIZES))  # slots are somewhat larger than their contents
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def consume(address: str, answers: str) -> None:
 
 
 def send(writer: TensorPipeWriter, step: int) -> None:
-    """Send one element: its array is copied, or, now and then, lies in memory that `empty` gave."""
+    """Send one element: its array is copied, or, now and then, is one of `empty`."""
     array = array_of(step)
     if step % SHARED_EVERY == 0:
         memory: Any = writer.empty(array, timeout_seconds=PATIENCE_SECONDS)
@@ -137,7 +137,7 @@ def test_a_long_stream_takes_no_more_than_its_beginning(tmp_path: Path) -> None:
         with pytest.raises(EndOfPipeError):  # it has read all, dropped all and found nothing wrong
             answers.receive(timeout_seconds=PATIENCE_SECONDS)
     assert all(memory.leased == memory.returned for _, _, memory in looks), looks
-    assert all(memory.slots <= MOST_SLOTS and memory.bytes <= MOST_BYTES for _, _, memory in looks), looks
+    assert all(memory.slots <= MOST_SLOTS and memory.bytes <= MAX_BYTES for _, _, memory in looks), looks
     (here, there, memory), *later = looks
     for now_here, now_there, now in later:
         came = {"shared_bytes": now.bytes - memory.bytes, "regions": now.regions - memory.regions}

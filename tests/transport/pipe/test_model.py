@@ -20,7 +20,7 @@ SIZES = st.sampled_from([1, 1000, INLINE, LARGE, LARGE + 1, 3 * LARGE])
 
 @dataclass
 class Shared:
-    """Memory that `empty` gave: whoever has it sees what is in it now.
+    """Memory of `empty`: every holder sees its current contents.
 
     Attributes:
         value: what is in it.
@@ -38,7 +38,7 @@ class Sent:
     Attributes:
         size: its bytes.
         value: what is in all of them, if it was copied.
-        shared: the memory it lies in, if it was sent by reference.
+        shared: its memory, if it was sent by reference.
     """
 
     size: int
@@ -123,7 +123,7 @@ class PipeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.memories and not self.copies)
     @rule(which=st.integers(0, 4))
     def write_again(self, which: int) -> None:
-        """It is written again, which everybody sees who has it."""
+        """Another write to it, which every holder sees."""
         self.number += 1
         shared = self.memories[which % len(self.memories)]
         shared.value = self.number % 251

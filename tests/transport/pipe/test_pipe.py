@@ -79,7 +79,7 @@ def test_several_writers_take_turns() -> None:
 
 
 def test_large_arrays_are_views_and_small_ones_copies() -> None:
-    """What is large lies in the writer's memory; a kept label keeps no slot."""
+    """Large leaves are in the writer's memory; a kept label keeps no slot."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         writer.send(element_of(3))
         element = reader.receive()
@@ -130,14 +130,14 @@ def test_keeping_elements_grows_the_memory_with_one_warning() -> None:
     with (
         TensorPipeReader() as reader,
         running("fork", send_steps, reader.address, 60),
-        warnings.catch_warnings(record=True) as told,
+        warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter("always")
         kept = list(reader)
     assert all(is_element(element, step) for step, element in enumerate(kept))
-    assert len(told) == 1
-    assert "copy=True" in str(told[0].message)
-    assert told[0].filename.endswith(("test_pipe.py", "_reader.py"))  # the caller of receive
+    assert len(warned) == 1
+    assert "copy=True" in str(warned[0].message)
+    assert warned[0].filename.endswith(("test_pipe.py", "_reader.py"))  # the caller of receive
 
 
 def test_what_empty_gave_is_sent_without_a_copy() -> None:
@@ -196,7 +196,7 @@ def test_one_arena_serves_several_pipes() -> None:
 
 
 def test_writers_that_share_an_arena_wake_each_other() -> None:
-    """Several wait for their own readers on one bell; what it told the wrong one is passed on."""
+    """Several writers wait for their own readers on one bell; a ring for another writer is passed on."""
     with Arena() as arena, ExitStack() as scope:
         readers = [scope.enter_context(TensorPipeReader()) for _ in range(4)]
 
@@ -269,7 +269,7 @@ def test_what_would_be_pickled_is_refused_by_default() -> None:
         assert reader.receive() == "next"
 
 
-def test_a_layout_told_by_a_send_that_timed_out_is_known_later() -> None:
+def test_the_layout_of_a_send_that_timed_out_is_known_later() -> None:
     """A send that gave up for lack of room leaves nothing half said."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1) as writer:
         writer.send("first")
@@ -314,7 +314,7 @@ def test_a_send_that_waits_for_the_socket_sleeps() -> None:
     """Where the socket is full before `capacity` is reached, it neither spins nor forgets its time."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=100) as writer:
         writer.send("first")
-        assert reader.receive() == "first"  # which the writer is told of, and had no need to hear
+        assert reader.receive() == "first"  # the writer gets no frame for it, and needs none
         fill_socket(writer, [], 0)
         began = time.thread_time()
         assert fill_socket(writer, [], 0.5) == 0

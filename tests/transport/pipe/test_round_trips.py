@@ -103,7 +103,7 @@ def sending(writer: TensorPipeWriter, answers: Answers, plans: list[Plan]) -> Ge
             for plan in plans:
                 writer.send(Question(plan.made(writer)), timeout_seconds=PATIENCE_SECONDS)
             writer.send(Done(len(plans)), timeout_seconds=PATIENCE_SECONDS)
-        except BaseException as failure:  # noqa: BLE001 - told to the thread that waits
+        except BaseException as failure:  # noqa: BLE001 - raised in the waiting thread
             failures.append(failure)
 
     thread = threading.Thread(target=ask)

@@ -21,7 +21,7 @@ from penstock._graph._seed_position import nested_ordinals
 from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, is_compound, no_provenance
 from penstock._graph._streaming._sequence_tokens import Assigned, Next, OpenTokens, TokenLog, as_lists
 from penstock._graph._streaming._stage import check_enough
-from penstock.batching._documents import Form, filled, form_of, lengths_of, most_rows, row_blocks, rows_of
+from penstock.batching._documents import Form, filled, form_of, lengths_of, max_rows, row_blocks, rows_of
 from penstock.batching._pack import OpenBins, assign_best_fit, whole_pieces
 from penstock.batching._packing import Packing
 from penstock.batching._pieces import PackingPlan, Pieces, concat_then_split, plan_of_sequences
@@ -147,7 +147,7 @@ class Packer:
         def after(number: int) -> Token:
             return log.after(number) if number >= 0 else before()
 
-        rows = self._batched or most_rows(self._packing, form)
+        rows = self._batched or max_rows(self._packing, form)
         spans = row_blocks(count, rows, rows - self._given)
         self._given = (self._given + count) % rows if self._batched else 0
         return (_chunk(self._packing, form, (plan, *span), (elements, provenance), after) for span in spans)

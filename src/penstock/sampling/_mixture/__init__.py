@@ -1,4 +1,4 @@
-"""Several datasets as one: a rule says which component comes at a position, and which position of it that is."""
+"""Mixtures of several datasets: a rule maps a position to a component and a position in it."""
 
 from penstock.sampling._mixture._concatenation import Concatenation
 from penstock.sampling._mixture._round_robin import RoundRobin

@@ -1,4 +1,4 @@
-"""One component after the other: the component is found in the sums of the lengths before it."""
+"""Concatenation: one component after another. A search in the sums of the lengths finds the component."""
 
 import itertools
 from bisect import bisect_right
@@ -14,10 +14,10 @@ from penstock.sampling._arguments import LARGEST_LENGTH, check_position, check_p
 
 @frozen(cached=True)
 class Concatenation:
-    """All elements of the first component, then all of the second, and so on; the epoch passes through.
+    """All elements of the first component, then all of the second, and so on; the epoch is unchanged.
 
     Attributes:
-        lengths: of each component, in elements, from 0 to 2**62; so must be their sum.
+        lengths: the number of elements of each component, from 0 to 2**62, as must be their sum.
 
     Raises:
         UsageError: if a length, or their sum, is out of range.
@@ -35,7 +35,7 @@ class Concatenation:
         if sum(self.lengths) > LARGEST_LENGTH:
             raise UsageError(
                 f"the lengths must add up to at most 2**62; got {sum(self.lengths)} from {len(self.lengths)} "
-                "components. Only the last can be without end, and only by itself; take a part of it."
+                "components. A component without end can't be concatenated; take a part of it."
             )
 
     @cached_property
@@ -66,7 +66,7 @@ class Concatenation:
             return positions, epochs, positions
         first = bisect_right(self._stops, int(positions.min()))
         start = self._stops[first] - self.lengths[first]
-        if int(positions.max()) < self._stops[first]:  # mostly all of a block lies in one component
+        if int(positions.max()) < self._stops[first]:  # usually the whole block is in one component
             return np.full_like(positions, first), epochs, positions if start == 0 else positions - start
         starts, stops = self._bounds_block
         components = np.searchsorted(stops, positions, side="right").astype(np.int64, copy=False)

@@ -1,20 +1,26 @@
-"""The order of members within a mixture's periods: exact in each, and spread evenly over whatever one cuts out.
+"""The order of members within a mixture's periods: exact in each period, and even in every batch and on every rank.
 
-A period is P places, of which member c has exactly w_c. The *base order* is a lattice: the value of place i is
-(i * g + s) mod P, with g prime to P and near P / golden ratio, and each member owns a run of w_c values. So any run of
-places, and any arithmetic progression of them, holds nearly its share of each member: a batch, or a rank's rows of
-every batch.
+The problem: each period must hold exactly its share of each member; a batch, and the rows of one rank in every batch,
+should hold nearly their shares; and the element at any position, and the number of elements of each member before it,
+must be computed in constant time, so that a resume is arithmetic.
 
-Every period is the base order *rotated*. Which rotation period j takes is a Kronecker sequence, the fraction of
-j / golden ratio + shift, scaled to the number of rotations. All rotations come equally often, also among every second,
-third or eighth period, since the golden ratio is as far from any ratio of small numbers as a number can be: no rank
-and no batch size meets one member more often than another. A hash in its place would do so in the mean, but with the
-deviations of dice: with ratios 3:1 on eight ranks, over 100,000 elements, of more than 1 % of the smaller share.
+The solution: a period is P places, of which member c has exactly w_c. The *base order* is a lattice: the value of place
+i is (i * g + s) mod P, with g prime to P and near P / golden ratio, and each member owns a run of w_c values. So any
+run of places, and any arithmetic progression of them, holds nearly its share of each member.
 
-How many elements of a member came before a place is: its weight times the full periods, and what the base order has of
-it between the rotation's start and the place. The latter is the difference of two counts that are tabulated: up to
-each place (P entries), and up to the start of each rotation, for each member. To bound the second table there are
-at most 2**15 / members rotations (but at least 16), their starts again prime to the period.
+Every period is the base order *rotated*. The rotation of period j follows a Kronecker sequence, the fraction of
+j / golden ratio + shift, scaled to the number of rotations. All rotations occur equally often, also among every second,
+third or eighth period, since the golden ratio is as far from ratios of small numbers as a number can be. So no rank and
+no batch size gets one member more often than another.
+
+Rejected: a hash for the rotation. It is even on average, but with the deviations of dice: with ratios 3:1 on eight
+ranks, over 100,000 elements, of more than 1 % of the smaller share. Rejected: a random draw for each position, whose
+shares are not exact, and whose counts need a scan.
+
+The number of elements of a member before a place is its weight times the full periods, plus its places in the base
+order between the rotation's start and the place. The latter is the difference of two tabulated counts: up to each place
+(P entries), and up to the start of each rotation, for each member. To bound the second table there are at most
+2**15 / members rotations (but at least 16), their starts again prime to the period.
 
 The idea of both sequences: H. Niederreiter, Random Number Generation and Quasi-Monte Carlo Methods, 1992, chapters 3
 and 5.
@@ -37,13 +43,13 @@ _RANK_MASK = 2**_RANK_BITS - 1
 
 @frozen(eq=False, cached=True)
 class PeriodOrder:
-    """Who comes at an offset, counted from the start of the first period, and how many of the same came before it.
+    """The member at an offset from the start of the first period, and the number of its elements before that offset.
 
-    Its tables take 4 bytes a place, and 4 bytes for each member and rotation: at most 0.4 MB, but for more than 2,048
-    members, where the second takes 64 bytes a member. They are computed when first needed.
+    Its tables take 4 bytes a place, and 4 bytes for each member and rotation: at most 0.4 MB, except for more than
+    2,048 members, where the second takes 64 bytes a member. They are computed at the first use.
 
     Attributes:
-        weights: how many places of a period each member has, at least 1, in the sum at most 2**16.
+        weights: the number of places of each member in a period, at least 1, in the sum at most 2**16.
         seed: any 64 bits.
 
     Example:
@@ -59,7 +65,7 @@ class PeriodOrder:
 
     @cached_property
     def period(self) -> int:
-        """How many places a period has."""
+        """The number of places in a period."""
         return sum(self.weights)
 
     @cached_property
@@ -72,7 +78,7 @@ class PeriodOrder:
 
     @cached_property
     def _rotation_step(self) -> int:
-        """How many places lie between the starts of two neighbouring rotations."""
+        """The number of places between the starts of two neighbouring rotations."""
         largest = self.period // self._rotations
         return next(step for step in range(largest, 0, -1) if math.gcd(step, self.period) == 1)
 
@@ -89,7 +95,7 @@ class PeriodOrder:
 
     @cached_property
     def _places(self) -> NDArray[np.uint32]:
-        """For each place of the base order, its member and how many places before it have the same, in one number."""
+        """For each place of the base order, in one number: its member, and the count of its earlier places."""
         members = self._members()
         by_member = np.argsort(members, kind="stable")
         firsts = np.cumsum(self._weights_block) - self._weights_block
@@ -100,9 +106,9 @@ class PeriodOrder:
 
     @cached_property
     def _before_rotation(self) -> NDArray[np.int32]:
-        """How many places before the start of each rotation each member has: by rotation, then by member."""
+        """The number of places of each member before the start of each rotation: by rotation, then by member."""
         members, rotations = len(self.weights), self._rotations
-        # A place is before the start of all rotations from this one on; the last places are before none.
+        # The first rotation that starts after each place; the last places have none.
         counted_from = np.arange(self.period) // self._rotation_step + 1
         last = int(np.searchsorted(counted_from, rotations))
         cells = counted_from[:last] * members + self._members()[:last]
@@ -110,7 +116,7 @@ class PeriodOrder:
         return np.cumsum(counts, axis=0, dtype=np.int32).reshape(-1)
 
     def __call__(self, offset: int) -> tuple[int, int]:
-        """Return (member, how many of its elements came before) at one offset, from 0 to 2**62."""
+        """Return the member at one offset, from 0 to 2**62, and the number of its elements before that offset."""
         number, place = divmod(offset, self.period)
         rotation = self._rotation(number)
         wraps, place = divmod(place + rotation * self._rotation_step, self.period)
@@ -119,7 +125,7 @@ class PeriodOrder:
         return member, (number + wraps) * self.weights[member] + rank - skipped
 
     def block(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the scalar form's answers for many offsets: int64, all of shape (n,)."""
+        """Return the results of the scalar form for many offsets: int64, all of shape (n,)."""
         numbers = offsets // self.period
         mixed = numbers.view(np.uint64) * np.uint64(GOLDEN) + np.uint64(self._rotation_shift)
         rotations = (((mixed >> np.uint64(32)) * np.uint64(self._rotations)) >> np.uint64(32)).view(np.int64)
@@ -135,7 +141,7 @@ class PeriodOrder:
         return members, found
 
     def counts(self, offset: int) -> NDArray[np.int64]:
-        """Return how many elements of each member come before an offset: int64 of shape (members,)."""
+        """Return the number of elements of each member before an offset: int64 of shape (members,)."""
         number, place = divmod(offset, self.period)
         partial = np.bincount(self._members_of_period(number)[:place], minlength=len(self.weights))
         return number * self._weights_block + partial

@@ -1,7 +1,7 @@
-"""One element of each component in turn; components that have ended are left out.
+"""Round robin: one element of each component in turn; components that have ended are left out.
 
-Sorted by length, the components end one after the other. Between two ends the number of those that still go on is
-constant, and a position there is a round and a place in the round.
+Sorted by length, the components end one after another. Between two ends the number of remaining components is constant,
+and a position there is a round and a place in the round.
 """
 
 from functools import cached_property, lru_cache
@@ -13,15 +13,15 @@ from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import LARGEST_LENGTH, check_position, check_positions, checked_length
 
-_ROUNDS_KEPT = 64  # stretches whose lists of components are kept
+_ROUNDS_KEPT = 64  # stretches whose lists of components are cached
 
 
 @frozen(cached=True)
 class RoundRobin:
-    """The first element of each component, then the second of each that has one, and so on; the epoch passes through.
+    """The first element of each component, then the second of each that has one, and so on; the epoch is unchanged.
 
     Attributes:
-        lengths: of each component, in elements, from 0 to 2**62; so must be their sum.
+        lengths: the number of elements of each component, from 0 to 2**62, as must be their sum.
 
     Raises:
         UsageError: if a length, or their sum, is out of range.
@@ -39,16 +39,16 @@ class RoundRobin:
         if sum(self.lengths) > LARGEST_LENGTH:
             raise UsageError(
                 f"the lengths must add up to at most 2**62; got {sum(self.lengths)} from {len(self.lengths)} "
-                "components. Take a part of those without end."
+                "components. Take a part of each component without end."
             )
 
     @cached_property
     def _stretches(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where each stretch begins: which round, and which position; a last one begins at the end."""
+        """The first round and the first position of each stretch, and of an empty one at the end."""
         lengths = np.sort(np.array(self.lengths, np.int64))
         rounds = np.unique(np.concatenate([np.zeros(1, np.int64), lengths]))
-        going_on = len(lengths) - np.searchsorted(lengths, rounds, side="right")
-        positions = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(rounds) * going_on[:-1])])
+        remaining = len(lengths) - np.searchsorted(lengths, rounds, side="right")
+        positions = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(rounds) * remaining[:-1])])
         return rounds, positions
 
     def __len__(self) -> int:
@@ -70,14 +70,14 @@ class RoundRobin:
         stretches = np.searchsorted(starts, positions, side="right") - 1
         components, keys = np.empty_like(positions), np.empty_like(positions)
         for stretch in np.unique(stretches).tolist():
-            going_on = _going_on(self.lengths, int(rounds[stretch]))
+            remaining = _remaining(self.lengths, int(rounds[stretch]))
             chosen = stretches == stretch
-            turn, place = np.divmod(positions[chosen] - starts[stretch], len(going_on))
-            components[chosen], keys[chosen] = going_on[place], turn + rounds[stretch]
+            turn, place = np.divmod(positions[chosen] - starts[stretch], len(remaining))
+            components[chosen], keys[chosen] = remaining[place], turn + rounds[stretch]
         return components, epochs, keys
 
 
 @lru_cache(maxsize=_ROUNDS_KEPT)
-def _going_on(lengths: tuple[int, ...], after: int) -> NDArray[np.int64]:
+def _remaining(lengths: tuple[int, ...], after: int) -> NDArray[np.int64]:
     """Return the components that have more than `after` elements."""
     return np.flatnonzero(np.array(lengths, np.int64) > after)

@@ -1,4 +1,4 @@
-"""What a mixture rule is: a pure function of (epoch, position) that names a component and a place in it."""
+"""The protocol of a mixture rule: a pure function of (epoch, position) to a component and a position in it."""
 
 from typing import Protocol, runtime_checkable
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 class MixtureRule(Protocol):
     """From (epoch, position) of the mixture to (component, epoch of the component, position in the component).
 
-    Components are numbered from 0 in the order in which the mixture lists them. As a sampler, a rule is asked in any
-    order, from any thread and process, and always gives the same answer.
+    Components are numbered from 0 in the order of the mixture's list. Like a sampler, a rule is called in any order,
+    from any thread and process, and always returns the same result.
 
     Example:
         >>> from penstock.sampling import Concatenation
@@ -24,7 +24,7 @@ class MixtureRule(Protocol):
         ...
 
     def __call__(self, epoch: int, position: int, /) -> tuple[int, int, int]:
-        """Return (component, epoch, position): whose element stands at `position` of `epoch`, and which one.
+        """Return (component, epoch, position): the component at `position` of `epoch`, and its epoch and position.
 
         Args:
             epoch: from 0.
@@ -35,14 +35,14 @@ class MixtureRule(Protocol):
     def block(
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the scalar form's answers for every pair of epoch and position.
+        """Return the results of the scalar form for every pair of epoch and position.
 
         Args:
-            epochs: int64 of shape (n,). They may differ, but mostly do not.
+            epochs: int64 of shape (n,). They may differ, but usually don't.
             positions: int64 of shape (n,).
 
         Returns:
-            Components, epochs and positions, all int64 of shape (n,). They may be the very arrays that were given, so
-            none is to be written to.
+            Components, epochs and positions, all int64 of shape (n,). They may be the arrays of the arguments, so don't
+            write to them.
         """
         ...

@@ -20,7 +20,7 @@ from penstock.sampling._arguments import (
     checked_seed,
 )
 from penstock.sampling._epochs import Repeat
-from penstock.sampling._mixture._course import Course, Schedule, course_of, stretch_spans
+from penstock.sampling._mixture._stretches import Schedule, Stretches, stretch_spans, stretches_of
 from penstock.sampling._mixture._weights import LARGEST_PERIOD, reduced
 
 Stop = Literal["first", "all", "never"]
@@ -32,22 +32,22 @@ class WeightedMixture:
     """Elements of several components in exact ratios, each component in its own order.
 
     With whole weights w and P their sum, every P positions hold w[c] elements of component c, in an order that differs
-    from period to period and is spread so that batches and ranks too get nearly these shares. Component c's k-th
-    element in the mixture is its position k. A schedule changes the weights at given positions, where each component
-    goes on from where it was. The epoch passes through, the order is the same in each.
+    from period to period and is so even that batches and ranks get nearly these shares, too. Component c's k-th element
+    in the mixture is its position k. A schedule changes the weights at given positions, where each component continues
+    at its next element. The epoch is unchanged; the order is the same in each.
 
-    The order depends on names, weights and seed alone: not on the components' lengths, on the order in which they are
-    listed, or on those whose weight is 0.
+    The order depends only on names, weights and seed: not on the components' lengths, on their order in the list, or on
+    components of weight 0.
 
     Attributes:
-        names: of the components, all different.
-        lengths: of the components, in elements, from 0 to 2**62.
-        schedule: for each stretch its first position, rising from 0, and a weight from 0 for each component, which
-            `integer_weights` gives; 0 means that it is not taken there. Common divisors are taken out.
+        names: the names of the components, all different.
+        lengths: the numbers of elements of the components, from 0 to 2**62.
+        schedule: for each change its first position, rising from 0, and a weight from 0 for each component, from
+            `integer_weights`; a component of weight 0 is left out there. Common divisors are removed.
         stop: "first" ends right before the position that would need an element of a finished component. "all" leaves
-            out each component from that position on, the others keeping their ratios, until the last has finished; a
-            stretch of the schedule that has nothing left gives way to the next one at once. "never" repeats each
-            component: every pass is an epoch of its own, as in `Repeat` without end, and no component may be empty.
+            out each component from that position on, while the others keep their ratios, until the last has finished; a
+            change of the schedule without remaining components is skipped. "never" repeats each component: every pass
+            is an epoch of it, as in `Repeat` without end, and no component may be empty.
         seed: from 0 to 2**64 - 1.
 
     Raises:
@@ -94,22 +94,22 @@ class WeightedMixture:
 
     @property
     def endless(self) -> bool:
-        """Whether it was asked to repeat its components without end."""
+        """Whether it repeats its components without end."""
         return self.stop == "never"
 
     @cached_property
     def _passes(self) -> tuple[int, ...]:
-        """How many passes over each component make an epoch."""
+        """The number of passes over each component in an epoch."""
         return tuple(Repeat(length, None).passes if self.endless else 1 for length in self.lengths)
 
     @cached_property
-    def _course(self) -> Course:
-        # By the hash of their names, so that the components' numbers don't matter.
+    def _stretches(self) -> Stretches:
+        # Sorted by the hash of their names, so that the components' numbers don't matter.
         ranking = sorted(
             range(len(self.names)), key=lambda number: (derive(self.seed, self.names[number]), self.names[number])
         )
         limits = [length * passes for length, passes in zip(self.lengths, self._passes, strict=True)]
-        return course_of(self.schedule, limits, ranking, self.seed, drop=self.stop == "all")
+        return stretches_of(self.schedule, limits, ranking, self.seed, drop=self.stop == "all")
 
     @cached_property
     def _last_epoch(self) -> int:
@@ -121,13 +121,13 @@ class WeightedMixture:
         return np.array(self.lengths, np.int64), np.array(self._passes, np.int64)
 
     def __len__(self) -> int:
-        """Return the number of positions per epoch; if it never stops, more than can be read, but at most 2**62."""
-        return self._course.length
+        """Return the number of positions per epoch; with stop="never" more than can be read, but at most 2**62."""
+        return self._stretches.length
 
     def __call__(self, epoch: int, position: int, /) -> tuple[int, int, int]:
         """Return (component, epoch, position) of one position."""
         check_position(position, len(self))
-        stretch = self._course.stretches[bisect_right(self._course.starts, position) - 1]
+        stretch = self._stretches.items[bisect_right(self._stretches.starts, position) - 1]
         member, taken = stretch.order(position - stretch.start)
         component = stretch.members.item(member)
         place = stretch.member_counts.item(member) + taken
@@ -155,7 +155,7 @@ class WeightedMixture:
         return components, epochs * passes.take(components) + numbers, places - numbers * lengths
 
     def counts(self, position: int) -> NDArray[np.int64]:
-        """Return how many elements of each component come before `position` of an epoch.
+        """Return the number of elements of each component before `position` of an epoch.
 
         Args:
             position: from 0 to the mixture's length.
@@ -173,15 +173,14 @@ class WeightedMixture:
         """
         check_position(position, len(self) + 1)
         if position == len(self):
-            return self._course.counts.copy()
-        return self._course.stretches[bisect_right(self._course.starts, position) - 1].counts_at(position)
+            return self._stretches.counts.copy()
+        return self._stretches.items[bisect_right(self._stretches.starts, position) - 1].counts_at(position)
 
     def past(self, position: int) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
-        """Return the part of the schedule that decided the elements before `position`.
+        """Return the part of the schedule that determines the elements before `position`.
 
-        Two mixtures of one seed, with the same past and the same components in it, have given the same elements before
-        `position`. Neither lengths nor the way to stop matter to that, but that one that never stops counts epochs of
-        its components in its own way.
+        Two mixtures with the same seed, the same past and the same components in it have the same elements before
+        `position`, for any lengths and ways to stop; only stop="never" counts the epochs of its components differently.
 
         Args:
             position: from 0 to the mixture's length.
@@ -200,18 +199,18 @@ class WeightedMixture:
             (((0, (('b', 1),)),), ((0, (('b', 1),)), (4, (('a', 1), ('b', 1)))))
         """
         check_position(position, len(self) + 1)
-        begun = bisect_left(self._course.starts, position)
-        changes = self._course.stretches[begun - 1].change + 1 if begun else 1
+        begun = bisect_left(self._stretches.starts, position)
+        changes = self._stretches.items[begun - 1].change + 1 if begun else 1
         return tuple(
             (start, tuple(sorted((name, weight) for name, weight in zip(self.names, weights, strict=True) if weight)))
             for start, weights in self.schedule[:changes]
         )
 
     def _components(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return component and place in it, all passes counted on, of each position."""
+        """Return the component of each position, and the place in it, counted over all passes."""
         components = np.empty_like(positions)
         places = np.empty_like(positions)
-        for stretch, rows in stretch_spans(self._course, positions):
+        for stretch, rows in stretch_spans(self._stretches, positions):
             offsets = positions if rows is None else positions[rows]
             members, taken = stretch.order.block(offsets - stretch.start)
             taken += stretch.member_counts.take(members)
@@ -223,7 +222,7 @@ class WeightedMixture:
     def _check_epoch(self, epoch: int) -> None:
         if not 0 <= epoch <= self._last_epoch:
             raise UsageError(
-                f"epoch must be in [0, {self._last_epoch}] where a mixture never stops; got epoch={epoch}. "
+                f"epoch must be in [0, {self._last_epoch}] for a mixture without end; got epoch={epoch}. "
                 "Stay in one epoch, since it has no end."
             )
 
@@ -232,7 +231,7 @@ def _checked_schedule(schedule: Schedule, components: int) -> Schedule:
     """Return the schedule as plain integers, without common divisors.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: if it is invalid.
     """
     result = tuple((_checked_start(start), _checked_weights(weights, components)) for start, weights in schedule)
     starts = [start for start, _ in result]
@@ -254,7 +253,7 @@ def _checked_weights(weights: tuple[int, ...], components: int) -> tuple[int, ..
     if len(result) != components or not any(result):
         raise UsageError(
             f"each of the {components} components must have a weight, and one of them over 0; got {tuple(result)!r}. "
-            "Pass 0 for those that are not to be taken."
+            "Pass 0 for components to leave out."
         )
     shares = reduced(result)
     if sum(shares) > LARGEST_PERIOD:

@@ -1,4 +1,4 @@
-"""Weights of a mixture as whole numbers: exact where that makes a short period, else the nearest over a long one."""
+"""Weights of a mixture as whole numbers: exact if the period is short enough, else the nearest ratios."""
 
 import math
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ LARGEST_PERIOD: Final = 2**16
 def integer_weights(weights: Sequence[float | Fraction]) -> tuple[int, ...]:
     """Return whole numbers in the ratios of `weights`, without a common divisor.
 
-    A float counts as the decimal number that it prints as: 0.1 is a tenth. The sum of the result is the period after
-    which a mixture has given each component its exact share, and is at most 2**16. Integers are never rounded. Where
-    floats or fractions would need a longer period, the result is the nearest to them that adds up to 2**16 before
-    common divisors are taken out, by the largest remainder, with at least 1 for whatever is over 0.
+    A float counts as the decimal number of its repr: 0.1 is a tenth. The sum of the result is the period of the
+    mixture, in which each component has its exact share, and is at most 2**16. Integers are never rounded. If floats or
+    fractions would need a longer period, the result has the nearest ratios with a sum of 2**16 before common divisors
+    are removed, by the largest remainder, with at least 1 for each weight over 0.
 
     Args:
-        weights: one for each component, none negative and at least one over 0. They need not add up to anything.
+        weights: one for each component, none negative and at least one over 0. Their sum is arbitrary.
 
     Returns:
-        One integer for each weight, 0 where that is 0.
+        One integer for each weight; 0 for a weight of 0.
 
     Raises:
         UsageError: if one is negative or not finite, none is over 0, more than 2**16 are, or integers would need a
@@ -36,7 +36,9 @@ def integer_weights(weights: Sequence[float | Fraction]) -> tuple[int, ...]:
     numbers = [_checked_weight(place, weight) for place, weight in enumerate(weights)]
     positive = sum(map(bool, numbers))
     if not positive:
-        raise UsageError(f"at least one weight must be over 0; got {list(weights)!r}. Give a component a share.")
+        raise UsageError(
+            f"at least one weight must be over 0; got {list(weights)!r}. Pass a weight over 0 for a component."
+        )
     if positive > LARGEST_PERIOD:
         raise UsageError(
             f"at most {LARGEST_PERIOD} weights may be over 0; got {positive}. Concatenate some components."
@@ -60,7 +62,7 @@ def reduced(weights: Sequence[int]) -> tuple[int, ...]:
 
 
 def _checked_weight(place: int, weight: object) -> Fraction:
-    """Return the number that was written.
+    """Return a weight as the number that it prints as.
 
     Raises:
         UsageError: if it is not a finite number from 0 on.
@@ -81,16 +83,16 @@ def _checked_weight(place: int, weight: object) -> Fraction:
         return number
     raise UsageError(
         f"a weight must be a finite number from 0 on; got {weight!r} as number {place} of them. "
-        "Pass 0 for a component that is not to be taken."
+        "Pass 0 for a component to leave out."
     )
 
 
 def _nearest(weights: Sequence[int], period: int) -> list[int]:
-    """Return whole numbers that add up to `period`, near to the ratios of `weights`, at least 1 for what is over 0."""
+    """Return whole numbers with the sum `period` and nearly the ratios of `weights`, at least 1 for weights over 0."""
     result = [0] * len(weights)
     rest = {place: weight for place, weight in enumerate(weights) if weight}
     total = sum(rest.values())
-    # Who would get less than one gets one; the others share what is left, which can bring more of them below one.
+    # A share below one becomes one; the others divide the rest, which can bring more of them below one.
     while small := [place for place, weight in rest.items() if weight * period < total]:
         for place in small:
             result[place] = 1

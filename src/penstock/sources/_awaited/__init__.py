@@ -1,1 +1,1 @@
-"""Sources whose `read` is async: told from the others, and read from plain code on an event loop of their own."""
+"""Sources with an async `read`: detection, and reads from plain code on an event loop of their own."""

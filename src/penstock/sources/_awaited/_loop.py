@@ -1,14 +1,18 @@
-"""One event loop for each async source, in a background thread, on which all its reads run, whoever asks.
+"""The event loop of an async source, in a background thread; all reads of the source run on it.
 
-A client that keeps connections belongs to the loop that it was made on. So a source may make one at its first read and
-keep it: a dataset that is indexed, its loaders, one after the other, and their workers all read on the same loop.
+Problem: a client that keeps connections, such as an HTTP session, belongs to the loop on which it was created. But
+plain code reads a source, too: an indexed dataset, several loaders one after another, and their worker threads; and the
+reads ahead of a loader come from a loop of their own. Solution: one loop for each source, for all readers, so that the
+source may create its client at the first read and keep it. Reads ahead are awaited here as well. Rejected:
+`asyncio.run` for each read, which ends the connections each time; and the loop of the caller, which differs between
+callers.
 
 Guarantees:
-  - A source has at most one loop in a process, made at its first read. It ends when the source is collected, and in
-    good order at the end of the program. A fork gets its own.
-  - What a coroutine raises is raised where it was asked for, with its traceback; the loop outlives whatever it was.
-  - Who is cancelled or interrupted while it waits cancels the coroutine. Where that was asked by another loop, the
-    coroutine has ended when the cancellation goes on.
+  - A source has at most one loop in a process, created at its first read. It ends when the source is collected, or
+    cleanly at the end of the program. A forked child gets a new one.
+  - The exception of a coroutine is raised in its caller, with its traceback; the loop continues after any exception.
+  - A caller that is cancelled or interrupted while it waits cancels the coroutine. If the caller is on another loop,
+    the cancellation continues after the coroutine has ended.
 """
 
 import asyncio
@@ -25,55 +29,55 @@ from penstock._caught import Caught
 from penstock._os import Bell, DaemonThread, HeldInterrupts, renewed_after_fork
 from penstock.errors import ClosedError, UsageError
 
-_EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for coroutines to end
+_EXIT_SECONDS: Final = 0.5  # the longest wait of the program's end for coroutines
 
 Work = Callable[[], Awaitable[object]]
 
 
 class Outcome(NamedTuple):
-    """What a coroutine returned, or raised."""
+    """The result of a coroutine, or its exception."""
 
     value: object
     error: BaseException | None
 
 
-class _Home(NamedTuple):
-    """A loop that runs, and what lives on it."""
+class _RunningLoop(NamedTuple):
+    """A loop that runs, with its task group and main task."""
 
     loop: asyncio.AbstractEventLoop
     group: asyncio.TaskGroup
     main: "asyncio.Task[None]"
     ended: threading.Event
-    """Whether it takes no more coroutines."""
+    """Set when it accepts no more coroutines."""
 
 
 class Call:
-    """A coroutine on its way: on the loop from its first step to its last.
+    """One call of a coroutine, which runs on the loop from its first step to its last.
 
     Attributes:
-        outcome: done when the coroutine has ended; its error is a CancelledError where that was cancelled.
+        outcome: done when the coroutine has ended; its error is a CancelledError if the coroutine was cancelled.
     """
 
-    def __init__(self, home: "_Home", work: Work) -> None:
+    def __init__(self, running: "_RunningLoop", work: Work) -> None:
         self.outcome: Future[Outcome] = Future()
-        self.outcome.set_running_or_notify_cancel()  # only the coroutine's end settles it
-        self._home = home
+        self.outcome.set_running_or_notify_cancel()  # only the end of the coroutine sets its result
+        self._running = running
         self._work = work
         self._task: asyncio.Task[Outcome] | None = None
-        if home.ended.is_set():
-            raise ClosedError("async sources can't be read any more: the program ends")
-        home.loop.call_soon_threadsafe(self._begin)
+        if running.ended.is_set():
+            raise ClosedError("async sources can't be read any more: the program is ending")
+        running.loop.call_soon_threadsafe(self._begin)
 
     def cancel(self) -> None:
-        """Have the coroutine cancelled; returns at once."""
+        """Cancel the coroutine; return at once."""
         with suppress(RuntimeError):  # the loop is closed
-            self._home.loop.call_soon_threadsafe(self._cancel)
+            self._running.loop.call_soon_threadsafe(self._cancel)
 
     def _begin(self) -> None:
-        if self._home.ended.is_set():
+        if self._running.ended.is_set():
             self.outcome.set_result(Outcome(None, CancelledError("read was cancelled")))
             return
-        self._task = self._home.group.create_task(_outcome(self._work))
+        self._task = self._running.group.create_task(_outcome(self._work))
         self._task.add_done_callback(self._settle)
 
     def _cancel(self) -> None:
@@ -82,7 +86,7 @@ class Call:
 
     def _settle(self, task: "asyncio.Task[Outcome]") -> None:
         self._task = None
-        # Not asyncio's own, which means that the task at hand is cancelled.
+        # Not asyncio.CancelledError, which would mean that the caller's task is cancelled.
         self.outcome.set_result(
             Outcome(None, CancelledError("read was cancelled")) if task.cancelled() else task.result()
         )
@@ -94,63 +98,69 @@ async def _outcome(work: Work) -> Outcome:
         value = await work()
     if isinstance(caught.error, asyncio.CancelledError):
         raise caught.error
-    return Outcome(value, caught.error)  # raised where it was asked for; here it would end the loop
+    return Outcome(value, caught.error)  # raised in the caller; here it would end the loop
 
 
 class SourceLoop:
-    """Owns the thread and its loop."""
+    """Owns the thread of a source's loop."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        started: Future[_Home] = Future()
+        started: Future[_RunningLoop] = Future()
         self._thread = DaemonThread(partial(_serve, started), "penstock-source-loop")
-        self._home = started.result()
+        self._running = started.result()
 
     def start(self, work: Work) -> Call:
-        """Run the coroutine that `work` makes; return at once.
+        """Start the coroutine of `work` on the loop; return at once.
 
         Returns:
-            The means to cancel the coroutine, and its outcome.
+            The call, with its outcome and its `cancel`.
 
         Raises:
-            ClosedError: the program ends.
+            ClosedError: the program is ending.
         """
-        return Call(self._home, work)
+        return Call(self._running, work)
 
     def run(self, work: Work) -> object:
-        """Return what the coroutine that `work` makes returns; the calling thread waits.
+        """Run the coroutine of `work` on the loop; the calling thread waits.
+
+        Returns:
+            The result of the coroutine.
 
         Raises:
             UsageError: the calling thread is the loop's own.
-            ClosedError: the program ends.
+            ClosedError: the program is ending.
         """
         if self._thread.is_current:
             raise UsageError(
-                "an async source can't be read by plain code inside its own read, which would wait for itself; got "
-                "such a read. Await the source's async functions there instead."
+                "plain code inside an async source's own read can't read that source, since it would wait for itself. "
+                "Await the source's async functions there instead."
             )
-        told = Bell()
+        ended = Bell()
         with HeldInterrupts():
-            call = Call(self._home, work)
-            call.outcome.add_done_callback(lambda _: told.ring())
+            call = Call(self._running, work)
+            call.outcome.add_done_callback(lambda _: ended.ring())
         try:
-            told.wait()  # and not for the future, whose lock stays taken where Ctrl-C finds it so
+            ended.wait()  # not for the future: Ctrl-C could leave its lock taken
         except BaseException:
             call.cancel()
             raise
-        return _told(call.outcome.result())
+        return _result_of(call.outcome.result())
 
     async def run_elsewhere(self, work: Work) -> object:
-        """Return what the coroutine that `work` makes returns; it runs here, and is awaited on any loop.
+        """Run the coroutine of `work` on this loop; the caller awaits it on any loop.
+
+        Returns:
+            The result of the coroutine.
 
         Raises:
             CancelledError: the task that awaits it was cancelled.
         """
         if self._thread.is_current:
             return await work()
-        call = Call(self._home, work)
+        call = Call(self._running, work)
         try:
-            return _told(await asyncio.wrap_future(call.outcome))
+            return _result_of(await asyncio.wrap_future(call.outcome))
         except asyncio.CancelledError:
             if not call.outcome.done():
                 call.cancel()
@@ -158,41 +168,41 @@ class SourceLoop:
             raise
 
     def stop(self) -> None:
-        """Have the loop cancel what runs, and end; waits for that, for a moment, at the end of the program alone."""
+        """Cancel all coroutines, and end the loop; only at the end of the program, wait for that for a moment."""
         if os.getpid() != self.process:
-            return  # a fork has no such thread, and shares what wakes it with its parent
-        self._home.ended.set()
+            return  # a forked child has no such thread, but shares the loop's wake-up with its parent
+        self._running.ended.set()
         with suppress(RuntimeError):  # the loop is closed
-            self._home.loop.call_soon_threadsafe(self._home.main.cancel)
+            self._running.loop.call_soon_threadsafe(self._running.main.cancel)
         if not threading.main_thread().is_alive():
             self._thread.wait(_EXIT_SECONDS)
 
 
-def _told(outcome: Outcome) -> object:
+def _result_of(outcome: Outcome) -> object:
     if outcome.error is not None:
         try:
             raise outcome.error
         finally:
-            del outcome  # its error's traceback holds this frame
+            del outcome  # the traceback of its error references this frame
     return outcome.value
 
 
-def _serve(started: "Future[_Home]") -> None:
+def _serve(started: "Future[_RunningLoop]") -> None:
     with suppress(asyncio.CancelledError), asyncio.Runner() as runner:
         runner.run(_main(started))
 
 
-async def _main(started: "Future[_Home]") -> None:
-    """Be there until it is cancelled, which cancels the coroutines; ends when they have ended."""
+async def _main(started: "Future[_RunningLoop]") -> None:
+    """Wait until cancelled; then cancel the coroutines, and end when they have ended."""
     main = asyncio.current_task()
     assert main is not None
     async with asyncio.TaskGroup() as group:
-        started.set_result(_Home(asyncio.get_running_loop(), group, main, threading.Event()))
+        started.set_result(_RunningLoop(asyncio.get_running_loop(), group, main, threading.Event()))
         await asyncio.get_running_loop().create_future()
 
 
 class _Loops:
-    """Knows the loop of each living source."""
+    """The loops of all living sources."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -200,16 +210,16 @@ class _Loops:
         renewed_after_fork(self)
 
     def renew_after_fork(self) -> None:
-        """Forget the parent's loops, whose threads don't exist here."""
+        """Drop the parent's loops, whose threads don't exist here."""
         self._lock = threading.Lock()
         self._loops = {}
 
     def of(self, owner: object) -> SourceLoop:
-        """Return the loop of a source, which is started if there is none."""
+        """Return the loop of a source; start it if there is none."""
         loop = self._loops.get(id(owner))
         if loop is not None:
             return loop
-        with HeldInterrupts(), self._lock:  # else nobody knows of the thread, and nobody ends it
+        with HeldInterrupts(), self._lock:  # an interrupt must not lose a thread that was just started
             loop = self._loops.get(id(owner))
             if loop is None:
                 loop = SourceLoop()
@@ -218,11 +228,11 @@ class _Loops:
             return loop
 
     def _forget(self, identity: int, loop: SourceLoop) -> None:
-        # Without the lock: the garbage collector may call this while this very thread holds it.
+        # Without the lock: the garbage collector may call this while the same thread holds it.
         if not threading.main_thread().is_alive():
-            with suppress(KeyboardInterrupt):  # who presses Ctrl-C here wants the program to end now
+            with suppress(KeyboardInterrupt):  # Ctrl-C at the end of the program ends the wait
                 loop.stop()
-            return  # the source is still there, and gets no other loop
+            return  # the source still exists, and must get no second loop
         if self._loops.get(identity) is loop:
             del self._loops[identity]
         loop.stop()
@@ -235,8 +245,8 @@ def loop_of(source: object, otherwise: object) -> SourceLoop:
     """Return the loop on which a source is read.
 
     Args:
-        source: the user's.
-        otherwise: what stands for it where Python can't tell when it is collected, as of classes with slots.
+        source: the user's source.
+        otherwise: the object whose collection ends the loop if the source allows no weak reference, as with slots.
     """
     try:
         weakref.ref(source)

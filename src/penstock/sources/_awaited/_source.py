@@ -1,6 +1,6 @@
-"""A source whose `read` is async, as one that any plain code can read: the coroutine is run to its end elsewhere.
+"""The adapter of an async source to plain code: its coroutines run on the source's own loop.
 
-Everything that reads a source goes on as with any other. What reads ahead finds the async function by `read_async`.
+Plain code reads it like any other source. Code that reads ahead awaits `read_async`.
 """
 
 import inspect
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AsyncReader(Protocol):
-    """What an async source has."""
+    """The methods of an async source."""
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -31,34 +31,34 @@ class AsyncReader(Protocol):
 
 
 def is_async(value: object) -> TypeGuard[AsyncReader]:
-    """Return whether something is read by `async def read(self, keys)`.
+    """Return whether an object has `async def read(self, keys)`.
 
     Args:
-        value: anything, also what is no source.
+        value: any object.
 
     Returns:
-        True where its `read` is a coroutine function, and it is no class.
+        True if its `read` is a coroutine function, and it is no class.
     """
     return not isinstance(value, type) and inspect.iscoroutinefunction(getattr(value, "read", None))
 
 
 class AwaitedSource:
-    """A source over an async one. Copies in other processes, and forks, get an event loop of their own.
+    """A plain source over an async one. Copies in other processes and in forked children get their own event loop.
 
     Attributes:
-        source: the user's.
-        keys_per_read: how many keys a call of its `read` gets at most, where records are read ahead.
-        describe_key: the user's source's own, where it has one.
+        source: the user's source.
+        keys_per_read: the largest number of keys of a call of its `read` when records are read ahead.
+        describe_key: the `describe_key` of the user's source, if it has one.
     """
 
     def __init__(self, source: AsyncReader) -> None:
         """Wrap a source.
 
         Args:
-            source: what `is_async`.
+            source: an object for which `is_async` is true.
 
         Raises:
-            UsageError: it has no length, or its `keys_per_read` is no number of keys.
+            UsageError: it has no length, or its `keys_per_read` is invalid.
         """
         if not hasattr(source, "__len__"):
             raise UsageError(
@@ -69,7 +69,7 @@ class AwaitedSource:
         if not isinstance(keys_per_read, int) or keys_per_read < 1:
             raise UsageError(
                 f"keys_per_read of a source must be an int of at least 1; got {keys_per_read!r} from "
-                f"{name_of(source)}. Say how many keys one call of its read should get, or leave it out for 1."
+                f"{name_of(source)}. Set the number of keys for one call of its read, or omit it for 1."
             )
         self.source = source
         self.keys_per_read: int = keys_per_read
@@ -85,38 +85,38 @@ class AwaitedSource:
         return records[0]
 
     def read(self, keys: Keys) -> Record:
-        """Return what the source's `read` returns, waiting for it here.
+        """Return the result of the source's `read`; wait for it.
 
         Args:
             keys: int64, one axis.
 
         Returns:
-            Whatever that is: who reads checks it, as of any source.
+            The result, unchecked, as of any source.
 
         Raises:
-            UsageError: called by the source's own `read`, which would wait for itself.
+            UsageError: the source's own `read` calls this, and would wait for itself.
         """
         return self._loop().run(partial(self.source.read, keys))
 
     async def read_async(self, keys: Keys) -> object:
-        """Return what the source's `read` returns; the loop that awaits it does other things meanwhile.
+        """Return the result of the source's `read`, from a coroutine of any loop, without blocking that loop.
 
         Args:
             keys: as for `read`.
 
         Returns:
-            As `read`.
+            As for `read`.
         """
         return await self._loop().run_elsewhere(partial(self.source.read, keys))
 
     def start(self, work: "Work") -> "Call":
-        """Run the coroutine that `work` makes on the source's loop; return at once.
+        """Start the coroutine of `work` on the source's loop; return at once.
 
         Args:
             work: makes the coroutine, on the loop.
 
         Returns:
-            The means to cancel the coroutine, and its outcome.
+            The call, with its outcome and its `cancel`.
         """
         return self._loop().start(work)
 

@@ -1,1 +1,1 @@
-"""What sources know of local files: where they are, where records begin in them, and how they are opened."""
+"""Local files for sources: their listing, the index of their records, and their descriptors."""

@@ -1,4 +1,4 @@
-"""Local files as values: found from a path, a list of paths or a glob, with what tells that they have changed."""
+"""Local files as values: found from a path, a list of paths or a glob, with the size and time that show changes."""
 
 import glob
 import os
@@ -12,7 +12,7 @@ PathLike = str | os.PathLike[str]
 
 
 def is_path(value: object) -> TypeGuard[PathLike]:
-    """Return whether `value` names a path, rather than being a list of them."""
+    """Return whether `value` is a path, and not a list of paths."""
     return isinstance(value, str | os.PathLike)
 
 
@@ -23,12 +23,12 @@ def as_list(paths: PathLike | Sequence[PathLike]) -> list[str]:
 
 @frozen
 class LocalFile:
-    """A file as it was when it was looked at.
+    """A file, with its size and time at one moment.
 
     Attributes:
         path: absolute.
         size: in bytes.
-        mtime_ns: when it was last written, in nanoseconds.
+        mtime_ns: the time of its last write, in nanoseconds.
     """
 
     path: str
@@ -41,17 +41,14 @@ class LocalFile:
         return os.path.basename(self.path)
 
 
-def look_at(path: str) -> LocalFile:
-    """Return what `path` is now.
+def stat_file(path: str) -> LocalFile:
+    """Return a file with its size and time now.
 
     Args:
         path: a regular file, absolute.
 
-    Returns:
-        Its size and time.
-
     Raises:
-        SourceError: it cannot be looked at.
+        SourceError: it can't be accessed.
     """
     try:
         status = os.stat(path)
@@ -61,23 +58,23 @@ def look_at(path: str) -> LocalFile:
 
 
 def find_files(paths: PathLike | Sequence[PathLike], owner: str) -> list[LocalFile]:
-    """Return the files that `paths` names: of a list in its order, of a glob sorted by name.
+    """Return the files of `paths`: those of a list in its order, those of a glob sorted by name.
 
     Args:
-        paths: a path, a glob (`**` goes into folders), or a list of these. An existing path is no glob.
-        owner: the class that asks, for messages.
+        paths: a path, a glob (`**` includes subfolders), or a list of these. An existing path is no glob.
+        owner: the calling class, for messages.
 
     Returns:
         At least one file.
 
     Raises:
-        UsageError: nothing is named, a glob matches no file, or a path is a folder.
+        UsageError: the list is empty, a glob matches no file, or a path is a folder.
         SourceError: a file doesn't exist.
     """
     given = as_list(paths)
     if not given:
-        raise UsageError(f"{owner} needs at least one file; got an empty list. Give a path, a list of paths or a glob.")
-    return [look_at(path) for pattern in given for path in _expand(pattern, owner)]
+        raise UsageError(f"{owner} needs at least one file; got an empty list. Pass a path, a list of paths or a glob.")
+    return [stat_file(path) for pattern in given for path in _expand(pattern, owner)]
 
 
 def _expand(path: str, owner: str) -> list[str]:
@@ -90,7 +87,7 @@ def _expand(path: str, owner: str) -> list[str]:
     matches = sorted((match for match in glob.glob(path, recursive=True) if os.path.isfile(match)), key=os.fsencode)
     if not matches:
         raise UsageError(
-            f"a glob must match at least one file; {path!r} matches none. Check the folder and the ending."
+            f"a glob must match at least one file; {path!r} matches none. Check the folder and the extension."
         )
     return matches
 
@@ -99,10 +96,10 @@ def raise_source_error(message: str, cause: OSError, *, source: str = "", keys: 
     """Raise a `SourceError` that keeps the errno of its cause.
 
     Args:
-        message: what failed, and the remedy.
-        cause: what the system said.
-        source: what was read from, as its `repr`.
-        keys: what was asked for.
+        message: the failure, and the remedy.
+        cause: the error of the system.
+        source: the `repr` of the source.
+        keys: the requested keys.
 
     Raises:
         SourceError: always.

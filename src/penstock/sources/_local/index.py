@@ -1,9 +1,9 @@
-"""Where the records of files begin, found once and kept in a cache directory.
+"""The index of the offsets of records in files, computed once and kept in a cache directory.
 
-The cache has one file for each file and kind of scan, named by a hash of both. It begins with a line of JSON that names
-the indexed file's size and time and the checksum of what follows: the offsets, as little-endian int64. One that doesn't
-fit, for whatever reason, is made again. It is written beside its place and renamed, so that any number of processes may
-do so at once; each ends up with a whole one.
+The cache has one file for each file and kind of scan, named by a hash of both. It begins with a line of JSON that holds
+the indexed file's size and time and the checksum of the rest: the offsets, as little-endian int64. A cache file that
+doesn't match in any of these is written again. It is written under another name and renamed, so that any number of
+processes may write it at once, and each reads a whole one.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from penstock._progress import Progress
 from penstock.errors import SourceError
 from penstock.sources._gather import map_file
-from penstock.sources._local.files import LocalFile, look_at, raise_source_error
+from penstock.sources._local.files import LocalFile, raise_source_error, stat_file
 from penstock.sources._local.scans import Scan
 
 _HEADER_BYTES: Final = 256
@@ -31,20 +31,20 @@ Offsets = NDArray[np.int64]
 
 
 def default_cache() -> str:
-    """Return the directory for what can be made again: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
+    """Return the cache directory: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
     return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "penstock")
 
 
 class OffsetIndex:
     """The offsets of the records in each of some files.
 
-    Offsets that are in the cache are memory-mapped, and not sent to another process: it maps them itself, or finds
-    them again where it has another cache. Offsets that couldn't be cached are sent.
+    Cached offsets are memory-mapped, and not sent to another process: it maps them itself, or scans the files again if
+    it has another cache. Offsets that couldn't be cached are sent.
 
     Args:
-        files: the files as they are now.
-        scans: for each file, what finds its offsets.
-        cache: a directory; it is made where it doesn't exist. If it can't be written, a warning is logged.
+        files: the files now.
+        scans: for each file, the function that finds its offsets.
+        cache: a directory; it is created if it doesn't exist. If it can't be written, a warning is logged.
         progress: show progress on a terminal.
 
     Raises:
@@ -56,14 +56,14 @@ class OffsetIndex:
         self._scans = tuple(scans)
         self._cache = cache
         self._progress = progress
-        self._kept: dict[int, Offsets] = {}  # by file: what couldn't be cached
+        self._kept: dict[int, Offsets] = {}  # by file: offsets that couldn't be cached
         self._mapped: dict[int, Offsets] | None = None
         self._counts: tuple[int, ...] = ()
         self._counts = tuple(len(self[number]) - 1 for number in range(len(self._files)))
 
     @property
     def files(self) -> tuple[LocalFile, ...]:
-        """The files as they were when this process indexed them, or looked their index up."""
+        """The files at the time when this process indexed them, or read their index."""
         if self._mapped is None:
             self._mapped = self._load()
         return self._files
@@ -87,7 +87,7 @@ class OffsetIndex:
     def _load(self) -> dict[int, Offsets]:
         mapped: dict[int, Offsets] = {}
         missing: list[tuple[int, LocalFile]] = []
-        files = tuple(_look_again(known) for known in self._files)
+        files = tuple(_stat_again(known) for known in self._files)
         for number, file in enumerate(files):
             if number in self._kept:
                 continue
@@ -107,11 +107,11 @@ class OffsetIndex:
         return mapped
 
     def _check_counts(self, mapped: dict[int, Offsets]) -> None:
-        for number, known in enumerate(self._counts):  # none yet when the index is made
+        for number, known in enumerate(self._counts):  # still empty in the constructor
             if number in mapped and len(mapped[number]) - 1 != known:
                 raise SourceError(
                     f"{self._files[number].path!r} changed since it was indexed: it had {known} records and has "
-                    f"{len(mapped[number]) - 1}. Make the source anew."
+                    f"{len(mapped[number]) - 1}. Create the source again."
                 )
 
     def _scan(self, number: int, file: LocalFile, advance: Callable[[int], None]) -> tuple[Offsets, bool]:
@@ -121,8 +121,10 @@ class OffsetIndex:
                 offsets = scan(stream, advance)
         except OSError as error:
             raise_source_error(f"cannot read {file.path!r}: {error.strerror}. Check its permissions.", error)
-        if look_at(file.path) != file:
-            raise SourceError(f"{file.path!r} changed while it was being indexed. Wait until it is written, try again.")
+        if stat_file(file.path) != file:
+            raise SourceError(
+                f"{file.path!r} changed while it was being indexed. Wait until it is written, and try again."
+            )
         path, description = self._cache_path(number), _description(file, scan)
         if _write_cached(path, description, offsets):
             cached = _read_cached(path, description)
@@ -136,12 +138,12 @@ class OffsetIndex:
         return os.path.join(self._cache, f"{digest.hexdigest()}.offsets")
 
 
-def _look_again(known: LocalFile) -> LocalFile:
-    file = look_at(known.path)
+def _stat_again(known: LocalFile) -> LocalFile:
+    file = stat_file(known.path)
     if file.size != known.size:
         raise SourceError(
             f"{known.path!r} changed its size from {known.size} to {file.size} bytes since it was indexed. "
-            "Make the source anew."
+            "Create the source again."
         )
     return file
 
@@ -171,7 +173,7 @@ def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets
     header = json.dumps({**description, "count": len(payload), "crc32": zlib.crc32(payload.data)}).encode()
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # As `tempfile.mkstemp` does, whose module takes milliseconds to import.
+        # Not `tempfile.mkstemp`, whose module takes milliseconds to import.
         temporary = os.path.join(os.path.dirname(path), f".{os.urandom(8).hex()}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -185,7 +187,7 @@ def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets
             raise
     except OSError as error:
         logging.getLogger("penstock").warning(
-            "an index is not kept, since the cache can't be written (%s); it is made again next time. "
+            "an index is not kept, since the cache can't be written (%s); the next run computes it again. "
             "Pass another cache= or set XDG_CACHE_HOME.",
             error,
         )

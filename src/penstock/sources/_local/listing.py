@@ -1,7 +1,7 @@
-"""Every file below a folder, found in a stable order and kept compactly: one blob of names, however many files.
+"""The list of all files below a folder, in a stable order and in one block of memory.
 
 Names are relative to the folder, with `/` between their parts, sorted by their bytes: the same on every machine and in
-every locale. Names that aren't valid in the file system's encoding pass through unharmed (surrogateescape).
+every locale. Names that are invalid in the file system's encoding are kept exactly (surrogateescape).
 """
 
 import fnmatch
@@ -16,10 +16,10 @@ from penstock.sources._local.files import raise_source_error
 
 
 class NameTable(Sequence[str]):
-    """A read-only sequence of strings in one piece of memory, so that forks share it and pickling is fast.
+    """A read-only sequence of strings in one block of memory, which forks share and pickle copies fast.
 
     Args:
-        names: encoded as `os.fsencode` does.
+        names: the results of `os.fsencode`.
     """
 
     __slots__ = ("_blob", "_ends")
@@ -47,14 +47,14 @@ class NameTable(Sequence[str]):
 
 
 def list_files(root: str, keep: Callable[[str], bool]) -> list[tuple[bytes, int]]:
-    """Return the files below `root` that `keep` wants, sorted by name.
+    """Return the files below `root` for which `keep` is true, sorted by name.
 
-    Links are followed, except one that leads back to a folder above it. Names that begin with a dot are left out, and
-    so is what is neither a file nor a folder. Links that lead nowhere are left out with a warning in the log.
+    Links are followed, except to a folder above them. Names that begin with a dot are left out, and so are entries that
+    are neither files nor folders. Dangling links are left out with a warning in the log.
 
     Args:
         root: a folder.
-        keep: says of a file's relative name whether it counts.
+        keep: returns whether to include a file, by its relative name.
 
     Returns:
         Relative name and size in bytes of each file.
@@ -101,7 +101,7 @@ def _walk(root: bytes) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
 
 
 def list_folders(root: str) -> list[bytes]:
-    """Return the names of the folders right in `root` (links to folders included), sorted by their bytes.
+    """Return the names of the folders directly in `root` (with links to folders), sorted by their bytes.
 
     Args:
         root: a folder. Names that begin with a dot are left out.
@@ -117,11 +117,11 @@ def list_folders(root: str) -> list[bytes]:
 
 
 def match_pattern(pattern: str) -> Callable[[str], bool]:
-    """Return a function that says whether a relative name matches `pattern`.
+    """Return a function that returns whether a relative name matches `pattern`.
 
     Args:
-        pattern: parts between `/`; in a part, `*`, `?` and `[...]` as in the shell, matching upper and lower case
-            exactly; the part `**` stands for any number of folders.
+        pattern: parts between `/`; in a part, `*`, `?` and `[...]` as in the shell, case-sensitive; the part `**`
+            matches any number of folders.
 
     Returns:
         True for names that match as a whole.

@@ -1,4 +1,4 @@
-"""A memory-mapped array as a value: where in which file it lies, so that another process maps it again."""
+"""A memory-mapped array as a value: its place in its file, so that another process can map it again."""
 
 import mmap
 import os
@@ -14,15 +14,15 @@ from penstock.sources._gather import map_file
 
 @frozen
 class MappedArray:
-    """An array that lies in a file: any view of a memory map, also one with gaps, transposed or reversed.
+    """An array in a file: any view of a memory map, also one with gaps, transposed or reversed.
 
     Attributes:
         path: the file, absolute.
         file_bytes: the file's size; another size means other data.
-        offset: the byte in the file at which the array's first element begins.
-        dtype: the elements' dtype.
+        offset: the start of the array's first item in the file, in bytes.
+        dtype: the array's dtype.
         shape: the array's shape.
-        strides: bytes from one element to the next, along each axis.
+        strides: bytes from one item to the next, along each axis.
     """
 
     path: str
@@ -36,36 +36,36 @@ class MappedArray:
         """Map the file again and return the array, read-only.
 
         Returns:
-            The array, of the shape, dtype and strides that it had.
+            The array, with the same shape, dtype and strides.
 
         Raises:
-            SourceError: the file is gone, or its size has changed.
+            SourceError: the file no longer exists, or its size has changed.
         """
         try:
             buffer = map_file(self.path)
         except OSError as error:
             failure = SourceError(
                 f"cannot map {self.path!r} again: {error.strerror}. An array over a memory map is sent to other "
-                "processes by its file's name: the file must stay where it is."
+                "processes by its file's name: don't move or remove the file."
             )
             failure.errno = error.errno
             raise failure from error
         if len(buffer) != self.file_bytes:
             raise SourceError(
                 f"{self.path!r} changed its size from {self.file_bytes} to {len(buffer)} bytes since it was mapped. "
-                "Make the array and the source anew."
+                "Create the array and the source again."
             )
         return np.ndarray(self.shape, self.dtype, buffer=buffer.data, offset=self.offset, strides=self.strides)
 
 
 def find_mapped(array: NDArray[Any]) -> MappedArray | None:
-    """Return where `array` lies in a file, or None where it has to be sent by its bytes.
+    """Return the place of `array` in its file, or None if it must be sent by its bytes.
 
-    That is so for arrays in memory, and for maps that another process couldn't make again: those that were opened
+    That is the case for arrays in memory, and for maps that another process can't repeat: those that were opened
     copy-on-write (their changes aren't in the file), without a file name, or not by `np.memmap` or `np.load`.
 
     Args:
-        array: any array; a view of an `np.memmap` counts as lying in its file.
+        array: any array; a view of an `np.memmap` is in its file, too.
 
     Returns:
         A value that can be pickled.
@@ -73,7 +73,7 @@ def find_mapped(array: NDArray[Any]) -> MappedArray | None:
     named, mapping = _owners(array)
     if named is None or mapping is None or named.filename is None or named.mode == "c" or array.size == 0:
         return None
-    # Every view keeps its map's offset, whatever its own. The map begins at the multiple of the granularity before.
+    # Every view has the offset of its map, not its own. The map begins at the multiple of the granularity before that.
     mapped_from = named.offset - named.offset % mmap.ALLOCATIONGRANULARITY
     distance = array.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
     path = os.path.abspath(os.fspath(named.filename))

@@ -1,10 +1,11 @@
-"""Descriptors of many files, opened when first read and only so many at once.
+"""Descriptors of many files, opened at the first read, with a limit on their number.
 
 Guarantees:
-  - Any thread may read; reads of one file run at once where the system has `pread`.
-  - At most `MAX_OPEN` descriptors are kept. The one used longest ago is closed for the next, but never under a read.
-  - `close` closes them all, and so does dropping the object; after `close`, reading raises `ClosedError`.
-  - A copy made by pickle, or in a forked child, has or shares no position with this one.
+  - Any thread may read; reads of one file run in parallel if the system has `pread`.
+  - At most `MAX_OPEN` descriptors are kept. The least recently used one is closed for the next, but never during a
+    read.
+  - `close` closes them all, and so does dropping the object; after `close`, a read raises `ClosedError`.
+  - A pickled copy, or that of a forked child, shares no file position with this one.
 """
 
 import os
@@ -24,7 +25,7 @@ class OpenFiles:
     """Reads spans of files by their number.
 
     Args:
-        files: the files as they were when they were indexed.
+        files: the files at the time of their indexing.
     """
 
     def __init__(self, files: Sequence[LocalFile]) -> None:
@@ -37,16 +38,16 @@ class OpenFiles:
         """Return `size` bytes of file `number` from `offset` on.
 
         Args:
-            number: which file.
+            number: the file's number.
             offset: in bytes, not negative.
             size: in bytes.
 
         Returns:
-            Fewer bytes only where the file ends before.
+            The bytes; fewer only if the file ends before.
 
         Raises:
             ClosedError: it was closed.
-            SourceError: the file isn't the one that was indexed.
+            SourceError: the file has changed since it was indexed.
         """
         return self._descriptor(number).read_at(offset, size)
 
@@ -67,7 +68,9 @@ class OpenFiles:
     def _descriptor(self, number: int) -> "_OpenFile":
         with self._lock:
             if self._closed:
-                raise ClosedError("the source was closed, and can't be read any more. Make it anew, or close it later.")
+                raise ClosedError(
+                    "the source was closed, and can't be read any more. Create it again, or close it later."
+                )
             known = self._open.get(number)
             if known is None:
                 known = self._open[number] = _OpenFile(self._files[number])
@@ -79,7 +82,7 @@ class OpenFiles:
 
 
 class _OpenFile:
-    """One descriptor, closed when nobody holds this object any more."""
+    """One descriptor, closed with the last reference to this object."""
 
     __slots__ = ("__weakref__", "_descriptor", "_lock")
 
@@ -90,14 +93,14 @@ class _OpenFile:
         if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
             raise SourceError(
                 f"{file.path!r} changed since it was indexed: it had {file.size} bytes and has {status.st_size}, or "
-                "was written again. Make the source anew."
+                "was written again. Create the source again."
             )
         self._descriptor = descriptor
-        self._lock = threading.Lock()  # makes seek and read one step where there is no pread
+        self._lock = threading.Lock()  # makes seek and read one step without pread
 
     def read_at(self, offset: int, size: int) -> bytes:
         content = self._read_some(offset, size)
-        while 0 < len(content) < size:  # the system may give less than asked for
+        while 0 < len(content) < size:  # the system may return fewer bytes
             more = self._read_some(offset + len(content), size - len(content))
             if not more:
                 break

@@ -1,4 +1,4 @@
-"""One pass over a file, to find where its records begin: lines of text, or documents of tokens."""
+"""Scans of a file for the offsets of its records: lines of text, or documents of tokens."""
 
 from collections.abc import Callable
 from typing import BinaryIO, Final, Protocol
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 
-_CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the cache from reading to searching
+_CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the processor's cache between the read and the search
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r"
 _NEWLINE: Final = 10
@@ -18,18 +18,18 @@ _SPACE: Final = 32
 class Scan(Protocol):
     """A picklable function that finds the offsets of a file's records.
 
-    Called with an open file and a function that is told the bytes done, it returns int64 offsets: where each record
-    begins, and last, where the file ends. Record i goes from offset i to offset i + 1.
+    Called with an open file and a function that takes the number of bytes done, it returns int64 offsets: the start of
+    each record, and last, the end of the file. Record i spans offset i to offset i + 1.
     """
 
     @property
     def kind(self) -> str:
-        """What is found and how, for the cache: other offsets need another kind."""
+        """The scan's name and version, for the cache: a scan with other offsets needs another kind."""
         ...
 
     @property
     def label(self) -> str:
-        """What is being done, for progress."""
+        """The name of the work, for progress."""
         ...
 
     def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
@@ -39,7 +39,7 @@ class Scan(Protocol):
 
 @frozen
 class LineScan:
-    """Lines that aren't blank, in bytes. A record ends where the next one begins, so blank lines may follow it.
+    """The scan for lines that aren't blank, in bytes. A record ends at the next one, so it may hold blank lines.
 
     A byte order mark at the beginning belongs to no line.
     """
@@ -51,7 +51,7 @@ class LineScan:
 
     @property
     def label(self) -> str:
-        """What is being done."""
+        """The name of the work, for progress."""
         return "indexing lines"
 
     def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
@@ -59,7 +59,7 @@ class LineScan:
         position = len(_BYTE_ORDER_MARK) if stream.read(len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK else 0
         stream.seek(position)
         found: list[NDArray[np.int64]] = []
-        unfinished: list[bytes] = []  # a line that goes on in the next chunk; it begins at `position`
+        unfinished: list[bytes] = []  # a line that continues in the next chunk; it begins at `position`
         while chunk := stream.read(_CHUNK_BYTES):
             advance(len(chunk))
             whole, newline, rest = chunk.rpartition(b"\n")
@@ -83,7 +83,7 @@ def _line_starts(lines: bytes) -> NDArray[np.int64]:
     starts[0] = 0
     starts[1:] = ends[:-1] + 1
     kept = text[starts] != _NEWLINE
-    for line in np.flatnonzero(kept & (text[starts] <= _SPACE)).tolist():  # rare: blanks at the line's begin
+    for line in np.flatnonzero(kept & (text[starts] <= _SPACE)).tolist():  # rare: the line begins with a blank
         kept[line] = bool(lines[starts[line] : ends[line]].strip(_BLANKS))
     found: NDArray[np.int64] = starts[kept]
     return found
@@ -91,12 +91,12 @@ def _line_starts(lines: bytes) -> NDArray[np.int64]:
 
 @frozen
 class DocumentScan:
-    """Documents that end after a separator, in tokens. The last one may lack its separator.
+    """The scan for documents that end after a separator, in tokens. The last one may lack its separator.
 
     Attributes:
         dtype: the tokens' dtype, as `numpy.dtype.str`.
         separator: the token that ends a document.
-        begin_bytes: where the tokens begin in the file.
+        begin_bytes: the start of the tokens in the file.
     """
 
     dtype: str
@@ -105,7 +105,7 @@ class DocumentScan:
 
     @property
     def label(self) -> str:
-        """What is being done."""
+        """The name of the work, for progress."""
         return "finding documents"
 
     @property

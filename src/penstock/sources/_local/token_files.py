@@ -1,4 +1,4 @@
-"""Files of tokens: raw integers, or a `.npy` of one axis, found first and memory-mapped when read."""
+"""Files of tokens: raw integers, or a `.npy` of one axis, memory-mapped at the first read."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from penstock.sources._local.files import LocalFile, PathLike, find_files, raise
 
 @frozen
 class TokenFile:
-    """A file of tokens as it was when it was found.
+    """A file of tokens at the time of its listing.
 
     Attributes:
         file: the file.
-        begin_bytes: where the first token begins.
+        begin_bytes: the start of the first token.
         dtype: the tokens' dtype, an integer one.
         count: the number of tokens.
     """
@@ -35,21 +35,21 @@ class TokenFile:
             uint8, one axis, `count * dtype.itemsize` long.
 
         Raises:
-            SourceError: the file is gone, or its size isn't what it was.
+            SourceError: the file no longer exists, or its size has changed.
         """
         path = self.file.path
         try:
             content = map_file(path)
         except OSError as error:
             raise_source_error(
-                f"cannot map {path!r}: {error.strerror}. It was there when the source was made: put it back, or make "
-                "the source anew.",
+                f"cannot map {path!r}: {error.strerror}. It existed when the source was created: restore it, or "
+                "create the source again.",
                 error,
             )
         if len(content) != self.file.size:
             raise SourceError(
-                f"{path!r} changed its size from {self.file.size} to {len(content)} bytes since the source was made. "
-                "Write data to another file and rename it, and make the source anew."
+                f"{path!r} changed its size from {self.file.size} to {len(content)} bytes since the source was "
+                "created. Write data to another file and rename it, and create the source again."
             )
         return content[self.begin_bytes : self.begin_bytes + self.count * self.dtype.itemsize]
 
@@ -59,22 +59,22 @@ class TokenFile:
 
 
 def find_token_files(paths: PathLike | Sequence[PathLike], dtype: DTypeLike | None) -> list[TokenFile]:
-    """Return the token files that `paths` names.
+    """Return the token files of `paths`.
 
     Args:
         paths: a path, a glob, or a list of these.
-        dtype: of raw files; a `.npy` names its own, which must be the same where this is given.
+        dtype: the dtype of raw files; that of a `.npy` file must equal it if it is given.
 
     Returns:
         At least one file, all of one dtype.
 
     Raises:
-        UsageError: the dtype is missing, isn't an integer's, or differs from a file's; a file isn't whole tokens or
-            isn't of one axis.
+        UsageError: the dtype is missing, is no integer dtype, or differs from a file's; a file has no whole number of
+            tokens, or more than one axis.
     """
     wanted = None if dtype is None else np.dtype(dtype)
     found = [
-        _look_at_npy(file, wanted) if file.path.endswith(".npy") else _look_at_raw(file, wanted)
+        _npy_file(file, wanted) if file.path.endswith(".npy") else _raw_file(file, wanted)
         for file in find_files(paths, "Tokens")
     ]
     for other in found:
@@ -88,18 +88,18 @@ def find_token_files(paths: PathLike | Sequence[PathLike], dtype: DTypeLike | No
     return found
 
 
-def _look_at_raw(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
+def _raw_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
     if dtype is None:
-        raise UsageError(f"raw tokens need their dtype; got none for {file.path!r}. Pass one, as in dtype='uint16'.")
+        raise UsageError(f"raw tokens need a dtype; got none for {file.path!r}. Pass one, as in dtype='uint16'.")
     if dtype.itemsize == 0 or file.size % dtype.itemsize:
         raise UsageError(
             f"a file of {dtype} must have a multiple of {dtype.itemsize} bytes; {file.path!r} has {file.size}. "
-            "Check dtype=, and that the file was copied whole."
+            "Check dtype=, and that the file was copied completely."
         )
     return TokenFile(file, 0, dtype, file.size // dtype.itemsize)
 
 
-def _look_at_npy(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
+def _npy_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
     try:
         tokens = np.load(file.path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -112,5 +112,5 @@ def _look_at_npy(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
             "ps.read(numpy.load(path, mmap_mode='r'))."
         )
     if dtype is not None and tokens.dtype != dtype:
-        raise UsageError(f"{file.path!r} has {tokens.dtype}; got dtype={dtype}. Leave dtype= out for .npy files.")
+        raise UsageError(f"{file.path!r} has {tokens.dtype}; got dtype={dtype}. Omit dtype= for .npy files.")
     return TokenFile(file, tokens.offset, tokens.dtype, len(tokens))
