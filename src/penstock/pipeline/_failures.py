@@ -102,15 +102,13 @@ class FailureLimit:
 
 
 class DroppedItems:
-    """The list of dropped items: the first thousand, with their tracebacks as text, and the number of all."""
+    """The first thousand dropped items, with their tracebacks as text."""
 
     def __init__(self) -> None:
-        self.count: int = 0
         self.first: list[DroppedItem] = []
 
     def add(self, dropped: DroppedItem) -> None:
-        """Count an item, and list it if there is room."""
-        self.count += 1
+        """List an item, if fewer than a thousand are listed."""
         if len(self.first) < MAX_LISTED:
             _release_frames(dropped.error)
             self.first.append(dropped)
