@@ -72,8 +72,7 @@ from penstock._graph._verify import (
     verify_step,
 )
 from penstock._seeds import derive
-from penstock.batching import Pad, Stack
-from penstock.batching._leaf import element_spec
+from penstock.batching import Pad, Stack, element_spec
 from penstock.errors import UsageError
 from penstock.sampling import (
     Balance,

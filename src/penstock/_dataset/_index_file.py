@@ -27,7 +27,7 @@ import numpy as np
 from penstock._graph._fingerprint import Fingerprint
 from penstock.errors import UsageError
 from penstock.sampling import Bits
-from penstock.sources._gather import map_file
+from penstock.sources import map_file
 
 _MAGIC: Final = b"penstock filter\n"
 _VERSION: Final = 1

@@ -9,7 +9,7 @@ from penstock._graph._nodes import Chain, Mix, Node, StreamingMix, Zip
 from penstock._graph._rewrite import prefixed, repeated
 from penstock._graph._verify import need_count, need_function, need_integer
 from penstock._seeds import derive
-from penstock.batching._bucketing import LengthOf
+from penstock.batching import LengthOf
 from penstock.errors import GraphError, UsageError
 from penstock.sampling import Concatenation, RoundRobin, WeightedMixture, integer_weights
 

@@ -11,12 +11,19 @@ from penstock._graph._describe import function_name
 from penstock._graph._nodes import Batch, Group, Node, Reindex, root
 from penstock._graph._verify import need_count, need_finite, need_fixed_order, need_function
 from penstock._seeds import derive
-from penstock.batching import Pad
-from penstock.batching._bucketed_batches import BucketedBatches, plan_buckets
-from penstock.batching._bucketing import Bucketing, LengthOf, PadToBucket, merges
-from penstock.batching._pack import STREAMING_BINS, plan_packing
-from penstock.batching._packed_documents import PackedDocuments
-from penstock.batching._packing import Packing
+from penstock.batching import (
+    STREAMING_BINS,
+    BucketedBatches,
+    Bucketing,
+    LengthOf,
+    PackedDocuments,
+    Packing,
+    Pad,
+    PadToBucket,
+    merges,
+    plan_buckets,
+    plan_packing,
+)
 from penstock.errors import UsageError
 from penstock.sampling import Permutation, Select
 

@@ -10,9 +10,7 @@ from penstock._dataset._dataset import Dataset
 from penstock._graph._nodes import Read, Stream
 from penstock._graph._verify import need_integer
 from penstock.errors import UsageError
-from penstock.sources._as_source import as_source, source_length
-from penstock.sources._content import content_digest
-from penstock.sources._range import Range
+from penstock.sources import Range, as_source, content_digest, source_length
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -32,9 +32,7 @@ from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
 from penstock.events import Event, Observer, Skipped, Substituted
-from penstock.sources._as_source import describe_key
-from penstock.sources._reading import RETRY_WAITS_SECONDS, is_transient, read_records
-from penstock.sources._source import Keys, Record, Source
+from penstock.sources import RETRY_WAITS_SECONDS, Keys, Record, Source, describe_key, is_transient, read_records
 
 
 class _Dropped:

@@ -66,12 +66,10 @@ from penstock._graph._seed_position import (
     seed_position_block,
 )
 from penstock._tree import is_array, map_leaves
-from penstock.batching import Stack
-from penstock.batching._rows import split_rows
-from penstock.batching._write import fast_stack
+from penstock.batching import Stack, fast_stack, split_rows
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
-from penstock.sources._reading import is_read_singly, read_record
+from penstock.sources import is_read_singly, read_record
 
 _ROWS_PER_PART: Final = 4  # on average; with fewer, an array for each part costs more than a list
 _MAX_SINGLY: Final = 4  # rows of a part: evaluating these one by one costs about as much as a block of arrays

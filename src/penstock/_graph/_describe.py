@@ -39,9 +39,8 @@ from penstock._graph._nodes import (
     root,
 )
 from penstock._tree import flatten, is_array, leaf_paths
-from penstock.batching import Pad, Stack
-from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
-from penstock.sources._source import name_of
+from penstock.batching import LeafError, Pad, Stack, as_value, describe_kind, kind_of
+from penstock.sources import name_of
 
 _VERBS = {"none": "map", **dict.fromkeys(("generator", "seed", "key", "globals"), "random_map")}
 _MAX_NAMES = 4  # of parts, in a chain

@@ -43,9 +43,9 @@ from penstock._graph._nodes import (
     Zip,
 )
 from penstock._graph._seed_position import row_seed_position, seed_position
-from penstock.batching._rows import split_rows
+from penstock.batching import split_rows
 from penstock.errors import GraphError, InternalError
-from penstock.sources._reading import read_records
+from penstock.sources import read_records
 
 
 def element_at(node: Node, epoch: int, position: int, context: Context) -> Element:

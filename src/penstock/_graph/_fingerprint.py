@@ -65,7 +65,7 @@ from penstock.sampling import (
     WeightedMixture,
     apply_block,
 )
-from penstock.sources._as_source import source_fingerprint
+from penstock.sources import source_fingerprint
 
 
 @frozen

@@ -15,8 +15,7 @@ from penstock._graph._seed_position import Integers
 from penstock._tree import flatten, is_array, leaf_paths, subject, unflatten
 from penstock.errors import GraphError
 from penstock.sampling import apply_block
-from penstock.sources._as_source import can_read_spans
-from penstock.sources._reading import read_spans
+from penstock.sources import can_read_spans, read_spans
 
 
 class Span(NamedTuple):

@@ -47,7 +47,7 @@ from penstock._graph._streaming._mix import measured
 from penstock._graph._streaming._stream import read
 from penstock._graph._streaming._window import window_order
 from penstock._graph._user_fold import combined
-from penstock.batching._rows import split_rows
+from penstock.batching import split_rows
 from penstock.errors import GraphError, InternalError
 
 LocatedElement = tuple[Element, Location]

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from penstock._frozen import frozen
-from penstock.batching._bucketing import Bucketing
-from penstock.batching._grouping import Grouping
-from penstock.batching._packing import Packing
+from penstock.batching import Bucketing, Grouping, Packing
 from penstock.sampling import MixtureRule, Ragged, ScalarSampler, WindowTable
 
 Element: TypeAlias = Any

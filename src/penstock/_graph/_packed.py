@@ -10,8 +10,7 @@ from penstock._frozen import frozen
 from penstock._graph._apply import Location
 from penstock._graph._nodes import Element, Pack
 from penstock._graph._seed_position import row_seed_position
-from penstock.batching._documents import Form, extra_names, form_of, lengths_of
-from penstock.batching._packing import Packing
+from penstock.batching import Form, Packing, extra_names, form_of, lengths_of
 from penstock.errors import GraphError
 
 LocatedElement = tuple[Element, Location]

@@ -54,7 +54,7 @@ from penstock._graph._nodes import (
     Zip,
 )
 from penstock._seeds import derive, derive_block
-from penstock.batching._grouping import Grouping
+from penstock.batching import Grouping
 from penstock.errors import InternalError
 from penstock.sampling import (
     Bits,

@@ -39,7 +39,7 @@ from penstock._graph._nodes import (
 from penstock._graph._seed_position import Integers, divide_rows
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
-from penstock.sources._awaited._source import AwaitedSource
+from penstock.sources import AwaitedSource
 
 
 class Upcoming(NamedTuple):

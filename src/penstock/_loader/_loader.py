@@ -28,7 +28,7 @@ from penstock._runtime._streams import Stream
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
-from penstock.sources._as_source import check_length
+from penstock.sources import check_length
 
 if TYPE_CHECKING:
     from penstock._plan._choose import Workers

@@ -26,8 +26,7 @@ from penstock._graph._seed_position import (
 from penstock._graph._streaming._chunk import Token
 from penstock._graph._streaming._rank_segments import RankSegment
 from penstock._plan._plan import Batches, Shard
-from penstock.batching import Stack
-from penstock.batching._write import RowStacker
+from penstock.batching import RowStacker, Stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sampling import seed_positions

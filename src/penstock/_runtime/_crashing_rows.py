@@ -6,7 +6,7 @@ from penstock._graph._streaming._block_input import BlockInput
 from penstock._plan._plan import Batches, Shard
 from penstock._runtime._batches import Unit, origin, rows_of
 from penstock.errors import WorkerError
-from penstock.sources._as_source import describe_key
+from penstock.sources import describe_key
 
 
 def deadly_position_error(leaf: BlockInput, number: int, death: WorkerError) -> WorkerError:

@@ -23,8 +23,7 @@ from penstock._runtime._batches import (
     rows_of_step_range,
     with_masks,
 )
-from penstock.batching._layout import Layout
-from penstock.batching._leaf import LeafSpec
+from penstock.batching import Layout, LeafSpec
 from penstock.errors import InternalError
 
 _READ_BYTES: Final = 1 << 19  # at once: half of a processor's second cache

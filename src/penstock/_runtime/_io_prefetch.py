@@ -39,10 +39,17 @@ from penstock._graph._nodes import Node
 from penstock._graph._upcoming import Upcoming, awaited_sources
 from penstock._os import Closer, HeldInterrupts
 from penstock.errors import ClosedError
+from penstock.sources import (
+    RETRY_WAITS_SECONDS,
+    AwaitedSource,
+    Keys,
+    Record,
+    Source,
+    checked,
+    is_transient,
+    read_records,
+)
 from penstock.sources._awaited._loop import Call
-from penstock.sources._awaited._source import AwaitedSource
-from penstock.sources._reading import RETRY_WAITS_SECONDS, checked, is_transient, read_records
-from penstock.sources._source import Keys, Record, Source
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

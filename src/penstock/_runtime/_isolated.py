@@ -43,7 +43,7 @@ from penstock._runtime._shared_plan import shared
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import SMALL_LEAF_BYTES
 from penstock._tree import flatten
-from penstock.batching._layout import cut
+from penstock.batching import cut
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
 

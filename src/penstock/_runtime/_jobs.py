@@ -32,10 +32,7 @@ from penstock._runtime._batches import (
 )
 from penstock._runtime._job_failure import NO_FAILURE, JobFailure
 from penstock._tree import map_leaves
-from penstock.batching import Stack
-from penstock.batching._layout import Layout, copied, layout_of
-from penstock.batching._leaf import LeafSpec
-from penstock.batching._write import LayoutMismatchError, write_rows
+from penstock.batching import Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
 from penstock.errors import InternalError, UsageError
 
 if TYPE_CHECKING:

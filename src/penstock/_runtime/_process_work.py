@@ -37,7 +37,7 @@ from penstock._runtime._scheduler import BLOCKS, SLOTS
 from penstock._runtime._tasks import SharedJob, Task, job_of
 from penstock._workers._processes import Inherited, SharedDescriptors
 from penstock._workers._stack import answer_with_stack
-from penstock.batching._write import LayoutMismatchError
+from penstock.batching import LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from penstock._runtime._batches import StepRange
 from penstock._runtime._collate_job import CollateJob, CollateTask
 from penstock._runtime._jobs import BatchJob, ComeTo, Job, Learned
 from penstock._runtime._span_job import SpanJob
-from penstock.batching._layout import Layout
+from penstock.batching import Layout
 
 
 class BatchTask(NamedTuple):

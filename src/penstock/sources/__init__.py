@@ -11,18 +11,37 @@ from penstock import _lazy
 from penstock.sources._arrays import Arrays as Arrays
 from penstock.sources._as_source import as_source as as_source
 from penstock.sources._as_source import can_read_into as can_read_into
+from penstock.sources._as_source import can_read_spans as can_read_spans
 from penstock.sources._as_source import check_length as check_length
 from penstock.sources._as_source import describe_key as describe_key
 from penstock.sources._as_source import source_fingerprint as source_fingerprint
 from penstock.sources._as_source import source_length as source_length
+from penstock.sources._awaited._source import AwaitedSource as AwaitedSource
+from penstock.sources._content import content_digest as content_digest
+from penstock.sources._gather import map_file as map_file
 from penstock.sources._range import Range as Range
+from penstock.sources._reading import RETRY_WAITS_SECONDS as RETRY_WAITS_SECONDS
+from penstock.sources._reading import checked as checked
+from penstock.sources._reading import is_read_singly as is_read_singly
+from penstock.sources._reading import is_transient as is_transient
+from penstock.sources._reading import read_record as read_record
 from penstock.sources._reading import read_records as read_records
+from penstock.sources._reading import read_spans as read_spans
+from penstock.sources._source import Keys as Keys
+from penstock.sources._source import Record as Record
 from penstock.sources._source import Source as Source
+from penstock.sources._source import name_of as name_of
 
 if TYPE_CHECKING:
     from penstock.sources._files import Files as Files
     from penstock.sources._files import ImageFolder as ImageFolder
     from penstock.sources._json_lines import JsonLines as JsonLines
+    from penstock.sources._stateful import begin_pass as begin_pass
+    from penstock.sources._stateful import forget_state as forget_state
+    from penstock.sources._stateful import forgets as forgets
+    from penstock.sources._stateful import has_state_dict as has_state_dict
+    from penstock.sources._stateful import load_state as load_state
+    from penstock.sources._stateful import state_methods as state_methods
     from penstock.sources._tokens import Tokens as Tokens
 else:
     # Loaded on demand: a program uses few of these.
@@ -31,6 +50,12 @@ else:
         Files="penstock.sources._files",
         ImageFolder="penstock.sources._files",
         JsonLines="penstock.sources._json_lines",
+        begin_pass="penstock.sources._stateful",
+        forget_state="penstock.sources._stateful",
+        forgets="penstock.sources._stateful",
+        has_state_dict="penstock.sources._stateful",
+        load_state="penstock.sources._stateful",
+        state_methods="penstock.sources._stateful",
         Tokens="penstock.sources._tokens",
     )
 

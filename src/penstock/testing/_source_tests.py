@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._tree import is_array
-from penstock.sources import Source, can_read_into, read_records, source_fingerprint, source_length
-from penstock.sources._as_source import can_read_spans
+from penstock.sources import Source, can_read_into, can_read_spans, read_records, source_fingerprint, source_length
 
 Record = Any  # of the source under test
 

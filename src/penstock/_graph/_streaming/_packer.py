@@ -21,10 +21,23 @@ from penstock._graph._seed_position import nested_ordinals
 from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, is_compound, no_provenance
 from penstock._graph._streaming._sequence_tokens import Assigned, Next, OpenTokens, TokenLog, as_lists
 from penstock._graph._streaming._stage import check_enough
-from penstock.batching._documents import Form, filled, form_of, lengths_of, max_rows, row_blocks, rows_of
-from penstock.batching._pack import OpenBins, assign_best_fit, whole_pieces
-from penstock.batching._packing import Packing
-from penstock.batching._pieces import PackingPlan, Pieces, concat_then_split, plan_of_sequences
+from penstock.batching import (
+    Form,
+    OpenBins,
+    Packing,
+    PackingPlan,
+    Pieces,
+    assign_best_fit,
+    concat_then_split,
+    filled,
+    form_of,
+    lengths_of,
+    max_rows,
+    plan_of_sequences,
+    row_blocks,
+    rows_of,
+    whole_pieces,
+)
 from penstock.errors import GraphError, StateError
 
 Integers: TypeAlias = NDArray[np.int64]

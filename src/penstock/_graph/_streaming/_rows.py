@@ -31,7 +31,7 @@ from penstock._graph._streaming._stage import (
     parts_of,
     refuse,
 )
-from penstock.batching._rows import split_rows
+from penstock.batching import split_rows
 
 _CHUNK_SECONDS: Final = 0.002
 _MAX_AT_ONCE: Final = 1024  # parent elements, and rows; the rows of one element are never divided

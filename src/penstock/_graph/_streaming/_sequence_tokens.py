@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._graph._streaming._chunk import Token
-from penstock.batching._pieces import Pieces
+from penstock.batching import Pieces
 
 Integers: TypeAlias = NDArray[np.int64]
 OpenTokens: TypeAlias = list[tuple[Token, ...]]

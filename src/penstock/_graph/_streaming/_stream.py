@@ -20,7 +20,7 @@ from penstock._graph._streaming._block_input import InputRange
 from penstock._graph._streaming._chunk import Chunk, Provenance, Token
 from penstock._graph._streaming._stage import LARGEST, Point, check_number, one_each, parts_of, refuse
 from penstock.errors import GraphError, StateError
-from penstock.sources._stateful import begin_pass, forgets, state_methods
+from penstock.sources import begin_pass, forgets, state_methods
 
 _CHUNK_SECONDS: Final = 0.002
 _MAX_AT_ONCE: Final = 64

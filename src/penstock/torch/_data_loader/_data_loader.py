@@ -9,7 +9,7 @@ import torch.utils.data
 
 from penstock._graph._verify import need_count, need_integer
 from penstock.errors import StateError, UsageError
-from penstock.sources._stateful import forget_state, forgets, load_state
+from penstock.sources import forget_state, forgets, load_state
 from penstock.torch._data_loader._epoch import (
     Epoch,
     Saved,

@@ -30,8 +30,7 @@ from penstock.torch._data_loader._work._worker import Work, telling, work_of
 
 if TYPE_CHECKING:
     from penstock._runtime._io_prefetch import BlockRecords
-    from penstock.batching._layout import Layout
-    from penstock.batching._merge import Column
+    from penstock.batching import Column, Layout
 
 Way: TypeAlias = Literal["rows", "merge", "whole"]
 """Rows written into their batch; elements that are collated when all are there; all of it in one piece."""

@@ -14,10 +14,7 @@ import torch
 from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._tree import Structure
-from penstock.batching._layout import Layout, layout_of
-from penstock.batching._leaf import LeafSpec
-from penstock.batching._merge import Column
-from penstock.batching._write import LayoutMismatchError, write_rows
+from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, layout_of, write_rows
 
 _NUMBERS: Final = frozenset({int, float, bool})
 _DTYPES: Final = frozenset(

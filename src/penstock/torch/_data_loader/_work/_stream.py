@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
-from penstock.sources._stateful import forget_state, has_state_dict, load_state
+from penstock.sources import forget_state, has_state_dict, load_state
 from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._work._worker import Work
 

@@ -11,7 +11,7 @@ from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._pickles import pickler
 from penstock._runtime._job_failure import ToldError
-from penstock.batching._write import LayoutMismatchError
+from penstock.batching import LayoutMismatchError
 from penstock.torch._data_loader._pickling import Arrived, Sealed
 from penstock.torch._data_loader._torch_private import SentError, become_worker, worker_number
 
