@@ -48,10 +48,10 @@ VERBS: dict[str, Callable[..., object]] = {
     "zip": ps.zip,
 }
 NOT_PARTS: dict[str, tuple[object, str]] = {
-    "a dataset": (NUMBERS, "datasets are joined from a dict of them or a list; got Dataset"),
-    "a number": (3, "datasets are joined from a dict of them or a list; got int"),
-    "nothing": ({}, "at least one dataset is needed to join any; got none"),
-    "an empty list": ([], "at least one dataset is needed to join any; got none"),
+    "a dataset": (NUMBERS, "parts must be a dict or a list of datasets; got Dataset"),
+    "a number": (3, "parts must be a dict or a list of datasets; got int"),
+    "nothing": ({}, "parts must have at least one dataset; got none"),
+    "an empty list": ([], "parts must have at least one dataset; got none"),
     "a list of lists": ([[1]], "part '0' must be a Dataset; got list"),
     "a part that is none": ({"web": [1, 2]}, "part 'web' must be a Dataset; got list"),
     "a number for a name": ({3: NUMBERS}, 'a part\'s name must be a str of at least one character and no "/"; got 3'),
@@ -90,7 +90,7 @@ MIXED: dict[str, Case] = {
     "not a number": usage(lambda: ps.mix(PARTS, {"web": float("nan")}), "weight", "nan"),
     "late schedule": usage(
         lambda: ps.mix(PARTS, {5: {"web": 1}}),
-        "a schedule must say the weights from position 0 on; its positions are [5]",
+        "a schedule must have the weights from position 0 on; its positions are [5]",
     ),
     "negative position": usage(
         lambda: ps.mix(PARTS, {0: {"web": 1}, -5: {"web": 1}}), "a position of the schedule must be at least 0"
@@ -166,7 +166,7 @@ def pair(number: int) -> list[int]:
 STREAMS: dict[str, Case] = {
     "an iterator": usage(
         lambda: ps.stream(iter([1])),
-        "a stream must be able to begin again; a list_iterator can be iterated over only once.",
+        "a stream must be iterable any number of times; a list_iterator can be iterated over only once.",
         "Pass a function that makes it, such as stream(lambda: …).",
     ),
     "a generator": usage(lambda: ps.stream(number for number in [1]), "a generator can be iterated over only once"),

@@ -1,4 +1,4 @@
-"""The chainable facade: every verb returns a new dataset with one more step; nothing is read until it is asked for."""
+"""The public `Dataset` and the functions that make one. Each verb returns a new dataset with one more step."""
 
 from typing import TYPE_CHECKING
 

@@ -106,11 +106,11 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Dataset(Generic[T_co]):
-    """A lazy description of data: what the model sees at step N is a pure function of it and N.
+    """A lazy description of data. The batch at step N is a pure function of the description and N.
 
-    Made by `read` and `range`; every verb returns a new dataset. Datasets are values: immutable, comparable with `==`,
-    picklable if their functions are. Indexing, `len` and iteration follow Python and speak of epoch 0; a `Loader` goes
-    through the epochs.
+    `read`, `range` and `stream` make datasets; each verb returns a new dataset and reads nothing. Datasets are values:
+    immutable, comparable with `==`, picklable if their functions are. Indexing, `len` and iteration follow Python's
+    sequences, and return elements of epoch 0; a `Loader` delivers epoch after epoch.
 
     Example:
         >>> import penstock as ps
@@ -132,17 +132,17 @@ class Dataset(Generic[T_co]):
         return finite_length(self._node)
 
     def __bool__(self) -> bool:
-        return True  # an ordered dataset has no length, and `if dataset:` must not ask for it
+        return True  # a dataset that is read in order has no length, which `if dataset:` must not need
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> T_co: ...
     @overload
     def __getitem__(self, index: slice) -> "Dataset[T_co]": ...
     def __getitem__(self, index: SupportsIndex | slice) -> "T_co | Dataset[T_co]":
-        """Return the element at a position of epoch 0, or a dataset of a slice of them.
+        """Return the element at a position of epoch 0, or the dataset of a slice of positions.
 
         Raises:
-            IndexError: if there is no such position.
+            IndexError: there is no such position.
         """
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
@@ -162,7 +162,7 @@ class Dataset(Generic[T_co]):
         return self._node == other.node if isinstance(other, Dataset) else NotImplemented
 
     def __hash__(self) -> int:
-        # Without the source: it may be unhashable, and its repr may differ between equal ones.
+        # The source is left out: it may be unhashable, and equal sources may have different reprs.
         read, *steps = chain(self._node)
         return hash((length(read), tuple(map(verb_text, steps))))
 
@@ -180,13 +180,13 @@ class Dataset(Generic[T_co]):
     # Looking at a dataset
 
     def check(self, count: int = 8) -> None:
-        """Evaluate elements twice, and raise a GraphError that names a step which isn't a function of its input.
+        """Evaluate elements twice, and raise a GraphError that names a step whose results differ.
 
         An object of `combine` is resumed after each of the first `4 * count` elements, unless a stream is below it; so
         a `held` that leaves out elements is found.
 
         Args:
-            count: how many elements to look at, spread over the dataset and two epochs.
+            count: the number of elements to check, spread over the dataset and two epochs.
 
         Example:
             >>> import penstock as ps
@@ -196,7 +196,7 @@ class Dataset(Generic[T_co]):
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401 - the structure of the user's elements
-        """The structure of an element, with a shape and dtype for every leaf; read off the first. None if empty.
+        """The structure of the first element, with the shape and dtype of each leaf; None for an empty dataset.
 
         Example:
             >>> import penstock as ps
@@ -207,10 +207,10 @@ class Dataset(Generic[T_co]):
         return None if first is None else element_spec(first)
 
     def explain(self, *, evaluate: bool = True) -> "Explanation":
-        """Return what the dataset is and how it will be read, in words: who computes what, how ranks end, and more.
+        """Return a report on the dataset: the steps that workers compute, randomness, mixtures, how ranks end.
 
         Args:
-            evaluate: compute the first element, to tell its structure; an error that this raises is shown.
+            evaluate: compute the first element, to show its structure, or the error that it raises.
 
         Example:
             >>> import penstock as ps
@@ -222,7 +222,7 @@ class Dataset(Generic[T_co]):
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """What identifies the dataset in a state: digests of its source, its order and its functions.
+        """Digests of the dataset's source, order and functions, which identify it in a state.
 
         Example:
             >>> import penstock as ps
@@ -234,15 +234,16 @@ class Dataset(Generic[T_co]):
 
     @property
     def node(self) -> Node:
-        """The description itself: a tree of frozen nodes. Internal; its form may change."""
+        """The description: a tree of frozen nodes. Internal; its form may change."""
         return self._node
 
     # Order: which elements there are, and in what order. Most are a sampler over the dataset below.
 
     def shuffle(self) -> "Dataset[T_co]":
-        """Return the elements in a random order: a true permutation, new in every epoch, in no memory.
+        """Return the elements in a random order that is another one in each epoch: an exact shuffle in O(1) memory.
 
-        Errors: a GraphError if the dataset has no positions (after `filter`) or no end.
+        Raises:
+            GraphError: the dataset has no positions, as after `filter`, or no end.
 
         Example:
             >>> import penstock as ps
@@ -253,14 +254,14 @@ class Dataset(Generic[T_co]):
         return self._new(self._permuted(count, "shuffle", "shuffle()"))
 
     def reindex(self, sampler: ScalarSampler) -> "Dataset[T_co]":
-        """Return the elements in the order that a sampler gives: any pure map from (epoch, position) to them.
+        """Return the elements in the order of a sampler: a pure function from (epoch, position) to those below.
 
         Args:
-            sampler: has `len()` and `sampler(epoch, position) -> (epoch, position of this dataset)`, and, for speed,
-                `block` over int64 arrays.
+            sampler: an object with `len()` and `sampler(epoch, position) -> (epoch, position of this dataset)`, and,
+                for speed, `block(epochs, positions)` over int64 arrays.
 
         Raises:
-            UsageError: if it has not.
+            UsageError: the sampler has no such methods.
 
         Example:
             >>> import penstock as ps
@@ -274,16 +275,16 @@ class Dataset(Generic[T_co]):
         return self._new(Reindex(self._node, checked, f"reindex({type(sampler).__name__})"))
 
     def shard(self, index: int, count: int) -> "Dataset[T_co]":
-        """Return every `count`-th element from `index` on: a fixed split, the same in every epoch.
+        """Return every `count`-th element from `index` on: a fixed part, the same in every epoch.
 
-        For the ranks of a training job give the loader `shard=` instead, which cuts each global batch.
+        For the ranks of a training job pass `shard=` to the loader instead, which divides each global batch.
 
         Args:
-            index: which shard, in [0, count).
-            count: how many shards there are, at least 1.
+            index: the number of the shard, in [0, count).
+            count: the number of shards, at least 1.
 
         Raises:
-            UsageError: if one is out of its range.
+            UsageError: an argument is out of its range.
 
         Example:
             >>> import penstock as ps
@@ -299,7 +300,7 @@ class Dataset(Generic[T_co]):
         )
 
     def take(self, count: int) -> "Dataset[T_co]":
-        """Return the first `count` elements, or all if there are fewer.
+        """Return the first `count` elements, or all elements if there are fewer.
 
         Example:
             >>> import penstock as ps
@@ -324,10 +325,10 @@ class Dataset(Generic[T_co]):
         return self._new(choose(self._node, Slice(start, 1, total - start), f"skip({count})"))
 
     def select(self, positions: Sequence[int] | Sequence[bool] | NDArray[np.integer | np.bool_]) -> "Dataset[T_co]":
-        """Return the elements at the given positions, in that order; a position may come more than once.
+        """Return the elements at some positions, in that order; positions may repeat.
 
         Args:
-            positions: whole numbers, negative ones counted from the end, or one bool for every element.
+            positions: integers, negative ones counted from the end; or one bool for each element.
 
         Example:
             >>> import penstock as ps
@@ -339,11 +340,11 @@ class Dataset(Generic[T_co]):
         return self._new(choose(self._node, sampler, f"select({len(sampler)} positions)"))
 
     def split(self, fractions: Mapping[str, float], *, seed: int = 0) -> "dict[str, Dataset[T_co]]":
-        """Return disjoint random parts, such as train and validation; each keeps its records in every epoch.
+        """Return disjoint random parts, such as train and validation; each has the same records in every epoch.
 
         Args:
-            fractions: a name and a share for each part; the shares are positive and sum to at most 1.
-            seed: another seed gives other parts. It is independent of the dataset's own.
+            fractions: the share of each part, by name; shares are positive and sum to at most 1.
+            seed: selects the parts, independent of the dataset's own seed.
 
         Example:
             >>> import penstock as ps
@@ -361,10 +362,10 @@ class Dataset(Generic[T_co]):
         return parts
 
     def subset(self, count: int) -> "Dataset[T_co]":
-        """Return `count` random elements, others in each epoch; over many epochs each comes equally often.
+        """Return `count` random elements, different ones in each epoch; over many epochs all are equally frequent.
 
         Raises:
-            UsageError: if there are fewer than `count`.
+            UsageError: the dataset has fewer than `count` elements.
 
         Example:
             >>> import penstock as ps
@@ -381,16 +382,16 @@ class Dataset(Generic[T_co]):
     def sample(
         self, weights: Sequence[float] | NDArray[np.integer | np.floating], count: int | None = None
     ) -> "Dataset[T_co]":
-        """Return elements drawn with replacement, each as often as its weight says, others in each epoch.
+        """Return elements drawn with replacement, with probabilities in proportion to weights; new draws in each epoch.
 
-        Every draw is a hash of its position over an alias table (Walker, 1977): any can be made on its own.
+        Each draw is a hash of its position over an alias table (Walker, 1977), so any draw can be computed by itself.
 
         Args:
-            weights: one for each element, at least 0 and not all 0; they need not sum to 1.
-            count: how many draws make an epoch; by default as many as there are elements.
+            weights: one number for each element, at least 0 and not all 0. They need not sum to 1.
+            count: the number of draws in an epoch. Default: the number of elements.
 
         Raises:
-            UsageError: if the weights are none.
+            UsageError: the weights aren't as described.
 
         Example:
             >>> import penstock as ps
@@ -406,17 +407,17 @@ class Dataset(Generic[T_co]):
     def balance(
         self, labels: Sequence[int] | Sequence[str] | NDArray[Any], count: int | None = None
     ) -> "Dataset[T_co]":
-        """Return elements of which every class has an equal share, in an order that changes with the epoch.
+        """Return elements with an equal share of each class, in an order that changes with the epoch.
 
-        As many consecutive elements as there are classes hold one of each. Every class goes through a permutation of
-        its own, and then through another: within a pass no element comes twice.
+        Of as many consecutive elements as there are classes, one is of each class. The elements of a class are in the
+        order of a permutation, then of another one, so none is repeated before all of its class were used.
 
         Args:
             labels: the class of each element, integers or strings.
-            count: how many elements make an epoch; by default as many as give the largest class one pass.
+            count: the number of elements in an epoch. Default: the number with which the largest class is used once.
 
         Raises:
-            UsageError: if there isn't a label for each element.
+            UsageError: there isn't one label for each element.
 
         Example:
             >>> import penstock as ps
@@ -432,14 +433,14 @@ class Dataset(Generic[T_co]):
         return self._new(Reindex(self._node, Balance(classes, count, seed), f"balance({count})", name))
 
     def window_shuffle(self, size: int, *, name: str | None = None) -> "Dataset[T_co]":
-        """Return the elements in windows of `size` consecutive ones, each window in a random order of its own.
+        """Return windows of `size` consecutive elements, each window in a random order of its own.
 
-        For what can only be read in order, as after `filter` or from a stream; `shuffle` is better where it can be. A
-        loader's state holds a position in the window, and a restore computes that one window again.
+        For a dataset that is read in order, as after `filter` or from a stream; where there are positions, `shuffle`
+        is better. A loader's state has a position in the window, and a resume computes that one window again.
 
         Args:
-            size: elements of a window; the last may have fewer. No element is lost or comes twice.
-            name: names the random stream; by default "window_shuffle".
+            size: the number of elements in a window; the last window may have fewer. No element is lost or repeated.
+            name: the name of the random stream. Default: "window_shuffle".
 
         Example:
             >>> import penstock as ps
@@ -452,10 +453,10 @@ class Dataset(Generic[T_co]):
         return self._new(WindowShuffle(self._node, size, step_name, seed))
 
     def limit(self, count: int) -> "Dataset[T_co]":
-        """Return the first `count` elements; above a batch, that is how many steps an epoch has, on every rank.
+        """Return the first `count` elements. Above a batch this is the number of steps in an epoch, on every rank.
 
-        Where the dataset can only be read in order this is what makes all ranks end together. One of several ranks that
-        runs out of data before is then an error, that says so; a single rank ends with its data.
+        Of a dataset that is read in order, all ranks then end on the same step. If one of several ranks runs out of
+        data before the limit, it raises a GraphError; a single rank ends with its data.
 
         Example:
             >>> import penstock as ps
@@ -468,14 +469,14 @@ class Dataset(Generic[T_co]):
         return self._new(Limit(self._node, count))
 
     def repeat(self, times: int | None = None, *, reshuffle: bool = True) -> "Dataset[T_co]":
-        """Return the elements over and over: each pass is another epoch of what is below.
+        """Return the elements of several passes; each pass is another epoch of the dataset below.
 
-        What can only be read in order goes on over the passes' ends: batches and packed sequences are filled up with
-        the next pass's elements.
+        In a dataset that is read in order, batches and packed sequences continue over the end of a pass with elements
+        of the next one.
 
         Args:
-            times: how many passes make one epoch of the result; None repeats without end.
-            reshuffle: False gives every pass the order and the random maps of the first.
+            times: the number of passes in an epoch of the result; None repeats without end.
+            reshuffle: False repeats the order and the random maps of the first pass.
 
         Example:
             >>> import penstock as ps
@@ -493,7 +494,7 @@ class Dataset(Generic[T_co]):
         return self._new(Reindex(self._node, Repeat(total, times, reshuffle=reshuffle), verb))
 
     def epoch(self, number: int) -> "Dataset[T_co]":
-        """Return the dataset fixed at an epoch: the same order and random maps at every pass, as for validation.
+        """Return the dataset fixed at one epoch: the same order and random maps in every pass, as for validation.
 
         Example:
             >>> import penstock as ps
@@ -510,14 +511,14 @@ class Dataset(Generic[T_co]):
     def map(
         self, function: Callable[[T_co], U], *, name: str | None = None, on_error: OnError = "raise"
     ) -> "Dataset[U]":
-        """Return `function(element)` of every element.
+        """Return `function(element)` for each element.
 
         Args:
-            function: a function of the element alone. Called in blocks, on any worker, twice if need be. With
-                `ps.PerWorker(make)` each worker makes its own, as for a decoder, a tokenizer or a connection.
-            name: for messages; by default the function's own.
-            on_error: what an exception does: "raise" it; "skip" the element, which makes the dataset ordered; or
-                `ps.Substitute()` another position's element.
+            function: a function of the element alone. Any worker may call it, and may call it again for the same
+                element. With `ps.PerWorker(make)` each worker makes its own, as for a decoder or a connection.
+            name: for messages. Default: the function's name.
+            on_error: the response to an exception. "raise" raises it in the consumer; "skip" leaves out the element,
+                so the dataset is read in order; `ps.Substitute()` uses the element of another position.
 
         Example:
             >>> import penstock as ps
@@ -576,23 +577,24 @@ class Dataset(Generic[T_co]):
         name: str | None = None,
         on_error: OnError = "raise",
     ) -> "Dataset[Any]":
-        """Return `function(element, rng)` of every element: random, and the same for any number of workers.
+        """Return `function(element, rng)` for each element, with random numbers that don't depend on the workers.
 
-        The randomness is derived from (the dataset's seed, the step's name, epoch, position). Adding other steps does
-        not change it; renaming this one does.
+        The random numbers derive from (the dataset's seed, the step's name, epoch, position). Adding other steps
+        doesn't change them; renaming this step does.
 
         Args:
-            function: takes the element and a `numpy.random.Generator` that is valid only during the call.
-            rng: "seed" hands over a 64-bit integer instead of a generator; "jax" a key for `jax.random`, on the host,
-                where what is computed from it is computed too. Workers that are processes see no accelerator there.
-            globals: call `function(element)` with `random`, NumPy's global generator and (if loaded) torch's seeded
-                around the call, for augmentations that draw from these. Such a step never runs on threads.
-            name: names the random stream; by default the function's own, with `#2` for its second use.
+            function: takes the element and a `numpy.random.Generator`, which is valid during the call only.
+            rng: the type of the second argument: "generator"; "seed" for a 64-bit integer; "jax" for a key of
+                `jax.random` on the host, so that arrays computed from it are on the host, too. Worker processes can't
+                use accelerators in JAX.
+            globals: call `function(element)`, and seed `random`, NumPy's global generator and torch's, if torch is
+                loaded, for the time of the call. Such a step never runs on threads.
+            name: the name of the random stream. Default: the function's name, with `#2` for its second use.
             on_error: as in `map`.
 
         Raises:
-            UsageError: if an argument is none of these.
-            MissingDependencyError: rng="jax" where JAX isn't installed.
+            UsageError: an argument isn't as described.
+            MissingDependencyError: rng="jax", and JAX isn't installed.
 
         Example:
             >>> import penstock as ps
@@ -615,7 +617,7 @@ class Dataset(Generic[T_co]):
     def map_with_origin(
         self, function: Callable[[T_co, Origin], U], *, name: str | None = None, on_error: OnError = "raise"
     ) -> "Dataset[U]":
-        """Return `function(element, origin)`; the origin tells the element's position, key, epoch and seed.
+        """Return `function(element, origin)`; the origin has the element's epoch, position, key and seed.
 
         Example:
             >>> import penstock as ps
@@ -632,24 +634,24 @@ class Dataset(Generic[T_co]):
         name: str | None = None,
         index: "str | os.PathLike[str] | None" = None,
     ) -> "Dataset[T_co]":
-        """Return the elements for which `predicate(element)` is true; they can only be read in order.
+        """Return the elements for which `predicate(element)` is true. The result is read in order.
 
-        With `index`, they have positions: the predicate is called for all elements now, on threads, and one bit each is
-        kept in a file. The result has a length, can be shuffled, split and indexed, and reads nothing that is left out.
-        Whoever calls it again, another rank or the next run, loads the file; while one process computes, others wait
-        for it. Above a shuffle the elements are the same in every epoch, and reordered among themselves.
+        With `index`, the result has positions and a length, so it can be shuffled, split and indexed. The predicate is
+        then called for all elements at once, on threads, and a file keeps one bit for each element. Other ranks and
+        later runs load the file; while one process computes it, the others wait. Records that are left out are not
+        read again. Above a shuffle the elements are the same set in every epoch, in a new order.
 
         Args:
-            predicate: a function of the element alone. Called in blocks, on any worker, twice if need be.
-            name: for messages; by default the function's own.
-            index: the path of the file. Made where it is missing; computed again and replaced, with a warning, where it
-                is damaged or the source, the order or the code of a function differs. That doesn't show what a function
-                reads from files or calls in other packages: after such a change remove the file.
+            predicate: a function of the element alone. Any worker may call it, and may call it again.
+            name: for messages. Default: the function's name.
+            index: the path of the file, which is written if it is missing. If it is damaged, or the source, the order
+                or the code of a function has changed, it is computed again and replaced, with a warning. Changes of
+                files that a function reads, and of functions in other packages, go unnoticed: remove the file then.
 
         Raises:
-            UsageError: with `index`, if it names a file of another kind, or one that can't be written.
-            GraphError: with `index`, if the dataset has no positions or no end, or if a step below gives other elements
-                in another epoch: a random map, or one with `on_error=ps.Substitute()`. Filter below that step.
+            UsageError: `index` names a file of another kind, or one that can't be written.
+            GraphError: with `index`, the dataset has no positions or no end, or a step below has other elements in
+                another epoch: a random map, or one with `on_error=ps.Substitute()`. Filter below that step.
 
         Example:
             >>> import penstock as ps
@@ -676,16 +678,16 @@ class Dataset(Generic[T_co]):
         counts: Sequence[int] | NDArray[np.integer] | None = None,
         name: str | None = None,
     ) -> "Dataset[U]":
-        """Return the elements of the list that `function(element)` makes of each element, none or many.
+        """Return the elements of the list `function(element)` for each element.
 
         Args:
-            function: returns a list of elements.
-            counts: how many elements it makes of each, where that is known: the result can then be indexed, shuffled
-                and cut into equal parts. Otherwise it is read in order.
-            name: for messages; by default the function's own.
+            function: returns a list of elements, which may be empty.
+            counts: the length of each list, if it is known: then the result has positions, and can be indexed and
+                shuffled. Otherwise it is read in order.
+            name: for messages. Default: the function's name.
 
         Raises:
-            UsageError: if there isn't a count for each element.
+            UsageError: there isn't one count for each element.
 
         Example:
             >>> import penstock as ps
@@ -714,19 +716,19 @@ class Dataset(Generic[T_co]):
     ) -> "Dataset[T_co]":
         """Return windows of `length` consecutive frames of each element, an episode with a leading axis of frames.
 
-        Any window is found by its position; of a source with `read_spans` only the window's frames are read.
+        Windows have positions. If the source has `read_spans`, only the window's frames are read.
 
         Args:
-            length: frames of a window.
-            stride: frames between the starts of two windows of an episode.
-            lengths: how many frames each element has, in order.
-            partial: what becomes of a last window that runs past its episode: "drop" it, or "pad" it by repeating the
-                last frame. With "pad" and a stride of at most `length` no frame is lost.
-            mask: names a bool leaf of shape (length,) that is true for frames of data; for elements that are dicts.
+            length: the number of frames in a window.
+            stride: the number of frames from the start of a window to the start of the next one.
+            lengths: the number of frames of each element, in order.
+            partial: "drop" leaves out the last window of an episode if it runs past the end; "pad" repeats the last
+                frame. With "pad" and a stride of at most `length`, each frame is in a window.
+            mask: the name of a bool leaf of shape (length,) that is true for frames of data; elements must be dicts.
 
         Raises:
-            UsageError: if there isn't a length for each element.
-            GraphError: if the order of the episodes changes from epoch to epoch; shuffle the windows instead.
+            UsageError: there isn't one length for each element.
+            GraphError: the order of the episodes changes from epoch to epoch; shuffle the windows instead.
 
         Example:
             >>> import numpy as np
@@ -750,20 +752,21 @@ class Dataset(Generic[T_co]):
         size: int | str = "1GiB",
         version: str | None = None,
     ) -> "Dataset[T_co]":
-        """Return the same elements, each kept once it was computed: in memory, or in a directory.
+        """Return the same elements, and keep each one that was computed, in memory or in a directory.
 
-        When the cache is full it keeps what it has: elements come once an epoch, so replacing would only thrash.
+        A full cache keeps its elements and adds none: each element is read once an epoch, so replacing would not help.
 
         Args:
-            where: a directory, shared by all processes that use it; None keeps elements in this process's memory. The
-                directory is trusted like code. It is keyed by the source, the order and the functions' code: a change
-                of any computes anew.
-            size: bytes, or text such as "20GB".
-            version: stands for the code of functions that can't be told apart, such as lambdas; change it when they do.
+            where: a directory, which any number of processes may share; None keeps elements in this process's memory.
+                The directory must be trusted like code. Its elements are keyed by the source, the order and the
+                functions' code; after a change of one of them, elements are computed again.
+            size: the maximal size in bytes, or text such as "20GB".
+            version: replaces the functions' code in the key, for functions whose versions can't be distinguished, such
+                as lambdas; change it with the code.
 
         Raises:
-            GraphError: above a random step or an order that changes with the epoch, since every epoch would get the
-                first one's; or a directory and a lambda without a version.
+            GraphError: there is a random step or an order that changes with the epoch below, which would be that of the
+                first epoch in all; or a lambda in a cache in a directory, and no version.
 
         Example:
             >>> import penstock as ps
@@ -850,15 +853,15 @@ class Dataset(Generic[T_co]):
     ) -> "Dataset[Any]":
         """Return batches of `size` elements, stacked leaf by leaf.
 
-        Arrays and scalars get a leading axis of `size` rows; int, float and bool become int64, float64 and bool;
-        str and bytes become a list. A differing dtype or shape is an error, never promoted.
+        Arrays and scalars get a leading axis of `size` rows; int, float and bool become int64, float64 and bool; str
+        and bytes become a list. Leaves with different dtypes or shapes are an error; nothing is promoted.
 
         Args:
-            size: rows of the *global* batch, over all ranks; at least 1.
-            remainder: what becomes of a last batch that isn't full: "keep" it short, "drop" it, or "pad" it with its
-                last element.
-            mask: names a bool leaf, in every batch, that is true for rows of data and false for padding.
-            merge: a function from a list of elements to a batch, instead of stacking.
+            size: the number of rows of the *global* batch, over all ranks; at least 1.
+            remainder: the form of a last batch that isn't full: "keep" makes it short, "drop" leaves it out, "pad"
+                repeats its last element.
+            mask: the name of a bool leaf, in each batch, that is true for rows of data and false for padding.
+            merge: a collate function from a list of elements to a batch, instead of stacking.
 
         Example:
             >>> import penstock as ps
@@ -882,9 +885,9 @@ class Dataset(Generic[T_co]):
 
         Args:
             size: as in `batch`.
-            length: pad to this many; None pads to the longest of each batch.
+            length: the padded length; None pads to the longest array of each batch.
             fill: the value of padding.
-            mask: names a bool leaf of shape (rows, length): true where there is data.
+            mask: the name of a bool leaf of shape (rows, length) that is true for data.
             remainder: as in `batch`.
 
         Example:
@@ -899,7 +902,7 @@ class Dataset(Generic[T_co]):
         return self._batch(size, Pad(length, fill, mask), remainder, None)
 
     def unbatch(self) -> "Dataset[Any]":
-        """Return the rows of each batch as elements again.
+        """Return the rows of each batch as elements.
 
         Example:
             >>> import penstock as ps
@@ -909,7 +912,7 @@ class Dataset(Generic[T_co]):
         return self._new(Unbatch(self._node))
 
     def rebatch(self, size: int, *, remainder: Remainder = "keep") -> "Dataset[T_co]":
-        """Return batches of another size, of the same rows in the same order.
+        """Return batches of another size, with the same rows in the same order.
 
         Args:
             size: as in `batch`.
@@ -935,35 +938,35 @@ class Dataset(Generic[T_co]):
         meta: Sequence[str] = (),
         long: Literal["split", "drop"] = "split",
     ) -> "Dataset[dict[str, Any]]":
-        """Return sequences of `length` tokens, each made of several documents that lie one behind the other.
+        """Return sequences of `length` tokens, each of which has several documents, one after the other.
 
-        A document is an array with one axis, or a dict of such arrays, as of tokens and of labels. A sequence is a dict
-        of arrays of shape (length,) with the documents' dtypes, under the documents' names, or "tokens" for bare
-        arrays; and two of int32, as Grain names them: "segment_ids" has the number of each token's document within the
-        sequence, from 1, and 0 for padding; "positions" has each token's place in its document's piece, from 0. Empty
-        documents are left out.
+        A document is an array with one axis, or a dict of such arrays, for example of tokens and of labels. A sequence
+        is a dict. It has arrays of shape (length,) with the documents' dtypes, under the documents' names, or "tokens"
+        for bare arrays; and two int32 arrays with the names that Grain uses: "segment_ids" has the number of each
+        token's document in the sequence, from 1, and 0 for padding; "positions" has the index of each token in its
+        piece of the document, from 0. Empty documents are left out.
 
-        Without `lengths` documents are packed as they come, and sequences can only be read in order. 64 are open at a
-        time, which fills 99 % and more where documents are of mixed lengths; a state holds the positions of their
-        documents. With `lengths` all is planned beforehand: sequences have positions and a number, a `shuffle()` can
-        follow, they are filled even better, and all ranks get equally many.
+        Without `lengths`, documents are packed as they are read, and the sequences are read in order. 64 sequences are
+        open at a time, which fills 99 % and more if the documents have mixed lengths; a state has the positions of
+        their documents. With `lengths`, the sequences are planned: they have positions and a length, so `shuffle()` can
+        follow, they are filled better, and all ranks have equally many.
 
         Args:
-            length: tokens of a sequence. A dict of lengths packs the leaves that it names, which may then differ in
-                length within a document, as "inputs" and "targets" do; each has segment ids and positions of its own,
-                such as "inputs_segment_ids".
-            lengths: how many tokens each document has, in the order of this dataset; a dict of such where `length` is
-                one. The dataset must have the same order in every epoch.
-            how: "best_fit" keeps documents whole, each in the sequence that it fills best. "split" lays documents end
-                to end and cuts them every `length` tokens, so that only the last sequence has padding.
-            fill: the value of padding; a dict has one for some of the leaves.
+            length: the number of tokens in a sequence. A dict of lengths packs the leaves that it names, whose lengths
+                may then differ within a document, as those of "inputs" and "targets" do; each has segment ids and
+                positions of its own, such as "inputs_segment_ids".
+            lengths: the number of tokens of each document, in the order of this dataset, which must be the same in
+                every epoch; a dict of such if `length` is a dict.
+            how: "best_fit" keeps documents whole, each in the sequence that it fills best. "split" joins documents
+                end to end and cuts them every `length` tokens, so that only the last sequence has padding.
+            fill: the value of padding, or a dict with the value for some of the leaves.
             meta: leaves that are not packed: a sequence has a list of its documents' values, in their order.
-            long: what "best_fit" does with documents over `length`: "split" cuts them every `length` tokens, where
-                they have one length; "drop" leaves them out.
+            long: the treatment of documents over `length` by "best_fit": "split" cuts them every `length` tokens, if
+                `length` is one number; "drop" leaves them out.
 
         Raises:
             UsageError: an argument isn't as described.
-            GraphError: `lengths` was given, and this dataset has no positions, no end, or another order in every epoch.
+            GraphError: with `lengths`, this dataset has no positions, no end, or another order in every epoch.
 
         Example:
             >>> import numpy as np
@@ -982,32 +985,31 @@ class Dataset(Generic[T_co]):
         return self._new(planned_packing(self._node, packing, lengths, length))
 
     def combine(self, make: Callable[[], Combiner[T_co, U]], *, name: str | None = None) -> "Dataset[U]":
-        """Return the elements that an object of yours makes of these, taken in order: packing, joining or cutting them.
+        """Return the elements that your own object makes of these, read in order: it packs, joins or cuts them.
 
-        `add(element)` takes the next element and returns the list of elements that are complete, often none. `flush()`
-        returns what is left at the end of an epoch; it isn't called where nothing is held. The result can only be read
-        in order. Each epoch has a new object, and so has each rank, for its own elements.
+        `add(element)` takes the next element and returns the list of elements that are complete, often an empty one.
+        `flush()` returns the remaining elements at the end of an epoch; it isn't called if nothing is held. The result
+        is read in order. Each epoch and each rank has a new object.
 
-        A state of a loader has none of the object's data. A resume makes a new object and adds to it again the
-        elements that the old one still needed, so what follows is the same if the object depends on nothing but the
-        elements that were added. How many of the last ones it needs is for the object to say: `held`, an int, as an
-        attribute or a property. It is 0 where the object is as good as new. Where it holds some elements, it is the
-        count of all that were added since it held nothing; or less, where fewer decide what follows, as the last two
-        for a sliding window of three. An object without `held` needs all elements of the epoch: then a resume computes
-        the epoch up to there again, which is exact and slow.
+        A loader's state has none of the object's data. A resume makes a new object and adds the elements again that
+        the old one still needed. So the result is the same if the object depends on nothing but the added elements. The
+        object itself counts the last elements that it needs: in `held`, an int attribute or property. `held` is 0 if
+        the object is as good as new. Otherwise it is the number of elements added since it was 0; or less, if fewer
+        elements decide what follows, as the last two do for a sliding window of three. An object without `held` needs
+        all elements of the epoch: then a resume computes the epoch again up to the state, which is exact and slow.
 
-        An element has the position and key of the element whose adding gave it, or, from `flush()`, of the last one,
-        and an `ordinal` that tells it from others of the same; so it has random numbers of its own in `random_map`.
+        An element has the position and key of the element that completed it, or, from `flush()`, of the last one, and
+        an `ordinal` that distinguishes elements of the same list; so it has random numbers of its own in `random_map`.
 
         Args:
-            make: returns a new object with `add` and `flush`, a `penstock.Combiner`; mostly its class. The object must
+            make: returns a new object with `add` and `flush`, a `penstock.Combiner`; usually its class. The object must
                 not change elements that it has returned.
-            name: for messages; by default the function's own.
+            name: for messages. Default: the function's name.
 
         Raises:
             UsageError: `make` can't be called.
-            GraphError: while reading: the object has no such methods, isn't new or returns no list; or its `held` is no
-                whole number of at least 0, or rises by more than one with an element.
+            GraphError: while reading: the object has no such methods, isn't new or doesn't return a list; or its `held`
+                isn't an integer of at least 0, or rises by more than one with an element.
 
         Example:
             >>> import penstock as ps
@@ -1046,34 +1048,35 @@ class Dataset(Generic[T_co]):
     ) -> "Dataset[Any]":
         """Return batches of elements of about one size, padded to the boundary of their bucket.
 
-        A bucket holds elements up to its boundary, the boundary included, and above the one before. Its batches have
-        one shape, so that a compiled model meets as many shapes as there are buckets; choose boundaries that suit the
-        hardware, such as multiples of 128. Leaves are merged as by `padded_batch`. An element above the last boundary
+        A bucket has elements with sizes up to its boundary, included, and above the boundary before. Its batches have
+        one shape, so a compiled model has as many shapes as there are buckets; choose boundaries that suit the
+        hardware, such as multiples of 128. Leaves are merged as in `padded_batch`. An element above the last boundary
         is an error: leave it out with `filter`, or cut it in `map`.
 
-        Without `lengths` an element waits in its bucket until there are enough, and batches come in the order in which
-        they fill: they can only be read in order. On several ranks each rank has buckets of its own, and batches of its
-        part of the rows; at one step their shapes differ, and one rank may end before another.
+        Without `lengths`, an element waits in its bucket until the bucket has a batch, and batches are read in the
+        order in which they fill. Each of several ranks has buckets of its own, and batches with its part of the rows;
+        at one step the ranks' shapes differ, and one rank may end before another.
 
-        With `lengths` the batches are planned: they have positions, and a number, in an order that derives from the
-        dataset's seed; `shuffle()` gives them another one in every epoch. With one number of rows for all buckets and
-        `remainder="drop"` they are cut by ranks as those of `batch` are: all ranks have rows of the same batch at every
-        step. Otherwise batches differ in their rows, and can't be cut by ranks.
+        With `lengths`, the batches are planned: they have positions and a length, in an order that derives from the
+        dataset's seed; `shuffle()` makes it another one in each epoch. With one number of rows for all buckets and
+        `remainder="drop"`, all ranks have rows of the same batch at every step, as with `batch`. Otherwise batches
+        differ in their rows, and can't be divided among ranks.
 
         Args:
-            size: a leaf, whose length counts, or a function that returns an element's size, as `len` does.
+            size: the name of a leaf, whose length is the size, or a function that returns an element's size.
             boundaries: the largest size in each bucket, ascending; at least one.
-            rows: of the *global* batch, over all ranks: one number, or one for each bucket.
-            budget: instead of `rows`, how many tokens a global batch may hold, padding included: a bucket's batches
+            rows: the number of rows of the *global* batch, over all ranks; or one number for each bucket.
+            budget: instead of `rows`, the number of tokens of a global batch, padding included: the batches of a bucket
                 have `budget // boundary` rows, at least one.
             multiple_of: with `budget`, rows are rounded down to a multiple of this, such as the number of ranks.
             lengths: the size of each element, in the order of this dataset, which must be the same in every epoch.
-            remainder: whether what is left in the buckets at the end comes as short batches or is dropped.
-            pad: the fill and mask of padding, as `padded_batch` has them. Default: 0, and no mask.
+            remainder: "keep" makes short batches of the elements that are left in the buckets at the end, "drop" drops
+                these elements.
+            pad: the fill and mask of padding, as in `padded_batch`. Default: 0, and no mask.
 
         Raises:
             UsageError: an argument isn't as described.
-            GraphError: `lengths` was given, and this dataset has no positions, no end, or another order in every epoch.
+            GraphError: with `lengths`, this dataset has no positions, no end, or another order in every epoch.
 
         Example:
             >>> import numpy as np

@@ -1,4 +1,4 @@
-"""A filter that is computed once, for all epochs and ranks, and kept in a file of one bit for each element."""
+"""Indexed filters: `filter(…, index=path)`, computed once and kept in a file with one bit for each element."""
 
 import contextlib
 import hashlib
@@ -25,29 +25,29 @@ from penstock.sampling import Bits
 
 
 def filter_bits(node: Node, predicate: Callable[..., object], name: str, index: "str | os.PathLike[str]") -> Bits:
-    """Return which elements of a node, in its order of epoch 0, a predicate is true of: from a file, or computed.
+    """Return a bit for each element of a node, in the order of epoch 0: the predicate's result, loaded or computed.
 
     Args:
-        node: the dataset; it must have positions and an end, and the same elements in every epoch.
+        node: a dataset with positions and an end, and with the same elements in every epoch.
         predicate: a function of an element.
-        name: the step's.
-        index: the path of the file, which is written where it is missing or was made for something else.
+        name: of the step.
+        index: the path of the file, which is written if it is missing or belongs to another dataset or predicate.
 
     Raises:
-        UsageError: if the file is something else, or can't be written.
-        GraphError: if the dataset is none of these.
+        UsageError: the file is of another kind, or can't be written.
+        GraphError: the dataset isn't as described.
     """
     length = need_finite(node, "filter(index=…)")
     path = _path(index)
     _need_lasting_elements(node)
-    # As a choice of positions stands above it: the order of epoch 0, for ever.
+    # The bits choose positions in this order, so it must be the same in every epoch.
     step = Filter(hold_order(node), predicate, name)
     identity = _identity(step)
     found = read_index(path, identity, length)
     if found.bits is not None:
         return found.bits
     with alone(path) as writer:
-        found = read_index(path, identity, length)  # another process may have been first
+        found = read_index(path, identity, length)  # another process may have written it meanwhile
         if found.bits is not None:
             return found.bits
         _warn(path, found)
@@ -56,8 +56,8 @@ def filter_bits(node: Node, predicate: Callable[..., object], name: str, index: 
             writer.write(identity, bits)
         except OSError as error:
             warnings.warn(
-                f"index={path!r} can't be written ({error.strerror}), so what was computed is not kept. Make room, or "
-                "name a file elsewhere.",
+                f"index={path!r} can't be written ({error.strerror}), so the computed bits are not kept. Free some "
+                "space, or name a file elsewhere.",
                 stacklevel=3,
             )
     return bits
@@ -71,21 +71,21 @@ def _path(index: "str | os.PathLike[str]") -> str:
 
 
 def _need_lasting_elements(node: Node) -> None:
-    """Raise a GraphError where an element may be another in the next epoch, of which the verdict would not hold.
+    """Check that each element is the same in every epoch.
 
     Raises:
-        GraphError: there.
+        GraphError: a step has other elements in each epoch.
     """
     for step in walk(node):
         if isinstance(step, Map) and (step.form != "none" or isinstance(step.on_error, Substitute)):
             raise GraphError(
-                f"filter(index=…) judges each element once for all epochs, and {chain_text(step)} gives other elements "
-                "in each. Put the filter below that step, or leave index= out."
+                f"filter(index=…) evaluates each element once for all epochs, and {chain_text(step)} has other "
+                "elements in each epoch. Put the filter below that step, or leave index= out."
             )
 
 
 def _identity(step: Filter) -> Fingerprint:
-    """Return what determines the verdicts: as for a state, but for functions all that they depend on."""
+    """Return the identity of the bits: the dataset's fingerprint, with the complete code of its functions."""
     below, details = fingerprint(step.parent), all_details(step.parent)
     texts = [*code_identities(step), *details["source"], *details["order"]]
     functions = hashlib.blake2b(" ".join(texts).encode(), digest_size=8)
@@ -102,7 +102,7 @@ def _warn(path: str, found: Found) -> None:
 
 
 def _compute(step: Filter, length: int) -> Bits:
-    """Return the verdict on each element, computed on as many threads as there are processors."""
+    """Return the predicate's result for each element, computed on one thread for each processor."""
     packed = np.zeros(-(-length // 8), np.uint8)
 
     def make_task() -> Task[NDArray[np.int64]]:
@@ -124,7 +124,7 @@ def _compute(step: Filter, length: int) -> Bits:
             first = start // 8
             mask = np.zeros(stop - first * 8, np.bool_)
             mask[numbers + (start - first * 8)] = True
-            packed[first : -(-stop // 8)] |= np.packbits(mask, bitorder="little")  # a byte may be two ranges'
+            packed[first : -(-stop // 8)] |= np.packbits(mask, bitorder="little")  # two ranges may share a byte
             progress.advance(stop - start)
     packed.flags.writeable = False
     return Bits(packed, length)

@@ -1,16 +1,16 @@
-"""The file that keeps a filter's verdicts: one bit for each element, checked as a whole.
+"""The file of an indexed filter: one bit for each element, and a checksum.
 
-    magic, 16 bytes | version, 4 | 0, 4 | elements, 8 | how many are kept, 8 | source, 8 | order, 8 | functions, 8
+    magic, 16 bytes | version, 4 | 0, 4 | elements, 8 | number of 1 bits, 8 | source, 8 | order, 8 | functions, 8
     the bits, eight elements a byte, the lowest bit first | BLAKE2b of all before, 16 bytes
 
-All numbers are little-endian. The file is written under another name and renamed, so it is there as a whole or not at
-all, whenever a process dies.
+All numbers are little-endian. The file is written under a temporary name and renamed, so after a crash of the process
+it is either complete or missing.
 
-Guarantees, where the file system has locks:
-  - Of all processes that want to write a file, one at a time is *alone*; the others wait, and may then find it written.
-  - A process that dies lets the next one go on. The name it wrote under is used again.
+Guarantees, if the file system has locks:
+  - One process at a time has the right to write a file (`alone`); others wait, and may then find it written.
+  - When a process dies, the next one gets the right, and writes under the same temporary name.
 
-Where it has none, everyone is alone at once, under names of their own, and the last to rename wins.
+Without locks, all processes write at once, under names of their own, and the last rename wins.
 """
 
 import contextlib
@@ -37,23 +37,23 @@ _logger = logging.getLogger("penstock")
 
 
 class Found(NamedTuple):
-    """What a file holds."""
+    """The content of a file."""
 
     bits: Bits | None
     unfit: str = ""
-    """Why it is of no use, if there is one."""
+    """The reason why an existing file can't be used."""
 
 
 def read_index(path: str, identity: Fingerprint, length: int) -> Found:
-    """Return the bits in a file, or why they are not those wanted.
+    """Return the bits in a file, or the reason why they can't be used.
 
     Args:
-        path: of the file; there may be none.
+        path: of the file, which may be missing.
         identity: of the dataset below the filter and of all functions.
-        length: how many elements there are.
+        length: the number of elements.
 
     Raises:
-        UsageError: if the file is something else, or can't be read.
+        UsageError: the file is of another kind, or can't be read.
     """
     try:
         if os.path.exists(path) and os.path.getsize(path) < len(_MAGIC):
@@ -84,7 +84,7 @@ def read_index(path: str, identity: Fingerprint, length: int) -> Found:
 
 def _refuse_foreign(path: str) -> None:
     raise UsageError(
-        f"index={path!r} is a file of another kind, and is left as it is. Name another file, or remove this one."
+        f"index={path!r} is a file of another kind, and is not overwritten. Name another file, or remove this one."
     )
 
 
@@ -100,16 +100,16 @@ class Alone(NamedTuple):
     stream: BinaryIO
 
     def write(self, identity: Fingerprint, bits: Bits) -> None:
-        """Write the bits, and rename the file to its place: atomically, over whatever is there.
+        """Write the bits, and rename the file to its final name atomically, over an existing file.
 
         Raises:
-            OSError: if it can't be written; what was there is still there.
+            OSError: it can't be written. An existing file is unchanged.
         """
         parts = (bytes.fromhex(part) for part in (identity.source, identity.order, identity.functions))
         content = bytearray(_HEAD.pack(_MAGIC, _VERSION, bits.parent_length, len(bits), *parts))
         content += np.ascontiguousarray(bits.packed).data
         content += _digest(content)
-        self.stream.truncate(0)  # what a process wrote before it died
+        self.stream.truncate(0)  # a process that died may have written some bytes
         self.stream.write(content)
         self.stream.flush()
         os.fsync(self.stream.fileno())
@@ -120,16 +120,16 @@ class Alone(NamedTuple):
 
 @contextlib.contextmanager
 def alone(path: str) -> Generator[Alone]:
-    """Be the only one to write a file for as long as the block runs; others wait before theirs.
+    """Hold the right to write a file while the block runs; other processes wait.
 
     Args:
         path: of the file.
 
     Yields:
-        The right to write it; if it isn't used, nothing is left behind.
+        The right to write; if it isn't used, no file is left.
 
     Raises:
-        UsageError: if nothing can be written where the file is to be.
+        UsageError: no file can be written in that directory.
     """
     try:
         temporary, descriptor = _open_alone(path)
@@ -142,7 +142,7 @@ def alone(path: str) -> Generator[Alone]:
         try:
             yield Alone(path, temporary, stream)
         finally:
-            # After a rename the name is gone, or another process's already: then it is another file.
+            # After a rename the temporary name is gone, or is another process's file.
             with contextlib.suppress(OSError):
                 if stream.closed or _is_named(descriptor, temporary):
                     os.unlink(temporary)
@@ -151,7 +151,7 @@ def alone(path: str) -> Generator[Alone]:
 
 
 def _open_alone(path: str) -> tuple[str, int]:
-    """Return the temporary name, and a descriptor that holds its lock if there are locks."""
+    """Return the temporary name, and a descriptor that holds its lock, if there are locks."""
     directory, name = os.path.split(path)
     shared = os.path.join(directory, f".{name}.partial")
     while True:
@@ -161,9 +161,9 @@ def _open_alone(path: str) -> tuple[str, int]:
             if is_locked and _is_named(descriptor, shared):
                 return shared, descriptor
             if not is_locked:
-                with contextlib.suppress(OSError):  # of no use to anyone, and perhaps removed by another process
+                with contextlib.suppress(OSError):  # another process may have removed it
                     os.unlink(shared)
-        except BaseException:  # also when Ctrl-C ends the waiting
+        except BaseException:  # Ctrl-C may end the wait
             os.close(descriptor)
             raise
         os.close(descriptor)
@@ -173,7 +173,7 @@ def _open_alone(path: str) -> tuple[str, int]:
 
 
 def _is_named(descriptor: int, path: str) -> bool:
-    """Return whether a path leads to an open file: not if it was renamed, or removed and made again."""
+    """Return whether a path is that of an open file, which isn't so after a rename or removal."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -183,7 +183,7 @@ def _is_named(descriptor: int, path: str) -> bool:
 if sys.platform == "win32":
 
     def _lock(descriptor: int, path: str) -> bool:
-        """Return False: there are no such locks."""
+        """Return False: Windows has no such locks."""
         del descriptor, path
         return False
 
@@ -195,7 +195,7 @@ else:
     import fcntl
 
     def _lock(descriptor: int, path: str) -> bool:
-        """Return True when an open file is locked, however long that takes; False where there are no locks."""
+        """Return True once the lock of an open file is taken, after any wait; False if there are no locks."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -208,6 +208,6 @@ else:
         return True
 
     def _unlock(descriptor: int) -> None:
-        """Unlock it, even if a forked child holds it open too."""
+        """Release the lock, even if a forked child has the file open, too."""
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""Several datasets as one: mixed by weights, one after the other, in turn, or side by side."""
+"""Functions that make one dataset of several: `mix`, `concatenate`, `interleave` and `zip`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
@@ -29,31 +29,32 @@ def mix(
 ) -> Dataset[T]:
     """Return the elements of several datasets, mixed by weights.
 
-    Weights are exact: over a period as long as their sum every part comes exactly as often as its weight says, in an
-    order that resonates with no number of ranks and no batch size. Each part's own elements come in its own order,
-    which doesn't depend on the other parts: adding one changes nobody else's. A part's random steps derive from its
-    name here, so equal parts differ; what was chosen by `take`, `split` and the like stays chosen.
+    Weights are exact: in each period, as long as their sum, each part has exactly as many elements as its weight. The
+    order in a period has no pattern that would favour a part for some number of ranks or batch size. Each part's
+    elements are in the part's own order, which doesn't depend on the other parts, so that adding one changes none. The
+    seeds of a part's random steps derive from its name, so equal parts differ; a choice by `take`, `split` and similar
+    verbs stays the same choice.
 
-    A schedule changes the weights at given positions of an epoch, and no part loses or repeats an element. A run may
-    go on with another future: load its state into a dataset whose schedule is the same up to where it stands.
+    A schedule changes the weights at given positions of an epoch; no part loses or repeats an element. A run may resume
+    with another schedule, if it is the same up to the position of the state.
 
-    If a part can only be read in order, or with `measure`, the mixture is read in order too: the next element is
-    always from the part that is furthest behind its share.
+    If a part is read in order, or with `measure`, the mixture is read in order, too: the next element is always from
+    the part that is furthest behind its share.
 
     Args:
-        parts: a name for each dataset.
-        weights: a weight for each name, at least 0: whole numbers are exact, and so are decimal fractions of a period
-            up to 65,536; by default all are equal. Or a schedule: from which position on, counted in elements from 0,
-            which weights; a name that is left out has weight 0.
-        stop: "first" ends with the first part that ends; "all" goes on without it, until all have ended; "never"
-            repeats every part without end, each pass an epoch of its own.
-        measure: how much an element counts for the weights: a leaf, whose length counts, such as "tokens", or a
-            function that returns a whole number; by default 1.
+        parts: the datasets, by name.
+        weights: a weight of at least 0 for each name. Integers are exact, and so are decimal fractions with a period up
+            to 65,536. Default: equal weights. Or a schedule: a dict from a position, counted in elements from 0, to the
+            weights from there on. A name that is left out has weight 0.
+        stop: "first" ends the mixture with the first part that ends; "all" continues without it, until all have ended;
+            "never" repeats each part without end, each pass an epoch of its own.
+        measure: the amount by which an element counts towards the weights: the name of a leaf, such as "tokens", whose
+            length counts, or a function that returns an integer. Default: 1 for each element.
         seed: of the order, and of the random steps above.
 
     Raises:
-        UsageError: if an argument is none of these.
-        GraphError: if a part is empty and stop is "never".
+        UsageError: an argument isn't as described.
+        GraphError: a part is empty, and stop is "never".
 
     Example:
         >>> import penstock as ps
@@ -91,11 +92,12 @@ def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed:
     """Return all elements of the first dataset, then all of the second, and so on.
 
     Args:
-        parts: the datasets, with or without names; the random steps of each derive from its name, or its number.
+        parts: the datasets, as a dict by name or as a list; the seeds of each one's random steps derive from its name,
+            or its number.
         seed: of the random steps above.
 
     Raises:
-        UsageError: if there is none, or one is no dataset.
+        UsageError: there is no part, or one is not a dataset.
 
     Example:
         >>> import penstock as ps
@@ -112,14 +114,14 @@ def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed:
 
 
 def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
-    """Return one element of each dataset in turn; those that have ended are left out, until all have.
+    """Return one element of each dataset in turn; a dataset that has ended is skipped, until all have ended.
 
     Args:
-        parts: as in `concatenate`; there may be hundreds.
+        parts: as in `concatenate`; hundreds are fine.
         seed: of the random steps above.
 
     Raises:
-        UsageError: if there is none, or one is no dataset.
+        UsageError: there is no part, or one is not a dataset.
 
     Example:
         >>> import penstock as ps
@@ -141,17 +143,17 @@ def zip_datasets(
     unequal: Literal["error", "shortest"] = "error",
     seed: int = 0,
 ) -> Dataset[Any]:
-    """Return the elements at the same position of several datasets, side by side.
+    """Return the elements at the same position of several datasets, as one element.
 
     Args:
-        parts: datasets with names give dicts, without names tuples. Their own order and randomness stay as they are:
-            equal seeds shuffle equally.
-        unequal: what becomes of different lengths: an "error", or the "shortest" ends all.
+        parts: a dict of datasets for elements that are dicts, or a list of datasets for tuples. The parts keep their
+            own seeds, so parts with equal seeds are shuffled equally.
+        unequal: the response to different lengths: "error", or "shortest" to end with the shortest part.
         seed: of the random steps above.
 
     Raises:
-        UsageError: if there is none, or one is no dataset.
-        GraphError: if the lengths differ and `unequal` is "error".
+        UsageError: there is no part, or one is not a dataset.
+        GraphError: the lengths differ, and `unequal` is "error".
 
     Example:
         >>> import penstock as ps
@@ -171,19 +173,19 @@ def zip_datasets(
 
 
 def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
-    """Return the names and the nodes of what was given to be joined.
+    """Return the names and the nodes of the parts.
 
     Raises:
-        UsageError: if it is no dict or list of datasets.
+        UsageError: the argument isn't a dict or list of datasets.
     """
     if _is_mapping(parts):
         pairs = list(parts.items())
     elif isinstance(parts, list | tuple):
         pairs = [(str(number), part) for number, part in enumerate(cast("Sequence[object]", parts))]
     else:
-        raise UsageError(f"datasets are joined from a dict of them or a list; got {type(parts).__qualname__}")
+        raise UsageError(f"parts must be a dict or a list of datasets; got {type(parts).__qualname__}")
     if not pairs:
-        raise UsageError("at least one dataset is needed to join any; got none")
+        raise UsageError("parts must have at least one dataset; got none")
     nodes: list[Node] = []
     for name, part in pairs:
         if not isinstance(name, str) or not name or "/" in name:
@@ -195,27 +197,29 @@ def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
 
 
 def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
-    """Return from which positions on which whole-number weights hold, in the order of the names.
+    """Return the schedule as (position, integer weights in the order of the names) for each change.
 
     Raises:
-        UsageError: if the weights are neither.
+        UsageError: the weights aren't a dict of weights or a schedule.
     """
     if weights is None:
         return ((0, (1,) * len(names)),)
     if not _is_mapping(weights) or not weights:
-        raise UsageError(f"weights must be a dict of a weight for each name, or of these by position; got {weights!r}")
+        raise UsageError(
+            f"weights must be a dict of a weight for each name, or such dicts by position; got {weights!r}"
+        )
     by_position = {0: weights} if all(isinstance(key, str) for key in weights) else weights
     starts = [need_count("a position of the schedule", start) for start in by_position]
     if 0 not in starts:
-        raise UsageError(f"a schedule must say the weights from position 0 on; its positions are {sorted(starts)}")
+        raise UsageError(f"a schedule must have the weights from position 0 on; its positions are {sorted(starts)}")
     return tuple(sorted((start, _at_start(names, by_position[start])) for start in starts))
 
 
 def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:
-    """Return the whole-number weights of one stretch.
+    """Return the integer weights from one position on.
 
     Raises:
-        UsageError: if they are none.
+        UsageError: they aren't weights.
     """
     if not _is_mapping(weights):
         raise UsageError(f"weights must be a dict of a weight for each name; got {weights!r}")

@@ -40,7 +40,7 @@ def bucket_limits(boundaries: Sequence[int]) -> tuple[int, ...]:
     """Return the boundaries of buckets, checked.
 
     Raises:
-        UsageError: if they are not ascending.
+        UsageError: they aren't ascending.
     """
     limits = tuple(need_count("boundaries", boundary, 0) for boundary in boundaries)
     if not limits or any(one >= other for one, other in itertools.pairwise(limits)):
@@ -51,10 +51,10 @@ def bucket_limits(boundaries: Sequence[int]) -> tuple[int, ...]:
 def bucket_rows(
     limits: tuple[int, ...], rows: int | Sequence[int] | None, budget: int | None, multiple_of: int
 ) -> tuple[int, ...]:
-    """Return how many rows the batches of each bucket have.
+    """Return the number of rows of each bucket's batches.
 
     Raises:
-        UsageError: if neither or both of `rows` and `budget` were given, or one doesn't fit.
+        UsageError: not exactly one of `rows` and `budget` was given, or it doesn't fit the buckets.
     """
     if (rows is None) == (budget is None):
         raise UsageError(f"give rows=, or budget= in tokens, and not both; got rows={rows!r}, budget={budget!r}")
@@ -76,10 +76,10 @@ def bucket_rows(
 def make_bucketing(
     size: str | Callable[[Any], int], limits: tuple[int, ...], rows: tuple[int, ...], pad: Pad, *, keep_short: bool
 ) -> Bucketing:
-    """Return what the step is told.
+    """Return the arguments of `bucket` as a value.
 
     Raises:
-        UsageError: if `pad` has a length.
+        UsageError: `pad` has a length.
     """
     if not isinstance(size, str):
         need_function("bucket", size)
@@ -174,7 +174,7 @@ def _names(meta: Sequence[str], length: int | Mapping[str, int]) -> tuple[str, .
         raise UsageError(f'meta must be a sequence of names, such as meta=["url"]; got meta={meta!r}')
     both = [name for name in names if isinstance(length, Mapping) and name in length]
     if both:
-        raise UsageError(f"a leaf is either packed or carried along; got {both} in length and in meta")
+        raise UsageError(f"a leaf is either packed or listed; got {both} in length and in meta")
     return names
 
 
@@ -200,7 +200,7 @@ def _table(lengths: Lengths | Mapping[str, Lengths], packing: Packing, count: in
     """Return the lengths of `count` documents: int64 (documents,), or (documents, features).
 
     Raises:
-        UsageError: they aren't.
+        UsageError: they have another form or shape.
     """
     if isinstance(lengths, Mapping) != (not packing.is_shared):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Where datasets begin: with a source, the integers of a range, or a stream."""
+"""Functions that make a dataset of a source, a range of integers, or a stream."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, overload
@@ -16,7 +16,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Records(Protocol[T_co]):
-    """A source, as far as the type of its records goes: anything with a length and keys from 0 on."""
+    """A source, for the type of its records: an object with a length, and a record for each key from 0."""
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -28,7 +28,7 @@ class Records(Protocol[T_co]):
 
 
 class AsyncRecords(Protocol[T_co]):
-    """A source whose `read` is async, as far as the type of its records goes."""
+    """A source with an async `read`, for the type of its records."""
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -54,12 +54,12 @@ def read(source: object, *, seed: int = 0) -> Dataset[Any]:
 
     Args:
         source: any object with `__len__` and `__getitem__`; a dict of arrays of one length, whose records are dicts of
-            rows; or one of `penstock.sources`. `read(keys)` and `__getitems__(keys)` are used where it has them. One
-            with `async def read(self, keys)`, such as a client of a server, needs no `__getitem__`.
-        seed: from which the order of every shuffle and the randomness of every `random_map` derive; any integer.
+            rows; or a source of `penstock.sources`. Its methods `read(keys)` and `__getitems__(keys)` are used if it
+            has them. A source with `async def read(self, keys)`, such as a client of a server, needs no `__getitem__`.
+        seed: any integer. The orders of shuffles and the random numbers of random maps derive from it.
 
     Raises:
-        UsageError: if it is no source, or the seed no integer.
+        UsageError: the object isn't a source, or the seed isn't an integer.
 
     Example:
         >>> import numpy as np
@@ -77,7 +77,7 @@ def integers(*bounds: int, seed: int = 0) -> Dataset[int]:
     """Return the dataset of the integers of `range(*bounds)`.
 
     Args:
-        *bounds: stop; or start, stop; or start, stop, step, as for the builtin.
+        *bounds: stop; or start, stop; or start, stop, step, as of the builtin.
         seed: as in `read`.
 
     Example:
@@ -90,23 +90,23 @@ def integers(*bounds: int, seed: int = 0) -> Dataset[int]:
 
 
 def stream(iterable: "Iterable[T_co] | Callable[[], Iterable[T_co]]", *, seed: int = 0) -> Dataset[T_co]:
-    """Return the dataset of what an iterable gives, where there is no random access; it is read in order.
+    """Return the dataset of an iterable's elements, for data without random access. It is read in order.
 
-    A loader's state holds the stream's own, if it has one: `get_state` and `set_state`, or `state_dict` and
-    `load_state_dict`, on the iterable or its iterator, with JSON values, as Hugging Face's, torchdata's and Streaming's
-    datasets have them. Otherwise as many elements as were read are read again, and a warning says how many. Of several
-    ranks each reads all, and keeps every `count`-th element.
+    A loader's state includes the state of the iterable or its iterator, if it has one: `get_state` and `set_state`, or
+    `state_dict` and `load_state_dict`, with JSON values, as in the datasets of Hugging Face, torchdata and Streaming.
+    Otherwise a resume reads the elements before the state again, and a warning has their number. Each of several ranks
+    reads all elements, and keeps every `count`-th one.
 
-    One thread reads it, where there are workers ahead of the training loop. They compute what stands above: functions
-    of its elements right below the batch, the merge, and functions of batches.
+    With workers, one thread reads the iterable ahead of the training loop, and the workers compute the functions of
+    elements directly below the batch, the merge, and functions of batches.
 
     Args:
-        iterable: an object that can be iterated over again and again, or a function that makes one. If it has
-            `set_epoch`, that is called before each pass.
+        iterable: an object that can be iterated over any number of times, or a function that makes an iterable. If it
+            has `set_epoch`, that is called before each pass.
         seed: as in `read`.
 
     Raises:
-        UsageError: if it can be iterated over only once.
+        UsageError: the object can be iterated over only once.
 
     Example:
         >>> import penstock as ps
@@ -121,7 +121,7 @@ def _need_stream(iterable: object) -> None:
     kind = type(iterable).__qualname__
     if isinstance(iterable, Iterator):
         raise UsageError(
-            f"a stream must be able to begin again; a {kind} can be iterated over only once. "
+            f"a stream must be iterable any number of times; a {kind} can be iterated over only once. "
             "Pass a function that makes it, such as stream(lambda: …)."
         )
     if not callable(iterable) and not isinstance(iterable, Iterable):
