@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._runtime._fold_thread import Fold
+from penstock._os._bell import Bell
+from penstock._runtime._fold_thread import Fold, FoldThread
 
 PATIENCE_SECONDS = 20.0
 
@@ -111,3 +112,32 @@ def test_a_fold_that_breaks_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
                 found.extend(batch.tolist()[0] for batch in batches)
             assert len(found) > before
     assert found == [*range(len(found))]
+
+
+class Chunks:
+    """A fold of chunks without batches, each of which it announces."""
+
+    def __init__(self) -> None:
+        self.made = threading.Semaphore(0)
+        self.inner = self
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for _ in range(5):
+            self.made.release()
+            yield []
+
+    def give_up(self) -> None:
+        """Wait for nothing."""
+
+
+def test_as_many_chunks_wait_as_there_is_room_for() -> None:
+    """The thread makes no chunk beyond its room, and another one as soon as one is taken."""
+    chunks = Chunks()
+    thread = FoldThread(cast("Fold", chunks), 2, Bell())
+    for _ in range(2):
+        assert chunks.made.acquire(timeout=PATIENCE_SECONDS)
+    assert not chunks.made.acquire(timeout=0.1)
+    assert thread.take() == []
+    assert chunks.made.acquire(timeout=PATIENCE_SECONDS)
+    assert not chunks.made.acquire(timeout=0.1)
+    thread.stop(PATIENCE_SECONDS)
