@@ -24,7 +24,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.mutants.planting import Mutant, Planted, copy_tree, located_tests
+from tests.mutants.planting import Mutant, Planted, UnplantableError, copy_tree, located_tests
 from tests.mutants.table import MUTANTS
 
 _LONGEST_SECONDS: Final = 150.0  # of a mutant's tests; pytest ends a test that hangs after 60
@@ -113,8 +113,11 @@ def _is_green(root: Path, mutants: Sequence[Mutant]) -> bool:
 def _plant_all(root: Path, mutants: Sequence[Mutant]) -> int:
     bad: list[str] = []
     for mutant in mutants:
-        with Planted(mutant, root):
-            outcome = run_tests(root, located_tests(mutant, root))
+        try:
+            with Planted(mutant, root):
+                outcome = run_tests(root, located_tests(mutant, root))
+        except UnplantableError as error:
+            outcome = Outcome("broken", 0.0, str(error))
         is_caught = outcome.verdict in ("fail", "hang")
         verdict = "caught" if is_caught else "MISSED" if outcome.verdict == "pass" else "BROKEN"
         _say(f"{verdict}  {outcome.seconds:5.1f} s  {mutant.name:<58} {outcome.verdict} {outcome.detail}".rstrip())

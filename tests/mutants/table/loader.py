@@ -9,8 +9,8 @@ LOADER: Final = (
     Mutant(
         "iterator: an interrupted batch counts as delivered",
         "_loader/_iterator.py",
-        "self._progress.at = at",
-        "pass",
+        "self._progress.at if self._retired else at",
+        "self._progress.at",
         ("loader/test_signal_handlers.py",),
     ),
     Mutant(

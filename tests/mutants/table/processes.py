@@ -186,17 +186,7 @@ PROCESSES: Final = (
         "_processes/_exceptions.py",
         "if type(pickle.loads(tried)) is type(error):",
         "if pickle.loads(tried):",
-        (
-            "workers/processes/trouble/test_exceptions.py",
-            "processes/test_children.py",
-        ),
-    ),
-    Mutant(
-        "children: Ctrl-C reaches the workers",
-        "_processes/_begin.py",
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)",
-        "pass",
-        ("processes/test_children.py", "workers/processes/test_ends.py"),
+        ("processes/test_exceptions.py",),
     ),
     Mutant(
         "children: a worker outlives its parent",
