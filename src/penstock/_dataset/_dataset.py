@@ -182,8 +182,8 @@ class Dataset(Generic[T_co]):
     def check(self, count: int = 8) -> None:
         """Evaluate elements twice, and raise a GraphError that names a step whose results differ.
 
-        An object of `combine` is resumed after each of the first `4 * count` elements, unless a stream is below it; so
-        a `held` that leaves out elements is found.
+        Unless a stream is below it, the object of a `combine` is resumed after each of its first `4 * count` elements,
+        and compared with one that was not. So this finds a `held` that leaves out elements.
 
         Args:
             count: the number of elements to check, spread over the dataset and two epochs.

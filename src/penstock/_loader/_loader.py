@@ -278,9 +278,9 @@ class Loader(Generic[T_co]):
 
         Args:
             step: the step that comes next.
-            position: counts elements below the batch, over all ranks, as `loader.position` does. In a dataset that is
-                read in order it counts those of the highest step that has positions, such as the parent of a filter. 0
-                is the beginning of an epoch, in any dataset; the length of an epoch is the beginning of the next one.
+            position: counts elements below the batch, over all ranks. In a dataset that is read in order it counts
+                those of the highest step that has positions, such as the parent of a filter. 0 is the beginning of an
+                epoch, in any dataset; the length of an epoch is the beginning of the next one.
             epoch: of the position; by default `loader.epoch`.
 
         Raises:
