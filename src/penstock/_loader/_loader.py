@@ -20,7 +20,7 @@ from penstock._loader._sharing import SharedWorkers
 from penstock._loader._streaming_progress import StreamingProgress
 from penstock._os import Closer
 from penstock._plan._lower import check_threads, choose_place, lower, parse_memory, share_place
-from penstock._plan._plan import Batches, Limits, Plan, Shard
+from penstock._plan._plan import Limits, Plan, Shard
 from penstock._runtime._autotune._chosen import chosen
 from penstock._runtime._batches import StepRange
 from penstock._runtime._runtime import Runtime
@@ -136,7 +136,7 @@ class Loader(Generic[T_co]):
             else chosen(plan, num_workers, workers)
         )
         check_threads(self._plan)
-        indexed = isinstance(self._plan.program, Batches)
+        indexed = self._plan.is_indexed
         self._progress: Progress = IndexedProgress(self._plan) if indexed else StreamingProgress(self._plan)
         self._clock = Clock()
         self._runtime = _runtime_of(self._plan, owner)

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock._graph._length import is_endless
 from penstock._loader._reached import Reached
-from penstock._plan._plan import Batches, Plan
+from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit
 from penstock._state import LoaderState, Segment, Timeline, Token
 from penstock.errors import InternalError, StateError, UsageError
@@ -102,9 +102,7 @@ class IndexedProgress:
     """The place in an indexable dataset: everything follows from the number of the next step."""
 
     def __init__(self, plan: Plan) -> None:
-        program = plan.program
-        if not isinstance(program, Batches):
-            raise InternalError("an ordered dataset has no timeline")
+        program = plan.batches
         self._batch = plan.batch_size
         # Where a step above the batch reorders batches, it is batches that are counted.
         self._recuts = program.can_recut

@@ -12,7 +12,7 @@ from penstock._graph._streaming._rank_segments import RankSegment
 from penstock._graph._streaming._seek import positions_of, token_at
 from penstock._graph._streaming._stage import Stage
 from penstock._loader._progress import Point, check_position
-from penstock._plan._plan import Plan, Streaming
+from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit, Where
 from penstock._state import LoaderState, Segment, Token
 from penstock.errors import InternalError, StateError
@@ -34,11 +34,9 @@ class StreamingProgress:
     """The place in an ordered dataset."""
 
     def __init__(self, plan: Plan) -> None:
-        if not isinstance(plan.program, Streaming):
-            raise InternalError("an indexable dataset has no token")
         self._plan = plan
         self._batch = plan.batch_size
-        self._node = plan.node
+        self._node = plan.streaming.node
         self._own_rank_segments = (first_rank_segment(plan.node, plan.shard.rank, plan.shard.count),)
         self.at: tuple[_Known | None, _Known] = None, _Known(0, 0, self._beginning(), 0)  # the last one, and the next
         self._known: OrderedDict[int, _Known] = OrderedDict()

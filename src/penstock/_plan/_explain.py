@@ -20,7 +20,6 @@ from penstock._graph._nodes import (
     Limit,
     Node,
     Pack,
-    Reindex,
     Stream,
     StreamingMix,
     Unbatch,
@@ -29,10 +28,11 @@ from penstock._graph._nodes import (
     Zip,
     walk,
 )
-from penstock._graph._streaming._build import MAX_INPUTS, even_limit, inputs_of, worker_collate, worker_inputs
+from penstock._graph._streaming._build import MAX_INPUTS
+from penstock._graph._streaming._collate import Collate
 from penstock._graph._upcoming import awaits
 from penstock._plan._lower import program_of
-from penstock._plan._plan import Batches, Streaming
+from penstock._plan._program import Batches, Streaming
 from penstock._plan._ranks import Ranks, ranks_of
 from penstock.batching import Stack
 
@@ -89,7 +89,7 @@ def explain(node: Node, *, evaluate: bool) -> Explanation:
         "plan": _plan_lines(node, program),
         "element": element_lines(node) if evaluate else ["not computed: evaluate=False"],
         "batches": _batch_lines(program),
-        "ranks": _rank_lines(node, ranks_of(node, program)),
+        "ranks": _rank_lines(program, ranks_of(node, program)),
         "state": _state_lines(node, program),
         "randomness": random_lines(node),
         "mixtures": mixture_lines(node),
@@ -110,14 +110,14 @@ def _steps(node: Node, program: Batches | Streaming) -> tuple[tuple[str, str, st
 
 def _anywhere(node: Node, program: Batches | Streaming) -> set[int]:
     """Return the identities of the steps that any worker may compute."""
-    if isinstance(program, Batches):
+    if program.is_indexed:
         return {id(step) for step in walk(node)}
-    return {id(step) for leaf in worker_inputs(node) for step in walk(leaf)} | set(map(id, _above(node)))
+    below = {id(step) for each in program.worker_inputs for step in walk(each)}
+    return below | set(map(id, _above(program.collate)))
 
 
-def _above(node: Node) -> list[Node]:
+def _above(collate: Collate | None) -> list[Node]:
     """Return the steps above the folds of what is read in order, innermost first, that workers compute."""
-    collate = worker_collate(node)
     if collate is None:
         return []
     return [*collate.rows, *([] if collate.merge is None else [collate.merge]), *collate.above]
@@ -125,20 +125,21 @@ def _above(node: Node) -> list[Node]:
 
 def _plan_lines(node: Node, program: Batches | Streaming) -> list[str]:
     awaited = ["async sources are read ahead of the workers: Limits(read_ahead=…)"] if awaits(node) else []
-    if isinstance(program, Batches):
+    if program.is_indexed:
         return [
             "everything is computed by any worker, in blocks: each element follows from its position alone",
             *awaited,
         ]
-    leaves = worker_inputs(node)
-    above = ", ".join(map(verb_text, _above(node)))
-    if not leaves and not above:
-        are_many = len(inputs_of(node)) > MAX_INPUTS
-        why = f"there are more than {MAX_INPUTS} datasets below" if are_many else "a stream has no positions"
+    streaming = program.streaming
+    inputs = streaming.worker_inputs
+    above = ", ".join(map(verb_text, _above(streaming.collate)))
+    if not inputs and not above:
+        many = f"there are more than {MAX_INPUTS} datasets below"
+        why = many if streaming.has_many_inputs else "a stream has no positions"
         return [f"everything is computed in one thread, in order: {why}"]
     anywhere = _anywhere(node, program)
     in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
-    chains = list(dict.fromkeys(map(chain_text, leaves)))
+    chains = list(dict.fromkeys(map(chain_text, inputs)))
     return [
         *(f"by any worker, in blocks: {text}" for text in chains[:MAX_PARTS]),
         *([f"and {len(chains) - MAX_PARTS} more"] if len(chains) > MAX_PARTS else []),
@@ -161,11 +162,10 @@ def _batch_lines(program: Batches | Streaming) -> list[str]:
 def _last_batch(batch: Batch, program: Batches | Streaming) -> str:
     if is_endless(batch.parent):
         return "there is no last one"
-    short = program.total % batch.size if isinstance(program, Batches) else None
+    short = program.rest
     if short == 0:
         return "all are full"
-    is_anywhere = isinstance(program, Batches) and any(isinstance(step, Reindex) for step in program.above)
-    last = "the short one, wherever the steps above put it," if is_anywhere else "the last"
+    last = "the short one, wherever the steps above put it," if program.reorders_batches else "the last"
     if short is None:
         what = {"keep": "may be short", "drop": "is dropped if it is short", "pad": "is padded if it is short"}
     else:
@@ -177,7 +177,7 @@ def _last_batch(batch: Batch, program: Batches | Streaming) -> str:
     return f'{last} {what[batch.remainder]}: remainder="{batch.remainder}"'
 
 
-def _rank_lines(node: Node, ranks: Ranks) -> list[str]:
+def _rank_lines(program: Batches | Streaming, ranks: Ranks) -> list[str]:
     if not ranks.sizes:
         return ["can't be cut: there is no batch to share. Use batch(n), or shard(i, count) for a fixed split"]
     if ranks.uncut:
@@ -192,7 +192,7 @@ def _rank_lines(node: Node, ranks: Ranks) -> list[str]:
             f"{listed} ranks may end on different steps: how many batches each gets is only known after reading",
             "so say limit(n) after the batch, or repeat(), or Shard(rank, count, uneven=True)",
         ]
-    limit = even_limit(node)
+    limit = program.even_limit
     why = {
         "positions": "each row's position is known",
         "limit": "" if limit is None else f"after limit({limit.count}); one that has fewer raises an error",
@@ -219,10 +219,10 @@ def _sizes_text(ranks: Ranks) -> str:
 
 
 def _state_lines(node: Node, program: Batches | Streaming) -> list[str]:
-    if isinstance(program, Batches):
+    if program.is_indexed:
         return ["of constant size: the next step, and from where batches are counted; going there computes nothing"]
-    leaves = len(inputs_of(node))
-    where = "a position" if leaves == 1 else f"a position in each of {leaves} datasets below"
+    count = len(program.streaming.inputs)
+    where = "a position" if count == 1 else f"a position in each of {count} datasets below"
     held = dict.fromkeys(line for step in walk(node) for line in _held_lines(step))
     return [f"{where}; no data", *held]
 

@@ -7,7 +7,8 @@ from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
 from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._verify import need_count, parse_bytes
-from penstock._plan._plan import Batches, Limits, Place, Plan, Shard, Streaming
+from penstock._plan._plan import Limits, Place, Plan, Shard
+from penstock._plan._program import Batches, Streaming
 from penstock._plan._ranks import check_ranks
 from penstock.errors import UsageError
 

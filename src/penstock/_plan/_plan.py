@@ -1,12 +1,15 @@
 """How a dataset will run, as a value: which parts depend on the position alone, who computes them, and within what."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from penstock._frozen import frozen
 from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex, Remainder
+from penstock._graph._nodes import Bucket, Node, Remainder
 from penstock._plan._rank_in import JaxSharding, TorchGroup, TorchMesh, rank_in_jax, rank_in_torch
+
+if TYPE_CHECKING:
+    from penstock._plan._program import Batches, Streaming
 
 Place: TypeAlias = Literal["inline", "threads", "processes"]
 StartMethod: TypeAlias = Literal["spawn", "forkserver"]
@@ -136,38 +139,12 @@ class Limits:
 
 
 @frozen
-class Batches:
-    """An indexable dataset: rows depend on their position alone; a batch is rows merged, then the steps above it.
-
-    A dataset without a batch has `batch=None`: every element is a step of its own.
-    """
-
-    rows: Node
-    """What is below the batch."""
-    total: int
-    """How many rows an epoch has."""
-    batch: Batch | None
-    above: tuple[Map | Reindex, ...]
-    """The steps above the batch, outermost first."""
-    can_recut: bool
-    """Whether batches may start anywhere: no step above the batch reorders them."""
-
-
-@frozen
-class Streaming:
-    """A dataset that is read in order: its leaves depend on the position alone, the steps above take them in order."""
-
-    node: Node
-    batch: Batch | Bucket | None
-    """The outermost batch, if any; every rank makes its part of it."""
-
-
-@frozen
 class Plan:
     """A dataset with all that was decided about running it."""
 
     node: Node
-    program: Batches | Streaming
+    program: "Batches | Streaming"
+    """What was derived from the dataset: its rows or inputs, and what workers compute."""
     place: Place
     num_workers: int
     shard: Shard
@@ -181,6 +158,29 @@ class Plan:
     """Whether one helper process runs all of it, its workers included."""
     why: str = ""
     """Why these workers, where the loader chose them."""
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the dataset has positions."""
+        return self.program.is_indexed
+
+    @property
+    def batches(self) -> "Batches":
+        """The program of an indexable dataset.
+
+        Raises:
+            InternalError: the dataset is read in order.
+        """
+        return self.program.batches
+
+    @property
+    def streaming(self) -> "Streaming":
+        """The program of a dataset that is read in order.
+
+        Raises:
+            InternalError: the dataset is indexable.
+        """
+        return self.program.streaming
 
     @property
     def who(self) -> str:

@@ -6,9 +6,9 @@ from penstock._frozen import frozen
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless
 from penstock._graph._nodes import Batch, Bucket, Map, Node, Substitute, parents_of
-from penstock._graph._streaming._build import even_limit
 from penstock._graph._verify import refuse
-from penstock._plan._plan import Batches, Shard, Streaming
+from penstock._plan._plan import Shard
+from penstock._plan._program import Batches, Streaming
 from penstock.errors import UsageError
 
 Ending: TypeAlias = Literal["positions", "limit", "endless", "uneven"]
@@ -41,10 +41,10 @@ def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
     batch = program.batch
     sizes = () if batch is None else _sizes(batch)
     uncut = _replacing(node, batch)
-    if isinstance(program, Streaming):
-        ending: Ending = "endless" if is_endless(node) else "limit" if even_limit(node) is not None else "uneven"
-        return Ranks(sizes, ending, uncut=uncut)
-    return Ranks(sizes, "positions", _short_rows(program), uncut)
+    if program.is_indexed:
+        return Ranks(sizes, "positions", _short_rows(program.batches), uncut)
+    ending: Ending = "endless" if is_endless(node) else "limit" if program.even_limit is not None else "uneven"
+    return Ranks(sizes, ending, uncut=uncut)
 
 
 def _replacing(node: Node, batch: Batch | Bucket | None) -> str:
@@ -64,7 +64,7 @@ def _short_rows(program: Batches) -> int:
     batch = program.batch
     if batch is None or batch.remainder != "keep" or is_endless(batch.parent):
         return 0
-    return program.total % batch.size
+    return program.rest
 
 
 def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
@@ -76,8 +76,9 @@ def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
         refuse(
             node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
         )
-    if isinstance(program.batch, Bucket):
-        _check_buckets(program.batch, shard)
+    batch = program.batch
+    if isinstance(batch, Bucket):
+        _check_buckets(batch, shard)
     for size in ranks.sizes:
         if size % shard.count:
             raise UsageError(
@@ -90,9 +91,9 @@ def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
             "limit(n) after the batch, or repeat(); or say Shard(rank, count, uneven=True) if the training loop copes "
             "with that.",
         )
-    if program.batch is not None and 0 < ranks.short < shard.count:
+    if batch is not None and 0 < ranks.short < shard.count:
         raise UsageError(
-            f"the last batch of {chain_text(program.batch)} has {ranks.short} rows for {shard.count} ranks, so some "
+            f"the last batch of {chain_text(batch)} has {ranks.short} rows for {shard.count} ranks, so some "
             'would end a step early. Use remainder="drop" or remainder="pad".'
         )
     refuse(

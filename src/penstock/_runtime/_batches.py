@@ -25,7 +25,8 @@ from penstock._graph._seed_position import (
 )
 from penstock._graph._streaming._chunk import Token
 from penstock._graph._streaming._rank_segments import RankSegment
-from penstock._plan._plan import Batches, Shard
+from penstock._plan._plan import Shard
+from penstock._plan._program import Batches
 from penstock.batching import RowStacker, Stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
@@ -196,7 +197,7 @@ def coordinates_of(program: Batches, shard: Shard, unit: Unit, row: int) -> tupl
 
 def reads_directly(program: Batches) -> Read | None:
     """Return the source's node if rows are records in another order and can be read straight into a stacked batch."""
-    if program.batch is None or not isinstance(program.batch.merge, Stack):
+    if program.stack is None:
         return None
     step = program.rows
     while isinstance(step, Reindex):

@@ -15,7 +15,6 @@ from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element
 from penstock._graph._streaming._batch import Rest
-from penstock._graph._streaming._build import input_refs_of, worker_collate
 from penstock._graph._streaming._chunk import Provenance
 from penstock._graph._streaming._collate import CollateRun
 from penstock._memory import Lease, Region
@@ -246,7 +245,7 @@ class CollateJob:
 
 def collate_run(plan: Plan) -> CollateRun:
     """Return the steps above the folds of a plan that has some, as its rank computes them."""
-    collate = worker_collate(plan.node)
+    collate = plan.program.collate
     if collate is None:
         raise InternalError("there are steps above the folds")
-    return CollateRun(collate, plan.batch_size // plan.shard.count, input_refs_of(plan.node))
+    return CollateRun(collate, plan.batch_size // plan.shard.count, plan.streaming.input_refs)

@@ -25,7 +25,6 @@ from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, SUFFIX_BATCHES,
 from penstock._graph._apply import DROPPED, Context
 from penstock._graph._nodes import Element
 from penstock._graph._streaming._batch import Rest
-from penstock._graph._streaming._build import reads_streams
 from penstock._graph._streaming._chunk import Token
 from penstock._graph._streaming._collate import Collate, CollateRun
 from penstock._runtime._batches import StepRange, Unit
@@ -133,7 +132,7 @@ class CollateStream:
         # A stream is not read twice to know which row has failed: it may be slow, or give others then. So an error of a
         # thread is raised as it was met there, and rows that processes fail at are kept, and computed here. These are
         # kept as well once processes have failed at what can be computed here: they may at each batch.
-        self._reads_streams = reads_streams(client.plan.node)
+        self._reads_streams = client.plan.program.reads_streams
         self._keeps_rows = self._reads_streams
         self._singly = 0  # how many batches have a job each, since one of them failed
         self._repeated = 0  # times, that a job was begun again since the last batch

@@ -3,7 +3,8 @@
 from penstock._graph._locate import locate, source_of
 from penstock._graph._nodes import Node, Read
 from penstock._graph._streaming._block_input import BlockInput
-from penstock._plan._plan import Batches, Shard
+from penstock._plan._plan import Shard
+from penstock._plan._program import Batches
 from penstock._runtime._batches import Unit, origin, rows_of
 from penstock.errors import WorkerError
 from penstock.sources import describe_key

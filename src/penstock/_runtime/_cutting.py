@@ -6,7 +6,7 @@ from typing import Final
 from penstock._caught import raised_by_handler
 from penstock._decisions import JOB_BATCHES, JOB_BLOCKS, JOB_POSITIONS, KNOWN_LAYOUT, decide
 from penstock._graph._streaming._block_input import BlockInput
-from penstock._plan._plan import Batches
+from penstock._plan._program import Batches
 from penstock._runtime._batches import StepRange
 from penstock._runtime._client import Client
 from penstock._runtime._jobs import BatchJob, Learned, row_layout

@@ -38,7 +38,6 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph._nodes import Element, Node
-from penstock._graph._streaming._build import reads_streams
 from penstock._graph._streaming._chunk import Provenance, Token, no_provenance
 from penstock._graph._streaming._collate import Collate
 from penstock._os import Bell, DaemonThread, HeldInterrupts
@@ -80,7 +79,7 @@ class Fold:
     def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
         self.thread: int | None = None
         self._filtered: list[tuple[Node, int, int]] = []
-        self._chunk_seconds = 0.0 if reads_streams(client.plan.node) else _CHUNK_SECONDS
+        self._chunk_seconds = 0.0 if client.plan.program.reads_streams else _CHUNK_SECONDS
         self.inner = ThreadStreamingBatches(
             scheduler, client, step_range, replace(client.context(), filtered=self._count), collate
         )

@@ -8,7 +8,8 @@ from typing import Final
 
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element
-from penstock._plan._plan import Batches, Plan, Shard
+from penstock._plan._plan import Plan, Shard
+from penstock._plan._program import Batches
 from penstock._runtime._batches import (
     WHOLE_BATCH,
     Merger,
@@ -69,12 +70,12 @@ class DirectBatches:
     """
 
     def __init__(self, plan: Plan, step_range: StepRange, layout: Layout) -> None:
-        program, shard = plan.program, plan.shard
-        read = reads_directly(program) if isinstance(program, Batches) else None
-        if read is None or not isinstance(program, Batches) or program.batch is None or program.above:
+        program, shard = plan.batches, plan.shard
+        read = reads_directly(program)
+        if read is None or program.above:
             raise InternalError("these rows are not read directly")
         self.step_range = step_range
-        self._program: Batches = program
+        self._program = program
         self._shard = shard
         self._layout = layout
         self._read_into = read.source.read_into

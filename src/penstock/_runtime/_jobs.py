@@ -16,7 +16,8 @@ from penstock._graph._nodes import Element, Node, Read
 from penstock._graph._seed_position import Integers
 from penstock._graph._upcoming import Upcoming, upcoming
 from penstock._memory import Lease, Region
-from penstock._plan._plan import Batches, Plan
+from penstock._plan._plan import Plan
+from penstock._plan._program import Batches
 from penstock._runtime._batches import (
     Merger,
     Rows,
@@ -138,13 +139,11 @@ class BatchJob:
             learned: what is known of the rows.
             shared: whether processes compute it. What is merged then lies apart from what comes of it.
         """
-        if not isinstance(plan.program, Batches):
-            raise InternalError("an ordered dataset has no batches of its own")
-        self._program: Batches = plan.program
+        self._program = program = plan.batches
         self._shard = plan.shard
         self._learned = learned
         self.step_range = step_range
-        self._runs, self._bounds = rows_of_step_range(plan.program, plan.shard, step_range)
+        self._runs, self._bounds = rows_of_step_range(program, plan.shard, step_range)
         self.block_rows: int = max(self.row_count, 1) if block_rows is None else block_rows
         self.blocks = max(-(-self.row_count // self.block_rows), 1)
         self.failed = False
@@ -158,7 +157,7 @@ class BatchJob:
         self._lists = [number for number, kind in enumerate(kinds) if shared and not isinstance(kind, LeafSpec | None)]
         self.row_bytes = 0 if self.layout is None else self.layout.leaf_offsets(self.row_count)[1]
         self.has_merge = self.layout is None or bool(self._program.above)
-        self.joins = plan.program.batch is not None or bool(plan.program.above)
+        self.joins = program.batch is not None or bool(program.above)
         self.memory_bytes = self.row_bytes
         if shared and self.has_merge:
             self.memory_bytes = max(int(self.row_count * learned.merged_row_bytes), 1) if self.joins else 0
@@ -369,6 +368,6 @@ def _copied_out(batch: Element, copied_bytes: int) -> Element:
 
 def row_layout(program: Batches, learned: Learned) -> Layout | None:
     """Return the layout in which rows are written into their slot; None where they are kept as elements."""
-    if program.batch is None or not isinstance(program.batch.merge, Stack) or learned.is_irregular:
+    if program.stack is None or learned.is_irregular:
         return None
     return learned.layout

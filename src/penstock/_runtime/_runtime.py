@@ -4,16 +4,16 @@ from penstock._graph._apply import Location
 from penstock._graph._nodes import Element, Origin
 from penstock._graph._seed_position import indices
 from penstock._graph._streaming._block_input import read_inline
-from penstock._graph._streaming._build import worker_collate
 from penstock._os import HeldInterrupts
-from penstock._plan._plan import Batches, Plan, Streaming
+from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, origin, rows_of
 from penstock._runtime._client import Client
+from penstock._runtime._collate_stream import folded_stream
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._region_pool import Lender
 from penstock._runtime._scheduler import Scheduler
-from penstock._runtime._streaming import StreamingBatches, can_read_ahead
+from penstock._runtime._streaming import StreamingBatches
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
 from penstock._runtime._threads import ThreadBatchStream
 from penstock.errors import ClosedError, StateError
@@ -58,19 +58,17 @@ class Runtime:
         plan = self._plan
         self._client.ahead = ahead
         self.recorder.start_epoch()
-        if plan.place == "inline" or (isinstance(plan.program, Streaming) and not can_read_ahead(plan)):
+        if plan.place == "inline" or not plan.program.uses_workers:
             return self._inline(step_ranges[0])
         scheduler = self.started() if self._owner is None else self._joined(self._owner)
         scheduler.check()
         scheduler.give_up(self._client)
-        if isinstance(plan.program, Batches):
+        if plan.is_indexed:
             return ThreadBatchStream(scheduler, self._client, step_ranges)
         return self._folded(scheduler, step_ranges[0], ahead=ahead, alone=False)
 
     def _folded(self, scheduler: Scheduler, step_range: StepRange, *, ahead: int, alone: bool) -> Stream:
-        from penstock._runtime._collate_stream import folded_stream  # noqa: PLC0415 - asyncio is slow to import
-
-        collate_client = None if worker_collate(self._plan.node) is None else self._joined_tail(scheduler, ahead)
+        collate_client = None if self._plan.program.collate is None else self._joined_tail(scheduler, ahead)
         return folded_stream(scheduler, self._client, collate_client, step_range, alone=alone)
 
     def _joined_tail(self, scheduler: Scheduler, ahead: int) -> Client:
@@ -120,32 +118,32 @@ class Runtime:
         scheduler = self.started()
         scheduler.check()
         scheduler.give_up(self._client)
-        if isinstance(plan.program, Batches):
+        if plan.is_indexed:
             return ThreadBatchStream(scheduler, self._client, [step_range])
-        if not can_read_ahead(plan):
+        if not plan.program.uses_workers:
             return self._inline(step_range)
         return self._folded(scheduler, step_range, ahead=0, alone=True)
 
     def batch_at(self, step_range: StepRange) -> Element:
         """Return the batch of a course's first step, computed here and now."""
         plan = self._plan
-        if isinstance(plan.program, Batches):
-            if not rows_of(plan.program, plan.shard, step_range.first).total:
+        if plan.is_indexed:
+            if not rows_of(plan.batches, plan.shard, step_range.first).total:
                 raise StateError(
                     f"step {step_range.first.step} was cut for fewer ranks: rank {plan.shard.rank} of "
                     f"{plan.shard.count} has none of its rows. Ask another rank, or a loader without shard=."
                 )
             self.prepare()
-            return InlineBatches(plan.program, plan.shard, self._client.context()).batch(step_range.first)
+            return InlineBatches(plan.batches, plan.shard, self._client.context()).batch(step_range.first)
         return self._first_in_order(step_range)[0]
 
     def origin(self, step_range: StepRange, row: int) -> Origin:
         """Return where one row of the batch of a course's first step comes from."""
         plan = self._plan
-        if isinstance(plan.program, Batches):
-            rows = rows_of(plan.program, plan.shard, step_range.first)
+        if plan.is_indexed:
+            rows = rows_of(plan.batches, plan.shard, step_range.first)
             _check_row(row, rows.data)
-            return origin(plan.program, rows, row)
+            return origin(plan.batches, rows, row)
         _, places = self._first_in_order(step_range)
         _check_row(row, len(places))
         place = places[row]
@@ -196,7 +194,7 @@ class Runtime:
 
     def _inline(self, step_range: StepRange) -> InlineStream | StreamingBatches:
         plan = self._plan
-        if isinstance(plan.program, Batches):
+        if plan.is_indexed:
             return InlineStream(plan, step_range, self._client.learned, self._client.context())
         return StreamingBatches(plan, step_range, self._client.consumer_context(), read_inline)
 

@@ -8,10 +8,9 @@ from penstock._caught import Caught
 from penstock._graph._nodes import Filter, Map, Node, Stream, parents_of, walk
 from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._rewrite import with_parents
-from penstock._graph._streaming._build import reads_streams
 from penstock._memory import Region, create_region
 from penstock._pickles import Pickled, dump, pickler, stream_of
-from penstock._plan._plan import Batches, Plan
+from penstock._plan._plan import Plan
 from penstock._processes import missing, modules_of, naming
 from penstock._runtime._pickle_buffers import write
 from penstock.errors import UsageError
@@ -45,11 +44,10 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
 
 def without_streams(plan: Plan) -> Plan:
     """Return a plan for processes that read no streams: these are the consumer's, and can't be sent, maybe."""
-    program = plan.program
-    if isinstance(program, Batches) or not reads_streams(plan.node):
+    if not plan.program.reads_streams:
         return plan
     node = _emptied(plan.node)
-    return replace(plan, node=node, program=replace(program, node=node, batch=outermost_batch(node)))
+    return replace(plan, node=node, program=replace(plan.streaming, node=node, batch=outermost_batch(node)))
 
 
 def _emptied(node: Node) -> Node:

@@ -14,17 +14,13 @@ from penstock._graph._streaming._block_input import BlockInput, Reader
 from penstock._graph._streaming._build import (
     Opening,
     first_read,
-    input_refs_of,
-    inputs_of,
     open_stages,
-    worker_collate,
-    worker_inputs,
 )
 from penstock._graph._streaming._chunk import Chunk, Provenance, Token
 from penstock._graph._streaming._collate import Collate
 from penstock._graph._streaming._locations import StreamedLocations
 from penstock._graph._streaming._stage import Stage
-from penstock._plan._plan import Plan, Streaming
+from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._streams import EndOfEpoch
 from penstock.errors import InternalError
@@ -82,7 +78,7 @@ class StreamingBatches:
 
     def places(self) -> list[Location]:
         """Return the places of the rows of the batch last returned."""
-        locations = StreamedLocations(input_refs_of(self._plan.node), self.rows)
+        locations = StreamedLocations(self._plan.streaming.input_refs, self.rows)
         return [locations.at(row) for row in range(len(self.rows))]
 
     @property
@@ -106,7 +102,7 @@ class StreamingBatches:
 
     def first_read(self) -> tuple[BlockInput, int] | None:
         """Return the leaf and the number in its course with which reading begins; None for streams, and for several."""
-        leaves = inputs_of(self._plan.node)
+        leaves = self._plan.streaming.inputs
         if len(leaves) > 1 or isinstance(leaves[0], Stream):
             return None
         return first_read(self._stage, self._stage.start() if self._token is None else self._token)
@@ -142,12 +138,7 @@ def stage_of(
     plan: Plan, step_range: StepRange, context: Context, read: Reader, collate: Collate | None = None
 ) -> Stage:
     """Return the top stage of an ordered plan, in the epoch and over the legs of a course."""
-    if not isinstance(plan.program, Streaming) or step_range.where is None:
-        raise InternalError("an indexable dataset is not read in order")
+    if step_range.where is None:
+        raise InternalError("steps of a dataset that is read in order begin at a token")
     opening = Opening(step_range.first.epoch, plan.shard.count, read, context, plan.must_fill, collate)
-    return open_stages(plan.node, step_range.where.rank_segments, opening)
-
-
-def can_read_ahead(plan: Plan) -> bool:
-    """Return whether workers can compute ahead: leaves, but not too many; or what stands above streams."""
-    return bool(worker_inputs(plan.node)) or worker_collate(plan.node) is not None
+    return open_stages(plan.streaming.node, step_range.where.rank_segments, opening)

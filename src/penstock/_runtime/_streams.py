@@ -11,11 +11,10 @@ from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, de
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Mix, root
 from penstock._graph._streaming._chunk import Token
-from penstock._plan._plan import Batches, Plan
+from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit, reads_directly
 from penstock._runtime._inline import DirectBatches, InlineBatches, can_be_direct
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
-from penstock.errors import InternalError
 
 _CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
 _MAX_CHUNK_SECONDS: Final = 0.01  # as long as computing more at once makes each so much cheaper
@@ -74,22 +73,21 @@ class InlineStream:
     """
 
     def __init__(self, plan: Plan, step_range: StepRange, learned: Learned, context: Context) -> None:
-        if not isinstance(plan.program, Batches):
-            raise InternalError("an ordered dataset has no batches of its own")
+        program = plan.batches
         self._plan = plan
-        self._program: Batches = plan.program
-        self._single = InlineBatches(plan.program, plan.shard, context)
+        self._program = program
+        self._single = InlineBatches(program, plan.shard, context)
         self._step_range = step_range
         self._learned = learned
         self._context = context
-        self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
+        self._reads_directly = not program.above and reads_directly(program) is not None
         self._index = 0
         self._ready: list[Element] = []  # batches from the next one on, the last first
         self._direct: DirectBatches | None = None  # of steps from `_first` on
         self._first = 0
         self._units = 1
         self._seconds_each: dict[int, float] = {}  # of a unit, when this many were computed at once
-        base = root(plan.program.rows)
+        base = root(program.rows)
         self._is_mixture = isinstance(base, Mix)
         rows = _ROWS_PER_PART * len(base.parts) if isinstance(base, Mix) else 1
         self._wanted_units = -(-rows // max(step_range.first.batch // plan.shard.count, 1))

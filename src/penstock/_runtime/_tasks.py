@@ -6,7 +6,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock._graph._apply import Context
 from penstock._graph._streaming._block_input import BlockInput, InputRange, read_inline
-from penstock._graph._streaming._build import inputs_of
 from penstock._memory import Lease, Region
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange
@@ -129,7 +128,7 @@ def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
         return BatchJob(plan, task.step_range, task.block_rows, learned, shared=True)
     if not isinstance(task, SpanTask):
         return task.job(plan)
-    node = inputs_of(plan.node)[task.leaf]
+    node = plan.streaming.inputs[task.leaf]
     return SpanJob(
         BlockInput(task.leaf, node, task.epoch, task.step_range, read_inline, context), task.span, task.block_rows
     )

@@ -14,11 +14,9 @@ from penstock._graph._apply import Context
 from penstock._graph._crashing_rows import handles_errors
 from penstock._graph._nodes import Element, Node
 from penstock._graph._streaming._block_input import BlockInput, one_by_one
-from penstock._graph._streaming._build import inputs_of
 from penstock._graph._streaming._chunk import Chunk, Token
 from penstock._graph._streaming._collate import Collate
 from penstock._graph._upcoming import awaits
-from penstock._plan._plan import Batches
 from penstock._runtime._batches import WHOLE_BATCH, StepRange, Unit, coordinates_of, may_be_replaced
 from penstock._runtime._client import Client
 from penstock._runtime._crashing_rows import deadly_error, deadly_position_error
@@ -51,15 +49,13 @@ class ThreadBatchStream:
 
     def __init__(self, scheduler: Scheduler, client: Client, step_ranges: list[StepRange]) -> None:
         plan = client.plan
-        if not isinstance(plan.program, Batches):
-            raise TypeError("an ordered dataset has no batches of its own")
         self._plan = plan
-        self._program: Batches = plan.program
+        self._program = plan.batches
         self._scheduler = scheduler
         self._client = client
         self._left = step_ranges  # what no job was taken of; in order
         self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
-        self._inline = InlineBatches(plan.program, plan.shard, client.consumer_context())
+        self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())
         self._queue = self._open(self._left)
         self._descriptor = scheduler.fileno(client)
         self._job: BatchJob | None = None
@@ -199,7 +195,7 @@ class ThreadReader:
         self._scheduler = scheduler
         self._client = client
         self._queues: dict[int, JobQueue[SpanJob]] = {}
-        leaves = inputs_of(plan.node)
+        leaves = plan.streaming.inputs
         self._leaves = len(leaves)
         # Of those that read async sources, each has its share.
         self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, leaves)), 1), 1)

@@ -12,7 +12,7 @@ from penstock._graph._nodes import Element
 from penstock._graph._verify import need_count
 from penstock._loader._placement_thread import LoaderInTurns
 from penstock._loader._turns import TurnThread
-from penstock._plan._plan import Batches, Limits, Plan, Shard
+from penstock._plan._plan import Limits, Plan, Shard
 from penstock.errors import GraphError
 from penstock.jax._arrays import Placing, settings
 
@@ -134,7 +134,8 @@ class Loader(LoaderInTurns):
 
 def _has_equal_rows(plan: Plan) -> bool:
     """Return whether every batch gives every rank as many rows: else ranks would disagree on a global one's shape."""
-    count, program = plan.shard.count, plan.program
+    count = plan.shard.count
     if count == 1 or plan.remainder != "keep" or is_endless(plan.node):
         return True
-    return isinstance(program, Batches) and (program.total % plan.batch_size) % count == 0
+    rest = plan.program.rest
+    return rest is not None and rest % count == 0

@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 from penstock._graph._nodes import Map, Node, walk
 from penstock._graph._per_worker import PerWorker
 from penstock._graph._streaming._block_input import count_positions
-from penstock._graph._streaming._build import worker_inputs
 from penstock._graph._upcoming import awaits
 from penstock._plan._choose import (
     Choice,
@@ -20,12 +19,11 @@ from penstock._plan._choose import (
     worth_processes,
     worth_workers,
 )
-from penstock._plan._plan import Batches, Plan
+from penstock._plan._plan import Plan
 from penstock._runtime._autotune._measure import measure
 from penstock._runtime._autotune._processors import usable_processors
 from penstock._runtime._autotune._sendable import copy_of, obstacle
 from penstock._runtime._batches import StepRange, Unit, rows_of
-from penstock._runtime._streaming import can_read_ahead
 
 _logger: Final = logging.getLogger("penstock")
 
@@ -58,9 +56,9 @@ def _kind(plan: Plan, num_workers: int) -> Choice:
 
 
 def _number(plan: Plan, workers: Workers) -> Choice:
-    if not isinstance(plan.program, Batches) and not worker_inputs(plan.node):
+    if not plan.program.worker_inputs:
         only_read = "everything is computed in one thread, in order"
-        return Choice("inline", 0, "a stream isn't read to see" if can_read_ahead(plan) else only_read)
+        return Choice("inline", 0, "a stream isn't read to see" if plan.program.uses_workers else only_read)
     room = _room(plan, (_holds_no_lock() or obstacle(plan)) if workers == "auto" else "")
     may_be_threads = _may_be_threads(plan.node)
     cost: Cost | None = None
@@ -76,14 +74,14 @@ def _number(plan: Plan, workers: Workers) -> Choice:
 
 def _room(plan: Plan, why_not: str = "") -> Room:
     program, processors = plan.program, usable_processors()
-    if not isinstance(program, Batches):
-        rows = sum(map(count_positions, worker_inputs(plan.node))) // plan.shard.count
+    if not program.is_indexed:
+        rows = sum(map(count_positions, program.worker_inputs)) // plan.shard.count
         return Room(max(plan.batch_size // plan.shard.count, 1), rows, processors, why_not)
     if not plan.length:  # a step above the batch may leave nothing of what there is
         return Room(1, 0, processors, why_not)
     first = StepRange(Unit(0, 0, 0, plan.batch_size), 1, 1).first
-    rows = rows_of(program, plan.shard, first).total
-    return Room(max(rows, 1), program.total // plan.shard.count, processors, why_not)
+    rows = rows_of(plan.batches, plan.shard, first).total
+    return Room(max(rows, 1), plan.batches.total // plan.shard.count, processors, why_not)
 
 
 def _holds_no_lock() -> str:
@@ -97,7 +95,7 @@ def _is_measurable(plan: Plan) -> bool:
     Not those of streams, which come once; nor those of async sources, whose records are requested at once where they
     are read ahead; nor those for which each worker makes something of its own first, which may be large.
     """
-    has_positions = isinstance(plan.program, Batches) or bool(worker_inputs(plan.node))
+    has_positions = bool(plan.program.worker_inputs)
     return has_positions and not awaits(plan.node) and not any(_makes_its_own(step) for step in walk(plan.node))
 
 

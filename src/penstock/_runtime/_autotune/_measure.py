@@ -17,13 +17,11 @@ from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._graph._blocks import evaluate_block
 from penstock._graph._streaming._block_input import count_positions
-from penstock._graph._streaming._build import worker_inputs
 from penstock._os import DaemonThread
 from penstock._plan._choose import Cost
-from penstock._plan._plan import Batches, Plan
+from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit, rows_of
 from penstock._runtime._inline import InlineBatches
-from penstock.batching import Stack
 
 _SECONDS: Final = 0.2
 _PIECE_SECONDS: Final = 0.03  # of what two threads are compared on; the interpreter changes threads every 0.005
@@ -70,12 +68,8 @@ class _Measuring:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._began = time.perf_counter()
-        if isinstance(plan.program, Batches):
-            self._node = plan.program.rows
-            self._total = plan.program.total
-        else:
-            self._node = worker_inputs(plan.node)[0]
-            self._total = count_positions(self._node)
+        self._node = plan.program.worker_inputs[0]
+        self._total = plan.batches.total if plan.is_indexed else count_positions(self._node)
         self._next = 0
 
     def cost(self, enough_seconds: float, *, stacking: bool, threads: bool) -> Cost | None:
@@ -94,10 +88,7 @@ class _Measuring:
     @property
     def _merges_otherwise(self) -> bool:
         """Whether batches are made by more than the rows' functions and stacking."""
-        program = self._plan.program
-        if not isinstance(program, Batches) or program.batch is None:
-            return False
-        return bool(program.above) or not isinstance(program.batch.merge, Stack)
+        return self._plan.is_indexed and self._plan.batches.merges
 
     # ------------------------------------------------------------------ what is computed
 
@@ -115,9 +106,10 @@ class _Measuring:
 
     def _batch(self) -> _Kind | None:
         """Return this rank's part of full batches; None where there is none."""
-        plan, program = self._plan, self._plan.program
-        if not isinstance(program, Batches) or program.batch is None:
+        plan = self._plan
+        if not plan.is_indexed or plan.batches.batch is None:
             return None
+        program = plan.batches
         stride = plan.batch_size if program.can_recut else 1
         steps = max((program.total if program.can_recut else plan.length) // stride, 1)
         step_range = StepRange(Unit(0, 0, 0, plan.batch_size), steps, stride)

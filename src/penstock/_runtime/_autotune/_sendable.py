@@ -14,9 +14,8 @@ from penstock._caught import Caught
 from penstock._graph._nodes import Cache, walk
 from penstock._graph._upcoming import awaits
 from penstock._pickles import pickler
-from penstock._plan._plan import Plan, Streaming
+from penstock._plan._plan import Plan
 from penstock._processes import has_cloudpickle, is_guarded, is_imported, missing
-from penstock._runtime._streaming import can_read_ahead
 from penstock._storage._memory_cache import MemoryCache
 
 _MAX_BYTES: Final = 64_000_000  # of a dataset
@@ -44,7 +43,7 @@ class _Copy:
 
 def obstacle(plan: Plan) -> str:
     """Return why processes are not to be chosen for a plan, in a few words; empty if nothing speaks against them."""
-    if isinstance(plan.program, Streaming) and not can_read_ahead(plan):
+    if not plan.program.uses_workers:
         return "everything is computed in one thread, in order"
     if awaits(plan.node):
         return "async sources are read ahead for threads"

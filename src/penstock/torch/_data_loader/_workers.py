@@ -5,7 +5,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from penstock._graph._nodes import Read
 from penstock._os import Closer, HeldInterrupts, Waiter
-from penstock._plan._plan import Batches, Limits, Plan, Shard, StartMethod
+from penstock._plan._plan import Limits, Plan, Shard, StartMethod
+from penstock._plan._program import Batches
 from penstock._runtime._client import Client
 from penstock._runtime._pickle_buffers import LARGE_BYTES
 from penstock._runtime._process_scheduler import ProcessScheduler
