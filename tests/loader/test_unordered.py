@@ -280,7 +280,7 @@ def test_a_deadly_batch_is_told_of_alone() -> None:
     }
     with loader_of(ps.range(400).map(kills_itself).batch(2), **arguments) as loader:
         found: list[int] = []
-        with pytest.raises(WorkerError, match="kills worker processes") as caught:
+        with pytest.raises(WorkerError, match="crashes workers") as caught:
             found.extend(steps_of([batch])[0] for batch in loader)
         assert any("while making the batch of step 18:" in note for note in caught.value.__notes__)
         state = loader.state_dict()

@@ -1,7 +1,7 @@
-"""Which workers a dataset gets where the loader is to choose: a function of what its elements cost, and of the machine.
+"""The choice of workers where the caller leaves it open: a function of the cost of elements and of the machine.
 
-Threads serve functions that wait or release the GIL; processes those that hold it, where they cost enough to be worth
-starting; nobody serves those that cost less than handing their batches over would.
+Threads serve functions that wait or release the GIL. Processes serve functions that hold it, where these cost enough to
+be worth starting a process. Elements that cost less than handing their batches over are computed inline.
 """
 
 import math
@@ -58,7 +58,7 @@ class Room:
 
 
 class Choice(NamedTuple):
-    """Who computes, and why, in a few words."""
+    """The chosen workers, and the reason in a few words."""
 
     place: Place
     num_workers: int

@@ -1,4 +1,4 @@
-"""Explaining a dataset: what it is, who computes what, what a state holds, and how ranks end, in words."""
+"""The explanation of a dataset in words: its steps, the workers of each, its state, and how ranks end."""
 
 from typing import TypeAlias
 
@@ -49,7 +49,7 @@ class Explanation:
 
     Attributes:
         steps: for every line of the dataset's tree, the last step first: the line itself; whether the step's elements
-            have positions or are read in order; and who computes it.
+            have positions or are read in order; and whether workers or one thread compute it.
         sections: a title and lines of text, in turn: "plan", "element", "batches", "ranks", "state", "randomness", and
             where there are any "mixtures" and "caches".
 

@@ -1,4 +1,4 @@
-"""From a graph to a plan: a function from values to values, where every argument of a loader is checked."""
+"""Lowering a dataset to a plan: a function from values to values, which checks every argument of a loader."""
 
 import sys
 from typing import Final
@@ -14,7 +14,12 @@ from penstock.errors import UsageError
 
 _MAX_SECONDS: Final = 1_000_000  # beyond it, waiting for it would be refused by the system
 _NO_LIMITS: Final = Limits()
-_OWNERS_LIMITS: Final = ("worker_init", "start_method", "worker_threads", "timeout")  # of whoever starts the workers
+_OWNERS_LIMITS: Final = (
+    "worker_init",
+    "start_method",
+    "worker_threads",
+    "timeout",
+)  # of the loader that starts the workers
 
 
 def lower(  # noqa: PLR0913 - the loader's arguments, once each

@@ -1,4 +1,4 @@
-"""How a dataset will run, as a value: which parts depend on the position alone, who computes them, and within what."""
+"""The plan of a loader, as a value: the dataset's program, its place and workers, its rank, and its limits."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -184,7 +184,7 @@ class Plan:
 
     @property
     def who(self) -> str:
-        """Who computes, in words."""
+        """The workers, in words."""
         where = " in a helper process" if self.isolated else ""
         if self.place == "inline":
             return f"inline{where}"

@@ -1,6 +1,6 @@
-"""Which part of the data a process takes, read off what torch or JAX says of where it stands.
+"""The rank of this process, read from an object of torch or JAX that describes the group of processes.
 
-Neither is imported: their objects tell it by themselves.
+Neither library is imported: the object has all that is needed.
 """
 
 import sys

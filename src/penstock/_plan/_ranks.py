@@ -1,4 +1,4 @@
-"""Ranks: into how many a dataset's batches can be cut, and whether all of them then end on the same step."""
+"""Ranks: the numbers of ranks that a dataset's batches can be cut for, and whether all ranks end on the same step."""
 
 from typing import Literal, TypeAlias
 

@@ -1,4 +1,4 @@
-"""Opening a plan: rows, batches, workers and memory, in one scope. The only package that knows them all."""
+"""The runtime opens plans: the scheduler, workers, memory and streams of batches. No other package knows all."""
 
 from typing import TYPE_CHECKING
 

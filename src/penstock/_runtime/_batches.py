@@ -1,6 +1,6 @@
-"""From a step's place in the epoch to its batch: which rows, how they are merged, and the steps above the batch.
+"""Steps to batches: the rows of a step, their merge, and the steps above the batch.
 
-Pure functions of the plan and the place; inline, a thread and later a process all call them, on any worker.
+All functions are pure functions of the plan and the step. Inline loaders, threads and processes call the same ones.
 """
 
 import itertools
@@ -258,7 +258,7 @@ def may_be_replaced(program: Batches) -> bool:
 def batch_around(program: Batches, rows: Rows, unit: Unit, death: Exception, context: Context) -> Element:
     """Return what takes the place of a batch that processes die of as a whole, where it `may_be_replaced`.
 
-    Nobody knows which step's function it was that a process died in, so it is taken for the outermost such step's.
+    The crash doesn't show which step's function it was in, so it counts as one of the outermost such step.
     """
     place_above = _Places(program, rows, unit)
     for index, step in enumerate(program.above):

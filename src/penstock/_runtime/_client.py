@@ -1,7 +1,8 @@
-"""A client of a crew: one loader, as those who compute for it know it.
+"""A client of a scheduler: one loader, with everything that its jobs need and other loaders' jobs must not share.
 
-A crew has one client, or several that share its workers. What is a client's own is here: what is computed, what was
-learned of it, whom to tell of it, its queues of jobs and its memory. So each goes on as if it were alone.
+A scheduler has one client, or several that share its workers. A client holds its plan, measurements of its rows, the
+recorder of its events, its queues of jobs and its memory. So no client notices the others, except by their use of the
+workers.
 """
 
 import logging
@@ -25,24 +26,24 @@ _logger = logging.getLogger("penstock")
 
 
 class Client:
-    """What belongs to one loader.
+    """The state of one loader in a scheduler.
 
     Attributes:
-        plan: what it computes.
-        recorder: told of events.
-        lender: whose memory its crew's jobs are computed in; None for the crew's own.
-        learned: what is known of its rows.
-        deadly: what no worker shall compute, as in `Context`.
-        ahead: how many batches are taken, and held, before they are handed out.
-        region_pool: its memory. It may outlive the client, as batches that were handed out do.
-        merging: who merges its batches in a thread holds it.
-        queues: what gives up each queue's jobs.
-        arm_more: arms what its queue can arm; called by workers when they own the crew, and must not raise.
-        told_of_kept_batches: whether it was warned, once for all its queues.
-        listener: woken when one of its jobs may be complete; there when it has joined a crew.
+        plan: the plan of the loader.
+        recorder: records events.
+        lender: provides the memory of the scheduler's jobs; None for the scheduler's own memory.
+        learned: measurements of its rows.
+        deadly: rows that no worker may compute, as in `Context`.
+        ahead: how many batches are taken, and held, before they are delivered.
+        region_pool: its memory. It may outlive the client, as delivered batches do.
+        merging: held by each thread that merges one of its batches.
+        queues: for each queue, the function that gives up its jobs.
+        arm_more: arms the jobs that its queue can arm; called by workers that own the scheduler; must not raise.
+        told_of_kept_batches: whether the warning about kept batches was given, once for all its queues.
+        listener: woken when one of its jobs may be complete; None before it joins a scheduler.
         is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
-        stall: finds the work that is waited for; None while nobody waits.
-        waited_until: when a wait has last ended, by `monotonic`.
+        stall: finds the work that its consumer waits for; None while none waits.
+        waited_until: when the last wait ended, by `monotonic`.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder, lender: Lender | None = None) -> None:
@@ -56,7 +57,7 @@ class Client:
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []
         self.arm_more: Callable[[], None] = nothing
-        self.told_of_kept_batches = lender is not None  # the lender knows who keeps them
+        self.told_of_kept_batches = lender is not None  # the trainer's process warns
         self.listener: Listener | None = None
         self.is_folded_ahead = False
         self.stall: Callable[[], Stall | None] | None = None
@@ -70,7 +71,7 @@ class Client:
         return Context(observe=self.recorder.observe, substituted=self.recorder.substituted, crashing_rows=self.deadly)
 
     def consumer_context(self) -> Context:
-        """Return one for the thread that takes elements in: it counts what filters left out, workers don't."""
+        """Return a context for the thread that folds: it counts the elements that filters leave out, workers don't."""
         return replace(self.context(), filtered=self.recorder.count_filtered)
 
     def context_of(self, worker: int) -> Context:
@@ -81,7 +82,7 @@ class Client:
         return known
 
     def prepare(self) -> None:
-        """Prepare the calling thread as workers are, once, before it computes what is theirs."""
+        """Prepare the calling thread as workers are, once, before it computes their work."""
         worker_init = self.plan.limits.worker_init
         if worker_init is None or self.plan.place == "inline" or getattr(self._prepared, "is_done", False):
             return
@@ -93,7 +94,7 @@ class Client:
         self._prepared.is_done = True
 
     def give_up(self) -> None:
-        """Give up all queues' jobs; with the crew owned."""
+        """Give up all queues' jobs; with the scheduler owned."""
         while self.queues:
             self.queues[-1]()
         self.arm_more = nothing

@@ -1,7 +1,7 @@
-"""What stands above the folds of an ordered dataset, as a job: what its batches are made of is given, the rest is done.
+"""A collate job: the steps above the folds, for batches whose rows a fold has made.
 
-Blocks of rows go through the functions of rows, where there are some; the merge does the rest. Between processes what
-is given lies in the job's spill memory: a parcel for each block, or one for the merge.
+Its blocks apply the functions of rows, where there are some; its merge does the rest. For processes the given rows are
+in the job's spill memory: one pickle for each block, or one for the merge.
 """
 
 import bisect
@@ -117,7 +117,7 @@ class CollateJob:
             self._parcel, places = joined(list(map(dump_by_value, parts)))
             self.cut = self.cut._replace(places=tuple(places))
         self._given, self._blocks = [], []
-        if caught.error is not None:  # whoever runs the job tells of it, and the consumer computes it
+        if caught.error is not None:  # the worker reports it, and the consumer computes the batch
             why = f"what a batch is made of can't be sent to a worker process: {caught.error}"
             self._parcel, (place,) = joined([dump_by_value(why)])
             self.cut = self.cut._replace(places=(place,) * len(parts))
@@ -151,7 +151,7 @@ class CollateJob:
         return start, min(start + self.cut.block_rows, self.cut.bounds[-1])
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
-        """Apply the functions of rows to one block, row by row if `come_to` is to be told; return how many it has."""
+        """Apply the functions of rows to one block, row by row if there is a `come_to`; return how many it has."""
         if not self.has_rows:
             return 0
         rows, provenance = self._blocks[block]

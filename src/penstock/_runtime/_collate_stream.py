@@ -1,16 +1,23 @@
-"""The batches of an ordered dataset whose last steps workers compute: what folds goes on meanwhile, in its own thread.
+"""Batches of a dataset that is read in order, whose last steps workers compute while a thread folds ahead.
 
-The fold gives what each batch is made of (`_folded`). As soon as that comes and there is room, it becomes a job of the
-workers, in whatever thread notices: so they have work while the consumer is away. The consumer takes the batches in
-order, each with the token that it came with.
+A fold is one thread, and often cheap; the user's collate function and the maps above it are where the time goes, and
+depend on one batch alone. So the fold leaves them out and delivers the rows of each batch (`_fold_thread`). As soon as
+rows have come and there is room, they become a job of the workers, in whichever thread notices: the fold's, a worker's
+or the consumer's. So the workers have work while the consumer trains. The consumer takes the batches in order, each
+with the token that it came with.
 
-The fold is read with the crew owned, for one reader at a time; or by the consumer alone, while `_takes` is set.
+The fold has one reader at a time: a thread that owns the scheduler, or the consumer alone while `_takes` is set. The
+consumer reads it itself to meet an error or the end, and to make a batch again.
+
+A failed batch is computed again to raise its error, but a stream must not be read again for that: it may be slow, or
+give other elements. So an exception of a thread is kept and raised; and where processes compute, the rows of a stream's
+batch are kept until it is delivered. Rows that can be computed again are kept only after processes have failed at them.
 
 Guarantees:
   - Batches before a failing one come first. Its error is raised in the consumer's thread; the next call makes the batch
     again, from its rows on.
   - At most `num_batch_workers` jobs are made at once; as a floor, so many that there are two rows for each worker where
-    functions take rows. One has several batches only where these take a moment.
+    functions take rows. A job has several batches only where these take little time.
 """
 
 import itertools
@@ -103,9 +110,9 @@ class CollateStream:
     """Batches in order.
 
     Args:
-        scheduler: who computes.
-        client: whose the folds and the leaves are.
-        collate_client: another one of the crew's, for the steps above.
+        scheduler: it computes the jobs.
+        client: the fold and the block inputs belong to it.
+        collate_client: another client of the scheduler, for the steps above.
         step_range: which batches.
         folds: makes what gives what batches are made of.
     """
@@ -216,7 +223,7 @@ class CollateStream:
         self._queue.arm()
 
     def _next_job(self) -> _Job | None:
-        """Return a job of what has come; with the crew owned, in any thread."""
+        """Return a job of what has come; with the scheduler owned, in any thread."""
         if self._takes:
             return None
         most = self._steps_per_job()
@@ -327,7 +334,7 @@ class CollateStream:
         return None if is_left_out else (batch, made.token)
 
     def _restart(self) -> None:
-        """Have all that was not handed out computed anew, from the dataset on."""
+        """Restart after the last delivered batch, from the dataset on."""
         self._queue.close()
         with self._scheduler.owned():  # from now on no other thread reads the fold
             self._waiting.clear()
@@ -399,8 +406,8 @@ def folded_stream(
     """Return the batches of an ordered dataset.
 
     Args:
-        scheduler: who computes.
-        client: whose the folds and the leaves are.
+        scheduler: it computes the jobs.
+        client: the fold and the block inputs belong to it.
         collate_client: another one, for the steps above the folds; None where there are none.
         step_range: which batches.
         alone: whether nothing is folded ahead, so that the calling thread computes nothing of other batches.

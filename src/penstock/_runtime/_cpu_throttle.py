@@ -1,20 +1,23 @@
-"""Who of more worker processes than processors stands aside, while blocks only compute.
+"""A throttle that limits CPU-bound worker processes to the number of processors.
 
-More of them would finish little sooner, if at all. They take turns at the processors, and each turn finds its data
-pushed out of the caches: photographs took four processes on two processors a quarter longer than two. Where blocks
-wait, for a disk or a server, all workers are needed, and nobody stands aside.
+With more computing processes than processors the system takes turns, and each turn finds its data evicted from the
+caches: decoding photographs took four processes on two processors a quarter longer than two. Where blocks wait, for a
+disk or a server, all workers are needed, and none is throttled. Whether blocks wait is not known before they run, and
+may change; so each process measures its own blocks.
 
-Each process tells the others by the board how long a block takes it. Before it claims one, it looks whether as many
-others as there are processors are at work, of those that may use the same ones: `worker_init` may share them out. One
-whose block takes far longer than usual counts no more, since it may be waiting for once; so a row that waits for once
-idles a processor for the time of a few blocks, or 50 ms. Merges count for nothing here.
+Each process writes into the job table how long its blocks take. Before it claims a block, it counts the other processes
+that compute, among those that may use the same processors (`worker_init` may divide them). If there are as many as
+processors, it rests, and looks again. A process whose block takes four times as long as usual is not counted, since it
+may be waiting this time; so a row that waits once leaves a processor idle for the time of a few blocks, or 50 ms.
+Merges are not counted.
 
-Nobody wakes who stands aside but the ring's end: that a row waits is no event to anyone, so there is no more to be told
-of it than the time.
+A throttled worker looks again on a timer; only the ring's end wakes it. No event marks the moment at which another
+worker's row begins to wait, so there is nothing else that could wake it. A semaphore of as many permits as processors
+was rejected: a killed process would keep its permit, and a row that waits would hold one.
 
 Guarantees:
-  - Who stands aside holds no block and takes nobody's wake-up. It looks again after 50 ms at most, so what nobody else
-    claims is claimed then.
+  - A throttled worker holds no block and takes no other worker's wake-up. It looks again after 50 ms at most, so a
+    block that no other worker claims is claimed then.
 """
 
 import math
@@ -29,34 +32,34 @@ from penstock._ring import SlotRing
 from penstock._runtime._autotune._processors import processor_share
 from penstock._runtime._job_table import JobTable
 
-_FIRST: Final = 4  # blocks that tell nothing, since they import and open what others find there
-_BLOCKS: Final = 32  # which pace and waiting are means of; so many are done before anyone stands aside
+_FIRST: Final = 4  # first blocks, which import modules and open files, and so measure nothing
+_BLOCKS: Final = 32  # that the means are over; no worker is throttled before so many
 _MAX_WAITING: Final = 1 / 32  # of the time
 _LATE_PACES: Final = 4  # a block that takes longer may be waiting
-_LATE_NANOSECONDS: Final = 1_000_000  # what a scheduler or a fault may add to that
-_SHORTEST_REST, _LONGEST_REST = 0.01, 0.05  # seconds: looking at the others costs them cache, too
+_LATE_NANOSECONDS: Final = 1_000_000  # that the system's scheduler or a page fault may add to that
+_SHORTEST_REST, _LONGEST_REST = 0.01, 0.05  # seconds; looking at the table costs the others cache misses
 _BLINK: Final = 1e-3  # seconds
 _BLINKS: Final = 8  # of which one is a wait, on a machine however busy
 
 
 class Processors(NamedTuple):
-    """What a process may use."""
+    """The processors that a process may use."""
 
     number: int
     group: int
-    """The same for whoever may use the same ones."""
+    """The same number for all processes that may use the same processors."""
     workers: int
     """How many processes there are, on these or other ones; more than processors."""
 
 
 def shared_processors(num_workers: int, root: str = "/") -> Processors | None:
-    """Return what this process may use, where that many workers might be too many for it; else None.
+    """Return the processors of this process, if there are fewer than workers; else None.
 
     Args:
         num_workers: how many processes there are.
         root: where the file system with `proc` and `sys` is.
     """
-    # A part of a processor's time takes one more process; other ranks may leave their share idle.
+    # A fraction of a processor counts as one more: other ranks may leave their share idle.
     number = math.ceil(processor_share(root))
     if number >= num_workers:
         return None
@@ -67,8 +70,8 @@ class CpuThrottle:
     """One worker process among the others.
 
     Args:
-        job_table: where processes tell their paces.
-        ring: where it rests.
+        job_table: processes write their paces there.
+        ring: the process rests on it.
         worker: its number.
         processors: how many processes can be at work at once; None if there are no more of them than that.
     """
@@ -83,11 +86,11 @@ class CpuThrottle:
         self._blocks = -_FIRST
         self._seconds = 0.0  # of a block, in the mean
         self._waiting_seconds = 0.0
-        job_table.keep_pace(worker, 0, 0)  # its predecessor's may stand there
+        job_table.keep_pace(worker, 0, 0)  # clears that of the worker that had the number before
 
     def _counts_waits(self) -> bool:
-        # Else all blocks would look as if they only computed. A blink that is over before it begins, since others
-        # had the processor meanwhile, is no wait.
+        # On a system that doesn't count waits, all blocks would look as if they only computed. A rest that is over
+        # before it begins, since others had the processor meanwhile, is no wait; so it is tried several times.
         before = _waits()
         for _ in range(_BLINKS):
             self._ring.rest(_BLINK)
@@ -101,7 +104,7 @@ class CpuThrottle:
         return self._blocks >= _BLOCKS and self._waiting_seconds <= _MAX_WAITING * self._seconds
 
     def waits(self) -> int:
-        """Return how often this thread has waited until now, where that is of use."""
+        """Return how often this thread has waited until now; 0 where the throttle is off."""
         return 0 if self._processors is None else _waits()
 
     def worked(self, seconds: float, cpu_seconds: float, waits: int) -> None:
@@ -109,9 +112,9 @@ class CpuThrottle:
 
         Args:
             seconds: how long it took.
-            cpu_seconds: of which it computed so long.
-            waits: how often it waited. If never, others had its processor while it didn't compute; else all of that
-                time counts as waiting.
+            cpu_seconds: how long it computed.
+            waits: how often it waited. If never, other processes had its processor while it didn't compute; else all
+                of the rest counts as waiting.
         """
         processors = self._processors
         if processors is None:
@@ -124,15 +127,19 @@ class CpuThrottle:
         self._waiting_seconds += weight * ((seconds - cpu_seconds if waits else 0.0) - self._waiting_seconds)
         self._tell(processors)
 
-    def stand_aside(self) -> None:
-        """Wait until fewer others are at work than there are processors, or the ring is stopped."""
+    def wait_for_processor(self) -> None:
+        """Wait until fewer others compute than there are processors, or the ring is stopped."""
         if decide(ASIDE, 0):
             self._ring.rest(_BLINK)
         processors = self._processors
         if processors is None or not self.is_steady:
             return
-        self._job_table.keep_pace(self._worker, processors.group, 0)  # of two that look at once, not both shall see two
-        shortest = _SHORTEST_REST * processors.workers / processors.number  # together they look as often as a few do
+        self._job_table.keep_pace(
+            self._worker, processors.group, 0
+        )  # of two workers that look at once, at most one may count the other
+        shortest = (
+            _SHORTEST_REST * processors.workers / processors.number
+        )  # together they look as often as a few workers do
         while (left := self._crowded_for(processors)) > 0 and not self._ring.stopped:
             self._ring.rest(min(max(left, shortest), _LONGEST_REST))
         self._tell(processors)
@@ -141,7 +148,7 @@ class CpuThrottle:
         self._job_table.keep_pace(self._worker, processors.group, int(self._seconds * 1e9) if self.is_steady else 0)
 
     def _crowded_for(self, processors: Processors) -> float:
-        """Return how long as many others as processors count as being at work, if they finish nothing; in seconds."""
+        """Return for how many seconds too many others count as computing, if none of them finishes a block."""
         others = self._job_table.paces(processors.group, but=self._worker)
         if len(others) < processors.number:
             return 0.0
@@ -150,5 +157,5 @@ class CpuThrottle:
 
 
 def _waits() -> int:
-    # How often this thread gave up its processor by itself, as who waits for something does.
+    # Voluntary context switches: how often this thread gave up its processor to wait.
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw

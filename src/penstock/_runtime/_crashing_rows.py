@@ -1,4 +1,4 @@
-"""What is told of an element that processes die of: which one it is, and how to go on without it."""
+"""Error messages for rows and batches that crash workers: the record, and the ways to continue without it."""
 
 from penstock._graph._locate import locate, source_of
 from penstock._graph._nodes import Node, Read
@@ -11,39 +11,39 @@ from penstock.sources import describe_key
 
 
 def deadly_position_error(leaf: BlockInput, number: int, death: WorkerError) -> WorkerError:
-    """Return what is raised in the place of an element of what is read in order, given by its number in the course."""
+    """Return the error for an element of a dataset that is read in order, given by its number in the input range."""
     position = int(leaf.input_range.positions(number, number + 1)[0])
     record = describe_record(leaf.node, leaf.epoch, position)
     return WorkerError(
-        f"position {position} of epoch {leaf.epoch}, {record}, kills worker processes, one "
-        f"after the other. Leave the record out, or mend what is done to it. The last death: {death}",
+        f"position {position} of epoch {leaf.epoch}, {record}, repeatedly crashes "
+        f"workers. Filter it out or fix the transform. The last crash: {death}",
         exit_code=death.exit_code,
     )
 
 
 def deadly_batch_error(step: int, death: WorkerError, row: int | None = None) -> WorkerError:
-    """Return what is raised in the place of a batch of what is read in order, given by its step.
+    """Return the error for a batch of a dataset that is read in order, given by its step.
 
     Args:
         step: its number.
-        death: the last of the processes'.
-        row: which of its rows they were at; None where it is none of them, but the batch as a whole.
+        death: the last crash.
+        row: the row that crashed; None where the batch as a whole did.
     """
     if row is not None:
         return WorkerError(
-            f"row {row} of step {step} kills worker processes, one after the other. Leave the record out, or mend what "
-            f"is done to it. The last death: {death}",
+            f"row {row} of step {step} repeatedly crashes workers. Filter it out or fix the transform. The last "
+            f"crash: {death}",
             exit_code=death.exit_code,
         )
     return WorkerError(
-        f"what is computed of all rows of step {step} together kills worker processes, one after the other. Mend what "
-        f'is done to the batch, or leave it out: on_error="skip" of a step above it does. The last death: {death}',
+        f"the collate function or batch-level map of step {step} repeatedly crashes workers. Fix it, or leave the "
+        f'batch out with on_error="skip" of a step above the batch. The last crash: {death}',
         exit_code=death.exit_code,
     )
 
 
 def describe_record(node: Node, epoch: int, position: int) -> str:
-    """Return which record an element is made of, by its key, and its file where the source knows that."""
+    """Return the record of an element in words: its key, and its file where the source knows the file."""
     _, component, key = locate(node, epoch, position)
     return _record(node, component, key)
 
@@ -55,23 +55,23 @@ def _record(node: Node, component: str, key: int) -> str:
 
 
 def deadly_error(program: Batches, shard: Shard, unit: Unit, row: int | None, death: WorkerError) -> WorkerError:
-    """Return what is raised in a batch's place.
+    """Return the error for a batch.
 
     Args:
         program: the plan's.
         shard: the plan's.
         unit: the step.
-        row: which of its rows the processes were at; None where it is none of them, but the batch as a whole.
-        death: the last of the processes'.
+        row: the row that crashed; None where the batch as a whole did.
+        death: the last crash.
     """
     if row is None:
-        what = f"what is computed of all rows of step {unit.step} together"
+        what = f"the collate function or batch-level map of step {unit.step}"
     else:
         found = origin(program, rows_of(program, shard, unit), row)
         record = _record(program.rows, found.component, found.key)
         what = f"row {row} of step {unit.step}, at epoch {found.epoch}, position {found.position}, {record},"
     return WorkerError(
-        f"{what} kills worker processes, one after the other. Leave the record out, mend what is done to it, or go "
-        f"past it with loader.seek({unit.step + 1}). The last death: {death}",
+        f"{what} repeatedly crashes workers. Filter it out, fix the transform, or continue after it with "
+        f"loader.seek({unit.step + 1}). The last crash: {death}",
         exit_code=death.exit_code,
     )

@@ -1,4 +1,20 @@
-"""Cutting what a loader goes through into jobs: how many steps or positions one takes, and how many rows a block."""
+"""Cutting steps and positions into jobs, and jobs into blocks of rows.
+
+Arming and taking a job, and scheduling a block (about 100 microseconds), are Python. So small batches share a job, and
+rows share a block. The sizes follow from measurements (`Learned`); every choice is a `decide`.
+
+| constant | value | bounds | reason |
+| --- | --- | --- | --- |
+| `_JOB_SECONDS` | 20 ms | work of a job of several small batches | the batches of a job come together, so not more |
+| `_MAX_BLOCK_SECONDS` | 5 ms | work of a block, from above | scheduling a block stays below 2 % |
+| `_MIN_BLOCK_SECONDS` | 0.3 ms | work of a block, from below | below it, scheduling takes the time |
+| `_SMALL_BATCHES_BYTES` | 16 MB | all jobs of several batches | with 4 MB threads wait for each other |
+| `_MAX_UNITS` | 64 | batches of a job | a bound for batches that take no time |
+| `_LENT_TIMES` | 3 | times the last two, for an isolated loader | a job is a message, which costs as much again |
+| `_LENT_BYTES` | 1 MB | a batch for which that holds | larger batches are sent without a copy |
+| `_MAX_POSITIONS` | 16,384 | positions of a job of a block input | divided by the inputs, so many parts take no more |
+| `_SPAN_BYTES` | 4 MB | elements of a job of a block input | if they are like the ones before |
+"""
 
 import math
 from typing import Final
@@ -27,7 +43,7 @@ _SPAN_BYTES: Final = 4_000_000  # of the elements of a job, if they are like the
 
 
 class Cutter:
-    """Cuts courses into jobs: how many steps one takes, and how many rows a block."""
+    """Cuts step ranges into jobs."""
 
     def __init__(self, scheduler: Scheduler, client: Client, program: Batches, step_ranges: list[StepRange]) -> None:
         plan = client.plan
@@ -37,7 +53,7 @@ class Cutter:
         self._program = program
         self._shared = scheduler.shares
         self._step_ranges = step_ranges
-        self._number, self._next = 0, 0  # of the course, and of its next step
+        self._number, self._next = 0, 0  # of the step range, and of its next step
         # As a floor, two rows a worker are in the making.
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self._is_lent = client.lender is not None
@@ -59,7 +75,7 @@ class Cutter:
         except Exception as error:
             if count == 1 or raised_by_handler(error):
                 raise
-        return self._make(step_range, 1)  # a sampler of the user's raised for one of them; those before it come first
+        return self._make(step_range, 1)  # a user's sampler raised for one of them; the batches before it come first
 
     def _make(self, step_range: StepRange, count: int) -> BatchJob:
         rows = block_rows(count * self._rows, self._workers, self._learned)
@@ -89,7 +105,7 @@ class Cutter:
 
 
 class SpanCutter:
-    """Cuts a leaf's course into jobs."""
+    """Cuts the input range of a block input into jobs."""
 
     def __init__(self, scheduler: Scheduler, client: Client, leaf: BlockInput, start: int, leaves: int) -> None:
         plan = client.plan
@@ -118,9 +134,9 @@ class SpanCutter:
 
 
 def block_rows(rows: int, workers: int, learned: Learned) -> int:
-    """Return how many of a job's rows make a block: two blocks a worker, more where rows take long, fewer for no time.
+    """Return how many of a job's rows make a block: two a worker, more if rows take long, fewer if they take little.
 
-    It is the processor's time that counts here: rows that wait for storage are better spread than put together.
+    Only processor time counts: rows that wait for storage are better spread over blocks than put together.
     """
     blocks = 2 * workers
     seconds = learned.row_cpu_seconds

@@ -1,7 +1,7 @@
-"""Computing batches here and now, in the caller's thread.
+"""Computing batches in the caller's thread.
 
-`InlineBatches` goes the plain path: rows, merge, the steps above. It is what answers `batch_at`, and what finds the
-batch and the row to which an error belongs. `DirectBatches` is the short one, for records that are only read.
+`InlineBatches` takes the plain path: rows, merge, the steps above. It serves `batch_at`, and finds the batch and the
+row of an error. `DirectBatches` is the short path, for records that are only read.
 """
 
 from typing import Final

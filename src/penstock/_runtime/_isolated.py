@@ -1,15 +1,24 @@
-"""The trainer's side of an isolated loader: a process that computes everything, and the stream of what it sends.
+"""The trainer's side of an isolated loader: it runs the loader in a helper process, and replaces a helper that dies.
+
+A crash in a decoder, or memory that leaks, must not end the training. So a helper process runs the whole runtime,
+workers included, and sends batches with their tokens and events through the tensor pipe. The trainer computes nothing;
+it counts what was delivered (`_remaining`), so that another helper can continue there. A thread for each helper waits
+for its end and starts a successor at once, before the consumer notices, since starting takes longer than a batch.
+
+A step that crashes every helper must end in an error that names the step. Helpers compute ahead, so a death shows no
+step. The third helper in a row that dies before the first remaining batch has computed its first steps alone, one by
+one; so the step at which it died is the crashing one. To do that at the first death was rejected: it makes the loader
+slow after a death that has nothing to do with the data.
 
 Guarantees:
-  - Batches come in order, or as they become ready, each exactly once, whatever becomes of helper processes: in the
-    place of one that died another is made ready at once, and makes what was not handed out. What was stays valid.
-  - `_MAX_DEATHS` in a row without the first batch of those left are a WorkerError. The last of them computed that step
-    and nothing beside it, so that the step that is named is the deadly one, and those before it came. The next call
-    tries again.
-  - An error of a function of the dataset comes from the helper, after the batches before it. The next call has the
-    helper compute the batch again: this process computes nothing, so that what a function needs (a connection that
-    `worker_init` made, memory, a library) has to be there and nowhere else.
-  - What is counted of elements is counted here when the batch that it came with is handed out.
+  - Batches come in order, or as they become ready, each exactly once, whatever happens to helper processes: another
+    helper computes the batches that were not delivered. Delivered batches stay valid.
+  - `_MAX_DEATHS` deaths in a row without the first of the remaining batches are a WorkerError. The last of these
+    helpers computed that step and nothing beside it. The next call tries again.
+  - An error of a function of the dataset comes from the helper, after the batches before it. The next call makes the
+    helper compute the batch again: this process computes nothing, so that a function's needs (a connection that
+    `worker_init` made, memory, a library) exist in the helper and nowhere else.
+  - Events of elements are counted here when the batch that they came with is delivered.
   - `close` returns when the processes have ended and were waited for; one that is inside a function of the dataset is
     killed after a moment. They end with their parent, and print nothing on Ctrl-C.
 
@@ -61,10 +70,10 @@ class Helper:
 
     Args:
         plan: what it runs.
-        recorder: counts deaths, and tells new processes what it was told before.
+        recorder: counts deaths, and gives new processes the events before.
 
     Attributes:
-        bytes_in_flight: in the helper's and the shared memory, as it was told last.
+        bytes_in_flight: in the helper's and the shared memory, as last reported.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder) -> None:
@@ -114,7 +123,7 @@ class Helper:
 
     def give_up(self, life: Life, run: int) -> None:
         """Have a run computed no further; called anywhere."""
-        # Who finds this locked is inside `begin`, which gives up the run before.
+        # A thread that finds this locked is inside `begin`, which gives up the run before.
         if self._supervisor.is_owned_here and self._telling.acquire(blocking=False):
             try:
                 if run == self._runs and not self.is_closed:
@@ -187,7 +196,7 @@ class Helper:
         death, may_restart = self._supervisor.reap(life.process, started=life.has_started())
         life.death = death
         if not life.reader.was_joined:
-            life.reader.close()  # else whoever waits for a batch is told by nobody
+            life.reader.close()  # else a consumer that waits for a batch would wait for ever
         life.is_hopeless = not may_restart
         if life.is_hopeless:
             return
@@ -277,7 +286,7 @@ class IsolatedStream:
         batch, told = self._received.popleft()
         if told is not NOTHING_TOLD:
             self._count(told)
-        if self._left.hand_out(told.token):  # another one says nothing of the first, which may be what kills
+        if self._left.hand_out(told.token):  # a later batch doesn't show that the first one crashes no helper
             self._deaths = 0
         return batch, told.token
 
@@ -306,7 +315,7 @@ class IsolatedStream:
             self._helper.give_up(self._life, self._run)
 
     def _begin(self) -> Life:
-        """Have what was not handed out computed."""
+        """Begin a run of the batches that were not delivered."""
         alone = _STEPS_ALONE if self._deaths == _MAX_DEATHS - 1 else 0
         life, self._run = self._helper.begin(self._left.step_ranges(), alone=alone)
         self._life, self._failing = life, None
@@ -387,7 +396,7 @@ class IsolatedStream:
             self._helper.told_of_kept_batches = True
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for others. Keep "
-                "fewer, or use copy=True, which hands out copies.",
+                "fewer, or use copy=True, which delivers copies.",
                 stacklevel=5,
             )
 

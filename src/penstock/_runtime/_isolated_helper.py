@@ -1,14 +1,14 @@
-"""What runs in the helper process of an isolated loader: all of the loader, whose batches go to the trainer's process.
+"""The helper process of an isolated loader: it runs the whole runtime, and sends batches to the trainer's process.
 
 Guarantees:
-  - One run at a time, each the rest of an epoch. A newer one, or the end, is looked for after each batch.
-  - What was computed before an error is sent before it. A run has ended with its error, or at the end of the epoch.
-  - What is counted of elements travels with the batch before which it was counted.
-  - A batch is asked for when there is room for one on its way. A large one is computed where the trainer's process
-    reads it, and so is a job of small ones; all others are copied once, into shared memory used before.
+  - One run at a time, each the rest of an epoch. After each batch the helper looks for a newer run, or the end.
+  - Batches computed before an error are sent before it. A run ends with its error, or at the end of the epoch.
+  - Events of elements travel with the batch before which they were recorded.
+  - A batch is requested when there is room for one in flight. A large one is computed where the trainer's process reads
+    it, and so is a job of small ones; all others are copied once, into shared memory that was used before.
 
-Batches go through the tensor pipe, as `_isolated_outbox` says. Commands come through the process's own pipe, pickled;
-an empty one means the end.
+Batches go through the tensor pipe, in the format of `_isolated_outbox`. Commands come through the process's own pipe,
+pickled; an empty one means the end.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""What a helper process tells the trainer's: batches, what happened to elements, and what ended a run.
+"""The messages from a helper process to the trainer's: batches, events of elements, and the reason why a run ended.
 
 Batches come through the tensor pipe, several small ones at once, as `(run, word, batches, told, bytes_in_flight,
-bounds)`. Where `bounds` is an array, all lie stacked in the only one of `batches`, and batch i is its rows [bounds[i],
+bounds)`. Where `bounds` is an array, all are stacked in the only one of `batches`, and batch i is its rows [bounds[i],
 bounds[i + 1]): then several batches cost hardly more than one.
 """
 

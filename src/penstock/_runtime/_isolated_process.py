@@ -1,4 +1,4 @@
-"""One helper process of an isolated loader, as the trainer's process holds it: what it is told, and how it ends."""
+"""One helper process of an isolated loader, at the trainer's side: its commands, its reader, and its end."""
 
 import pickle
 import threading

@@ -1,4 +1,4 @@
-"""What went wrong with a job in processes, beyond that it failed."""
+"""The reasons why a job failed in worker processes."""
 
 from penstock._frozen import frozen
 from penstock.errors import WorkerError
@@ -6,16 +6,16 @@ from penstock.errors import WorkerError
 
 @frozen
 class JobFailure:
-    """What the consumer is told of it.
+    """The reasons, as the consumer gets them.
 
     Attributes:
-        death: the last of the deaths that processes died of it, where they were too many.
-        step: of which of the job's steps they died, counted from 0. What comes before was computed by some process.
-        row: of which row of that step, or which of the positions, if it was one.
-        is_suspect: whether any process died of it, maybe of a row that comes after one that raises.
-        complaint: what a process raised where it failed; empty where that isn't known.
-        note: the complaint as bytes, a `ToldError`'s own where one was raised; empty where it wasn't that alone.
-        is_passing: whether nothing raised; the job only needs more memory, or memory of another kind.
+        death: the last crash, where the job crashed too many processes.
+        step: the job's step that crashed, counted from 0. The steps before it were computed by some process.
+        row: the row of that step, or the position, that crashed; None where the step as a whole did.
+        is_suspect: whether any process crashed at it, perhaps at a row after one that raises.
+        complaint: the exception of the process, in words; empty where it isn't known.
+        note: the complaint as bytes, or the note of a `ToldError`; empty where the job failed for another reason.
+        is_passing: whether nothing raised, and the job only needs more memory, or memory of another layout.
     """
 
     death: WorkerError | None = None
@@ -28,7 +28,7 @@ class JobFailure:
 
 
 class ToldError(Exception):
-    """What a job raises in a process to tell the consumer in its own words why a block failed.
+    """Raised by a job in a process, to give the consumer the reason in the job's own words.
 
     Attributes:
         note: for the consumer.

@@ -1,8 +1,14 @@
-"""Shared memory in which a crew describes its slots' jobs to processes, and they tell what became of them.
+"""The job table: shared memory in which the scheduler describes jobs to processes, and processes report about blocks.
 
-The slot ring orders all of it: a description is written before its slot is armed, an outcome and a place before their
-block is finished. So none needs a lock, and a description is never read while it is written. A slot's merge is the
-block after its last one.
+It has a record for each slot (the job's description; for each block an outcome, the memory of its result, its notes and
+its deaths) and one for each worker (its block, since when, and how long its blocks take). A process that crashes leaves
+its record as it was, so the scheduler knows the block, and the row, at which it crashed.
+
+The slot ring orders all accesses: a description is written before its slot is armed; an outcome and a result's memory
+are written before their block is finished. So no access needs a lock, which a killed process could keep, and a
+description is never read while it is written. Counters that several processes add to are atomic.
+
+The merge of a slot is the block after its last block of rows.
 """
 
 from time import monotonic_ns
@@ -17,18 +23,18 @@ if TYPE_CHECKING:
 
 FINE: Final = 0
 FAILED: Final = 1
-"""The block raised, or can't be told here: the consumer computes it."""
+"""The block raised, or its result can't be described here: the consumer computes it."""
 IRREGULAR: Final = 2
 """The block's rows didn't fit the layout."""
 NO_ROOM: Final = 3
-"""What the block computed doesn't fit the memory that it was given."""
+"""The block's result doesn't fit the memory that it was given."""
 DEADLY: Final = 4
-"""Processes die of it."""
+"""The block crashes processes."""
 
-_RECORD_BYTES: Final = 1 << 20  # addresses, of which as much is touched as a description takes
+_RECORD_BYTES: Final = 1 << 20  # addresses; pages exist as far as a description was written
 _HEAD: Final = 8  # words of a slot, before its blocks'
 _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _MERGE_NANOSECONDS = range(_HEAD)
-_BLOCK_WORDS: Final = 7  # where its parcel lies, and its notes, each with its size; how many died of it; its suspect
+_BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its deaths; the suspected step and row
 _DEATHS: Final = 4
 _SUSPECT: Final = 5
 _WORKER_WORDS: Final = 16
@@ -39,17 +45,17 @@ _PREPARING: Final = 2
 
 
 class Doing(NamedTuple):
-    """What a worker is at, or was when it died."""
+    """The worker's current block, or its last one before it crashed."""
 
     slot: int
     job: int
     block: int
     step: int | None
-    """Which of the job's steps, counted from 0, where it goes through them one by one."""
+    """The job's step, counted from 0, where the worker computes row by row."""
     row: int | None
-    """Which of that step's rows; None where it is none of them, but the batch as a whole."""
+    """The row of that step; None where the worker computes the batch as a whole."""
     is_alone: bool
-    """Whether it has come to that row before all others."""
+    """Whether that row is computed before all others."""
 
 
 class JobTable:
@@ -75,23 +81,23 @@ class JobTable:
 
     @classmethod
     def create(cls, slots: int, blocks: int, workers: int) -> Self:
-        """Make a board in new memory."""
+        """Make a table in new memory."""
         return cls(create_region(slots * _RECORD_BYTES + workers * _WORKER_WORDS * 8), slots, blocks)
 
     @classmethod
     def attach(cls, descriptor: int, slots: int, blocks: int) -> Self:
-        """Use the board of another process."""
+        """Use the table of another process."""
         return cls(open_region(descriptor), slots, blocks)
 
     # -- slots
 
     def describe(self, slot: int, description: bytes, taken_bytes: int) -> bool:
-        """Write a slot's description, and take its blocks for fine; return whether there was room for it.
+        """Write a slot's description, and mark its blocks as fine; return whether there was room.
 
         Args:
             slot: which one; not armed.
             description: for the processes.
-            taken_bytes: how much of the memory that blocks are given places in is taken already.
+            taken_bytes: how much of the memory for blocks' results is used already.
         """
         record, start = self._records[slot], self._description_start
         end = start + len(description)
@@ -109,7 +115,7 @@ class JobTable:
         return bytes(self._records[slot, start : start + int(self._words[slot, _DESCRIBED])])
 
     def take_room(self, slot: int, size_bytes: int) -> int:
-        """Return where in the slot's memory there is room that nobody else is given, if the memory is large enough."""
+        """Reserve room in the slot's memory; return its start, which may be beyond the memory's end."""
         return self._add(slot, _TAKEN, size_bytes)
 
     def _add(self, slot: int, word: int, amount: int) -> int:
@@ -124,11 +130,11 @@ class JobTable:
         return int(self._words[slot, [_TAKEN, _NEEDED]].max())
 
     def put(self, slot: int, block: int, start_bytes: int, size_bytes: int) -> None:
-        """Write where what a block computed lies."""
+        """Write where the result of a block is."""
         self._places[slot, block, :2] = start_bytes, size_bytes
 
     def place(self, slot: int, block: int) -> slice:
-        """Return where what a block computed lies."""
+        """Return where the result of a block is."""
         start, size = self._places[slot, block, :2].tolist()
         return slice(start, start + size)
 
@@ -146,7 +152,7 @@ class JobTable:
         self._places[slot, block, 2:_DEATHS] = 0
 
     def notes(self, slot: int, outcome: int = FINE) -> list[bytes]:
-        """Return what was written about those of a slot's blocks of which an outcome was told."""
+        """Return the notes about those of a slot's blocks that have an outcome."""
         if int(self._words[slot, _END]) == self._description_start + int(self._words[slot, _DESCRIBED]):
             return []
         told = self._outcomes[slot] == outcome
@@ -154,33 +160,33 @@ class JobTable:
         return [bytes(self._records[slot, start : start + size]) for start, size in places if size]
 
     def tell(self, slot: int, block: int, outcome: int) -> None:
-        """Write what became of a block."""
+        """Write the outcome of a block."""
         self._outcomes[slot, block] = outcome
 
     def outcome(self, slot: int) -> int:
-        """Return the worst of what became of a slot's blocks."""
+        """Return the worst outcome of a slot's blocks."""
         return int(self._outcomes[slot].max())
 
     def count_death(self, slot: int, block: int) -> int:
-        """Count a worker that died of a block, or after it; return how many there were."""
+        """Count a worker that crashed at a block, or right after it; return how many there were."""
         self._places[slot, block, _DEATHS] += 1
         return self.deaths(slot, block)
 
     def deaths(self, slot: int, block: int) -> int:
-        """Return how many workers died of a block."""
+        """Return how many workers crashed at a block."""
         return int(self._places[slot, block, _DEATHS])
 
     def suspect(self, slot: int, block: int, step: int, row: int) -> None:
-        """Write at which row of which of the job's steps a worker has died."""
+        """Write the step of the job and the row at which a worker crashed."""
         self._places[slot, block, _SUSPECT:] = step + 1, row
 
     def suspected(self, slot: int, block: int) -> tuple[int, int] | None:
-        """Return the step and the row at which the last worker of a block has died; None if that isn't known."""
+        """Return the step and the row at which the last worker of a block crashed; None if that isn't known."""
         step, row = self._places[slot, block, _SUSPECT:].tolist()
         return (step - 1, row) if step else None
 
     def any_deaths(self, slot: int) -> bool:
-        """Return whether workers died of a slot's blocks."""
+        """Return whether workers crashed at a slot's blocks."""
         return bool(self._places[slot, :, _DEATHS].any())
 
     def count(self, slot: int, rows: int, seconds: float, cpu_seconds: float) -> None:
@@ -210,23 +216,23 @@ class JobTable:
         self._workers[worker, _IS_BUSY] = _PREPARING
 
     def begin(self, worker: int, slot: int, job: int, block: int) -> None:
-        """Write what a worker is at."""
+        """Write the block that a worker begins."""
         words = self._workers[worker]
         words[_SLOT : _BLOCK + 1] = slot, job, block
         words[_STEP : _SINCE + 1] = _UNKNOWN, _UNKNOWN, False, monotonic_ns()
         words[_IS_BUSY] = _COMPUTING
 
     def come_to(self, worker: int, step: int, row: int | None, *, is_alone: bool = False) -> None:
-        """Write which row of which of the job's steps a worker has come to, and whether before all others."""
+        """Write the step and the row that a worker begins, and whether it computes the row before all others."""
         at = step, _UNKNOWN if row is None else row, is_alone
         self._workers[worker, _STEP : _SINCE + 1] = *at, monotonic_ns()
 
     def end(self, worker: int) -> None:
-        """Write that a worker is at nothing."""
+        """Write that a worker is idle."""
         self._workers[worker, _IS_BUSY] = 0
 
     def finish(self, worker: int) -> None:
-        """Write that a worker has finished a block, and is at nothing."""
+        """Write that a worker has finished a block, and is idle."""
         self._workers[worker, _HAS_WORKED] = 1
         self.end(worker)
 
@@ -235,11 +241,11 @@ class JobTable:
         return bool(self._workers[worker, _HAS_WORKED])
 
     def forget_worker(self, worker: int) -> None:
-        """Forget what a worker has written of itself, before another one gets its number."""
+        """Clear a worker's record, before another worker gets its number."""
         self._workers[worker] = 0
 
     def doing(self, worker: int) -> Doing | None:
-        """Return what a worker is at, or was when it died; None if it is at no block."""
+        """Return the worker's current or last block; None if it is idle."""
         slot, job, block, busy_with, step, row, is_alone = self._workers[worker, : _IS_ALONE + 1].tolist()
         if busy_with != _COMPUTING:
             return None
@@ -267,6 +273,6 @@ class JobTable:
         ]
 
     def busy_since(self, worker: int) -> float | None:
-        """Return since when, by `monotonic`, a worker is at what it is at; None if it is at nothing."""
+        """Return since when, by `monotonic`, a worker computes its block; None if it is idle."""
         words = self._workers[worker]
         return int(words[_SINCE]) / 1e9 if words[_IS_BUSY] else None

@@ -1,7 +1,7 @@
-"""What fills a slot: some steps' rows, or some positions of an ordered dataset, cut into blocks for workers.
+"""Jobs: the rows of some steps, cut into blocks that workers compute into a slot's memory.
 
-A job is made and armed by whoever owns the crew, then each block is run once, by any worker, in any order; the merge,
-if it has one, after all blocks; then the consumer takes what came out.
+The thread that owns the scheduler makes and arms a job. Then each block is run once, by any worker, in any order; the
+merge, if it has one, after all blocks; then the consumer takes the result.
 """
 
 import bisect
@@ -211,7 +211,7 @@ class BatchJob:
         return self.step_range.unit(index).step, (start - first, stop - 1 - first)
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
-        """Compute one block, row by row if `come_to` is to be told; return how many rows it has."""
+        """Compute one block, row by row if there is a `come_to`; return how many rows it has."""
         if self.arriving is not None:
             context = self.arriving[block].informed(context)
         start, stop = self.bounds_of(block)

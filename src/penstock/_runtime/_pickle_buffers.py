@@ -1,4 +1,4 @@
-"""What a process computed for others, as bytes in shared memory: a pickle, and beside it the data of its arrays."""
+"""Pickles in shared memory: the results of a process for other processes, with the data of arrays beside them."""
 
 from mmap import mmap
 from typing import Final, cast

@@ -1,4 +1,4 @@
-"""The memory of a crew in one of its processes, which asks for a region when it first needs it."""
+"""The scheduler's memory in one of its processes, which requests each region when it first needs it."""
 
 import os
 
@@ -7,7 +7,7 @@ from penstock._workers._processes import SharedDescriptors
 
 
 class Regions:
-    """The crew's memory, as far as this process has met it."""
+    """The regions that this process has opened."""
 
     def __init__(self, descriptors: SharedDescriptors) -> None:
         self._descriptors = descriptors
@@ -24,6 +24,6 @@ class Regions:
         return self.known[number]
 
     def keep(self, living: tuple[int, ...]) -> None:
-        """Let go of all but those with some numbers."""
+        """Release all but those with some numbers."""
         for number in self.known.keys() - living:
             del self.known[number]

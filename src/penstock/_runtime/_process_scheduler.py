@@ -1,13 +1,29 @@
-"""A crew of processes: its slots are described on a board, its memory is shared, and a death is nobody's loss.
+"""The scheduler of worker processes: the ring in shared memory, a table of the slots' jobs, recovery from deaths.
 
-Only the consumer arms slots, so the processes are busy as long as there is a window of jobs to do; between them and the
-consumer nothing is sent. What they failed on the consumer computes itself.
+The consumer alone arms slots. It writes a job's description into the job table (`_job_table`); a process makes the job
+again from that and from the plan, which is in shared memory, computes the block that it claimed, and writes the rows
+into the job's region. Nothing is sent for a block, so a block costs a process as little as a thread. Work that fails in
+a process the consumer computes itself: the user's exception is raised in the user's process.
 
-Guarantees, beyond a crew's:
-  - A process may be killed anywhere: its block is computed by another, and the batches stay as they are. A block
-    that has killed one is gone through row by row, so that it is known at which row the next one dies; that row is
-    computed before all others then. Who dies of it even so shows that it is the row's doing, and not that of somebody
-    who kills processes: a WorkerError names it, in the place of its batch.
+A process may be killed at any moment: by the kernel for its memory, by a crash in native code, by a timeout. Its block
+is given to another process, so a death that has nothing to do with the data costs time and nothing else. A row that
+crashes every process that computes it must end in an error that names the row; so deaths are narrowed down:
+
+  1. A process that takes a block over computes it row by row, and writes each row's number into the table before it
+     computes the row. Another death shows the row at which it happened.
+  2. The next process computes that row before all others of the block, and drops the result. A death there, with
+     nothing else computed, proves the row at fault: a WorkerError with its position and key takes the place of its
+     batch. If the process survives, it computes the block row by row, like the one before.
+  3. A block whose deaths show no row is given up after three deaths; one whose deaths are at changing rows, after ten.
+
+Rejected: to send rows over pipes, which copies every batch twice; to blame the row at the first death, which would
+blame rows for the kernel's choice of a victim; to restart the whole pool at a death, as it loses the other workers'
+blocks.
+
+Guarantees, beyond the scheduler's of threads:
+  - A process may be killed anywhere; the batches stay as they are, and their order, too.
+  - A row is named in an error only after a death with nothing else of its block computed before it, or after ten deaths
+    in its block.
 """
 
 import pickle
@@ -39,18 +55,18 @@ from penstock.events import WorkerDied
 
 _MAX_DEATHS: Final = 3  # of one block, where it was never known at which row
 _MAX_DEATHS_IN_ROWS: Final = 10  # at whatever rows, computed first or not
-_DEADLY_CHARACTERS: Final = 500  # of what is told of an element; without the stack of one that hung
-_ROOM_BYTES: Final = 1 << 28  # addresses: no page is there before something lies in it
+_DEADLY_CHARACTERS: Final = 500  # of an error that goes to the workers; without the stack of a process that hung
+_ROOM_BYTES: Final = 1 << 28  # addresses: a page exists once something is written to it
 
 
 class ProcessScheduler(Scheduler):
-    """Owns the ring, the board, the memory, and the processes.
+    """Owns the ring, the job table, the memory, and the processes.
 
-    Beside the memory of batches there is *spill* memory, for what processes hand to each other, and elements to the
-    consumer. A job has it until it is complete.
+    Beside the memory of batches there is *spill* memory: for the results that one process leaves to another, and for
+    elements that go to the consumer. A job has it until it is complete.
 
     Args:
-        owner: whose plan each process gets at its start. Those of other clients follow as memory.
+        owner: the client whose plan each process gets at its start. The plans of other clients follow as memory.
     """
 
     shares = True
@@ -116,8 +132,8 @@ class ProcessScheduler(Scheduler):
                 self._plans[id(client.plan)] = plan
                 self._share(plan)
 
-    def _let_go(self, client: Client) -> None:
-        super()._let_go(client)
+    def _forget(self, client: Client) -> None:
+        super()._forget(client)
         self._discard(self._idle_spills.pop(client, []))
         self._forget_plan(client.plan)
 
@@ -128,7 +144,7 @@ class ProcessScheduler(Scheduler):
             self._forget_plan(armed.client.plan)
 
     def _forget_plan(self, plan: Plan) -> None:
-        """Let go of a plan whose clients have left, once nobody is at one of their jobs, and may ask for it."""
+        """Release a plan whose clients have left, once no worker is at one of their jobs, and may request it."""
         draining = (self._armed[slot] for slot in self._draining)
         clients = (*self.clients, *(armed.client for armed in draining if armed is not None))
         if id(plan) in self._plans and not any(client.plan is plan for client in clients):
@@ -139,18 +155,18 @@ class ProcessScheduler(Scheduler):
 
     def _lend(self, armed: Armed, lease: Lease) -> None:
         number, client, job = armed
-        client.region_pool.use(number, job.memory_bytes)  # of a room there are pages as far as something lies in it
+        client.region_pool.use(number, job.memory_bytes)  # a region has pages as far as something was written
         if job.has_merge:
             self._leases[number] = lease
         else:
             job.use(lease)
 
     def begins_alone(self, client: Client, job: Job) -> bool:
-        # Rows whose layout isn't known lie in memory twice: as elements, and merged. One such batch is enough.
+        # Rows of unknown layout are in memory twice, as elements and merged. One such batch is enough.
         return cast("SharedJob", job).joins and job.has_merge and not client.learned.has_concluded
 
     def _spill_of(self, slot: int, client: Client, job: SharedJob, given: Pickled | None) -> Region | None:
-        """Return memory for what a job's processes are given and hand on, if there is any."""
+        """Return memory for the rows that a job's processes are given, and for their results; None if not needed."""
         if not job.has_merge and not job.hands_on:
             return None
         idle = self._idle_spills[client]
@@ -162,7 +178,7 @@ class ProcessScheduler(Scheduler):
             write(given, region, 0)
         return region
 
-    def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
+    def _publish(self, slot: int, armed: Armed, region: Region | None) -> None:
         client, job = armed.client, cast("SharedJob", armed.job)
         given = job.take_parcel() if isinstance(job, CollateJob) else None
         spill = self._spill_of(slot, client, job, given)
@@ -180,7 +196,9 @@ class ProcessScheduler(Scheduler):
         )
         taken = aligned(job.row_bytes + (0 if given is None else given.nbytes))
         if not self._job_table.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
-            self._job_table.describe(slot, pickle.dumps(None), taken)  # which they fail on
+            self._job_table.describe(
+                slot, pickle.dumps(None), taken
+            )  # so that the job fails, and the consumer computes it
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.joins)
 
     def _conclude(self, slot: int, armed: Armed) -> None:
@@ -191,7 +209,7 @@ class ProcessScheduler(Scheduler):
         client.learned.has_concluded |= self._ring.ready(slot)
         outcome = self._job_table.outcome(slot)
         job.failed = outcome != FINE
-        job.failure = self._trouble_of(slot, number, outcome) if job.failed else NO_FAILURE
+        job.failure = self._failure_of(slot, number, outcome) if job.failed else NO_FAILURE
         if outcome == IRREGULAR:
             client.learned.is_irregular = True
         if outcome == NO_ROOM:
@@ -200,7 +218,7 @@ class ProcessScheduler(Scheduler):
             for event in chain.from_iterable(map(pickle.loads, self._job_table.notes(slot))):
                 client.recorder.observe(event)
             if spill is not None:
-                with Caught(Exception):  # of the elements' own, which the consumer then meets
+                with Caught(Exception):  # an element can't be loaded: the consumer computes the job
                     job.failed = True
                     self._take(slot, armed, lease, spill)
                     job.failed = False
@@ -209,7 +227,7 @@ class ProcessScheduler(Scheduler):
         elif spill is not None:
             self._discard([spill])
 
-    def _trouble_of(self, slot: int, number: int, outcome: int) -> JobFailure:
+    def _failure_of(self, slot: int, number: int, outcome: int) -> JobFailure:
         at, death = self._deaths.pop(number, (None, None))
         note = b"".join(self._job_table.notes(slot, FAILED)[:1])
         step, row = (0, None) if at is None or at.step is None else (at.step, at.row)
@@ -219,7 +237,7 @@ class ProcessScheduler(Scheduler):
         return JobFailure(death, step, row, suspect, complaint, note if outcome == FAILED else b"", is_passing=passing)
 
     def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region) -> None:
-        """Take what a job's processes made."""
+        """Take over the results of a job's processes."""
         number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
         if lease is None:
             for block in range(job.blocks):
@@ -244,10 +262,10 @@ class ProcessScheduler(Scheduler):
                 found.append(AtWork(number, since, armed, at.slot, at.block))
         return found
 
-    # -- the watchers of the processes
+    # -- for the watchers of the processes
 
     def busy_since(self, number: int) -> float | None:
-        """Return since when a process is at what it is at; None if it is at nothing."""
+        """Return since when a process computes its current block; None if it is idle."""
         return self._job_table.busy_since(number)
 
     def has_worked(self, number: int) -> bool:
@@ -255,9 +273,9 @@ class ProcessScheduler(Scheduler):
         return self._job_table.has_worked(number)
 
     def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
-        """Tell of a death; return the slot and the block that the process was at if that has killed enough of them."""
+        """Record a death; return the slot and the block of the process if the block has killed enough of them."""
         at = self._job_table.doing(number)
-        self._job_table.forget_worker(number)  # the next one with this number begins at nothing
+        self._job_table.forget_worker(number)  # the next process with this number begins idle
         armed = None if at is None else self._armed_at(at)
         for recorder in dict.fromkeys(client.recorder for client in self.clients):  # a loader may have two clients
             step, rows = None, None
@@ -273,7 +291,7 @@ class ProcessScheduler(Scheduler):
         return at.slot, at.block
 
     def _is_deadly(self, at: Doing) -> bool:
-        """Count a death; return whether it is known now what processes die of."""
+        """Count a death; return whether the block is given up: its crashing row is proved, or it killed too many."""
         deaths = self._job_table.count_death(at.slot, at.block)
         if at.step is not None and at.row is not None:
             self._job_table.suspect(at.slot, at.block, at.step, at.row)
@@ -282,10 +300,10 @@ class ProcessScheduler(Scheduler):
 
     def _armed_at(self, at: Doing) -> Armed | None:
         armed = self._armed[at.slot]
-        # Else the process had finished its block, and the slot has gone on to another job.
+        # Else the process had finished its block, and the slot has another job now.
         return armed if armed is not None and armed.number == at.job else None
 
     def fail(self, error: BaseException) -> None:
-        """Have the consumer told that there are no processes."""
+        """Raise an error in the consumer, since there are no processes."""
         self._worker_error = error
         self._bell.bell.ring()

@@ -1,8 +1,8 @@
-"""What a worker process runs: jobs that its crew describes on the board, written into the crew's memory.
+"""The work of a worker process: it computes the blocks of jobs that the job table describes, in the scheduler's memory.
 
-Rows are written straight into their batch where that can be. Else elements lie in memory for who merges them, which is
-any of the processes, or for the consumer. What raises is marked as failed and computed again by the consumer, which
-meets the user's exception in its own thread.
+Rows are written straight into their batch where their layout is known. Else elements are written into spill memory, for
+the process that merges them, or for the consumer. A block that raises is marked as failed; the consumer computes it
+again, so that the user's exception is raised in the consumer's thread.
 """
 
 import mmap
@@ -88,7 +88,7 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, n
         pipe: to the crew.
         number: of this worker.
         descriptors: of the crew's memory.
-        needs: names the modules that whoever starts this process loads before; not used here.
+        needs: names the modules that the fork server imports before; not used here.
     """
     del needs
     leave_accelerators()
@@ -178,7 +178,7 @@ class _Worker:
             outcome = self._outcome(slot, caught.error)
             if outcome == FAILED:
                 self._job_table.note(slot, block, _complaint(caught.error))
-            self._job_table.tell(slot, block, outcome)  # whoever was at it may have told otherwise
+            self._job_table.tell(slot, block, outcome)  # a process that died at it may have written another outcome
             del caught
             self._ring.finish(slot, block, self._number)
             self._job_table.finish(self._number)
@@ -191,15 +191,15 @@ class _Worker:
             if suspect is not None:
                 self._try(described, job, block, *suspect)
             self._run(slot, described, job, block, come_to)
-        elif self._job_table.outcome(slot) == FINE:  # else there are rows that nobody has written
+        elif self._job_table.outcome(slot) == FINE:  # else some rows were not written
             self._merge(claim, described, job, come_to)
 
     def _claim(self) -> Claim | None:
-        self._pace.stand_aside()
+        self._pace.wait_for_processor()
         return self._ring.claim_wait(self._number)
 
     def _substituted(self, step: str, epoch: int, position: int) -> int:
-        """Take no budget for spent, since the consumer alone knows. It will compute the block, which goes on here."""
+        """Return 0, to finish the block here: the consumer, which counts substitutions, will compute it again."""
         del step, epoch, position
         self._is_elsewhere = True
         return 0
@@ -218,7 +218,7 @@ class _Worker:
             return known
         described: Described | None = pickle.loads(self._job_table.description(slot))
         if described is None:
-            raise UsageError("the job's description is too long for the board; elements have too many leaves")
+            raise UsageError("the job's description is too long for the job table; elements have too many leaves")
         job = job_of(described.task, self._program(described).plan, self._context)
         memory = described.spill if job.has_merge else described.region
         if job.row_bytes and memory is not None:
@@ -230,7 +230,7 @@ class _Worker:
         return described, job
 
     def _forget_others(self, living: tuple[int, ...]) -> None:
-        """Let go of memory that is not in use any more, and of what lies in it."""
+        """Release memory that is not in use any more, and the jobs and plans in it."""
         self._regions.keep(living)
         for gone in self._programs.keys() - self._regions.known - {OWNERS_PLAN}:
             del self._programs[gone]
@@ -244,7 +244,7 @@ class _Worker:
         return self._programs[number]
 
     def _give(self, described: Described, job: SharedJob, block: int) -> None:
-        """Give a job what it was given for a block, copied: a function may write to it, and whoever comes next."""
+        """Give a job a copy of a block's rows: a function may write to them, and crash."""
         if isinstance(job, CollateJob) and job.has_rows:
             place = job.cut.places[block]
             job.take_given(
@@ -252,10 +252,10 @@ class _Worker:
             )
 
     def _try(self, described: Described, job: SharedJob, block: int, step: int, row: int) -> None:
-        """Compute the row at which another process has died, for nothing but to see whether this one dies too."""
+        """Compute the row at which another process crashed, and drop the result: a crash proves the row at fault."""
         self._job_table.come_to(self._number, step, row, is_alone=True)
         self._give(described, job, block)
-        with Caught():  # which comes again
+        with Caught():  # it is raised again by the block
             job.try_row(step, row, Context(crashing_rows=_deaths(described)))
 
     def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
@@ -296,7 +296,7 @@ class _Worker:
         del self._jobs[slot]  # with the batches
 
     def _take_in(self, slot: int, described: Described, job: SharedJob) -> None:
-        """Take what a merge is made of, copied: who writes to it and dies leaves it as it was.
+        """Take a copy of the rows that a merge is made of: a function may write to them, and crash.
 
         Mapping it privately would take longer, up to some 10 MB at least.
         """

@@ -1,13 +1,23 @@
-"""Jobs computed ahead by a crew within bounds; what the streams of workers' batches read from.
+"""A queue of jobs that workers compute ahead of the consumer; the streams of batches read from it.
+
+The queue decides how far ahead the workers are. Two bounds hold them back. `window` limits the jobs in the making or
+ready, so a fast worker can't fill memory with batches that nobody has requested. The number of regions limits memory: a
+batch that the training loop still references keeps its region, so the workers wait. If the loop keeps *every* batch,
+waiting would never end; then the queue allocates more, up to `memory=`, with one warning. An error is raised only where
+`memory=` itself is too small.
+
+Jobs are armed by the consumer, and, where a client has a single queue, also by a worker that has just finished a block:
+the workers stay busy while the consumer trains.
 
 Guarantees:
   - `next_job` returns the jobs, each exactly once, complete or with its error: in the order in which they were made, or
     as they become complete.
-  - At most `window` jobs are being made or ready; with what the consumer holds, `window` + 1 jobs have memory, and as
-    many more as batches are taken ahead, unless the consumer keeps more. Then there will be more, up to the plan's
-    `memory`, with one warning; it never deadlocks.
+  - At most `window` jobs are in the making or ready; with the one that the consumer holds, `window` + 1 jobs have
+    memory, and as many more as batches are taken ahead, unless the consumer keeps more. Then there will be more, up to
+    the plan's `memory`, with one warning; it never deadlocks.
   - Where making a job raises, the jobs before it are returned first; the next call tries to make it again.
-  - Closing takes back every block that no worker has begun; those that run drain while another queue uses the crew.
+  - Closing takes back every block that no worker has begun; blocks that run drain while another queue uses the
+    scheduler.
 
 All methods belong to one thread at a time, the consumer's or one that takes or folds ahead of it; only `close` may be
 called wherever the garbage collector runs.
@@ -35,7 +45,7 @@ class JobQueue(Generic[AnyJob]):
     """The jobs of one stream, in order."""
 
     _ends = True
-    """Whether there are no more once `make_job` has none."""
+    """Whether the queue has ended once `make_job` returns None."""
 
     def __init__(
         self,
@@ -50,14 +60,14 @@ class JobQueue(Generic[AnyJob]):
         """Start computing ahead.
 
         Args:
-            scheduler: who computes.
-            client: whose the jobs are.
+            scheduler: it computes the jobs.
+            client: the jobs belong to it.
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
-            window: how many jobs may be in the making or ready.
+            window: how many jobs may be in the making or ready, at least 1.
             queues: how many queues the client has, at most. Where this is the only one, workers arm jobs too; else only
                 the consumer does.
-            ended: called when the jobs are given up, so that no worker waits for what they were to get; may be called
-                again.
+            ended: called when the jobs are given up, so that no worker waits for records that won't arrive; may be
+                called again.
         """
         self._scheduler = scheduler
         self._client = client
@@ -84,7 +94,7 @@ class JobQueue(Generic[AnyJob]):
         if not any(map(self._scheduler.is_complete, self._wanted())) or not decide(SEEN_NOW, 1):
             return None
         with self._scheduler.owned():
-            return self._retired() if self._armed else None  # given up by another thread
+            return self._retired() if self._armed else None  # another thread gave up the jobs
 
     def next_job(self, held: HeldInterrupts | None = None) -> AnyJob | None:
         """Return the next job when it is complete; None at the end.
@@ -109,17 +119,17 @@ class JobQueue(Generic[AnyJob]):
             held.hold()
         self._scheduler.check()
         with self._scheduler.owned():
-            return self._retired() if self._armed else None  # given up by another thread
+            return self._retired() if self._armed else None  # another thread gave up the jobs
 
     def _retired(self) -> AnyJob:
-        """Take a complete job out of its slot, with the crew owned."""
+        """Take a complete job out of its slot, with the scheduler owned."""
         slot, job = self._taken()
         self._scheduler.retire(slot)
         self._arm_ahead()
         return job
 
     def _wanted(self) -> Iterable[int]:
-        """Return the slots of the jobs of which any will do. Another thread may be arming more, or give all up."""
+        """Return the slots of the jobs that may be returned next. Another thread may arm more, or give all up."""
         return [slot for slot, _ in islice(self._armed.copy(), 1)]
 
     def _taken(self) -> tuple[int, AnyJob]:
@@ -129,7 +139,7 @@ class JobQueue(Generic[AnyJob]):
     def is_ready(self) -> bool:
         """Return whether `next_job` would return without waiting, as far as that can be told without waiting."""
         if not self._armed and not self._ended:
-            with Caught(Exception), self._scheduler.owned() as held:  # `next_job` meets the error
+            with Caught(Exception), self._scheduler.owned() as held:  # `next_job` raises the error
                 self._arm()
                 if self._client.lender is not None and not self._armed:
                     return self._ended  # it waits for memory
@@ -142,7 +152,7 @@ class JobQueue(Generic[AnyJob]):
         self._ended = True
         self._scheduler.when_free(self._give_up)
 
-    # -- with the crew owned
+    # -- with the scheduler owned
 
     def _give_up(self) -> None:
         self._ended = True
@@ -160,7 +170,7 @@ class JobQueue(Generic[AnyJob]):
             self._client.listener.ring()
 
     def _arm_ahead(self) -> None:
-        """Arm jobs as long as the bounds allow; where making one raises, leave it to the consumer to meet that."""
+        """Arm jobs as far as the bounds allow; an error of making one is left to the consumer, which makes it again."""
         with Caught(Exception):
             self._arm()
 
@@ -194,12 +204,12 @@ class JobQueue(Generic[AnyJob]):
         return self._scheduler.regions_in_use(self._client) < self._most_regions
 
     def _grow(self, held: HeldInterrupts) -> None:
-        """Make room where the consumer holds all slots, or say why there is none."""
+        """Make room where the consumer holds all memory, or raise the error that says why there is none."""
         job, scheduler, client = self._made, self._scheduler, self._client
         if job is None:
             return
         if self._memory is not None and client.region_pool.used_bytes + job.memory_bytes > self._memory:
-            scheduler.wait_drained(client, held)  # what an earlier iterator left behind is no fault of the consumer's
+            scheduler.wait_drained(client, held)  # an earlier iterator's jobs may still have memory
             self._arm()
             if self._armed:
                 return
@@ -217,7 +227,7 @@ class JobQueue(Generic[AnyJob]):
             kept = scheduler.regions_in_use(client)
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "
-                "others. Keep fewer, or use copy=True, which hands out copies.",
+                "others. Keep fewer, or use copy=True, which delivers copies.",
                 stacklevel=6,
             )
         self._most_regions = scheduler.regions_in_use(client) + self.window
@@ -228,7 +238,7 @@ class ReadyQueue(JobQueue[AnyJob]):
     """The jobs of one stream, as they become complete; of several the first."""
 
     def _jobs_ahead(self) -> int:
-        return self.window  # a slow job must hold nothing up
+        return self.window  # a slow job must not delay others
 
     def _wanted(self) -> Iterable[int]:
         return [slot for slot, _ in self._armed.copy()]
@@ -242,7 +252,7 @@ class ReadyQueue(JobQueue[AnyJob]):
 
 
 class GivenQueue(JobQueue[AnyJob]):
-    """Jobs whose content comes from elsewhere, in order; `make_job` has none as long as no more has come."""
+    """Jobs whose content comes from a fold, in order; `make_job` returns None as long as no more has come."""
 
     _ends = False
 
@@ -268,7 +278,7 @@ class GivenQueue(JobQueue[AnyJob]):
         return bool(self._armed)
 
     def arm(self) -> None:
-        """Arm what has come, as far as there is room."""
+        """Arm jobs of the content that has come, as far as there is room."""
         with self._scheduler.owned():
             self._arm()
 

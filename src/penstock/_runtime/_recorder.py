@@ -1,4 +1,4 @@
-"""What a loader remembers of its events: counts for ever, the events themselves up to a bound."""
+"""The record of a loader's events: counts without bound, the events themselves up to a bound."""
 
 import logging
 import threading
@@ -21,14 +21,14 @@ _logger = logging.getLogger("penstock")
 
 
 class Remembered(NamedTuple):
-    """What a recorder has been told of elements, for another process's to go on from."""
+    """The events of elements so far, from which a recorder in another process continues."""
 
     events: tuple[Replaced, ...]
     counts: tuple[tuple[tuple[type[Replaced], str], int], ...]
 
 
 class Recorder:
-    """Counts events and keeps the latest; may be told from any thread. An event told twice counts once.
+    """Counts events and keeps the latest; may be called from any thread. An event that is recorded twice counts once.
 
     Of the elements that a step replaced or left out, the 1st, 10th, 100th and so on is a warning in the log.
 
@@ -114,7 +114,7 @@ class Recorder:
             return self._counts.get((Substituted, step), 0) - own
 
     def start_epoch(self) -> None:
-        """Begin to look anew at how much filters leave out."""
+        """Begin to measure again how much filters leave out."""
         self._since_start = {}
         self._skipped_before = self.total(Skipped)
 
@@ -129,7 +129,7 @@ class Recorder:
             warnings.warn(_wasteful_text(node, kept, dropped), stacklevel=2)
 
     def remembered(self) -> Remembered:
-        """Return what was told of elements."""
+        """Return the events of elements so far."""
         with self._lock:
             return Remembered(tuple(self._events.values()), tuple(self._counts.items()))
 
@@ -176,7 +176,7 @@ def _wasteful_text(node: Node, kept: int, dropped: int) -> str:
 
 
 class TellingRecorder(Recorder):
-    """A recorder that also keeps what it is told, to be sent to the process that logs it."""
+    """A recorder that also keeps its events, to be sent to the process that logs them."""
 
     def __init__(self, node: Node) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class TellingRecorder(Recorder):
         self._filtered.append((self._numbers[id(node)], kept, dropped))
 
     def taken(self) -> tuple[tuple[Event, ...], tuple[tuple[int, int, int], ...]]:
-        """Return what was told since the last call."""
+        """Return the events since the last call."""
         events = tuple(self._new.popleft() for _ in range(len(self._new)))
         filtered, self._filtered = tuple(self._filtered), []
         return events, filtered

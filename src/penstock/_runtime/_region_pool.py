@@ -1,6 +1,6 @@
-"""The memory that one loader's jobs are computed in: regions that are lent to jobs, and those that wait for one.
+"""The memory of one loader's jobs: regions that are leased to jobs, and idle ones.
 
-Changed with the crew owned.
+Changed with the scheduler owned.
 """
 
 from typing import Protocol
@@ -9,27 +9,27 @@ from penstock._memory import Region
 
 
 class Lender(Protocol):
-    """Has memory of its own for jobs."""
+    """A provider of memory for jobs, in place of the scheduler's."""
 
     def allocate(self, size_bytes: int) -> Region | None:
         """Return memory for a job, or None if it is to be allocated as usual."""
         ...
 
     def discard(self, region: Region) -> None:
-        """Take back memory, if it is of this."""
+        """Take back memory, if it came from here."""
         ...
 
     def await_return(self) -> bool:
-        """Wait until memory may have come back, or won't: what is lent is kept by who waits for more; False then."""
+        """Wait for a region; False if the consumer holds all."""
         ...
 
 
 class RegionPool:
-    """Knows which of its regions are lent, by job number, and which lie idle; who owns the crew allocates them."""
+    """Knows which regions are leased, by job number, and which are idle; the scheduler's owner allocates them."""
 
     def __init__(self) -> None:
         self.most_idle = 0
-        """How many regions are worth keeping while nobody uses them."""
+        """How many idle regions are worth keeping."""
         self._lent: dict[int, Region] = {}
         self._used: dict[int, int] = {}  # how many bytes of each
         self._idle: list[Region] = []

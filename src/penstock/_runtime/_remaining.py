@@ -1,4 +1,4 @@
-"""What was not handed out yet, so that it can be begun again anywhere."""
+"""The steps that were not delivered yet, so that computing them can be begun again anywhere."""
 
 from penstock._graph._streaming._chunk import Token
 from penstock._runtime._batches import StepRange, Unit

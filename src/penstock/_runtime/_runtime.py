@@ -1,4 +1,4 @@
-"""Opening a plan: the streams that loaders read from, and the workers behind them, in one scope."""
+"""The runtime of a loader: it opens the streams that the loader reads, and owns the workers behind them."""
 
 from penstock._graph._apply import Location
 from penstock._graph._nodes import Element, Origin
@@ -24,7 +24,7 @@ class Runtime:
 
     Args:
         plan: what is computed, and by whom.
-        recorder: told of events; None makes one.
+        recorder: records events; None makes one.
         owner: whose workers compute for this one too, which has none of its own then. It is closed after this one.
         lender: whose memory its workers compute in; None for their own.
         deadly: what is known to kill processes, as in `Context`; None for nothing yet.
@@ -89,7 +89,7 @@ class Runtime:
         if self._is_closed:
             raise ClosedError("the loader that owns the workers was closed")
         if self._scheduler is None:
-            with HeldInterrupts():  # else nobody knows of the workers, and nobody ends them
+            with HeldInterrupts():  # workers that no attribute refers to are never ended
                 self._scheduler = (
                     process_scheduler(self._client) if self._plan.place == "processes" else Scheduler(self._client)
                 )

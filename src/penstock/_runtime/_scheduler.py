@@ -1,15 +1,29 @@
-"""A crew of worker threads over one slot ring: slots are armed with jobs, computed by any worker, and come back.
+"""The scheduler: it puts jobs into the slots of a ring, worker threads compute them, and the consumer takes them out.
 
-A slot goes from free to armed (its job is being made or ready) and to free again when the consumer has taken the job.
-The memory that the job was computed in is lent to it apart from the slot, and comes back when its last view has died.
+The problem: several threads compute one batch, several batches are computed ahead, and the consumer wants them in
+order, in memory that is used again. A queue of tasks with futures would need an object and a lock for each block of
+rows, and would send rows through Python. Here a job is written into a slot once; workers claim its blocks from the ring
+by compare-and-swap (`_ring`) and write rows straight into the job's memory. Only the consumer waits, on a bell.
+
+A slot is free, or armed: its job is being computed, or is complete. The consumer retires a complete slot, which frees
+it. `cancel` gives a slot's job up: blocks that no worker has begun are never run, and the slot drains until the last
+writer has left. Memory is leased to a job apart from its slot: the slot is free as soon as the consumer has the job,
+the memory when the last array over it has died.
+
+One lock, the *ownership* of the scheduler, orders every change of slots and memory. A thread that can't wait (a worker
+that could arm more, the garbage collector that closes a queue) calls `when_free`: the action is kept, and the thread
+that holds the lock runs it when it releases the lock.
+
+Several loaders may share the workers. Each is a *client* with queues, memory and measurements of its own; slots go to
+the client that asks first, so no client may have more than `SLOTS_EACH` of them.
 
 Guarantees:
-  - What changes slots and memory runs with the crew `owned`, by one thread at a time; Ctrl-C finds it done, or not
+  - What changes slots and memory runs with the scheduler `owned`, by one thread at a time; Ctrl-C finds it done, or not
     begun.
-  - `when_free` never waits, so the garbage collector may call it anywhere, also where this thread owns the crew.
-  - No user code runs on a worker but inside a job, and what it raises there stays there: the job is marked as failed.
-  - Of several clients each has memory of its own, and waits for its own jobs. Workers take the job that was armed
-    first, whosoever it is.
+  - `when_free` never waits, so the garbage collector may call it anywhere, also where this thread owns the scheduler.
+  - User code runs on a worker only inside a job, and its exception stays there: the job is marked as failed.
+  - Each of several clients has memory of its own, and waits for its own jobs alone. Workers take the job that was armed
+    first, of any client.
 """
 
 import os
@@ -38,7 +52,7 @@ BLOCKS: Final = 256  # row blocks of a slot, at most
 
 
 class Armed(NamedTuple):
-    """A job in a slot, by its number, and whose it is."""
+    """A job in a slot: its number, its client, and itself."""
 
     number: int
     client: Client
@@ -46,15 +60,15 @@ class Armed(NamedTuple):
 
 
 class AtWork(NamedTuple):
-    """What a worker does since when, by `monotonic`.
+    """The work of one worker, and since when, by `monotonic`.
 
     Attributes:
         worker: its number.
         since: when it began this.
         armed: the job that it computes; None for none.
         slot: where that is armed.
-        block: which block of the job; that of the merge is behind those of all blocks of rows.
-        is_idle: whether it waits for work, or for its turn to merge.
+        block: which block of the job; the merge is the block after all blocks of rows.
+        is_idle: whether it waits for work, or for permission to merge.
     """
 
     worker: int
@@ -66,10 +80,10 @@ class AtWork(NamedTuple):
 
 
 class Scheduler:
-    """Owns the ring and the threads, and lends the memory that jobs are computed in. Outlives the queues it serves.
+    """Owns the ring and the threads, and leases the memory that jobs are computed in. Outlives the queues it serves.
 
     Args:
-        owner: the client whose plan says how many workers there are, and how they begin. The crew ends with it.
+        owner: the client whose plan says how many workers there are, and how they begin. The scheduler ends with it.
     """
 
     shares = False
@@ -79,8 +93,8 @@ class Scheduler:
         self.num_workers = owner.plan.num_workers
         self.clients: tuple[Client, ...] = ()  # replaced as a whole, since other threads read it
         self._owner = owner
-        self._lock = threading.Lock()  # its holder owns the crew
-        self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
+        self._lock = threading.Lock()  # its holder owns the scheduler
+        self._waiting: deque[Callable[[], None]] = deque()  # run by the thread that releases the lock next
         self._process = os.getpid()
         self._worker_error: BaseException | None = None
         self.is_closed = False
@@ -90,7 +104,9 @@ class Scheduler:
         self._armed: list[Armed | None] = [None] * SLOTS
         self._free = list(range(SLOTS - 1, -1, -1))
         self._draining: set[int] = set()
-        self._lent: dict[int, RegionPool] = {}  # by job number: whose memory is being written, ready or viewed
+        self._lent: dict[
+            int, RegionPool
+        ] = {}  # by job number: the pool of memory that is being written, ready or viewed
         self._number = 0
         self._doing = [AtWork(number, time.monotonic(), is_idle=True) for number in range(self.num_workers)]
         self._idents: dict[int, int] = {}  # of worker threads, by their numbers
@@ -112,10 +128,10 @@ class Scheduler:
         return self._memory.allocate(size_bytes)
 
     def _share(self, region: Region) -> None:
-        """Have the workers know memory that was allocated elsewhere."""
+        """Make memory that was allocated elsewhere known to the workers."""
 
     def _discard(self, regions: list[Region]) -> None:
-        """Let go of memory that is not used any more."""
+        """Release memory that is not used any more."""
         lender = self._owner.lender
         if lender is not None:
             for region in regions:
@@ -132,7 +148,7 @@ class Scheduler:
         del client, job
         return False
 
-    def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
+    def _publish(self, slot: int, armed: Armed, region: Region | None) -> None:
         del region
         self._ring.arm(slot, armed.number, armed.job.blocks, merge=armed.job.has_merge)
 
@@ -140,9 +156,9 @@ class Scheduler:
         return self._ring.ready(slot)
 
     def _conclude(self, slot: int, armed: Armed) -> None:
-        """Learn what became of a job."""
+        """Record the outcome of a job."""
 
-    # -- whom it computes for
+    # -- clients
 
     def join(self, client: Client) -> None:
         """Compute for one more client.
@@ -158,11 +174,11 @@ class Scheduler:
             self.clients = (*self.clients, client)
 
     def leave(self, client: Client) -> None:
-        """Compute for a client no longer; its batches that were handed out stay valid. Never waits."""
+        """Stop computing for a client; its batches that were delivered stay valid. Never waits."""
         if os.getpid() == self._process:
-            self.when_free(lambda: self._let_go(client))
+            self.when_free(lambda: self._forget(client))
 
-    def _let_go(self, client: Client) -> None:
+    def _forget(self, client: Client) -> None:
         client.give_up()
         self.clients = tuple(other for other in self.clients if other is not client)
         self._bell.forget(_listener_of(client))
@@ -170,15 +186,15 @@ class Scheduler:
         self._discard(client.region_pool.spare())
 
     def give_up(self, client: Client) -> None:
-        """Give up a client's jobs, also those of a queue that nobody can close: its maker was interrupted."""
+        """Give up a client's jobs, also those of a queue whose construction was interrupted."""
         with self.owned():
             client.give_up()
 
-    # -- who owns it
+    # -- ownership
 
     @contextmanager
     def owned(self) -> Generator[HeldInterrupts]:
-        """Own the crew; waits until nobody else does. Ctrl-C comes at the end, or where it is allowed."""
+        """Own the scheduler; wait until no other thread does. Ctrl-C is raised at the end, or where it is allowed."""
         with HeldInterrupts() as held:
             try:
                 with self._lock:
@@ -187,14 +203,14 @@ class Scheduler:
                 self._run_waiting()
 
     def when_free(self, action: Callable[[], None]) -> None:
-        """Call `action` with the crew owned: now, or, if someone owns it, as soon as they don't."""
+        """Call `action` with the scheduler owned: now, or, if another thread owns it, when that thread releases it."""
         if os.getpid() != self._process:
-            return  # in a fork the workers don't exist, and what is shared with them is the parent's
+            return  # in a fork the workers don't exist, and the memory that they share is the parent's
         self._waiting.append(action)
         self._run_waiting()
 
     def _run_waiting(self) -> None:
-        # Whoever finds the lock held leaves the rest to its holder, who looks again after releasing it.
+        # A thread that finds the lock held leaves the rest to its holder, which looks again after releasing it.
         while self._waiting and not self._lock.locked():
             with HeldInterrupts():
                 if not self._lock.acquire(blocking=False):
@@ -206,7 +222,7 @@ class Scheduler:
                     self._lock.release()
 
     def check(self) -> None:
-        """Raise if the crew can't work: in a fork, where it has no threads; closed; with what `worker_init` raised."""
+        """Raise if it can't compute: in a fork, which has no threads; closed; or with the error of `worker_init`."""
         if os.getpid() != self._process:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
         if self.is_closed:
@@ -217,11 +233,11 @@ class Scheduler:
             raise ClosedError("the workers of this loader were stopped since the program ends")
 
     def prepare_consumer(self) -> None:
-        """Prepare the calling thread as the workers are, before it computes what these have failed at."""
+        """Prepare the calling thread as the workers are, before it computes work that failed in a worker."""
         self._owner.prepare()
 
     def arm_more(self, client: Client) -> None:
-        """Arm what memory that has come back has room for; any thread may call it, and never waits."""
+        """Arm the jobs for which returned memory has room; any thread may call this, and never waits."""
         self.when_free(lambda: client.arm_more())
 
     def count_bytes(self, client: Client) -> int:
@@ -232,7 +248,7 @@ class Scheduler:
             self.collect()
             return client.region_pool.used_bytes
 
-    # -- slots; with the crew owned
+    # -- slots; with the scheduler owned
 
     def regions_in_use(self, client: Client) -> int:
         """Return how many of a client's regions are being written, ready or viewed, but for cancelled slots'."""
@@ -249,7 +265,7 @@ class Scheduler:
         return bool(self._free)
 
     def collect(self) -> None:
-        """Take back the memory whose views have died, and cancelled slots that have no writer left."""
+        """Take back memory whose views have died, and cancelled slots that no worker writes to any more."""
         for slot in [slot for slot in self._draining if self._ring.drained(slot)]:
             self._draining.remove(slot)
             self.retire(slot)
@@ -259,7 +275,7 @@ class Scheduler:
             self._discard(region_pool.spare())
 
     def arm(self, client: Client, job: Job) -> int:
-        """Hand a client's job to the workers; return its slot."""
+        """Put a client's job into a slot for the workers; return the slot."""
         slot = self._free.pop()
         self._number += 1
         armed = Armed(self._number, client, job)
@@ -270,7 +286,7 @@ class Scheduler:
             self._lent[armed.number] = client.region_pool
             self._lend(armed, self._memory.lease(region, armed.number))
         self._armed[slot] = armed
-        self._hand_out(slot, armed, region)
+        self._publish(slot, armed, region)
         return slot
 
     def _take_region(self, region_pool: RegionPool, size_bytes: int) -> Region:
@@ -332,10 +348,10 @@ class Scheduler:
         """Wait until one of the slots' jobs is complete, or given up; Ctrl-C comes out of it at once.
 
         Args:
-            client: who waits.
-            slots: of the jobs.
-            given_up: whether to wait no longer.
-            before: finds the work that the client's next jobs come from, for where workers have none.
+            client: the one whose consumer waits.
+            slots: the jobs' slots.
+            given_up: whether to stop waiting.
+            before: finds the work that the client's next jobs come from, for when no worker has work.
 
         Raises:
             WorkerError: a thread was at the same work for longer than the timeout.
@@ -352,11 +368,11 @@ class Scheduler:
 
     @property
     def timeout(self) -> float | None:
-        """How many seconds a consumer waits for the same work; of processes their watchers see to it."""
+        """How many seconds a consumer waits for the same work; None for processes, whose watchers enforce it."""
         return None if self.shares else self._owner.plan.limits.timeout
 
     def _stall(self, slots: Iterable[int], *, any_will_do: bool) -> Stall | None:
-        """Return the work that the slots' jobs wait for; where that is nothing known, the latest that was begun."""
+        """Return the work that the slots' jobs wait for; if no worker is at one of these jobs, the work begun last."""
         wanted, doing = set(slots), self._at_work()
         busy = [each for each in doing if not each.is_idle]
         at = [each for each in busy if each.slot in wanted]
@@ -387,7 +403,7 @@ class Scheduler:
         return any(map(self._is_complete, slots)) or self._ring.stopped or self._worker_error is not None
 
     def waker(self, client: Client) -> Callable[[], None]:
-        """Return what has the one who waits for a client's jobs look again; from any thread."""
+        """Return a thread-safe callback that wakes the consumer that waits for a client's jobs."""
         return _listener_of(client).ring
 
     def fileno(self, client: Client) -> int:
@@ -395,7 +411,7 @@ class Scheduler:
         return _listener_of(client).fileno()
 
     def close(self) -> None:
-        """Stop the workers. Memory lives on as long as views of it do."""
+        """Stop the workers. Memory stays valid as long as views of it live."""
         if os.getpid() != self._process:
             return  # in a fork the threads don't exist; nothing may be touched
         self.is_closed = True
@@ -420,7 +436,7 @@ class Scheduler:
             if armed is not None and not armed.job.failed:
                 self._run(armed, claim, number)
             del armed
-            if self._lock.acquire(blocking=False):  # whoever holds it arms what can be armed
+            if self._lock.acquire(blocking=False):  # else the holder arms what can be armed
                 try:
                     for client in self.clients:
                         client.arm_more()
@@ -459,7 +475,7 @@ class Scheduler:
                 client.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
         self._rest(number)
         if caught.error is not None:
-            job.failed = True  # the consumer meets it again, in its own thread
+            job.failed = True  # the consumer computes it again, in its own thread
 
     def _rest(self, number: int) -> None:
         self._doing[number] = AtWork(number, time.monotonic(), is_idle=True)
@@ -467,7 +483,7 @@ class Scheduler:
 
 def _listener_of(client: Client) -> Listener:
     if client.listener is None:
-        raise InternalError("who waits for a crew has joined it")
+        raise InternalError("a client joins a scheduler before its consumer waits")
     return client.listener
 
 

@@ -1,13 +1,20 @@
-"""Memory that large batches are computed in and sent from: who receives one reads it where it was computed.
+"""Memory that an isolated loader's large batches are computed in and sent from, without a copy.
+
+The helper process computes a batch in a region of the pipe's arena, and sends the region's place; the trainer reads the
+batch there. Both processes then refer to the region, so the helper must not reuse it while the trainer has a view. The
+arena counts holds, and a thread waits for returned ones. The harder part is to know when *no* return will come: a
+trainer that keeps every batch would wait for a batch while the helper waits for memory. So the trainer says when it
+waits for the next batch while it still holds memory; until it says so, it may yet give memory back, as a loop drops a
+batch a moment after it was given the next. Only then is more memory allocated.
+
+Several small batches of a job are sent as one. A batch that is smaller than a megabyte even so is copied into the
+message: that takes less time than to notice the return of its memory.
 
 Guarantees:
-  - What was sent lies untouched for as long as the receiver refers to it: until then the batch is kept here, and with
-    it the memory that its job was lent.
-  - What comes back is noticed at once, whatever the other threads of this process wait for.
-  - More is lent only when the receiver waits for the next batch, and has said so. Before that it may still give back
-    what it holds: a loop drops a batch a moment after it was given the next.
-
-Several small batches of a job are sent as one. What is small all the same is copied when it is sent.
+  - A sent batch stays untouched for as long as the trainer refers to it: until then the helper keeps the batch, and
+    with it the lease of its job.
+  - A return is noticed at once, whatever the other threads of this process wait for.
+  - More memory is leased only when the trainer waits for the next batch, and has said so.
 """
 
 import select
@@ -24,11 +31,11 @@ from penstock.errors import ClosedError
 from penstock.transport._pipe._sender import Sender
 
 MIN_BYTES: Final = 1_000_000
-"""Of an array that is sent where it lies: copying it takes longer than to notice its return."""
+"""Least size of an array that is sent without a copy."""
 
 
 class SharedOutput:
-    """Owns the leases of the arena that jobs are computed in, and keeps the batches that the receiver refers to.
+    """Owns the leases of the arena that jobs are computed in, and keeps the batches that the trainer refers to.
 
     Args:
         sender: sends the batches; the memory is of its arena.
@@ -45,9 +52,9 @@ class SharedOutput:
         self._bell = Bell()
         self._closed = False
         self.returned: Callable[[], None] = lambda: None
-        """Called, by any thread, when memory has come back."""
+        """Called, in any thread, when memory was returned."""
         self.is_over: Callable[[], bool] = lambda: False
-        """Whether nobody wants what is computed; `wake` when that changes."""
+        """Whether the run was given up; `wake` is called when that changes."""
 
     def allocate(self, size_bytes: int) -> Region | None:
         """Return memory for a job, or None for a small one."""
@@ -57,13 +64,13 @@ class SharedOutput:
         return region
 
     def discard(self, region: Region) -> None:
-        """Give back memory that nobody refers to, if it is of this; the system has it before more is allocated."""
+        """Return unreferenced memory, if it is of the arena; the system has it before more is allocated."""
         self._leases.pop(id(region), None)
 
     def keep(self, slots: Collection[int], batches: Collection[Element]) -> None:
-        """Keep batches that were sent as long as the receiver holds the slots that they lie in.
+        """Keep batches that were sent as long as the trainer holds the slots that they are in.
 
-        Of several in one slot the last is enough: they are a job's, and each keeps what the job was lent.
+        Of several in one slot the last is enough: they are of one job, and each keeps the job's lease.
         """
         if not slots:
             return
@@ -71,13 +78,13 @@ class SharedOutput:
             self._kept.update(dict.fromkeys(slots, batches))
             if self._watch is None:
                 self._watch = DaemonThread(self._notice_returns, "penstock-returns")
-        self._let_go()  # of what came back before it was kept
+        self._release_returned()  # memory that was returned before its batch was kept
 
     def await_return(self) -> bool:
-        """Wait until memory may have come back; False if it won't: the receiver keeps what it has and waits for more.
+        """Wait for returned memory; return False if the trainer holds all, and waits for more.
 
         Raises:
-            EndOfEpoch: nobody wants more.
+            EndOfEpoch: the run was given up.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._has_returned or self._is_starved() or self.is_over())
@@ -90,14 +97,14 @@ class SharedOutput:
         return not self._kept or self._starved_at == self._sender.counters.messages
 
     def starve(self, messages: int) -> None:
-        """Be told that the receiver waits for more than so many messages, and keeps memory of some of them."""
-        self._let_go()  # of what came back before it said so, which may not have been noticed
+        """Note that the trainer waits for more than so many messages, and keeps memory of some of them."""
+        self._release_returned()  # memory that was returned before the trainer said so, perhaps unnoticed
         with self._changed:
             self._starved_at = messages
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Have who waits for memory look whether that is over."""
+        """Make a thread that waits for memory check whether the run was given up."""
         with self._changed:
             self._changed.notify_all()
 
@@ -115,10 +122,10 @@ class SharedOutput:
             while not self._closed:
                 self._bell.clear()
                 arena.clear_bell(self._bell)
-                self._let_go()
+                self._release_returned()
                 either.poll()
 
-    def _let_go(self) -> None:
+    def _release_returned(self) -> None:
         with self._changed:
             over = [self._kept.pop(slot) for slot in list(self._kept) if not self._sender.holds(slot)]
             if not over:

@@ -1,4 +1,4 @@
-"""A plan in shared memory, for processes: they load it from there."""
+"""A plan in shared memory, which worker processes load."""
 
 import pickle
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Some positions of what is read in order, as a job: each is an element, or none where a step leaves it out."""
+"""A job of some positions of a block input: each position is an element, or none where a step leaves it out."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Stalls: a consumer that has waited for long logs which work it waits for; with a timeout it raises an error.
 
 Guarantees:
-  - Nothing polls, and no thread watches: it is the consumer's own wait that ends, at most once for each threshold.
+  - Nothing polls, and no thread watches: the consumer's own wait ends, at most once for each threshold.
   - One wait logs one warning at most.
   - A stall is measured from the later of two moments: when the consumer began to wait, and when the worker began its
     work. So neither a slow consumer nor a slow batch of quick blocks is a stall.
@@ -37,14 +37,14 @@ class Stall(NamedTuple):
     """The work that a consumer waits for.
 
     Attributes:
-        who: the worker, in words.
+        worker: the worker, in words.
         since: when it began this work, by `monotonic`.
         what: describes the work.
         thread: the identifier of its thread; None for another process's.
         step: the number of the first step that is computed, where it is known.
     """
 
-    who: str
+    worker: str
     since: float
     what: Callable[[], str]
     thread: int | None = None
@@ -98,7 +98,7 @@ def _warn(stall: Stall, waited_seconds: float, busy_seconds: float) -> None:
     _logger.warning(
         "the loader has waited %.0f s for a batch: %s has been at the same work for %.0f s: %s%s",
         waited_seconds,
-        stall.who,
+        stall.worker,
         busy_seconds,
         stall.what(),
         "" if frame is None else f". The thread is in {_place(frame)}",
@@ -110,9 +110,10 @@ def _error(stall: Stall, timeout: float) -> WorkerError:
     stack = "" if frame is None else "".join(traceback.format_stack(frame))[-_MAX_CHARACTERS:]
     past = "" if stall.step is None else f", or go past it with loader.seek({stall.step + 1})"
     return WorkerError(
-        f"{stall.who} was at the same work for longer than timeout={timeout} seconds: {stall.what()}. A thread can't "
-        "be killed, so this one computes nothing else until its function returns, and the next call waits for the same "
-        f'batch again. Leave the record out, raise timeout, use workers="processes"{past}. It was here:\n{stack}'
+        f"{stall.worker} was at the same work for longer than timeout={timeout} seconds: {stall.what()}. A thread "
+        "can't be killed, so this one computes nothing else until its function returns, and the next call waits for "
+        f'the same batch again. Leave the record out, raise timeout, use workers="processes"{past}. It was here:'
+        f"\n{stack}"
     )
 
 

@@ -1,7 +1,7 @@
-"""The batches of an ordered dataset: blocks of positions computed anywhere, the steps above in one thread, in order.
+"""The stages of a dataset that is read in order, run in one thread, over block inputs that anyone computes.
 
 Guarantees:
-  - Batches come in order, each exactly once, each with the token from which reading could go on after it.
+  - Batches come in order, each exactly once, each with the token from which reading continues after it.
   - Batches before a failing element are delivered before its error is raised.
 """
 

@@ -1,6 +1,6 @@
-"""The batches from some step to the end of its epoch, one after the other; what an iterator reads from.
+"""Streams of batches: the face of the runtime for loaders, and the stream that computes inline.
 
-`Stream` is all that a loader knows of who computes. The one here computes inline, in the caller's thread.
+A stream gives the batches from some step to the end of its epoch. `Stream` is all that a loader knows of workers.
 """
 
 import time
@@ -64,7 +64,7 @@ class Stream(Protocol):
 
 
 class InlineStream:
-    """Batches of an indexable dataset, computed when they are asked for, by no worker.
+    """Batches of an indexable dataset, computed in the caller's thread when they are requested.
 
     As long as they take no time, a few are computed at once, in one piece of memory of at most a megabyte: a batch of
     some microseconds would otherwise cost several times that in overhead. Of records that are read straight into a
@@ -104,7 +104,7 @@ class InlineStream:
 
     def _more(self, index: int) -> list[Element]:
         """Return the batches of the next steps, at least one, the last first."""
-        with Caught(Exception):  # raised again by whoever computes it singly
+        with Caught(Exception):  # raised again where it is computed singly
             return self._several(index)[::-1]
         self._direct = None
         self._units = 1

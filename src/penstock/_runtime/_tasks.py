@@ -1,4 +1,4 @@
-"""Jobs for other processes, as values that with the plan make the same job there."""
+"""Tasks: jobs as small values, from which another process makes the same job with the plan."""
 
 import pickle
 from functools import lru_cache
@@ -61,7 +61,7 @@ class GivenJob(Job, Protocol):
         ...
 
     hands_on: bool
-    """Whether what a block computed is more than rows in memory: elements for who merges them, or the consumer."""
+    """Whether a block's result is more than rows in memory: elements, for the merging process or the consumer."""
 
     joins: bool
     """Whether what is merged comes from all of its blocks, and is merged by a process."""
@@ -75,7 +75,7 @@ class GivenJob(Job, Protocol):
         ...
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
-        """Compute one block, row by row if `come_to` is to be told; return how many rows it has."""
+        """Compute one block, row by row if there is a `come_to`; return how many rows it has."""
         ...
 
     def try_row(self, step: int, row: int, context: Context) -> None:

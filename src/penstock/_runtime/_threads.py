@@ -1,8 +1,8 @@
-"""Streams whose batches are computed ahead by threads.
+"""Streams whose batches workers compute ahead of the consumer.
 
-An error in a job is not kept: the consumer computes that job's content itself, batch by batch, as inline
-would. So the batches before the failing one are delivered first, and the user's exception is raised in the user's
-thread. The same path serves rows that don't fit the layout.
+An error of a job is not kept: the consumer computes the job's content itself, batch by batch, by the inline path. So
+the batches before the failing one are delivered first, and the user's exception is raised in the user's thread. The
+same path serves rows that don't fit the layout.
 """
 
 import sys
@@ -102,7 +102,7 @@ class ThreadBatchStream:
         return self._ready.pop()
 
     def _awaited(self) -> BatchJob:
-        """Return the job whose batches are handed out, and wait for it."""
+        """Return the job whose batches are delivered, and wait for it."""
         if self._scheduler.is_closed:
             self._scheduler.check()
         job = self._job or self._begun(self._queue.next_job())
@@ -142,7 +142,7 @@ class ThreadBatchStream:
         return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
 
     def _gone_around(self, job: BatchJob, row: int | None, death: WorkerError) -> tuple[Element, Token]:
-        """Return the job's next batch without the row, or the batch, that processes die of; raise if that can't be."""
+        """Return the job's next batch without the row or batch that crashes workers; raise if no step allows it."""
         program, unit, shard = self._program, job.step_range.unit(self._index), self._plan.shard
         error = deadly_error(program, shard, unit, row, death)
         at: tuple[int, ...] = (unit.epoch, unit.position, WHOLE_BATCH)
@@ -163,7 +163,7 @@ class ThreadBatchStream:
         return self.next() if found is None else found
 
     def _begin_again(self, job: BatchJob) -> None:
-        """Have all that is left computed anew, from the job's next step on."""
+        """Restart after the last delivered batch."""
         self._queue.close()
         self._job = None
         self._ready = []
@@ -186,7 +186,7 @@ class ThreadBatchStream:
 
 
 class ThreadReader:
-    """Reads the leaves of an ordered dataset: threads compute blocks of positions ahead, for each leaf in use."""
+    """Reads the block inputs of a dataset: workers compute blocks of positions ahead, for each input in use."""
 
     def __init__(self, scheduler: Scheduler, client: Client) -> None:
         scheduler.check()
@@ -235,7 +235,7 @@ class ThreadReader:
         )
         queue = self._queues[leaf.number] if is_open else self._open(leaf, start)
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
-        # printed and forgotten there. Whoever stops early has the reader closed, or reads the leaf anew.
+        # printed and lost there. A caller that stops early closes the reader, or reads the input again.
         repeated = 0
         while (job := queue.next_job()) is not None:
             if job.failure.death is not None:
@@ -261,7 +261,7 @@ class ThreadReader:
             self._close(leaf.number)
 
     def _go_around(self, leaf: BlockInput, number: int, death: WorkerError) -> None:
-        """Have the element that processes die of left out or replaced; raise if no step does that."""
+        """Leave out or replace the element that crashes workers; raise if no step does that."""
         error = deadly_position_error(leaf, number, death)
         at = leaf.epoch, int(leaf.input_range.positions(number, number + 1)[0])
         # What is there already was replaced; now what took its place kills.
@@ -279,7 +279,7 @@ class ThreadReader:
     def _close(self, number: int) -> None:
         if number in self._queues:
             self._queues[number].close()
-            del self._queues[number]  # not before: who is interrupted comes again
+            del self._queues[number]  # not before: an interrupted call is repeated
 
     def close(self) -> None:
         """Give up what is computed ahead."""
@@ -295,7 +295,7 @@ class ThreadReader:
 
 
 class ThreadStreamingBatches(StreamingBatches):
-    """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
+    """Elements of a dataset that is read in order, whose block inputs workers compute."""
 
     def __init__(
         self,
@@ -310,8 +310,8 @@ class ThreadStreamingBatches(StreamingBatches):
         """Begin nothing yet.
 
         Args:
-            scheduler: who computes the leaves.
-            client: whose they are.
+            scheduler: it computes the block inputs.
+            client: the inputs belong to it.
             step_range: which elements.
             context: of the thread that reads.
             collate: steps that are left out.
@@ -338,7 +338,7 @@ class ThreadStreamingBatches(StreamingBatches):
         return self._reader.is_ready()
 
     def give_up(self) -> None:
-        """Let nobody wait for elements any more; from any thread, while another reads."""
+        """End every wait for elements; from any thread, while another reads."""
         self._reader.give_up()
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ def test_what_kills_every_helper_is_told_soon() -> None:
     """However many others there are to hand out between its deaths; they can be had before and after it."""
     with isolated(ps.range(4000).map(parts.kills_itself).batch(4), 2, ordered=False) as loader:
         found: list[int] = []
-        with pytest.raises(WorkerError, match=r"row 1 of step 9, .* kills worker processes.*SIGKILL"):
+        with pytest.raises(WorkerError, match=r"row 1 of step 9, .* crashes workers.*SIGKILL"):
             found.extend(int(batch[0]) // 4 for batch in loader)
         # Two between any of the steps before it, and then those of the process that dies in the helper's place.
         assert loader.stats()["worker_restarts"] <= 2 * 9 + 2 + 3

@@ -119,7 +119,7 @@ def test_what_kills_every_helper_is_told(num_workers: int, kind: str) -> None:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
         for _ in range(2):
-            with pytest.raises(WorkerError, match=r"37.* kills worker processes.*SIGKILL") as told:
+            with pytest.raises(WorkerError, match=r"37.* crashes workers.*SIGKILL") as told:
                 next(batches)
             assert told.value.exit_code == -signal.SIGKILL
         if kind == "indexed":

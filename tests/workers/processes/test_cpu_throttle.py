@@ -106,7 +106,7 @@ class Standing:
 
     def stand_aside(self) -> threading.Thread:
         """Have the worker look, in a thread; return it once the worker rests."""
-        thread = threading.Thread(target=self.pace.stand_aside, daemon=True)
+        thread = threading.Thread(target=self.pace.wait_for_processor, daemon=True)
         thread.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.keeps_pace and thread.is_alive() and time.monotonic() < deadline:
@@ -143,7 +143,7 @@ def test_a_worker_that_takes_too_long_is_not_counted() -> None:
     standing.compute(32)
     began = time.monotonic()
     standing.occupy(1, 2, pace=50_000_000)
-    standing.pace.stand_aside()
+    standing.pace.wait_for_processor()
     assert time.monotonic() - began >= 4 * 0.05
 
 
@@ -155,7 +155,7 @@ def test_the_ring_s_end_is_the_end_of_resting() -> None:
     thread = standing.stand_aside()
     standing.ring.stop()
     assert ends(thread)
-    standing.pace.stand_aside()
+    standing.pace.wait_for_processor()
 
 
 @pytest.mark.parametrize(("count", "group"), [(3, GROUP), (None, GROUP), (2, GROUP + 1)])
@@ -164,7 +164,7 @@ def test_no_worker_is_throttled_while_processors_are_free(count: int | None, gro
     standing = Standing(count)
     standing.compute(32)
     standing.occupy(1, 2, group=group)
-    standing.pace.stand_aside()
+    standing.pace.wait_for_processor()
 
 
 def test_as_many_workers_as_processors_share_none(tmp_path: Path) -> None:
@@ -197,13 +197,13 @@ def test_no_worker_is_throttled_before_blocks_are_known_not_to_wait() -> None:
     assert not standing.keeps_pace
     standing.occupy(1, 2)
     standing.compute(31)
-    standing.pace.stand_aside()
+    standing.pace.wait_for_processor()
     standing.compute(1)
     assert standing.pace.is_steady
     standing.pace.worked(0.003, 0.002, 1)
     assert standing.pace.is_steady
     standing.pace.worked(0.2, 0.002, 1)
-    standing.pace.stand_aside()
+    standing.pace.wait_for_processor()
     assert not standing.keeps_pace
     standing.pace.worked(0.2, 0.002, 0)  # others had its processor
     standing.compute(400)

@@ -1,1 +1,1 @@
-"""What a loader finds out before it chooses its workers: what rows cost, which processors, whether processes can be."""
+"""Measurements for the choice of workers: the cost of rows, the processors, and whether processes are possible."""

@@ -1,4 +1,4 @@
-"""Choosing a loader's workers where the caller hasn't: by what is known for nothing, then by what must be measured."""
+"""The choice of a loader's workers where the caller leaves it open: first from known facts, then from measurements."""
 
 import logging
 import sys

@@ -1,8 +1,8 @@
-"""Measuring what rows cost: a few of them computed and thrown away, at first here, then by two threads at once.
+"""Measuring the cost of rows: some are computed and dropped, first in this thread, then in two threads at once.
 
-It takes about `_SECONDS`, or as long as a few elements take where these take longer: what runs can't be stopped. The
-elements are those at the beginning of epoch 0, which nothing depends on: evaluating is pure, nobody is told of what was
-substituted, and errors come when the elements are loaded.
+It takes about `_SECONDS`, or as long as a few elements take where these take longer: a function that runs can't be
+stopped. The elements are the first of epoch 0. Nothing depends on their being computed here: evaluation is pure, no
+event of a substitution is recorded, and an error is raised again when the element is loaded.
 """
 
 import threading

@@ -1,6 +1,6 @@
-"""How many processors this program may use: what the scheduler, the container and the launcher leave it.
+"""The number of processors that this program may use, within the limits of system, container and launcher.
 
-Paths are text here: `pathlib` raises and handles errors of its own, and a Ctrl-C at that moment would tell of both.
+Paths are strings here: `pathlib` raises and handles errors of its own, and a Ctrl-C at that moment would show both.
 """
 
 import math

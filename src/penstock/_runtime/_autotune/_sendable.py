@@ -1,8 +1,8 @@
-"""Whether processes may compute a plan though the user didn't ask for them, or why not.
+"""Whether worker processes may be chosen for a plan without the user's request, or the reason why not.
 
-Processes get the dataset as a copy, and import the program's main module where a guard holds what starts them. So they
-are chosen only where that is safe and changes nothing: a dataset that can't be copied stays in the program, and no
-script runs twice.
+Processes get a copy of the dataset, and import the program's main module, which must guard the code that starts them.
+So they are chosen only where that is safe and changes nothing: a dataset that can't be copied stays in the program, and
+no script runs twice.
 """
 
 import os
@@ -81,7 +81,7 @@ def _without_processes() -> str:
 
 
 def _not_copied(plan: Plan) -> str:
-    """Return why a plan can't be copied into processes that begin anew; empty if it can."""
+    """Return why a plan can't be copied into new processes; empty if it can."""
     copy = _Copy()
     with Caught(Exception) as caught:
         pickle.Pickler(copy, pickle.HIGHEST_PROTOCOL).dump(plan)
