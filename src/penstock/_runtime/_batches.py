@@ -71,7 +71,7 @@ class StepRange(NamedTuple):
     """Where an ordered dataset stands."""
 
     def unit(self, index: int) -> Unit:
-        """Return the course's step `index`, counted from 0."""
+        """Return the range's step `index`, counted from 0."""
         step, epoch, position, batch = self.first
         return Unit(step + index, epoch, position + index * self.stride, batch)
 
@@ -82,7 +82,7 @@ class StepRange(NamedTuple):
         return StepRange(self.unit(steps), self.steps, self.stride, self.where._replace(token=token))
 
     def part(self, start: int, steps: int) -> "StepRange":
-        """Return the course of `steps` steps from step `start` on, at most as many as there are."""
+        """Return the range of `steps` steps from step `start` on, at most as many as there are."""
         return StepRange(self.unit(start), min(steps, self.steps - start), self.stride)
 
 
@@ -124,7 +124,7 @@ def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
 
 
 def rows_of_step_range(program: Batches, shard: Shard, step_range: StepRange) -> tuple[list[Rows], list[int]]:
-    """Return all rows of a course's steps, in as few runs as there can be, and at which of them each step begins.
+    """Return all rows of a range of steps, in as few runs as possible, and the row at which each step begins.
 
     Returns:
         The runs, and, for `steps` steps, `steps` + 1 bounds: step i has rows [bounds[i], bounds[i + 1]).
@@ -215,7 +215,7 @@ def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Inte
 
 
 def with_masks(program: Batches, shard: Shard, step_range: StepRange, batches: list[Element]) -> list[Element]:
-    """Return the first batches of a course with the step's mask leaf, if it has one."""
+    """Return the first batches of a range of steps with the mask leaf, if there is one."""
     step = program.batch
     if step is None or step.mask is None:
         return batches
@@ -273,7 +273,7 @@ def _applied(steps: tuple[Map | Reindex, ...], batch: Element, place_above: "_Pl
         if isinstance(step, Map):
             batch = apply_one(step, batch, place_above(step), context, element_at)
             if batch is DROPPED:
-                raise InternalError("a dataset that leaves elements out is ordered")
+                raise InternalError("a dataset that leaves elements out is read in order")
     return batch
 
 

@@ -10,12 +10,12 @@ from penstock.errors import WorkerError
 from penstock.sources import describe_key
 
 
-def deadly_position_error(leaf: BlockInput, number: int, death: WorkerError) -> WorkerError:
+def deadly_position_error(block_input: BlockInput, number: int, death: WorkerError) -> WorkerError:
     """Return the error for an element of a dataset that is read in order, given by its number in the input range."""
-    position = int(leaf.input_range.positions(number, number + 1)[0])
-    record = describe_record(leaf.node, leaf.epoch, position)
+    position = int(block_input.input_range.positions(number, number + 1)[0])
+    record = describe_record(block_input.node, block_input.epoch, position)
     return WorkerError(
-        f"position {position} of epoch {leaf.epoch}, {record}, repeatedly crashes "
+        f"position {position} of epoch {block_input.epoch}, {record}, repeatedly crashes "
         f"workers. Filter it out or fix the transform. The last crash: {death}",
         exit_code=death.exit_code,
     )

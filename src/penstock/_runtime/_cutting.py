@@ -38,7 +38,7 @@ _MAX_UNITS: Final = 64
 # jobs that are copied into messages, being too small to be lent memory: they may be so for a while, on a busy machine.
 _LENT_TIMES: Final = 3
 _LENT_BYTES: Final = 1_000_000  # of a batch that is small there
-_MAX_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
+_MAX_POSITIONS: Final = 1 << 14  # of a job; inputs of one dataset share them, so many parts take no more memory
 _SPAN_BYTES: Final = 4_000_000  # of the elements of a job, if they are like the ones before
 
 
@@ -107,13 +107,13 @@ class Cutter:
 class SpanCutter:
     """Cuts the input range of a block input into jobs."""
 
-    def __init__(self, scheduler: Scheduler, client: Client, leaf: BlockInput, start: int, leaves: int) -> None:
+    def __init__(self, scheduler: Scheduler, client: Client, block_input: BlockInput, start: int, inputs: int) -> None:
         plan = client.plan
-        self._leaf = leaf
-        self._most = max(_MAX_POSITIONS // leaves, 1)
+        self._block_input = block_input
+        self._most = max(_MAX_POSITIONS // inputs, 1)
         self._learned = client.learned
         self._start = start
-        self._end = leaf.input_range.total
+        self._end = block_input.input_range.total
         self._workers = scheduler.num_workers
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, 2)
@@ -130,7 +130,7 @@ class SpanCutter:
         count = decide(JOB_POSITIONS, min(max(self._rows, by_time), most), most)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
-        return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))
+        return SpanJob(self._block_input, span, block_rows(len(span), self._workers, self._learned))
 
 
 def block_rows(rows: int, workers: int, learned: Learned) -> int:

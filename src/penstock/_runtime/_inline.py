@@ -84,7 +84,7 @@ class DirectBatches:
         self.at_once = max(_READ_BYTES * step_range.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
 
     def batches(self, index: int, count: int) -> list[Element]:
-        """Return the batches of so many of the course's steps from `index` on, or of as many as there are."""
+        """Return the batches of `count` of the steps from `index` on, or of as many as there are."""
         bounds = self._bounds[index : index + count + 1]
         first = bounds[0]
         columns = self._layout.columns(bounds[-1] - first)

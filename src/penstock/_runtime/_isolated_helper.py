@@ -222,7 +222,7 @@ class _Helper:
         outbox.end(caught.taken())
 
     def _send_alone(self, step_range: StepRange, steps: int, outbox: "Outbox") -> StepRange:
-        """Compute and send some steps, of which one may kill processes; return the course of the others.
+        """Compute and send some steps, of which one may crash processes; return the range of the others.
 
         A process of this one's computes them. So it is known what it dies of, and `on_error` is followed.
         """
@@ -299,9 +299,9 @@ class _Helper:
 def inner_plan(plan: Plan) -> Plan:
     """Return the plan that the helper runs.
 
-    A large batch that waits in the pipe is one of those that the crew has memory for. Where memory is bounded, all are
-    copied: one waits in the pipe, the others of `prefetch` in the crew; but two there, without which workers would wait
-    for each other's last rows.
+    A large batch that waits in the pipe is one of those that the scheduler has memory for. Where memory is bounded, all
+    are copied: one waits in the pipe, the others of `prefetch` in the scheduler; but two there, without which workers
+    would wait for each other's last rows.
     """
     if plan.place == "inline" or plan.memory is None:
         return replace(plan, isolated=False)

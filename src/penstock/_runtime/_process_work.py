@@ -85,9 +85,9 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, n
     """Run tasks until the ring is stopped.
 
     Args:
-        pipe: to the crew.
+        pipe: to the scheduler.
         number: of this worker.
-        descriptors: of the crew's memory.
+        descriptors: of the scheduler's memory.
         needs: names the modules that the fork server imports before; not used here.
     """
     del needs

@@ -30,7 +30,7 @@ class Remaining:
         return unit.step == step_ranges[0].first.step
 
     def step_ranges(self) -> list[StepRange]:
-        """Return what is left, in order; at least one course, of no steps perhaps."""
+        """Return the remaining steps, in order; at least one range, perhaps of no steps."""
         if self._index:
             first, *others = self._step_ranges
             first = first.after(self._index, self._token)
@@ -45,7 +45,7 @@ class Remaining:
 
 
 def without(step_ranges: list[StepRange], taken: StepRange) -> list[StepRange]:
-    """Return what is left of some courses without the steps of another, which lie in one of them."""
+    """Return some ranges without the steps of another, which are in one of them."""
     left: list[StepRange] = []
     for step_range in step_ranges:
         before = taken.first.step - step_range.first.step

@@ -43,13 +43,13 @@ class Runtime:
         self._plan = plan
         self._client = Client(plan, self.recorder, lender)
         self.deadly = self._client.deadly = {} if deadly is None else deadly
-        self._collate_client: Client | None = None  # there once it has joined the crew
+        self._collate_client: Client | None = None  # None before it has joined the scheduler
         self._owner = owner
         self._scheduler: Scheduler | None = None  # started, or joined, when the first stream is opened
         self._is_closed = False
 
     def open_stream(self, step_ranges: list[StepRange], *, ahead: int = 0) -> Stream:
-        """Return the batches of some courses.
+        """Return the batches of some ranges of steps.
 
         Args:
             step_ranges: which, in order; more than one only where batches are handed out as they become ready.
@@ -72,7 +72,7 @@ class Runtime:
         return folded_stream(scheduler, self._client, collate_client, step_range, alone=alone)
 
     def _joined_tail(self, scheduler: Scheduler, ahead: int) -> Client:
-        """Return the client of a crew for the steps above the folds."""
+        """Return the client for the steps above the folds."""
         if self._collate_client is None:
             client = Client(self._plan, self.recorder)
             client.told_of_kept_batches = self._client.told_of_kept_batches
@@ -85,7 +85,7 @@ class Runtime:
         return self._collate_client
 
     def started(self) -> Scheduler:
-        """Return the crew, which works as long as this is open."""
+        """Return the scheduler, which computes as long as this is open."""
         if self._is_closed:
             raise ClosedError("the loader that owns the workers was closed")
         if self._scheduler is None:
@@ -103,7 +103,7 @@ class Runtime:
             raise ClosedError("the loader was closed")
 
     def _joined(self, owner: "Runtime") -> Scheduler:
-        """Return the owner's crew, which computes for this one too."""
+        """Return the owner's scheduler, which computes for this one too."""
         scheduler = owner.started()
         if self._scheduler is None:
             with HeldInterrupts():
@@ -113,7 +113,7 @@ class Runtime:
         return scheduler
 
     def open_alone(self, step_range: StepRange) -> Stream:
-        """Return the batches of a course, so that what this process itself computes is of the one asked for alone."""
+        """Return the batches of a range of steps, computing nothing of other batches in this process."""
         plan = self._plan
         scheduler = self.started()
         scheduler.check()
@@ -125,7 +125,7 @@ class Runtime:
         return self._folded(scheduler, step_range, ahead=0, alone=True)
 
     def batch_at(self, step_range: StepRange) -> Element:
-        """Return the batch of a course's first step, computed here and now."""
+        """Return the batch of a range's first step, computed in this thread."""
         plan = self._plan
         if plan.is_indexed:
             if not rows_of(plan.batches, plan.shard, step_range.first).total:
@@ -138,7 +138,7 @@ class Runtime:
         return self._first_in_order(step_range)[0]
 
     def origin(self, step_range: StepRange, row: int) -> Origin:
-        """Return where one row of the batch of a course's first step comes from."""
+        """Return the origin of one row of the batch of a range's first step."""
         plan = self._plan
         if plan.is_indexed:
             rows = rows_of(plan.batches, plan.shard, step_range.first)
@@ -200,7 +200,7 @@ class Runtime:
 
 
 def process_scheduler(owner: Client) -> Scheduler:
-    """Return a crew of processes."""
+    """Return a scheduler of processes."""
     from penstock._runtime._process_scheduler import ProcessScheduler  # noqa: PLC0415 - multiprocessing is slow to import
 
     return ProcessScheduler(owner)

@@ -3,7 +3,7 @@
 The problem: several threads compute one batch, several batches are computed ahead, and the consumer wants them in
 order, in memory that is used again. A queue of tasks with futures would need an object and a lock for each block of
 rows, and would send rows through Python. Here a job is written into a slot once; workers claim its blocks from the ring
-by compare-and-swap (`_ring`) and write rows straight into the job's memory. Only the consumer waits, on a bell.
+by compare-and-swap (`_ring`) and write rows straight into the job's memory. The consumer waits on a bell.
 
 A slot is free, or armed: its job is being computed, or is complete. The consumer retires a complete slot, which frees
 it. `cancel` gives a slot's job up: blocks that no worker has begun are never run, and the slot drains until the last

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SpanJob:
-    """Some positions of a leaf of an ordered dataset."""
+    """Some positions of a block input."""
 
     has_merge = False
     joins = False
@@ -31,8 +31,8 @@ class SpanJob:
     hands_on = True
     was_first = False
 
-    def __init__(self, leaf: BlockInput, span: range, block_rows: int) -> None:
-        self.leaf = leaf
+    def __init__(self, block_input: BlockInput, span: range, block_rows: int) -> None:
+        self.block_input = block_input
         self.block_rows = block_rows
         self.span = span
         self.blocks = max(-(-len(span) // block_rows), 1)
@@ -50,10 +50,10 @@ class SpanJob:
         return list(upcoming(*self.places(block)))
 
     def places(self, block: int) -> tuple[Node, Integers, Integers]:
-        """Return a block's elements, as the leaf's node, and their epochs and positions there."""
+        """Return a block's elements, as the input's node, and their epochs and positions there."""
         span = self._span(block)
-        positions = self.leaf.input_range.positions(span.start, span.stop)
-        return self.leaf.node, np.full(len(positions), self.leaf.epoch, np.int64), positions
+        positions = self.block_input.input_range.positions(span.start, span.stop)
+        return self.block_input.node, np.full(len(positions), self.block_input.epoch, np.int64), positions
 
     def _span(self, block: int) -> range:
         return self.span[block * self.block_rows : (block + 1) * self.block_rows]
@@ -68,26 +68,26 @@ class SpanJob:
 
     def among(self, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
         """Return which of some elements, given as in `Context.crashing_rows`, are positions of the job."""
-        return self.leaf.among(self.span.start, self.span.stop, elements)
+        return self.block_input.among(self.span.start, self.span.stop, elements)
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
         if self.arriving is not None:
             context = self.arriving[block].informed(context)
         span = self._span(block)
         if come_to is None:
-            self.parts[block] = (span, self.leaf.evaluate(span.start, span.stop, context))
+            self.parts[block] = (span, self.block_input.evaluate(span.start, span.stop, context))
             return len(span)
         found: list[Block] = []
         for number in span:
             come_to(0, number - self.span.start)
-            found.append(self.leaf.evaluate(number, number + 1, context))
+            found.append(self.block_input.evaluate(number, number + 1, context))
         self.parts[block] = (span, joined(found))
         return len(span)
 
     def try_row(self, step: int, row: int, context: Context) -> None:
         """Compute one position, for nothing."""
         number = self.span.start + step + row  # it has one step
-        self.leaf.evaluate(number, number + 1, context)
+        self.block_input.evaluate(number, number + 1, context)
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
         """Do nothing: it is the steps above that merge."""

@@ -142,7 +142,7 @@ def describe_block(job: Job, block: int) -> str:
     """Return which rows a block has, or which steps are merged, in words.
 
     Args:
-        job: of a crew.
+        job: of a scheduler.
         block: its number; that of the merge is behind those of all blocks of rows.
     """
     step, rows = job.extent(block)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class StreamingBatches:
-    """Elements of an ordered dataset, read by whatever computes its leaves; without the steps of a tail, if given."""
+    """Elements of a dataset that is read in order, over the inputs of a `Reader`; without collate steps, if given."""
 
     def __init__(
         self, plan: Plan, step_range: StepRange, context: Context, read: Reader, collate: Collate | None = None
@@ -101,7 +101,7 @@ class StreamingBatches:
         return self._closed or self._chunks is not None
 
     def first_read(self) -> tuple[BlockInput, int] | None:
-        """Return the leaf and the number in its course with which reading begins; None for streams, and for several."""
+        """Return the block input and the number at which reading begins; None for streams, and for several inputs."""
         leaves = self._plan.streaming.inputs
         if len(leaves) > 1 or isinstance(leaves[0], Stream):
             return None
@@ -137,7 +137,7 @@ class StreamingBatches:
 def stage_of(
     plan: Plan, step_range: StepRange, context: Context, read: Reader, collate: Collate | None = None
 ) -> Stage:
-    """Return the top stage of an ordered plan, in the epoch and over the legs of a course."""
+    """Return the top stage of a streaming plan, in the epoch and over the rank segments of a range of steps."""
     if step_range.where is None:
         raise InternalError("steps of a dataset that is read in order begin at a token")
     opening = Opening(step_range.first.epoch, plan.shard.count, read, context, plan.must_fill, collate)

@@ -43,7 +43,7 @@ class GivenTask(Protocol):
 
 
 class GivenJob(Job, Protocol):
-    """A job of a layer above, whose content is given to it: no course and no position says what it is about."""
+    """A job of a layer above, whose content is given to it, and not described by steps or positions."""
 
     @property
     def row_bytes(self) -> int:
@@ -117,7 +117,9 @@ def task_of(job: SharedJob) -> Task:
         return BatchTask(job.step_range, job.block_rows, None if job.layout is None else job.layout.pickled)
     if not isinstance(job, SpanJob):
         return job.task()
-    return SpanTask(job.leaf.number, job.leaf.epoch, job.leaf.input_range, job.span, job.block_rows)
+    return SpanTask(
+        job.block_input.number, job.block_input.epoch, job.block_input.input_range, job.span, job.block_rows
+    )
 
 
 def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:

@@ -195,85 +195,85 @@ class ThreadReader:
         self._scheduler = scheduler
         self._client = client
         self._queues: dict[int, JobQueue[SpanJob]] = {}
-        leaves = plan.streaming.inputs
-        self._leaves = len(leaves)
+        inputs = plan.streaming.inputs
+        self._inputs = len(inputs)
         # Of those that read async sources, each has its share.
-        self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, leaves)), 1), 1)
+        self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, inputs)), 1), 1)
         self._begun: tuple[BlockInput, int] | None = None
         self._closed = False
 
-    def begin(self, leaf: BlockInput, start: int) -> None:
+    def begin(self, block_input: BlockInput, start: int) -> None:
         """Start computing ahead of the call that asks for it."""
-        self._open(leaf, start)
-        self._begun = (leaf, start)
+        self._open(block_input, start)
+        self._begun = (block_input, start)
 
     @property
     def is_ahead(self) -> bool:
         """Whether it computes ahead of the call that asks for it."""
         return self._begun is not None
 
-    def _open(self, leaf: BlockInput, start: int) -> JobQueue[SpanJob]:
-        self._close(leaf.number)
-        cutter = SpanCutter(self._scheduler, self._client, leaf, start, self._leaves)
+    def _open(self, block_input: BlockInput, start: int) -> JobQueue[SpanJob]:
+        self._close(block_input.number)
+        cutter = SpanCutter(self._scheduler, self._client, block_input, start, self._inputs)
         next_job, ended = cutter.next_job, None
-        if self._plan.place == "threads" and awaits(leaf.node):
-            ahead = _prefetch(leaf.node, next_job, self._read_ahead)
+        if self._plan.place == "threads" and awaits(block_input.node):
+            ahead = _prefetch(block_input.node, next_job, self._read_ahead)
             next_job, ended = ahead.next_job, ahead.close
-        queue = JobQueue(self._scheduler, self._client, next_job, cutter.window, queues=self._leaves, ended=ended)
-        self._queues[leaf.number] = queue
+        queue = JobQueue(self._scheduler, self._client, next_job, cutter.window, queues=self._inputs, ended=ended)
+        self._queues[block_input.number] = queue
         if self._closed:  # by another thread, which may not have seen this queue
             queue.close()
         return queue
 
-    def __call__(self, leaf: BlockInput, start: int) -> Iterator[Chunk]:
-        """Yield the leaf's chunks from a number in its course on."""
+    def __call__(self, block_input: BlockInput, start: int) -> Iterator[Chunk]:
+        """Yield the input's chunks from a number in its range on."""
         begun, self._begun = self._begun, None
         is_open = begun is not None and (begun[0].input_range, begun[0].epoch, begun[1]) == (
-            leaf.input_range,
-            leaf.epoch,
+            block_input.input_range,
+            block_input.epoch,
             start,
         )
-        queue = self._queues[leaf.number] if is_open else self._open(leaf, start)
+        queue = self._queues[block_input.number] if is_open else self._open(block_input, start)
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and lost there. A caller that stops early closes the reader, or reads the input again.
         repeated = 0
         while (job := queue.next_job()) is not None:
             if job.failure.death is not None:
                 deadly = job.span.start + (job.failure.row or 0)
-                yield from one_by_one(leaf, job.span.start, deadly)
-                self._go_around(leaf, deadly, job.failure.death)
-                queue = self._open(leaf, deadly)
+                yield from one_by_one(block_input, job.span.start, deadly)
+                self._go_around(block_input, deadly, job.failure.death)
+                queue = self._open(block_input, deadly)
                 continue
             if job.failed and job.failure.is_passing and repeated < decide(REPEATED_JOBS, _MAX_REPEATED):
                 repeated += 1
-                queue = self._open(leaf, job.span.start)
+                queue = self._open(block_input, job.span.start)
                 continue
             repeated = 0
             if job.failed or decide(LEFT_TO_CONSUMER, 0):
                 self._scheduler.prepare_consumer()
-                yield from one_by_one(leaf, job.span.start, job.span.stop)
+                yield from one_by_one(block_input, job.span.start, job.span.stop)
                 self._client.tell_of(job.failure.complaint)
             else:
                 self._client.learned.sized(_array_bytes(_any_element(job)))
                 for span, block in job.parts:
-                    yield leaf.chunk(span.start, span.stop, block)
-        if self._queues.get(leaf.number) is queue:
-            self._close(leaf.number)
+                    yield block_input.chunk(span.start, span.stop, block)
+        if self._queues.get(block_input.number) is queue:
+            self._close(block_input.number)
 
-    def _go_around(self, leaf: BlockInput, number: int, death: WorkerError) -> None:
+    def _go_around(self, block_input: BlockInput, number: int, death: WorkerError) -> None:
         """Leave out or replace the element that crashes workers; raise if no step does that."""
-        error = deadly_position_error(leaf, number, death)
-        at = leaf.epoch, int(leaf.input_range.positions(number, number + 1)[0])
+        error = deadly_position_error(block_input, number, death)
+        at = block_input.epoch, int(block_input.input_range.positions(number, number + 1)[0])
         # What is there already was replaced; now what took its place kills.
-        if (*at, leaf.number) in self._client.deadly or not handles_errors(leaf.node, *at):
+        if (*at, block_input.number) in self._client.deadly or not handles_errors(block_input.node, *at):
             try:
                 raise error
             finally:
                 del error  # else its traceback holds it, and this reader
-        self._client.deadly[*at, leaf.number] = error
+        self._client.deadly[*at, block_input.number] = error
 
     def is_ready(self) -> bool:
-        """Return whether the next chunk of every leaf would come without waiting."""
+        """Return whether the next chunk of every input would come without waiting."""
         return all(queue.is_ready() for queue in self._queues.values())
 
     def _close(self, number: int) -> None:
@@ -322,8 +322,8 @@ class ThreadStreamingBatches(StreamingBatches):
         read = self._read_singly if singly else self._reader
         super().__init__(client.plan, step_range, context, read, collate)
 
-    def _read_singly(self, leaf: BlockInput, start: int) -> Iterator[Chunk]:
-        for chunk in self._reader(leaf, start):
+    def _read_singly(self, block_input: BlockInput, start: int) -> Iterator[Chunk]:
+        for chunk in self._reader(block_input, start):
             for index in range(len(chunk.elements)):
                 yield chunk.part(index, index + 1)
 
