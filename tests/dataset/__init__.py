@@ -1,1 +1,1 @@
-"""What datasets promise, by examples that a user would try."""
+"""Tests of the promises of datasets, by examples that a user would try."""

@@ -64,7 +64,7 @@ class Rotated:
         return self.length
 
     def __call__(self, epoch: int, position: int) -> tuple[int, int]:
-        """Return what stands at a position: another one in each epoch."""
+        """Return the position below: another one in each epoch."""
         return epoch, (position + self.by * (epoch + 1)) % self.length
 
 

@@ -1,4 +1,4 @@
-"""Bucketing: every element once, batches of one bucket and one shape, wherever reading goes on."""
+"""Bucketing: each element once, batches of one bucket and one shape, after any resume."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_bucketing_goes_on_from_every_token(
 
 @given(LENGTHS, st.booleans(), st.sampled_from([4, [6, 3, 2]]))
 def test_batches_have_the_shape_of_their_bucket(lengths: list[int], is_planned: object, rows: int | list[int]) -> None:
-    """A batch has rows of one bucket, as many as told or, at the end, fewer, and every element comes once."""
+    """A batch has the rows of one bucket, fewer only at the end, and each element is in one batch."""
     batches = list(bare(lengths).bucket(len, BOUNDARIES, rows=rows, lengths=lengths if is_planned else None))
     found: Counter[int] = Counter()
     short: Counter[int] = Counter()
@@ -140,10 +140,10 @@ def test_errors_name_the_element() -> None:
 def test_planned_sizes_must_be_the_real_ones(rows: Any) -> None:
     """An element of another bucket than was planned is an error that says so."""
     dataset = bare([1, 2, 3]).bucket(len, [2, 8], rows=rows, lengths=[1, 2, 2])
-    with pytest.raises(ps.errors.GraphError, match=r"sizes that bucket\(\) was told"):
+    with pytest.raises(ps.errors.GraphError, match=r"sizes that bucket\(\) was given"):
         list(dataset)
     dropped = bare([1, 3]).bucket(len, [2, 8], rows=2, lengths=[1, 1], remainder="drop")
-    with pytest.raises(ps.errors.GraphError, match=r"sizes that bucket\(\) was told"):
+    with pytest.raises(ps.errors.GraphError, match=r"sizes that bucket\(\) was given"):
         list(dropped)
 
 
@@ -163,21 +163,21 @@ def test_planned_sizes_must_be_the_real_ones(rows: Any) -> None:
 )
 def test_arguments_of_bucket(arguments: dict[str, Any], message: str) -> None:
     """Wrong arguments are refused where they are given."""
-    told: dict[str, Any] = {"size": len, "boundaries": [2, 4], "rows": 2, **arguments}
+    arguments_given: dict[str, Any] = {"size": len, "boundaries": [2, 4], "rows": 2, **arguments}
     with pytest.raises(ps.errors.UsageError, match=message):
-        bare([1, 2, 3]).bucket(**told)
+        bare([1, 2, 3]).bucket(**arguments_given)
 
 
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (ps.range(3).bucket("tokens", [4], rows=1), "length of the leaf 'tokens'"),
+        (ps.range(3).bucket("tokens", [4], rows=1), "length of its leaf 'tokens'"),
         (ps.read([{"a": np.zeros(1)}]).bucket("tokens", [4], rows=1), "dict of"),
         (bare([1]).bucket(lambda tokens: tokens.mean(), [4], rows=1), "whole number; got"),
     ],
 )
 def test_sizes_that_cannot_be_told(dataset: ps.Dataset, message: str) -> None:
-    """An element without a size is told by the rule."""
+    """The error of an element without a size states the rule."""
     with pytest.raises(ps.errors.GraphError, match=message):
         list(dataset)
 

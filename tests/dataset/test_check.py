@@ -90,7 +90,7 @@ def test_the_step_is_named(name: str) -> None:
 
 
 def test_the_remedy_is_named() -> None:
-    """Whoever draws random numbers wants `random_map`; whoever writes in place wants a copy."""
+    """The remedy for random numbers is `random_map`; for writing in place it is a copy."""
     with pytest.raises(GraphError, match=r"for epoch 0, position 0, key 0\. Batches would .* use random_map"):
         ps.range(20).map(random_number).check()
     with pytest.raises(GraphError, match=r"key 0 reads differently afterwards\. Return a new array, or copy the input"):

@@ -1,4 +1,4 @@
-"""The user's own fold: the bytes of the plain definition wherever reading goes on, and a promise that is checked."""
+"""The user's own fold: the bytes of the plain definition after any resume, and a promise that is checked."""
 
 import itertools
 import pickle
@@ -60,7 +60,7 @@ def test_it_goes_on_from_every_token(count: int, below: Any, make: Any, sizes: l
 )
 @pytest.mark.parametrize("make", MAKERS)
 def test_every_place_gives_the_same_elements_and_states(make: Any, place: dict[str, Any]) -> None:
-    """Two epochs and the state after each element are those of a loader without workers, which goes on from each."""
+    """Two epochs and the state after each element equal those of a loader without workers, which resumes from each."""
     dataset = ps.range(30, seed=1).filter(keeps_two_of_three).combine(make).map_with_origin(with_origin)
     whole = [digest(element) for epoch in range(2) for element in epoch_of(dataset, epoch)]
     with ps.Loader(dataset) as inline, ps.Loader(dataset, **place) as loader:
@@ -144,7 +144,7 @@ def test_a_repeated_dataset_is_combined_over_the_ends_of_its_passes() -> None:
 
 
 def test_ranks_that_change_lose_nothing() -> None:
-    """What the objects of the old ranks held comes once, and so does all that nobody had read."""
+    """The elements that the old ranks' objects held come once, and so do all unread ones."""
     dataset = ps.range(60).filter(lambda number: number % 3).combine(Delayed).batch(6, merge=list)
     loaders = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
     found = [number for loader in loaders for batch in itertools.islice(loader, 3) for number in batch]
@@ -157,7 +157,7 @@ def test_ranks_that_change_lose_nothing() -> None:
 
 
 class Answers:
-    """An object that answers what it is told to."""
+    """An object that returns given answers."""
 
     def __init__(self, given: Any = (), held: Any = 0) -> None:
         self.given = given
@@ -166,7 +166,7 @@ class Answers:
 
     @property
     def held(self) -> Any:
-        """What it is told to answer, once an element was added."""
+        """The given answer, once an element was added."""
         return self.answer if self.count else 0
 
     def add(self, element: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the verbs do that change elements: `map`, `random_map`, `map_with_origin` and `filter`."""
+"""The verbs that change elements: `map`, `random_map`, `map_with_origin` and `filter`."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def test_map_applies_a_function() -> None:
 
 
 def test_map_follows_the_order_below() -> None:
-    """A function above a shuffle sees what stands at the position."""
+    """A function above a shuffle gets the element at the position."""
     shuffled = ps.range(20, seed=1).shuffle()
     assert list(shuffled.map(double)) == [2 * number for number in shuffled]
 
@@ -196,7 +196,7 @@ def test_filter_keeps_what_is_true() -> None:
 
 
 def test_filters_and_maps_go_on_in_order() -> None:
-    """Above a filter come maps, filters and batches, for each epoch anew."""
+    """Maps, filters and batches above a filter restart in each epoch."""
     dataset = ps.range(20, seed=6).shuffle().filter(is_odd).map(double).filter(lambda number: number % 3).batch(2)
     with ps.Loader(dataset, num_workers=2) as loader:
         for epoch in range(2):

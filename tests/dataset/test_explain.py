@@ -1,4 +1,4 @@
-"""An explanation says what a loader will do: which steps there are, who computes them, and how ranks end."""
+"""An explanation describes a loader: its steps, where each is computed, and how ranks end."""
 
 import re
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def accepts(dataset: ps.Dataset, shard: ps.Shard) -> bool:
 
 @given(batches())
 def test_every_step_is_named(dataset: ps.Dataset) -> None:
-    """The tree stands on the left, line by line, and beside each step how it is read and by whom."""
+    """The tree is on the left, and beside each step how it is read and what computes it."""
     explanation = dataset.explain(evaluate=False)
     assert [line for line, _, _ in explanation.steps] == repr(dataset).splitlines()
     assert len({str(explanation), repr(explanation)}) == 1
@@ -312,14 +312,14 @@ def test_lines(name: str) -> None:
 
 
 def test_the_first_part_to_end_is_where_one_ends() -> None:
-    """A mixture that goes on without a part has taken all of it before the position that is told."""
+    """A mixture that continues without a part has used all of it before the stated position."""
     (line,) = (line for line in section(SCHEDULED, "mixtures") if "first part to end" in line)
     found = re.fullmatch(r"  the first part to end is 'code', after (\d+) elements", line)
     assert found is not None
     end = int(found[1])
     codes = [origin.component == "code" for origin in SCHEDULED.map_with_origin(lambda _, origin: origin)]
     assert sum(codes[:end]) == 3
-    # The next one that would be code's isn't there: from here on the other part alone goes on.
+    # The part "code" has no more elements: from here on there are elements of the other part only.
     assert not any(codes[end:])
 
 

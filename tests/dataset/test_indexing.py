@@ -84,7 +84,7 @@ def test_a_step_of_zero_is_refused() -> None:
 
 
 def test_iterators_are_independent() -> None:
-    """Each iteration starts anew, and two at once don't disturb each other."""
+    """Each iteration starts at the beginning, and two at once don't disturb each other."""
     dataset = ps.range(4, seed=1).shuffle()
     assert list(zip(dataset, dataset, strict=True)) == [(number, number) for number in list(dataset)]
 
@@ -144,7 +144,7 @@ class TestEndless:
         assert [self.dataset[position] for position in range(9)] == expected
 
     def test_a_loader_iterates_it(self) -> None:
-        """A loader goes on for as long as it is asked, over batches that don't care for the seams."""
+        """A loader continues without end, with batches over the ends of passes."""
         with ps.Loader(self.dataset.batch(4), num_workers=2) as loader:
             batches = [batch.tolist() for batch in itertools.islice(loader, 5)]
             with pytest.raises(NoLengthError, match="repeats without end"):

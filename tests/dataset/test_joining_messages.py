@@ -1,4 +1,4 @@
-"""What may go wrong where datasets are joined, tabled or read in order: the rule, the value and the remedy are said."""
+"""Errors of mixtures, tables and datasets that are read in order: each has the rule, the value and the remedy."""
 
 import functools
 import re
@@ -325,7 +325,7 @@ CASES = {f"{table}: {name}": one for table, cases in ALL.items() for name, one i
 
 @pytest.mark.parametrize("name", CASES)
 def test_messages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is of the kind that says who has to act, and states the rule, the value and the remedy."""
+    """The error has its class, and states the rule, the value and the remedy."""
     monkeypatch.chdir(tmp_path)  # what is refused must not leave a directory anywhere else
     call, kind, words = CASES[name]
     with pytest.raises(PenstockError) as caught:

@@ -1,4 +1,4 @@
-"""What goes wrong while a batch is merged says which batch it was, wherever it was merged."""
+"""An error while a batch is merged names the batch, in every place."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_an_error_in_a_merge_function_names_its_batch(kind: str, workers: int) -
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_rows_that_do_not_stack_name_their_batch(workers: int) -> None:
-    """Rows of different shapes are told by their batch, too."""
+    """The error of rows of different shapes names their batch, too."""
     ragged = ps.range(8).map(lambda number: np.zeros(2 if number == 6 else 1)).batch(4)
     with ps.Loader(ragged, num_workers=workers) as loader, pytest.raises(ps.errors.UsageError) as raised:
         list(loader)

@@ -1,4 +1,4 @@
-"""What may go wrong while a dataset is described: every message has the rule, the value and the remedy."""
+"""Errors of the verbs: each has the rule, the value and the remedy."""
 
 import re
 from collections.abc import Callable
@@ -301,7 +301,7 @@ CASES = {f"{table}: {name}": case for table, cases in TABLES.items() for name, c
 
 @pytest.mark.parametrize("name", CASES)
 def test_messages(name: str) -> None:
-    """The error is of the kind that says who has to act, and states the rule, the value and the remedy."""
+    """The error has its class, and states the rule, the value and the remedy."""
     call, kind, words = CASES[name]
     with pytest.raises(PenstockError) as caught:
         call()

@@ -1,4 +1,4 @@
-"""What each verb does that changes the order or the choice of elements."""
+"""The verbs that change the order or the choice of elements."""
 
 from collections import Counter
 
@@ -113,7 +113,7 @@ def test_select_takes_positions_or_a_mask(name: str) -> None:
 
 
 def test_split_is_disjoint_in_every_epoch() -> None:
-    """Train and validation never mix, and their own seed decides who is where."""
+    """Train and validation share no record, and the split's own seed selects them."""
     dataset = ps.range(100, seed=3).shuffle()
     parts = dataset.split({"train": 0.8, "val": 0.1, "test": 0.1}, seed=5)
     assert list(parts) == ["train", "val", "test"]

@@ -1,4 +1,4 @@
-"""Packing: every token of every document once, the same bytes as the plain definition, wherever reading goes on."""
+"""Packing: each token of each document once, the bytes of the plain definition, after any resume."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -248,7 +248,7 @@ def test_errors_name_the_document_and_come_after_what_was_before() -> None:
     ],
 )
 def test_documents_that_cannot_be_packed(made: Callable[[], ps.Dataset], message: str) -> None:
-    """Each kind of unfit document is told by its rule, in the loader too."""
+    """The error of each kind of unfit document states its rule, in the loader too."""
     dataset = made()
     with pytest.raises(ps.errors.UsageError, match=message):
         list(dataset)

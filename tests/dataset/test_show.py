@@ -1,4 +1,4 @@
-"""How datasets show themselves: as a tree, as the chain in errors, in notebooks, and by their elements' structure."""
+"""Texts of datasets: the tree, the chain in errors, notebooks, and the structure of elements."""
 
 import base64
 import functools
@@ -27,7 +27,7 @@ def decode(record: Any) -> Any:
 
 
 def test_repr_is_a_tree() -> None:
-    """The last step stands on top, each step with its length, the source below all."""
+    """The last step is on top, each step has its length, and the source is at the bottom."""
     dataset = ps.range(10).shuffle().map(double).take(7).batch(2).filter(len)
     assert repr(dataset).splitlines() == [
         "filter(len): in order only",

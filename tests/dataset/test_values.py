@@ -16,7 +16,7 @@ SOURCE = Squares(12)
 
 
 def every_verb() -> ps.Dataset:
-    """Return a dataset of many steps, made anew at each call."""
+    """Return a new dataset of many steps at each call."""
     dataset = ps.read([1, 2, 3, 4, 5, 6, 7, 8], seed=9).shuffle().map(double).random_map(noisy, name="noise")
     return dataset.skip(1).select([0, 2, 4, -1]).repeat(2).batch(3, remainder="pad")
 

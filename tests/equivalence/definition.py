@@ -1,4 +1,4 @@
-"""What a loader must yield, told by the definition alone, and how to compare it to the byte."""
+"""The batches that a loader must deliver, by the definition alone, and their comparison byte for byte."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

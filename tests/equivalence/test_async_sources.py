@@ -44,7 +44,7 @@ def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset, keys: 
 def test_resumes_exactly(
     dataset: ps.Dataset, workers: int, limits: ps.Limits, decisions: int | None, data: st.DataObject
 ) -> None:
-    """A state saved after any batch of a run over records in memory goes on over async ones, and the other way."""
+    """A state saved after any batch over records in memory resumes over async ones, and the other way round."""
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     assume(not any(map(raised, whole)))
     stop = data.draw(st.integers(0, len(whole[0])))

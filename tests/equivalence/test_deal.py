@@ -1,4 +1,4 @@
-"""What ranks left unfinished is dealt to any number of other ranks: nothing is lost, and nothing comes twice."""
+"""A deal of the unfinished work of ranks to any number of other ranks loses no element and repeats none."""
 
 from collections import Counter as Multiset
 from typing import Any

@@ -48,7 +48,7 @@ class Deal:
 
     Attributes:
         known: the rows of each rank in order, from where the deal began.
-        left: how many of each row nobody was seen to get yet.
+        left: for each row, how often it has not been delivered yet.
         ends: how many rows each rank has, where that is known.
         is_whole: whether the ranks have the definition's rows of a whole epoch.
     """
@@ -85,7 +85,7 @@ class Saved(NamedTuple):
 
 
 def prefixes(rows: list[list[str]], counts: list[int]) -> list[list[str]]:
-    """Return as many of each rank's first rows as are told."""
+    """Return the given number of each rank's first rows."""
     return [own[:count] for own, count in zip(rows, counts, strict=True)]
 
 
@@ -256,7 +256,7 @@ class DealtMachine(RuleBasedStateMachine):
         self.know_only(self.deal.rest([at.row for at in self.ats]), ats)
 
     def know_only(self, rest: Counter[str], ats: list[At] | None = None) -> None:
-        """Know which rows are left, over all ranks, and not who gets them."""
+        """Know which rows are left over all ranks, and not which rank gets them."""
         ats = [at._replace(row=0) for at in ats or self.ats]
         self.stand(self.epoch, Deal([[] for _ in ats], rest), ats)
 

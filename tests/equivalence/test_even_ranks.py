@@ -56,7 +56,7 @@ SHORT = ps.range(20, seed=1).filter(lambda number: number % 2 == 0).batch(4).lim
 
 
 def test_a_rank_without_data_fails_again_after_a_resume() -> None:
-    """The error isn't lost by saving before it: the epoch is not over for who has too little."""
+    """The error is raised again after a resume: the epoch of a rank with too few rows is not over."""
     uneven = ps.range(14).filter(lambda number: number % 2 == 0 or number < 4).batch(4).limit(3)
     with ps.Loader(uneven, shard=ps.Shard(1, 2)) as loader:
         batches = iter(loader)
@@ -71,7 +71,7 @@ def test_a_rank_without_data_fails_again_after_a_resume() -> None:
 
 
 def test_uneven_ranks_may_have_less_than_the_limit() -> None:
-    """Who says uneven=True gets what there is, and no error."""
+    """With uneven=True each rank gets the rows that there are, and no error."""
     steps = [len(list(ps.Loader(SHORT, shard=ps.Shard(rank, 2, uneven=True)))) for rank in range(2)]
     assert steps == [5, 0]
     assert len(list(ps.Loader(SHORT.limit(9)))) == 3

@@ -1,4 +1,4 @@
-"""Whatever is done to a loader, in any order, it gives what a plain model over the definition says."""
+"""A loader equals a plain model over the definition under operations in any order."""
 
 import bisect
 import json
@@ -76,7 +76,7 @@ class LoaderMachine(RuleBasedStateMachine):
         self.step, self.place = 0, Place(0, 0, size)
         self.history: dict[int, Place] = {}
         self.left: int | None = None  # how many batches the open iterator still gives
-        self.gave = False  # whether the loader has given a batch since it was last told where to stand
+        self.gave = False  # whether the loader has delivered a batch since the last seek or load
         self.cuts = 0
         self.open_loaders()
 

@@ -69,7 +69,7 @@ CHOICES: list[Verb] = [
 
 @given(LENGTHS, SEEDS, st.sampled_from(BETWEEN), st.sampled_from(CHOICES))
 def test_a_choice_above_a_shuffle_fixes_the_set(length: int, seed: int, between: Verb, choice: Verb) -> None:
-    """Whatever stands between, a slice, shard, selection or split of a shuffle has the same elements in every epoch."""
+    """A slice, shard, selection or split of a shuffle has the same elements in every epoch, with any steps between."""
     part = choice(between(ps.range(length, seed=seed).shuffle()))
     first = bag(part, 0)
     for epoch in range(1, EPOCHS):

@@ -81,7 +81,7 @@ def test_parts_draw_apart(
 
 @given(LENGTHS, SEEDS, st.sampled_from([1, 2, 3, 4]), st.booleans(), st.sampled_from(["below", "above"]))
 def test_ranks_draw_apart(length: int, seed: int, ranks: int, shuffles: bool, where: str) -> None:  # noqa: FBT001 - drawn
-    """The loader's ranks never share a stream, whether the random step stands below or above `batch`."""
+    """The loader's ranks never share a stream, whether the random step is below or above `batch`."""
     rows: ps.Dataset = ps.range(length, seed=seed)
     rows = rows.shuffle() if shuffles else rows
     dataset: ps.Dataset

@@ -1,4 +1,4 @@
-"""A run goes on with other numbers of ranks and other batch sizes, and nothing is lost or repeated."""
+"""A run resumes with other numbers of ranks and other batch sizes, and no row is lost or repeated."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -151,7 +151,7 @@ def test_batches_in_another_order_are_not_cut_anew() -> None:
 
 
 def test_another_remainder_forgets_earlier_steps() -> None:
-    """Going on with `remainder="drop"` works; what earlier steps were can't be told then, and is not made up."""
+    """A resume with `remainder="drop"` works; earlier steps are unknown then, and are refused."""
     loader = ps.Loader(ps.range(10).batch(4))
     assert len(list(loader)) == 3
     batches = iter(loader)

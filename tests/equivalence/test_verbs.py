@@ -36,7 +36,7 @@ def test_the_table_has_every_public_verb() -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_pairs_equal_the_definition(part: int) -> None:
-    """Each form of a verb above each other one; a state that is saved inline goes on inline or with threads."""
+    """Each form of a verb above each other one; a state that is saved inline resumes inline or with threads."""
     counts = check_combinations(PAIRS[part::PARTS], numbers(), INLINE, THREADS if IS_LONG or part % 2 else INLINE)
     assert counts.compared > 5 * counts.refused
 

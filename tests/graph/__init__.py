@@ -1,1 +1,1 @@
-"""What a description means: names, random streams, errors and identity."""
+"""Tests of graphs: names, random streams, errors and identity."""

@@ -54,7 +54,7 @@ def shuffled(folder: Path) -> ps.Dataset:
 
 
 def corrupt_position(folder: Path) -> int:
-    """Return where the corrupt image stands in the order."""
+    """Return the position of the corrupt image."""
     source = ps.sources.ImageFolder(folder)
     keys = list(ps.range(10, seed=3).shuffle())
     return next(position for position, key in enumerate(keys) if source.paths[int(key)].startswith(CORRUPT))
@@ -69,7 +69,7 @@ STEPS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_error_names_the_file(folder: Path, step: str, num_workers: int) -> None:
-    """The decoder's own error arrives with step, epoch, position, key and file name, whoever called it."""
+    """The decoder's own error has step, epoch, position, key and file name, in every place."""
     (file,) = (path.relative_to(folder).as_posix() for path in folder.glob(f"{CORRUPT}.*"))
     note = f"in step {step!r} at epoch 0, position {corrupt_position(folder)}, key 3 (file {file!r})"
     dataset = STEPS[step](shuffled(folder))

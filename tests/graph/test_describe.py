@@ -91,7 +91,7 @@ def drifting(calls: list[int], number: int) -> int:
 
 @pytest.mark.parametrize("joint", ["mix", "zip", "chain", "ordered mix"])
 def test_check_looks_into_parts(joint: str) -> None:
-    """A step that isn't a function of its input is found in whichever part it stands, and above."""
+    """A step that isn't a function of its input is found in each part of a mixture, and above it."""
     bad = Map(PARTS[1], partial(drifting, []), "drifting", 0)
     joints: dict[str, Node] = {
         "mix": Mix((PARTS[0], bad), ("a", "b"), Turns((4, 3)), 0, "mix"),

@@ -76,7 +76,7 @@ def test_threads_are_refused() -> None:
 
 
 def test_where_it_is_open_processes_are_taken() -> None:
-    """Each has generators of its own; what can't be sent to them is told."""
+    """Each has generators of its own; an error names a function that can't be pickled."""
     dataset = ps.range(6).random_map(augment, globals=True)
     with ps.Loader(dataset, num_workers=2) as loader:
         assert "2 processes (globals=True" in repr(loader)

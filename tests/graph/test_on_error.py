@@ -95,14 +95,14 @@ def test_replacements_are_told(num_workers: int) -> None:
     with ps.Loader(SHUFFLED.map(decode, on_error=ps.Substitute(32)).batch(8), num_workers=num_workers) as loader:
         assert (loader.stats()["substituted"], loader.replaced()) == (0.0, ())
         list(loader)
-        told = {event.position: event for event in loader.replaced()}
+        reported = {event.position: event for event in loader.replaced()}
         assert loader.stats()["substituted"] == len(CORRUPT)
     for position, number in enumerate(order):
         if number in CORRUPT:
             taken_from = stand_in("decode", 0, position, lambda other: order[other] in CORRUPT)
             text = f"ValueError: corrupt {number}"
-            assert told.pop(position) == Substituted("decode", 0, position, number, text, taken_from)
-    assert not told
+            assert reported.pop(position) == Substituted("decode", 0, position, number, text, taken_from)
+    assert not reported
 
 
 def test_attempts_run_out() -> None:
@@ -161,17 +161,17 @@ def test_computing_again_uses_up_no_budget(num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_skipped_elements_are_left_out(num_workers: int) -> None:
-    """The others keep their order and randomness; what was left out is told and counted."""
+    """The others keep their order and random numbers; elements that are left out are reported and counted."""
     dataset = SHUFFLED.map(decode, on_error="skip")
     expected = [number * 10 for number in SHUFFLED if number not in CORRUPT]
     assert list(dataset) == expected
     with ps.Loader(dataset.batch(5), num_workers=num_workers) as loader:
         assert [row for batch in loader for row in batch.tolist()] == expected
-        told = loader.replaced()
+        reported = loader.replaced()
         assert loader.stats()["skipped"] == len(CORRUPT)
     order = list(SHUFFLED)
     places = [position for position in range(32) if order[position] in CORRUPT]
-    assert set(told) == {Skipped("decode", 0, p, order[p], f"ValueError: corrupt {order[p]}") for p in places}
+    assert set(reported) == {Skipped("decode", 0, p, order[p], f"ValueError: corrupt {order[p]}") for p in places}
 
 
 def test_skipping_makes_a_dataset_ordered() -> None:

@@ -1,4 +1,4 @@
-"""What each worker makes for itself is made once there, stays there, and is closed when the worker ends."""
+"""`PerWorker`: each worker makes its function once, keeps it, and closes it when the worker ends."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from penstock.errors import UsageError
 
 
 class Log:
-    """What happened, as told by objects that several threads make."""
+    """A log of events, written by objects that several threads make."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -170,7 +170,7 @@ def test_a_context_manager_is_entered_and_left() -> None:
 
 
 def test_an_error_of_closing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It interrupts nobody, and the log has it with its traceback."""
+    """An error of closing is logged with its traceback, and not raised."""
 
     class Broken(Counter):
         """Can't be closed."""

@@ -60,7 +60,7 @@ SHUFFLED = over(read(9), Shuffle(9, 7))
 
 @given(trees())
 def test_what_does_not_vary_is_the_same_in_every_epoch(node: Node) -> None:
-    """Where no random map stands, an order that doesn't vary gives equal epochs."""
+    """Without a random map, a fixed order makes equal epochs."""
     if varies_by_epoch(node) or any(isinstance(step, Map) for step in walk(node)):
         return
     try:

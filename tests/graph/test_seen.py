@@ -62,7 +62,7 @@ def test_the_past_counts() -> None:
 
 @pytest.mark.parametrize(("epoch", "position"), [(0, 9), (1, 8), (0, None), (None, None)])
 def test_beyond_the_past_everything_counts(epoch: int | None, position: int | None) -> None:
-    """After the change, in later epochs, and where no position is told, futures differ."""
+    """After the change, in later epochs, and without a position, fingerprints with other futures differ."""
     assert not same(mix(CHANGING), OTHER_FUTURE, epoch, position)
 
 

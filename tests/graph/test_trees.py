@@ -86,7 +86,7 @@ def test_a_mixture_takes_what_its_rule_says() -> None:
 
 
 def test_random_steps_above_a_joint_go_by_its_positions() -> None:
-    """Seed positions stop at a joint, whatever stands below."""
+    """Seed positions begin at a node with several parents, whatever is below."""
     part: Node = Reindex(read(9), Slice(4, 1, 3), "[4:7]")
     for joint in (Mix((part, part), ("a", "b"), Turns((3, 3)), 0, "mix"), Zip((part, part), (), 0, as_dict=False)):
         assert seed_position(joint, 2, 1) == (2, 1, 0)
@@ -248,7 +248,7 @@ def test_a_broken_store_loses_no_element() -> None:
 
 
 def test_what_is_read_in_order_has_no_length() -> None:
-    """Nor has what stands above it, except for what can't."""
+    """Steps above such a node have no length either."""
     filtered = Filter(read(9), bool, "bool")
     ordered: list[Node] = [
         filtered, FlatMap(read(3), doubled, "double"), FlatMap(filtered, doubled, "double", Ragged(np.array([2]))),

@@ -176,7 +176,7 @@ def _row_below(step: Unbatch, epochs: Integers, positions: Integers) -> tuple[No
     node = step.parent
     while not isinstance(node, Batch):
         if not isinstance(node, Reindex | Map | Cache):
-            raise InternalError("an indexable unbatch stands above a batch")
+            raise InternalError("an indexable unbatch is above a batch")
         node, epochs, batches = first_below(node, epochs, batches)
     last = (length(node.parent) or 1) - 1  # padding repeats the last element
     return node.parent, epochs, np.minimum(batches * node.size + rows, last)

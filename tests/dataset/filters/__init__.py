@@ -1,1 +1,1 @@
-"""What datasets promise, by examples that a user would try."""
+"""Tests of filters and their indexes."""

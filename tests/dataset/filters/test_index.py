@@ -169,7 +169,7 @@ def test_what_a_predicate_holds_tells_it_from_others(path: Path) -> None:
 
 @given(data=st.data())
 def test_a_damaged_index_is_replaced(data: st.DataObject) -> None:
-    """Whatever byte after the first sixteen is changed or missing, it is noticed, told, and made good."""
+    """A change or loss of any byte after the first sixteen is noticed, reported and repaired."""
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder, "verdicts")
         ps.range(100).filter(is_odd, index=index)
@@ -348,7 +348,7 @@ def test_progress_is_shown_where_it_takes_long(path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_run_is_resumed_with_the_index_of_another_process(path: Path, num_workers: int) -> None:
-    """A loader over the loaded index goes on where one over the computed index stopped, over epochs and ranks."""
+    """A loader over the loaded index resumes where one over the computed index stopped, over epochs and ranks."""
 
     def make() -> ps.Dataset:
         return ps.range(200, seed=5).shuffle().filter(Multiple(3), index=path).random_map(noisy).batch(8)

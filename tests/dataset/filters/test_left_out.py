@@ -1,4 +1,4 @@
-"""What filters leave out is counted, and told where it is nearly everything."""
+"""Elements that filters leave out are counted, and reported if nearly all are left out."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Several processes want the index of one filter: one computes, the others wait; whoever dies leaves it whole."""
+"""Several processes need the index of one filter: one computes, the others wait; a crash never leaves half a file."""
 
 import os
 import signal
@@ -105,7 +105,7 @@ def test_one_computes_and_others_wait(processes: Processes) -> None:
 
 
 def test_a_killed_process_lets_the_next_go_on(processes: Processes) -> None:
-    """While it waits for one that is killed in the middle, another goes on: it computes the index itself."""
+    """A process that waits for one that is killed computes the index itself."""
     first = processes.start("slow")
     assert next_line(first) == "inside"
     other = processes.start("fast")

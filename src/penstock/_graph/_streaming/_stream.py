@@ -1,8 +1,8 @@
-"""The bottom of a dataset that has no random access: an iterable, read from the beginning or from a state of its own.
+"""The stage of `stream`: an iterable without random access, read from the beginning or from a state of its own.
 
-A token is (the element's number in the stream, a snapshot); a snapshot is (elements read before it, passes before it,
-the iterable's state as JSON text or None). With a state reading goes on from there; without, as many elements are read
-again and dropped, and a warning says so.
+A token is (the element's number in the stream, a snapshot); a snapshot is (the number of elements before it, the number
+of passes before it, the iterable's state as JSON text or None). A resume loads the state, and reads and drops the
+elements between the snapshot and the token. Without a state it reads all elements before the token, with a warning.
 """
 
 import json
@@ -25,12 +25,12 @@ from penstock.sources import begin_pass, forgets, state_methods
 _CHUNK_SECONDS: Final = 0.002
 _MAX_AT_ONCE: Final = 64
 _ENDLESS_PASSES: Final = 1 << 31
-_SNAPSHOT_EVERY: Final = 16  # elements: a state may be slow to take, and reading this many again is quick
+_SNAPSHOT_EVERY: Final = 16  # elements: taking a state may be slow, and reading so many elements again is quick
 
 
 @frozen
 class StreamStage:
-    """An iterable's elements, of which a rank of several takes every `count`-th."""
+    """An iterable's elements; one of several ranks takes every `count`-th."""
 
     number: int
     step: Stream
@@ -69,7 +69,7 @@ class StreamStage:
 
     def _warn(self, position: int, snapshot: Token) -> None:
         count, _, text = (0, 0, None) if snapshot is None else snapshot
-        if text is None and position > count + 1:  # after a pass's first element no iterable has told its state
+        if text is None and position > count + 1:  # no state is taken before the second element of a pass
             name = _name(self.step.iterable)
             if forgets(self.step.iterable):
                 why = f"the state of {name} leaves out what its shuffle buffer holds"
@@ -94,7 +94,7 @@ class StreamStage:
     def check(self, token: Token, /) -> None:
         position, snapshot = parts_of(token, 2, of="a stream")
         check_number(position, LARGEST, "a stream")
-        # A part that begins in the midst of the stream begins at position 0, with the snapshot of its course.
+        # A rank segment that begins within the stream begins at position 0, with the snapshot of its input range.
         check_snapshot(self.step, snapshot, LARGEST if snapshot == self.input_range.snapshot else position)
         check_snapshot(self.step, self.input_range.snapshot, LARGEST)
 
@@ -106,7 +106,7 @@ class StreamStage:
 
 
 def check_snapshot(step: Stream, snapshot: Token, position: int) -> None:
-    """Raise a StateError where what a state has of a stream can't be a snapshot at or before a position."""
+    """Raise a StateError for a value that can't be a snapshot at or before a position."""
     if snapshot is None:
         return
     count, passes, text = parts_of(snapshot, 3, of="a stream's own state")
@@ -121,15 +121,15 @@ def check_snapshot(step: Stream, snapshot: Token, position: int) -> None:
 
 
 def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Element, Token]]:
-    """Yield (number, element, newest snapshot from before it), from a snapshot on; None reads from the beginning."""
+    """Yield (number, element, latest snapshot before it) from a snapshot on; None is the beginning."""
     at, passes, text = (0, 0, None) if snapshot is None else snapshot
     if at == 0:
-        text = None  # of earlier versions, which asked for it before the pass had begun
+        text = None  # earlier versions took a state before the pass had begun
     while step.times is None or passes < step.times:
         opened = _open(step, epoch if step.times == 1 else epoch * (step.times or _ENDLESS_PASSES) + passes, text)
         newest = (at, passes, text)
         first = at
-        # A pass's first snapshot comes soon: it may hold what the iterable counts by itself, such as its passes.
+        # A pass's first snapshot is early: it may have what the iterable counts by itself, such as its passes.
         early = None if text is not None else first + 1
         text = None
         while True:
@@ -145,7 +145,7 @@ def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Eleme
             yield at, element, newest
             at += 1
         if at == first and step.times is None:
-            return  # an empty iterable repeated without end is empty
+            return  # a repeat of an empty iterable is empty
         passes += 1
 
 
@@ -155,7 +155,7 @@ class _Opened(NamedTuple):
 
 
 def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
-    """Begin a pass over the iterable, from its state if there is one."""
+    """Begin a pass over the iterable, at its state if there is one."""
     made: Any = step.iterable() if callable(step.iterable) else step.iterable
     own = state_methods(made)
     state = None if text is None else json.loads(text)
@@ -164,7 +164,7 @@ def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
     inner = own or state_methods(iterator)
     if inner is None:
         if text is not None:
-            raise StateError(f"the state holds one of {_name(step.iterable)}, which has none now")
+            raise StateError(f"the state has one of {_name(step.iterable)}, which has no state now")
         return _Opened(iterator, None)
     if own is None and text is not None:
         _load(step, inner.load, state)
@@ -172,7 +172,7 @@ def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
 
 
 def _load(step: Stream, load: Callable[[Any], object], state: object) -> None:
-    """Have a pass begin at a state, or at None, the beginning."""
+    """Load the state at which a pass begins; None is the beginning."""
     if state is None:
         load(None)
         return
