@@ -264,7 +264,7 @@ def test_documents_that_cannot_be_packed(made: Callable[[], ps.Dataset], message
         ({"length": 4, "how": "first_fit"}, "how must be"),
         ({"length": 4, "long": "keep"}, "long must be"),
         ({"length": 4, "meta": "url"}, "meta must be a sequence"),
-        ({"length": {"a": 4}, "meta": ["a"]}, "either packed or carried"),
+        ({"length": {"a": 4}, "meta": ["a"]}, "either packed or listed"),
         ({"length": {"a": 4}, "fill": {"b": 1}}, "fill must be for"),
         ({"length": {"a": 4}, "how": "split"}, "need one length"),
         ({"length": 4, "how": "split", "long": "drop"}, "no document is too long"),
