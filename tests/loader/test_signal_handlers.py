@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock._caught import raised_by_handler
 from penstock._loader import _iterator
+from penstock._loader._progress import IndexedProgress
 from tests.ticks import KINDS, Tick, Ticks, chained
 from tests.ticks import ticking as ticking
 
@@ -119,5 +120,26 @@ def test_a_second_signal_before_the_first_exception_is_examined(
         batches = iter(loader)
         with pytest.raises(Tick):
             found.extend(batch.tolist() for batch in batches)
+        found.extend(batch.tolist() for batch in batches)
+    assert found == [list(range(start, start + 4)) for start in range(0, 24, 4)]
+
+
+def test_a_batch_that_was_counted_when_a_signal_came_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the count of a batch and the end of `next` an interrupt takes the count back."""
+    signals = iter([1])
+    count = IndexedProgress.handed_out
+
+    def interrupted(progress: IndexedProgress, token: Any) -> None:
+        count(progress, token)
+        if progress.next_step == 3 and next(signals, 0):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(IndexedProgress, "handed_out", interrupted)
+    found: list[list[int]] = []
+    with ps.Loader(ps.range(24).batch(4)) as loader:
+        batches = iter(loader)
+        with pytest.raises(KeyboardInterrupt):
+            found.extend(batch.tolist() for batch in batches)
+        assert loader.state_dict()["step"] == 2
         found.extend(batch.tolist() for batch in batches)
     assert found == [list(range(start, start + 4)) for start in range(0, 24, 4)]

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from penstock._os._bell import Bell
 from penstock._ring import Claim, SlotRing
 from penstock.errors import UsageError
 
@@ -375,3 +376,24 @@ TestRing = RingMachine.TestCase
 TestSharedRing = pytest.mark.skipif(sys.platform != "linux", reason="shared rings need Linux")(
     SharedRingMachine.TestCase
 )
+
+
+def test_a_slot_that_becomes_ready_before_the_bell_is_cleared_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner looks again after it has cleared the bell, since that may have been the last ring."""
+    ring, clear = SlotRing(max_blocks=1), Bell.clear
+    ring.arm(0, number=0, blocks=1)
+    assert ring.claim(worker=1) is not None
+
+    def clear_late(bell: Bell) -> bool:
+        if not ring.ready(0):
+            ring.finish(0, 0, worker=1)
+        return clear(bell)
+
+    monkeypatch.setattr(Bell, "clear", clear_late)
+    thread = threading.Thread(target=ring.wait_ready, args=(0,))
+    thread.start()
+    thread.join(20)
+    is_lost = thread.is_alive()
+    ring.stop()
+    thread.join()
+    assert not is_lost

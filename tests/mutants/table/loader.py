@@ -3,7 +3,7 @@
 from typing import Final
 
 from tests.mutants.planting import Mutant
-from tests.mutants.table.golden import GOLDEN, RESUMES, STATES
+from tests.mutants.table.golden import GOLDEN, RESUMES
 
 LOADER: Final = (
     Mutant(
@@ -11,7 +11,7 @@ LOADER: Final = (
         "_loader/_iterator.py",
         "self._progress.at if self._retired else at",
         "self._progress.at",
-        ("loader/test_signal_handlers.py",),
+        ("loader/test_signal_handlers.py::test_a_batch_that_was_counted_when_a_signal_came_is_delivered",),
     ),
     Mutant(
         "iterator: after an interrupt the stream is not reopened",
@@ -67,7 +67,7 @@ LOADER: Final = (
         "_loader/_streaming_progress.py",
         "last.where._replace(token=token)",
         "last.where",
-        (STATES,),
+        (GOLDEN,),
     ),
     Mutant(
         "progress in order: the next epoch has this one's number",

@@ -10,7 +10,7 @@ TRANSPORT: Final = (
         "_ring.py",
         "self.bell.clear()\n if condition():\n return",
         "self.bell.clear()",
-        ("transport/test_ring.py",),
+        ("transport/test_ring.py::test_a_slot_that_becomes_ready_before_the_bell_is_cleared_is_seen",),
     ),
     Mutant(
         "listener: a ring that one listener clears is lost to the others",
@@ -101,7 +101,7 @@ TRANSPORT: Final = (
         "transport/_arena/_participants.py",
         "if has_ended(process)]",
         "if not has_ended(process)]",
-        ("transport/arena/test_processes.py",),
+        ("transport/arena/test_dismissal.py",),
     ),
     Mutant(
         "arena: a participant leaves before it has acknowledged",
@@ -115,7 +115,7 @@ TRANSPORT: Final = (
         "transport/_arena/_owner.py",
         "arena.listen_no_longer(bell)",
         "pass",
-        ("transport/arena/test_owner.py", "transport/arena/test_machine.py", "transport/pipe/test_limits.py"),
+        ("transport/arena/test_owner.py",),
     ),
     Mutant(
         "arena: a waiter's wish outlives its wait",

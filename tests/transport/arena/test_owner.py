@@ -335,6 +335,19 @@ def test_close_wakes_who_waits() -> None:
     assert len(raised) == 1
 
 
+def test_a_wait_that_fails_leaves_nothing_behind() -> None:
+    """Who waits for room has a bell of its own, which goes with the wait."""
+    with Arena(max_bytes=PAGE) as arena:
+        held = arena.empty((PAGE,), np.uint8)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with pytest.raises(UsageError, match="arrays of this process hold so much"):
+                arena.empty((1,), np.uint8)
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before
+        del held
+
+
 def test_wrong_calls_raise() -> None:
     """Each wrong argument is named with the rule and a remedy."""
     with pytest.raises(UsageError, match="max_bytes must be positive"):
