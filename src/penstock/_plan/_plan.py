@@ -153,7 +153,7 @@ class Plan:
     copy: bool
     limits: Limits
     ordered: bool = True
-    """Whether batches are handed out in order; else as they become ready."""
+    """Whether batches are delivered in order; else as they become ready."""
     isolated: bool = False
     """Whether one helper process runs all of it, its workers included."""
     why: str = ""

@@ -54,7 +54,7 @@ class Unit(NamedTuple):
 
 
 class Where(NamedTuple):
-    """Where an ordered dataset stands in an epoch: this rank's way through it, and the token of the next batch."""
+    """The place in a dataset that is read in order: this rank's segments, and the token of the next batch."""
 
     rank_segments: tuple[RankSegment, ...]
     token: Token
@@ -68,7 +68,7 @@ class StepRange(NamedTuple):
     stride: int
     """How far the position moves with each step."""
     where: Where | None = None
-    """Where an ordered dataset stands."""
+    """The place in a dataset that is read in order; None for an indexable one."""
 
     def unit(self, index: int) -> Unit:
         """Return the range's step `index`, counted from 0."""

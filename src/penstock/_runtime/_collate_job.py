@@ -124,7 +124,7 @@ class CollateJob:
         return caught.error is None
 
     def take_parcel(self) -> "Pickled | None":
-        """Return what is given, for processes, and let go of it."""
+        """Return the given rows, for processes, and release them."""
         parcel, self._parcel = self._parcel, None
         return parcel
 
@@ -199,7 +199,7 @@ class CollateJob:
             self._results.append(self._run.merged(content, self.cut.firsts[step : step + 1], context))
 
     def _contents(self) -> list[Element]:
-        """Return what each batch is merged of, and let go of it."""
+        """Return the rows of each batch, and release them."""
         if not self.has_rows:
             given, self._given = self._given, []
             return given
@@ -217,7 +217,7 @@ class CollateJob:
         return contents
 
     def elements(self, block: int) -> list[Element]:
-        """Return what became of a block's rows, and let go of it."""
+        """Return the results of a block's rows, and release them."""
         rows, self._rows[block], self._blocks = self._rows[block], [], []
         return rows
 
@@ -234,7 +234,7 @@ class CollateJob:
         self._results = merged
 
     def batches(self) -> list[Element]:
-        """Return the batches, of which some may be DROPPED, and let go of them; where one failed, those before it."""
+        """Return the batches, of which some may be DROPPED, and release them; where one failed, those before it."""
         results, self._results = self._results, []
         return results
 

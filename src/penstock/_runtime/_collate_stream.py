@@ -60,7 +60,7 @@ class _Job(CollateJob):
         made: what each batch came with; what it is made of, too, if that is kept.
         is_made_anew: whether a batch that processes fail at is made again from the dataset on: its rows are not here.
         error: what was raised in a thread, instead of the first batch that `batches` has not; where that is kept.
-        index: how many of them were handed out, or left out.
+        index: how many of them were delivered, or left out.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class CollateStream:
         self._scheduler = scheduler
         self._client = client
         self._collate_client = collate_client
-        self._step_range = step_range  # of what was not handed out
+        self._step_range = step_range  # of the batches that were not delivered
         self._run = collate_run(client.plan)
         self._wake = _waker(scheduler, collate_client)
         self._takes = False  # whether the consumer reads the fold itself, which may take long

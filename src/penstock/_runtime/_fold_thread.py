@@ -227,7 +227,7 @@ class Folding(Protocol):
         ...
 
     def count(self, made: Made, /) -> None:
-        """Count what filters left out on the way to a batch that is handed out."""
+        """Count what filters left out on the way to a batch that is delivered."""
         ...
 
     def close(self) -> None:

@@ -202,13 +202,13 @@ class Helper:
             return
         self.recorder.observe(WorkerDied(None, life.process.pid, death.exit_code, str(death), None, None))
         _logger.warning("%s; another one takes its place", death)
-        if life.has_begun:  # else it is left to whoever needs one: those that die at once would be made for ever
+        if life.has_begun:  # else the next run starts one: helpers that die at once would be started without end
             with Caught():  # likewise
                 life.successor = self._start()
 
 
 class IsolatedRuntime(Runtime):
-    """A runtime whose batches a helper process computes; single steps, asked for by number, it computes itself."""
+    """A runtime whose batches a helper process computes; single steps, requested by number, it computes itself."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)

@@ -154,7 +154,7 @@ class _Commands:
             self._changed.notify_all()
         self._memory.wake()
         with suppress(PenstockError):
-            self._sender.operations.close()  # whoever waits for room is told
+            self._sender.operations.close()  # ends the wait of a thread that waits for room
 
     def next(self) -> Begin | None:
         """Return the latest command that was not taken yet, or None at the end; wait for it."""
@@ -186,7 +186,7 @@ class _Helper:
         self._sender = sender
         self._recorder = TellingRecorder(plan.node)
         self._memory = memory
-        # Who bounds the memory has batches copied: what they take there is known.
+        # With a bound of memory batches are copied: then it is known how much they take.
         self._runtime = Runtime(plan, self._recorder, lender=memory if plan.memory is None else None)
         memory.returned = self._runtime.arm_more
         self._careful: Runtime | None = None  # made for steps that may kill processes

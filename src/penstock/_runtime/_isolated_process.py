@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BatchReader(TensorPipeReader):
-    """The reading end, for who says in a loader's words what is kept, and waits for several things."""
+    """The reading end, for a loader that words its own warnings about kept memory, and waits for several things."""
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when `receive` may have become quick."""
@@ -74,7 +74,7 @@ class Life:
 
     def tell(self, command: Begin | Starved) -> None:
         """Send a command."""
-        with suppress(OSError):  # it has died: whoever receives is told
+        with suppress(OSError):  # it has died: the receiver gets an error
             self.process.pipe.send_bytes(pickle.dumps(command, pickle.HIGHEST_PROTOCOL))
 
     def starve(self) -> None:
@@ -85,7 +85,7 @@ class Life:
 
     def end(self) -> None:
         """End the process, if it lives, and close what belongs to it; may be called again, and anywhere."""
-        self.reader.close()  # whoever waits for a batch is told, and the process that waits for room
+        self.reader.close()  # ends the wait of the consumer, and of the process that waits for room
         with self._ending:
             with suppress(OSError, ValueError):  # it has ended, or was closed before
                 self.process.pipe.send_bytes(b"")

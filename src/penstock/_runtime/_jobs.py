@@ -304,7 +304,7 @@ class BatchJob:
         return self.layout is None and layout is not None and layout.row_bytes > 0
 
     def elements(self, block: int) -> list[Any] | None:
-        """Return what a block computed, and let go of it; of rows in memory the texts alone, by leaves."""
+        """Return the result of a block, and release it; of rows in memory the texts alone, by leaves."""
         if self.layout is not None:
             start, stop = self.bounds_of(block)
             return [self._columns[number][start:stop] for number in self._lists] or None

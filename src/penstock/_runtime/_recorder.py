@@ -33,7 +33,7 @@ class Recorder:
     Of the elements that a step replaced or left out, the 1st, 10th, 100th and so on is a warning in the log.
 
     Attributes:
-        handed_out: returns how many elements the loader has handed out.
+        handed_out: returns how many elements the loader has delivered.
     """
 
     def __init__(self) -> None:

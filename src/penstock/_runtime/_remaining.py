@@ -13,7 +13,7 @@ class Remaining:
 
     def __init__(self, step_ranges: list[StepRange]) -> None:
         self._step_ranges = step_ranges  # at least one, of no steps perhaps
-        self._index = 0  # batches of the first that were handed out since it stands there
+        self._index = 0  # batches of the first range that were delivered
         self._token: Token = None  # that the last of them came with
 
     def hand_out(self, token: Token) -> bool:

@@ -20,7 +20,7 @@ from penstock.errors import ClosedError, StateError
 
 
 class Runtime:
-    """Owns whatever computes for a loader. Closing it stops all of that; batches handed out stay valid.
+    """Owns whatever computes for a loader. Closing it stops all of that; delivered batches stay valid.
 
     Args:
         plan: what is computed, and by whom.
@@ -52,8 +52,8 @@ class Runtime:
         """Return the batches of some ranges of steps.
 
         Args:
-            step_ranges: which, in order; more than one only where batches are handed out as they become ready.
-            ahead: how many batches are taken, and held, before they are handed out: there is memory for so many more.
+            step_ranges: which, in order; more than one only where batches are delivered as they become ready.
+            ahead: how many batches are taken, and held, before they are delivered: there is memory for so many more.
         """
         plan = self._plan
         self._client.ahead = ahead

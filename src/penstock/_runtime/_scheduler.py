@@ -378,14 +378,14 @@ class Scheduler:
         at = [each for each in busy if each.slot in wanted]
         if not busy:
             return None
-        who = "worker {}" if at or self.num_workers == 1 else "worker {}, like all others,"
+        text = "worker {}" if at or self.num_workers == 1 else "worker {}, like all others,"
         if at and (len(wanted) == 1 or not any_will_do):
             found, since = min(at, key=lambda each: each.since), 0.0
         else:  # as long as any worker begins something, there is progress
             found, since = max(at or busy, key=lambda each: each.since), max(each.since for each in doing)
         worker, armed = found.worker, found.armed
         return Stall(
-            who.format(worker),
+            text.format(worker),
             max(found.since, since),
             lambda: "worker_init" if armed is None else describe_block(armed.job, found.block),
             self._idents.get(worker),

@@ -23,7 +23,7 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
 
     Args:
         plan: the plan.
-        asked: what the user asked for, to be sent.
+        asked: the argument by which the user requested processes.
 
     Raises:
         UsageError: something of it can't be pickled.

@@ -35,10 +35,10 @@ class Stream(Protocol):
     def next(self) -> tuple[Element, Token]:
         """Return the next batch and a token.
 
-        That is, for ordered datasets, the one from which reading goes on after it; for others the batch's step, or None
-        where steps come in order.
+        The token of a dataset that is read in order is the one from which reading continues after the batch. That of
+        others is the batch's step, or None where steps come in order.
 
-        After an exception the stream stands before the failing batch. At the end it raises EndOfEpoch.
+        After an exception the stream is before the failing batch. At the end it raises EndOfEpoch.
         """
         ...
 
@@ -47,7 +47,7 @@ class Stream(Protocol):
         ...
 
     def failing(self) -> Unit | None:
-        """Return which step `next` raised for; None where it is the first that was not handed out."""
+        """Return the step that `next` raised for; None where it is the first that was not delivered."""
         ...
 
     def fileno(self) -> int | None:
@@ -59,7 +59,7 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop what computes ahead; batches handed out stay valid."""
+        """Stop computing ahead; delivered batches stay valid."""
         ...
 
 
@@ -69,7 +69,7 @@ class InlineStream:
     As long as they take no time, a few are computed at once, in one piece of memory of at most a megabyte: a batch of
     some microseconds would otherwise cost several times that in overhead. Of records that are read straight into a
     batch fewer are read at once, and the keys alone are computed for many. If one fails, it is computed singly, so that
-    the batches before it are handed out first.
+    the batches before it are delivered first.
     """
 
     def __init__(self, plan: Plan, step_range: StepRange, learned: Learned, context: Context) -> None:

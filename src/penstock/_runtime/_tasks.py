@@ -87,7 +87,7 @@ class GivenJob(Job, Protocol):
         ...
 
     def elements(self, block: int) -> object:
-        """Return what a block computed, and let go of it."""
+        """Return the result of a block, and release it."""
         ...
 
     def take_elements(self, block: int, elements: object, /) -> None:
@@ -123,7 +123,7 @@ def task_of(job: SharedJob) -> Task:
 
 
 def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
-    """Return the job that a value stands for."""
+    """Return the job that a task describes."""
     if isinstance(task, BatchTask):
         learned = Learned()
         learned.layout = None if task.layout is None else _unpickled(task.layout)

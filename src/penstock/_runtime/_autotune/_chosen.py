@@ -32,7 +32,7 @@ def chosen(plan: Plan, num_workers: int | Literal["auto"], workers: Workers) -> 
     """Return a plan with the place and the number of workers that suit it, and why; tell of it in one line.
 
     Args:
-        plan: whose place and number stand as far as the caller has said them.
+        plan: its place and number of workers are fixed as far as the caller has given them.
         num_workers: how many there are to be; "auto" to choose that too.
         workers: what they are to be; "auto" to choose.
     """
