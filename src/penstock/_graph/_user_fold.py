@@ -24,7 +24,7 @@ LocatedElement = tuple[Element, Location]
 
 
 class Combiner(Protocol[T_contra, U_co]):
-    """Takes elements in order and gives others: what the function given to `Dataset.combine` makes.
+    """An object that takes elements in order and returns others, for `Dataset.combine`.
 
     An attribute or property `held` is optional. It says how many of the elements that were added last the object still
     needs, 0 for none. A new object to which just these elements were added must give, from then on, what this one
@@ -57,7 +57,7 @@ class Combiner(Protocol[T_contra, U_co]):
         ...
 
     def flush(self) -> Sequence[U_co]:
-        """Return the list of elements that what is still held makes: no more elements follow."""
+        """Return the list of remaining elements, after the last element was added."""
         ...
 
 
@@ -91,7 +91,7 @@ class CheckedCombiner:
             )
 
     def add(self, element: Element, location: Callable[[], Location]) -> list[Element]:
-        """Return what the object gives when an element is added; an error gets a note of the element's location."""
+        """Return the elements that the object returns for an element; an error gets a note with the location."""
         try:
             given = self._listed("add", self._made.add(element))
             self.held = self._held(self.held) if self.counts else self.held + 1
@@ -103,7 +103,7 @@ class CheckedCombiner:
         return given
 
     def flush(self, location: Callable[[], Location]) -> list[Element]:
-        """Return what the object gives at the end; an error gets a note of the location of the last element."""
+        """Return the elements that the object returns at the end; an error gets a note with the last location."""
         try:
             return self._listed("flush", self._made.flush())
         except Exception as error:
@@ -123,7 +123,7 @@ class CheckedCombiner:
         return list(elements)
 
     def _held(self, before: int | None) -> int:
-        """Return the object's `held`, which is no more than one above what it was before."""
+        """Return the object's `held`, checked: it rises by at most one with each element."""
         held: object = self._made.held
         if type(held) is int and held >= 0 and (before is None or held <= before + 1):  # mostly so
             return held
@@ -150,9 +150,9 @@ class CheckedCombiner:
 
 
 def combined(step: UserFold, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-    """Yield what the user's object makes, each with the location of the element whose adding gave it.
+    """Yield the elements that the user's object returns, each with the location of the element that completed it.
 
-    What is flushed has the location of the last element. Nothing is flushed where nothing is held.
+    Flushed elements have the location of the last element. `flush` isn't called if nothing is held.
     """
     fold = CheckedCombiner(step)
     last: Location | None = None

@@ -1,4 +1,4 @@
-"""The user's own fold, opened: each run has a new object, to which what a token holds open is added again first.
+"""The stage of `combine`: each run has a new object, to which the elements that a token holds open are added first.
 
 A token is (where reading begins, how many elements from there on were held, how many elements of the next list were
 given), and where one of these numbers is not 0, also where the last element that was taken in ends. The next list is
@@ -35,7 +35,7 @@ from penstock._graph._user_fold import CheckedCombiner
 from penstock.errors import StateError
 
 _CHUNK_SECONDS: Final = 0.002
-_MAX_AT_ONCE: Final = 1024  # elements that are added before what they gave is passed on
+_MAX_AT_ONCE: Final = 1024  # elements that are added before a chunk is yielded
 
 _Ref: TypeAlias = tuple[Sequence[Token], int]
 """A token of the stage below: which one of some."""
@@ -89,7 +89,7 @@ class UserFoldStage:
 
 
 class _Moment(NamedTuple):
-    """What is held open between two elements.
+    """The elements that are held open between two elements.
 
     Attributes:
         oldest: the start of the oldest element held, or of the next one where none is.
@@ -148,7 +148,7 @@ class _Given(NamedTuple):
 
 
 class _Fold:
-    """A new object of the user's, the elements that it holds, and what it has given since it was last asked."""
+    """A new object of the user's, the elements that it holds, and its results that aren't yielded yet."""
 
     def __init__(self, stage: UserFoldStage, token: Token) -> None:
         self._stage = stage
@@ -182,7 +182,7 @@ class _Fold:
             self._keep(given, before)
 
     def flush(self) -> None:
-        """Take what the object still holds: there are no more elements."""
+        """Take the elements that the object returns at the end."""
         if self._replayed < self._token[1]:
             raise StateError(
                 f"the state holds {self._token[1]:,} elements open in combine(), of which this dataset has "
@@ -210,7 +210,7 @@ class _Fold:
         return self._starts[0] if held else last
 
     def _check_replayed(self) -> None:
-        """Raise where what was held, added to a new object, isn't what it was when the state was saved."""
+        """Raise a StateError if a new object, given the held elements, doesn't hold as many as the old one."""
         token, held = self._token, self._object.held
         if not self._skip:
             check_held(_at(self._now.last), token[3], "what an object of combine() holds")
@@ -232,7 +232,7 @@ class _Fold:
         return StreamedLocations(self._stage.inputs, self._provenance).at(self._index)
 
     def given(self, *, is_flushed: bool = False) -> Chunk:
-        """Return what the object has given since the last call.
+        """Return the elements that the object has returned since the last call.
 
         All of it was given when elements of the newest chunk were added; or at the end, which is `is_flushed`.
         """
