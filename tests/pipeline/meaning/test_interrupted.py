@@ -14,6 +14,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +144,8 @@ def one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
         pass
 
 
+# The handler may be called in a finalizer or a collector's callback, where Python prints its exception and discards it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @given(
     graph=graphs(failing=True, ordered=True),
     threads=THREADS,
