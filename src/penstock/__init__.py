@@ -13,8 +13,7 @@ from penstock import _lazy, errors, sampling, sources
 from penstock._dataset import Dataset, concatenate, interleave, mix, read, stream
 from penstock._dataset import integers as range  # noqa: A004 - `ps.range` is to datasets what `range` is to lists
 from penstock._dataset import zip_datasets as zip  # noqa: A004 - `ps.zip` is to datasets what `zip` is to lists
-from penstock._graph._nodes import Origin, Substitute
-from penstock._graph._user_fold import Combiner
+from penstock._graph._nodes import Combiner, Origin, Substitute
 from penstock._plan._plan import Limits, Shard
 
 if TYPE_CHECKING:

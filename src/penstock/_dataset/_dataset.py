@@ -34,6 +34,7 @@ from penstock._graph._nodes import (
     Batch,
     Bucket,
     Cache,
+    Combiner,
     Element,
     Filter,
     FlatMap,
@@ -55,7 +56,6 @@ from penstock._graph._nodes import (
     root,
 )
 from penstock._graph._rewrite import choose, repeated
-from penstock._graph._user_fold import Combiner
 from penstock._graph._verify import (
     finite_length,
     need_count,

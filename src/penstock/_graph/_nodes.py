@@ -11,11 +11,14 @@ length is read in order (`_streaming`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from penstock._frozen import frozen
 from penstock.batching import Bucketing, Grouping, Packing
 from penstock.sampling import MixtureRule, Ragged, ScalarSampler, WindowTable
+
+T_contra = TypeVar("T_contra", contravariant=True)
+U_co = TypeVar("U_co", covariant=True)
 
 Element: TypeAlias = Any
 """A nested dict, list or tuple of leaves. User code makes elements, so the type is open."""
@@ -243,6 +246,44 @@ class Bucket:
 
     parent: "Node"
     bucketing: Bucketing
+
+
+class Combiner(Protocol[T_contra, U_co]):
+    """An object that takes elements in order and returns others, for `Dataset.combine`.
+
+    An attribute or property `held` is optional. It says how many of the elements that were added last the object still
+    needs, 0 for none. A new object to which just these elements were added must give, from then on, what this one
+    gives, its `held` included. It follows that `held` rises by at most one with each element. An object without `held`
+    needs all elements of the epoch.
+
+    Example:
+        >>> import penstock as ps
+        >>> class Pairs:
+        ...     def __init__(self) -> None:
+        ...         self.waiting: list[int] = []
+        ...
+        ...     @property
+        ...     def held(self) -> int:
+        ...         return len(self.waiting)
+        ...
+        ...     def add(self, element: int) -> list[tuple[int, ...]]:
+        ...         self.waiting.append(element)
+        ...         return self.flush() if len(self.waiting) == 2 else []
+        ...
+        ...     def flush(self) -> list[tuple[int, ...]]:
+        ...         pair, self.waiting = tuple(self.waiting), []
+        ...         return [pair]
+        >>> list(ps.range(5).combine(Pairs))
+        [(0, 1), (2, 3), (4,)]
+    """
+
+    def add(self, element: T_contra, /) -> Sequence[U_co]:
+        """Take the next element, and return the list of elements that are complete, which is often empty."""
+        ...
+
+    def flush(self) -> Sequence[U_co]:
+        """Return the list of remaining elements, after the last element was added."""
+        ...
 
 
 @frozen

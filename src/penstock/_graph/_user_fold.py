@@ -8,57 +8,16 @@ Pickling the object instead was rejected: the state would hold data, change with
 have no bound.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex
 
 from penstock._graph._apply import Location, whereabouts
 from penstock._graph._nodes import Element, UserFold
 from penstock._graph._seed_position import flushed_ordinal, row_seed_position
 from penstock.errors import GraphError
 
-T_contra = TypeVar("T_contra", contravariant=True)
-U_co = TypeVar("U_co", covariant=True)
-
 LocatedElement = tuple[Element, Location]
-
-
-class Combiner(Protocol[T_contra, U_co]):
-    """An object that takes elements in order and returns others, for `Dataset.combine`.
-
-    An attribute or property `held` is optional. It says how many of the elements that were added last the object still
-    needs, 0 for none. A new object to which just these elements were added must give, from then on, what this one
-    gives, its `held` included. It follows that `held` rises by at most one with each element. An object without `held`
-    needs all elements of the epoch.
-
-    Example:
-        >>> import penstock as ps
-        >>> class Pairs:
-        ...     def __init__(self) -> None:
-        ...         self.waiting: list[int] = []
-        ...
-        ...     @property
-        ...     def held(self) -> int:
-        ...         return len(self.waiting)
-        ...
-        ...     def add(self, element: int) -> list[tuple[int, ...]]:
-        ...         self.waiting.append(element)
-        ...         return self.flush() if len(self.waiting) == 2 else []
-        ...
-        ...     def flush(self) -> list[tuple[int, ...]]:
-        ...         pair, self.waiting = tuple(self.waiting), []
-        ...         return [pair]
-        >>> list(ps.range(5).combine(Pairs))
-        [(0, 1), (2, 3), (4,)]
-    """
-
-    def add(self, element: T_contra, /) -> Sequence[U_co]:
-        """Take the next element, and return the list of elements that are complete, which is often empty."""
-        ...
-
-    def flush(self) -> Sequence[U_co]:
-        """Return the list of remaining elements, after the last element was added."""
-        ...
 
 
 class CheckedCombiner:
