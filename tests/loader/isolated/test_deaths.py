@@ -52,6 +52,15 @@ def test_epochs_equal_the_definition(
         assert found + outcomes(resumed) == whole[0]
 
 
+def test_deaths_far_apart_are_not_added_up() -> None:
+    """Any number of helpers may die, as long as each has delivered a batch that the one before it owed."""
+    dataset = ps.range(720).map(functions.large_row).batch(12)  # each batch is a message of its own
+    kills = dict.fromkeys((10, 20, 30, 40, 50), True)
+    with isolated(dataset, 0) as loader:
+        found = [int(batch[0, 0]) for batch in _killing(iter(loader), kills)]
+    assert found == [number % 251 for number in range(0, 720, 12)]
+
+
 def _killing(batches: Any, kills: dict[int, bool]) -> Any:
     """Yield batches; kill the helper, or its newest worker, before those whose numbers are given."""
     for number, batch in enumerate(batches):

@@ -214,27 +214,6 @@ PROCESSES: Final = (
         ("processes/test_server.py",),
     ),
     Mutant(
-        "fork server: a worker that nobody wants lives on",
-        "_processes/_fork_server/_server.py",
-        "def _disown(self, child: _Child) -> None:\n os.kill(child.pid, signal.SIGKILL)",
-        "def _disown(self, child: _Child) -> None:\n        pass",
-        ("processes/test_server.py", "processes/test_children.py"),
-    ),
-    Mutant(
-        "scan: an error in one thread doesn't stop the others",
-        "_workers/_scan.py",
-        "if claimed.error is not None:\n self._stopped = True",
-        "if claimed.error is not None:\n                self._stopped = False",
-        ("workers/test_scan.py",),
-    ),
-    Mutant(
-        "scan: the last range goes beyond the end",
-        "_workers/_scan.py",
-        "most = min(self._total - self._next, _MAX_POSITIONS)",
-        "most = _MAX_POSITIONS",
-        ("workers/test_scan.py", "dataset/filters/test_index.py"),
-    ),
-    Mutant(
         "isolated: batches of an earlier run are taken",
         "_runtime/_isolated.py",
         "if run != self._run:",
@@ -246,7 +225,7 @@ PROCESSES: Final = (
         "_runtime/_isolated.py",
         "self._deaths = 0\n return batch, told.token",
         "pass\n        return batch, told.token",
-        ("loader/isolated/test_deaths.py",),
+        ("loader/isolated/test_deaths.py::test_deaths_far_apart_are_not_added_up",),
     ),
     Mutant(
         "isolated: the last try computes ahead",
