@@ -200,8 +200,13 @@ class CollateStream:
         return None
 
     def _has_come(self) -> bool:
-        """Return whether there is something to arm, or an error or the end and no job left; if not, a wake follows."""
+        """Return whether the consumer has a job to arm, or an error or the end to meet; if not, a wake follows.
+
+        A job that another thread made, and that waits for memory, is the consumer's to arm: it may hold that memory.
+        """
         with self._scheduler.owned():
+            if self._queue.waits_for_memory:
+                return True
             if not self._queue.has_room:
                 return False
             return self._folded.comes(self._wake) or (self._queue.is_empty and self._folded.has_more)
@@ -353,11 +358,9 @@ class CollateStream:
     def is_ready(self) -> bool:
         while not self._is_over:
             if self._job is None and not self._queue.is_complete():
-                if not self._has_come():
-                    return False
-                if self._queue.is_empty and self._folded.has_more and not self._folded.comes(self._wake):
-                    return True  # an error, or the end
-                self._arm()
+                does_not_wait = self._does_not_wait()
+                if does_not_wait is not None:
+                    return does_not_wait
                 continue
             job = self._job
             if job is None:
@@ -367,6 +370,17 @@ class CollateStream:
             if job is None or not self._skips(job):
                 return True
         return True
+
+    def _does_not_wait(self) -> bool | None:
+        """Return whether `next` would not wait, where the first job is not complete; None if a job was armed."""
+        if self._queue.waits_for_memory:
+            return self._queue.is_ready() or (False if self._queue.waits_for_memory else None)
+        if not self._has_come():
+            return False
+        if self._queue.is_empty and self._folded.has_more and not self._folded.comes(self._wake):
+            return True  # an error, or the end
+        self._arm()
+        return None
 
     def _skips(self, job: _Job) -> bool:
         """Skip a batch that is left out, or begin again what failed: `next` would wait for the workers after either."""

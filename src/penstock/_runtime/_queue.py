@@ -268,6 +268,11 @@ class GivenQueue(JobQueue[AnyJob]):
         return not self._armed and self._made is None
 
     @property
+    def waits_for_memory(self) -> bool:
+        """Whether no job is armed, and one is made that waits for memory, which the consumer may hold."""
+        return self._made is not None and not self._armed
+
+    @property
     def is_over(self) -> bool:
         """Whether the jobs were given up, maybe by another thread."""
         return self._ended

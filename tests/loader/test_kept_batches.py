@@ -1,0 +1,37 @@
+"""A consumer that keeps its batches gets the next ones, also where folds are slower than the consumer."""
+
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+BATCHES = 12
+LATE_SECONDS = 0.02  # after which the consumer waits, as a rule
+
+
+def late_rows() -> Generator[Any]:
+    """Yield rows, each after the consumer has begun to wait for it."""
+    for number in range(BATCHES):
+        threading.Event().wait(LATE_SECONDS)
+        yield np.full(1 << 18, number, np.int32)
+
+
+def sums(rows: list[Any]) -> Any:
+    """Merge rows."""
+    return np.stack(rows) * 2
+
+
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_every_batch_is_kept_while_the_next_one_is_late(prefetch: int) -> None:
+    """Workers merge each batch in memory that the consumer keeps: the job of the next one needs more of it."""
+    dataset = ps.stream(late_rows).batch(1, merge=sums)
+    with (
+        ps.Loader(dataset, num_workers=2, workers="processes", prefetch=prefetch) as loader,
+        pytest.warns(UserWarning, match="batches are kept"),
+    ):
+        kept = list(loader)
+    assert [int(batch[0, 0]) for batch in kept] == [2 * number for number in range(BATCHES)]
