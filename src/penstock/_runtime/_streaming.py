@@ -102,8 +102,8 @@ class StreamingBatches:
 
     def first_read(self) -> tuple[BlockInput, int] | None:
         """Return the block input and the number at which reading begins; None for streams, and for several inputs."""
-        leaves = self._plan.streaming.inputs
-        if len(leaves) > 1 or isinstance(leaves[0], Stream):
+        inputs = self._plan.streaming.inputs
+        if len(inputs) != 1 or isinstance(inputs[0], Stream):
             return None
         return first_read(self._stage, self._stage.start() if self._token is None else self._token)
 

@@ -55,7 +55,7 @@ def test_epochs_equal_the_definition(
 def test_deaths_far_apart_are_not_added_up() -> None:
     """Any number of helpers may die, as long as each has delivered a batch that the one before it owed."""
     dataset = ps.range(720).map(functions.large_row).batch(12)  # each batch is a message of its own
-    kills = dict.fromkeys((10, 20, 30, 40, 50), True)
+    kills: dict[int, bool] = dict.fromkeys((10, 20, 30, 40, 50), True)
     with isolated(dataset, 0) as loader:
         found = [int(batch[0, 0]) for batch in _killing(iter(loader), kills)]
     assert found == [number % 251 for number in range(0, 720, 12)]
