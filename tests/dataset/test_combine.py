@@ -17,7 +17,7 @@ from tests.dataset.packing import follow
 from tests.equivalence.combiners import Delayed, Filled, Neighbours, Running
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.functions import keeps_two_of_three, with_origin, with_seed
-from tests.equivalence.joints import Counter
+from tests.equivalence.joins import Counter
 
 MAKERS = [Filled, Neighbours, Running, Delayed]
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from tests.dataset.functions import double, is_odd, noisy
 from tests.equivalence.functions import totals
 from tests.equivalence.graphs import REMAINDERS, batched, indexable, ordered
-from tests.equivalence.joints import in_order, joined
+from tests.equivalence.joins import in_order, joined
 
 
 def section(dataset: ps.Dataset, title: str) -> tuple[str, ...]:

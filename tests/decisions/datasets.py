@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock as ps
-from tests.equivalence.joints import Counter
+from tests.equivalence.joins import Counter
 
 
 def document(number: int) -> dict[str, NDArray[np.int32]]:

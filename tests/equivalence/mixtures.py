@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from tests.equivalence.functions import add_one, copies, flat_sum, jitter, keeps_two_of_three, weight_of
 from tests.equivalence.graphs import SEEDS, batched, indexable, sources
-from tests.equivalence.joints import WEIGHTS, joined, uniform
+from tests.equivalence.joins import WEIGHTS, joined, uniform
 
 Verb = Callable[[ps.Dataset], ps.Dataset]
 Weights = dict[str, float]

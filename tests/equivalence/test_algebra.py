@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, digests, epoch_of, outcomes, raised
-from tests.equivalence.joints import in_order, joined
+from tests.equivalence.joins import in_order, joined
 
 WORKERS = st.sampled_from([0, 1, 3])
 

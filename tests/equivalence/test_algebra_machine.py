@@ -17,7 +17,7 @@ from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest
 from tests.equivalence.functions import with_origin
 from tests.equivalence.graphs import indexable
-from tests.equivalence.joints import uniform
+from tests.equivalence.joins import uniform
 from tests.equivalence.mixtures import NAMES, Mixture, any_indexable, enough, indexable_mixtures, named, weights
 from tests.equivalence.test_machine import REMAINDERS, SIZES, WORKERS, LoaderMachine, Place, Saved
 

@@ -10,7 +10,7 @@ import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._in_order import in_order as plain
 from tests.equivalence.definition import digest
-from tests.equivalence.joints import Counter, in_order
+from tests.equivalence.joins import Counter, in_order
 
 SIZE = 12
 

@@ -23,7 +23,7 @@ from penstock._graph._length import is_indexable
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest
 from tests.equivalence.functions import keeps_two_of_three
-from tests.equivalence.joints import in_order
+from tests.equivalence.joins import in_order
 from tests.equivalence.mixtures import Mixture, grouped, ordered_mixtures, weights
 from tests.profiles import fewer
 

@@ -11,7 +11,7 @@ import penstock as ps
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
-from tests.equivalence.joints import in_order
+from tests.equivalence.joins import in_order
 from tests.workers.processes.killing import kill_a_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock as ps
-from tests.equivalence.joints import Counter
+from tests.equivalence.joins import Counter
 from tests.faults.chance import Chance
 from tests.faults.work import WORKING_KINDS, working_dataset
 

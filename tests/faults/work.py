@@ -35,7 +35,7 @@ from tests.equivalence.functions import (
     with_origin,
 )
 from tests.equivalence.graphs import REMAINDERS, batched, indexable, ordered
-from tests.equivalence.joints import in_order, joined, uniform
+from tests.equivalence.joins import in_order, joined, uniform
 from tests.equivalence.mixtures import grouped, ordered_mixtures, tables
 from tests.faults.chance import Chance
 from tests.faults.drawing import drawn

@@ -63,7 +63,7 @@ def test_a_chain_abbreviates_its_parts(text: str) -> None:
 
 
 def test_a_tree_shows_parts_below_their_joint() -> None:
-    """Parts stand below the joint, indented, by name and with their lengths."""
+    """Parts are below the join, indented, by name and with their lengths."""
     node = Map(Mix((Map(PARTS[0], str, "str", 0), PARTS[1]), ("web", "code"), Turns((4, 3)), 0, "mix"), len, "len", 0)
     assert tree_text(node).split("\n") == [
         "map(len): 6",
@@ -89,19 +89,19 @@ def drifting(calls: list[int], number: int) -> int:
     return len(calls)
 
 
-@pytest.mark.parametrize("joint", ["mix", "zip", "chain", "ordered mix"])
-def test_check_looks_into_parts(joint: str) -> None:
+@pytest.mark.parametrize("join", ["mix", "zip", "chain", "ordered mix"])
+def test_check_looks_into_parts(join: str) -> None:
     """A step that isn't a function of its input is found in each part of a mixture, and above it."""
     bad = Map(PARTS[1], partial(drifting, []), "drifting", 0)
-    joints: dict[str, Node] = {
+    joins: dict[str, Node] = {
         "mix": Mix((PARTS[0], bad), ("a", "b"), Turns((4, 3)), 0, "mix"),
         "zip": Zip((PARTS[0], bad), (), 0, as_dict=False, unequal="shortest"),
         "chain": Chain((PARTS[0], bad), ("a", "b"), 0),
         "ordered mix": StreamingMix((PARTS[0], bad), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"),
     }
     with pytest.raises(GraphError, match=r"'drifting' .* isn't a function of its input"):
-        check_graph(joints[joint], 4)
-    if joint != "zip":
+        check_graph(joins[join], 4)
+    if join != "zip":
         above = Map(Chain(PARTS, ("a", "b"), 0), partial(drifting, []), "above", 0)
         with pytest.raises(GraphError, match=r"'above' .* isn't a function of its input"):
             check_graph(above, 4)

@@ -113,14 +113,14 @@ def seeds_of(node: Node) -> list[int]:
 
 
 def test_a_part_has_seeds_of_its_name() -> None:
-    """Sources, random steps, shuffles and joints below all change; equal parts of two names share nothing."""
+    """Sources, random steps, shuffles and joins below all change; equal parts of two names share nothing."""
     inner = Mix((SHUFFLED, read(9)), ("x", "y"), Turns((9, 9)), 4, "mix")
     part = WindowShuffle(Filter(random_map(over(inner, Reorder(18, 5)), "noise", 6), bool, "bool"), 4, "window", 8)
     assert seeds_of(prefixed(part, "a")) == [derive(seed, "a") for seed in seeds_of(part)]
     stream: tuple[Node, ...] = (Stream([1], 3),)
-    joints: list[Node] = [StreamingMix(stream, ("x",), ((0, (1,)),), "all", 9, "mix"), Chain(stream, ("x",), 9)]
-    for joint in joints:
-        assert seeds_of(prefixed(joint, "a")) == [derive(3, "a"), derive(9, "a")]
+    joins: list[Node] = [StreamingMix(stream, ("x",), ((0, (1,)),), "all", 9, "mix"), Chain(stream, ("x",), 9)]
+    for join in joins:
+        assert seeds_of(prefixed(join, "a")) == [derive(3, "a"), derive(9, "a")]
 
 
 @pytest.mark.parametrize("choice", [Slice(0, 1, 4), FixedEpoch(9, 0), FixedOrder(Shuffle(9, 2))], ids=repr)

@@ -1,4 +1,4 @@
-"""Elements of trees with joints, tables and caches: blocks equal the definition, and the definition what it says."""
+"""Elements of trees with joins, tables and caches: blocks equal the definition, and the definition what it says."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -88,8 +88,8 @@ def test_a_mixture_takes_what_its_rule_says() -> None:
 def test_random_steps_above_a_joint_go_by_its_positions() -> None:
     """Seed positions begin at a node with several parents, whatever is below."""
     part: Node = Reindex(read(9), Slice(4, 1, 3), "[4:7]")
-    for joint in (Mix((part, part), ("a", "b"), Turns((3, 3)), 0, "mix"), Zip((part, part), (), 0, as_dict=False)):
-        assert seed_position(joint, 2, 1) == (2, 1, 0)
+    for join in (Mix((part, part), ("a", "b"), Turns((3, 3)), 0, "mix"), Zip((part, part), (), 0, as_dict=False)):
+        assert seed_position(join, 2, 1) == (2, 1, 0)
     assert seed_position(part, 2, 1) == (2, 5, 0)
 
 
@@ -279,7 +279,7 @@ def test_endless_is_what_has_an_endless_part_where_it_counts() -> None:
 
 
 def test_notes_name_the_part_and_its_record() -> None:
-    """An error below or above a joint tells which part's record it is about."""
+    """An error below or above a join tells which part's record it is about."""
 
     def fail(number: int) -> int:
         raise ValueError(number)

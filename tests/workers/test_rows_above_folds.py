@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import penstock as ps
 from penstock.errors import WorkerError
 from tests.equivalence.definition import digest, epoch_of
-from tests.equivalence.joints import Counter
+from tests.equivalence.joins import Counter
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")

@@ -16,11 +16,11 @@ from penstock._graph._nodes import (
     Bucket,
     Cache,
     Chain,
-    Combine,
     Element,
     Filter,
     FlatMap,
     Group,
+    JoinNode,
     Limit,
     Map,
     Mix,
@@ -83,7 +83,7 @@ def verb_text(node: Node) -> str:
         case Group(verb=verb) | Cache(verb=verb):
             return verb
         case Mix() | StreamingMix() | Chain() | Zip():
-            return _combine_text(node)
+            return _join_text(node)
         case Pack(packing=packing):
             lengths = dict(packing.features)
             return f"pack({lengths.get('', lengths)}, how={packing.how!r})"
@@ -103,7 +103,7 @@ def verb_text(node: Node) -> str:
             assert_never(node)
 
 
-def _combine_text(node: Combine) -> str:
+def _join_text(node: JoinNode) -> str:
     """Return the verb that made a node with several parents, with the names of its parts."""
     match node:
         case Mix(verb=verb) | StreamingMix(verb=verb):

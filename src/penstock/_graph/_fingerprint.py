@@ -32,10 +32,10 @@ from penstock._graph._nodes import (
     Bucket,
     Cache,
     Chain,
-    Combine,
     Filter,
     FlatMap,
     Group,
+    JoinNode,
     Limit,
     Map,
     Mix,
@@ -161,7 +161,7 @@ def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | Non
     if isinstance(base, Read | Stream):
         texts = _source_texts(base, known)
     elif isinstance(base, Mix | StreamingMix | Chain | Zip):
-        texts = _combine_texts(base, seen, known)
+        texts = _join_texts(base, seen, known)
     else:
         raise InternalError("a chain begins at a source or a node with several parents")
     for step in steps:
@@ -209,15 +209,15 @@ def _source_texts(node: SourceNode, known: _Known) -> _Texts:
             assert_never(node)
 
 
-def _combine_texts(combine: Combine, seen: _Seen | None, known: _Known) -> _Texts:
+def _join_texts(join: JoinNode, seen: _Seen | None, known: _Known) -> _Texts:
     """Return the texts of a node with several parents: its rule, and each part that counts."""
     functions: list[str] = []
-    names = combine.names or tuple(map(str, range(len(combine.parts))))
-    parts = list(zip(names, combine.parts, strict=True))
-    match combine:
+    names = join.names or tuple(map(str, range(len(join.parts))))
+    parts = list(zip(names, join.parts, strict=True))
+    match join:
         case Mix(rule=WeightedMixture() as rule):
             past = rule.past(len(rule) if seen is None else min(seen.elements, len(rule)))
-            how = f"mix {combine.seed} {rule.seed} {rule.stop} {past}"
+            how = f"mix {join.seed} {rule.seed} {rule.stop} {past}"
             counted = {name for _, weights in past for name, _ in weights} if seen is not None else set(names)
             parts = sorted((part for part in parts if part[0] in counted), key=lambda part: part[0])
         case Mix(seed=seed, rule=rule):
@@ -230,11 +230,11 @@ def _combine_texts(combine: Combine, seen: _Seen | None, known: _Known) -> _Text
         case Zip(seed=seed):
             how = f"zip {seed}"
         case _:
-            assert_never(combine)
+            assert_never(join)
     texts = _Texts([], [how], functions)
-    if isinstance(combine, Zip):
-        texts.details["order"].append(f"zip {'dict' if combine.as_dict else 'tuple'}")
-    texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(combine))))
+    if isinstance(join, Zip):
+        texts.details["order"].append(f"zip {'dict' if join.as_dict else 'tuple'}")
+    texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(join))))
     for name, part in parts:
         texts.add(name, _texts(part, None, known))
     return texts

@@ -332,7 +332,7 @@ class Cache:
 
 
 SourceNode: TypeAlias = Read | Stream
-Combine: TypeAlias = Mix | StreamingMix | Chain | Zip
+JoinNode: TypeAlias = Mix | StreamingMix | Chain | Zip
 Step: TypeAlias = (
     Reindex
     | Map
@@ -349,7 +349,7 @@ Step: TypeAlias = (
     | Limit
     | Cache
 )
-Node: TypeAlias = SourceNode | Combine | Step
+Node: TypeAlias = SourceNode | JoinNode | Step
 
 
 @frozen
@@ -412,7 +412,7 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
 
 
-def root(node: Node) -> SourceNode | Combine:
+def root(node: Node) -> SourceNode | JoinNode:
     """Return the node at the bottom of a chain of steps: a source, or a node with several parents."""
     while not isinstance(node, Read | Stream | Mix | StreamingMix | Chain | Zip):
         node = node.parent

@@ -1,4 +1,4 @@
-"""Random datasets of the whole algebra: mixtures, tables, windows, and steps that are read in order over them."""
+"""Random datasets of the whole algebra: joins, tables, windows, and steps that are read in order over them."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
