@@ -13,7 +13,7 @@ LARGE_FILES: dict[str, str] = {
 }
 
 # How many waivers src and native hold. It may only fall; who removes one lowers it.
-WAIVERS = 20
+WAIVERS = 19
 
 SOURCE_SUFFIXES = (".py", ".cpp", ".hpp")
 WAIVER = re.compile(r"(?:#|//)\s*(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:|mypy:|NOLINT)(?P<rest>.*)")
