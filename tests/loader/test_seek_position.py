@@ -184,7 +184,7 @@ def test_a_seek_back_and_another_forget_what_came_between() -> None:
             next(batches)
         loader.seek(2)
         loader.seek(position=21)
-        with pytest.raises(ps.errors.StateError, match="only the last steps handed out are known: 0 to 2"):
+        with pytest.raises(ps.errors.StateError, match="only the last delivered steps are known: 0 to 2"):
             loader.batch_at(3)
         assert rows_of(loader) == expected_from(ROWS["filter"](), 0, 21)
 
@@ -227,7 +227,7 @@ def test_an_iterator_ends_where_the_loader_goes_elsewhere() -> None:
         batches = iter(loader)
         next(batches)
         loader.seek(position=20)
-        with pytest.raises(ps.errors.ClosedError, match="went to another step"):
+        with pytest.raises(ps.errors.ClosedError, match="moved to another step"):
             next(batches)
 
 
@@ -304,7 +304,7 @@ def test_steps_that_depend_on_what_came_before_are_named(name: str) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({}, "seek takes a step, or position=; got step=None, position=None"),
     "both": ({"step": 1, "position": 2}, "seek takes a step, or position=; got step=1, position=2"),
-    "an epoch of a step": ({"step": 1, "epoch": 2}, "epoch= says of which epoch position= is; got step=1, epoch=2"),
+    "an epoch of a step": ({"step": 1, "epoch": 2}, "epoch= is the epoch of position=; got step=1, epoch=2"),
     "behind the end": ({"position": 41}, "position must be at most 40, the positions of an epoch; got position=41"),
     "negative": ({"position": -1}, "position must be at least 0"),
     "a fraction": ({"position": 1.5}, "position must be a whole number"),

@@ -124,7 +124,7 @@ def test_seeking_back_over_a_break_forgets_what_came_after_it() -> None:
     list(loader)  # steps 1 to 10, the next epoch
     loader.seek(0)
     for step in range(1, 10):
-        with pytest.raises(ps.errors.StateError, match=r"only the last steps handed out are known: 0 to 0"):
+        with pytest.raises(ps.errors.StateError, match=r"only the last delivered steps are known: 0 to 0"):
             loader.batch_at(step)
 
 

@@ -107,6 +107,6 @@ def test_next_inside_of_next() -> None:
     iterators: list[Iterator[Any]] = []
     with ps.Loader(ps.range(4).map(lambda number: next(iterators[0]) if iterators else number).batch(2)) as loader:
         iterators.append(iter(loader))
-        with pytest.raises(UsageError, match="inside of its own next"):
+        with pytest.raises(UsageError, match="inside its own next"):
             next(iterators[0])
         iterators.clear()

@@ -155,7 +155,7 @@ def test_states_of_the_last_steps_are_known() -> None:
             expected = sorted(set(range(1000)) - set(early[:count]))
             assert steps_of(resumed) == expected
         for count in (43, 301):
-            with pytest.raises(StateError, match=f"of the last of them are known: 44 to 300; got step={count}"):
+            with pytest.raises(StateError, match=f"after the last ones are known: 44 to 300; got step={count}"):
                 loader.state_dict(step=count)
 
 

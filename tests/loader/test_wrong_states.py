@@ -120,7 +120,7 @@ def test_states_of_ordered_datasets_go_to_other_ranks_together() -> None:
     for loader in loaders:
         next(iter(loader))
     states = [loader.state_dict() for loader in loaders]
-    with pytest.raises(ps.errors.StateError, match=r"from the states of all 2 old ones; missing: rank \[1\]"):
+    with pytest.raises(ps.errors.StateError, match=r"from the states of all 2 old ranks; missing: rank \[1\]"):
         ps.Loader(dataset).load_state_dict(states[0])
     with pytest.raises(ps.errors.StateError, match=r"missing: rank \[1\]"):
         ps.Loader(dataset).load_state_dict([states[0], states[0]])
@@ -128,7 +128,7 @@ def test_states_of_ordered_datasets_go_to_other_ranks_together() -> None:
         ps.Loader(dataset, shard=ps.Shard(0, 4, uneven=True)).load_state_dict([states[0], after(dataset, 2)])
     with pytest.raises(ps.errors.StateError, match=r"saved by an indexable dataset, or one with other steps"):
         ps.Loader(dataset).load_state_dict({**after(dataset, 2), "cursor": [1, 2]})
-    with pytest.raises(ps.errors.StateError, match=r"only the last steps handed out are known: 0 to 0; got step=7"):
+    with pytest.raises(ps.errors.StateError, match=r"only the last delivered steps are known: 0 to 0; got step=7"):
         ps.Loader(dataset).seek(7)
 
 

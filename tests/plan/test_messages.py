@@ -156,7 +156,7 @@ CASES: dict[str, Case] = {
     "length of a filter": (
         lambda: len(ps.Loader(NUMBERS.filter(is_odd))),
         NoLengthError,
-        ("can only be read in order; reading tells how many batches",),
+        ("can only be read in order; its number of batches is known after reading",),
     ),
     "length of endless": (
         lambda: len(ps.Loader(NUMBERS.repeat().batch(3))),
@@ -172,7 +172,7 @@ CASES: dict[str, Case] = {
     "step that passed": (
         lambda: ps.Loader(NUMBERS.filter(is_odd)).seek(3),
         StateError,
-        ("can only be read in order, so only the last steps handed out are known: 0 to 0; got step=3",),
+        ("can only be read in order, so only the last delivered steps are known: 0 to 0; got step=3",),
     ),
     "allow": (
         lambda: ps.Loader(NUMBERS).load_state_dict(ps.Loader(NUMBERS).state_dict(), allow={"everything"}),

@@ -1,6 +1,6 @@
-"""The iterator for `async for`: it lets the event loop do other things while the next batch is being made.
+"""The iterator for `async for`, which doesn't block the event loop while it waits for a batch.
 
-Imported when it is first asked for: asyncio takes longer to load than the rest of Penstock.
+The loader imports this module at the first `async for`: asyncio takes longer to load than the rest of Penstock.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from penstock._loader._iterator import LoaderIterator
 
 
 class AsyncLoaderIterator(Generic[T_co]):
-    """The batches of one epoch, for `async for`. Cancelling a wait leaves it as if that had not been asked for."""
+    """The batches of one epoch, for `async for`. A cancelled wait leaves it as if no batch had been requested."""
 
     def __init__(self, iterator: LoaderIterator[T_co]) -> None:
         self._iterator = iterator

@@ -1,11 +1,24 @@
 """The iterator over one epoch of a loader; it only receives from a stream.
 
+The problem: `next` does three things, and an exception may come between any two of them. It takes a batch from the
+stream, counts it in the loader's progress, and returns it. Python calls a signal's handler between any two
+instructions, so Ctrl-C may be raised when the batch was taken but not counted, or counted but not returned. Another
+thread may close or seek the loader at any of these points.
+
+The solution: the progress is one value (`Progress.at`), which `delivered` replaces in one store. `next` reads it before
+it takes a batch and puts it back if anything is raised before the batch is returned. The stream itself may have moved
+on then, so the next call closes it and opens another one at the progress. An error of the stream itself, such as one of
+a user's function, needs no new stream: the stream knows that batch and tries it again.
+
+Rejected: to hold interrupts back during all of `next`. A consumer that waits for a batch must be interruptible, and the
+cost would be paid for every batch. Interrupts are held back only where the epoch ends and where a stream is reopened.
+
 Guarantees:
-  - Batches come each exactly once, in order or as they become ready; the loader counts a batch when it is handed out.
-  - After an exception the same batch is tried again by the next call, or skipped by `loader.seek`; also after one that
-    a signal's handler raised, Ctrl-C's or the program's own, which is raised once.
-  - One thread at a time is inside of `next`; a second one gets a UsageError, and the first one its batch.
-  - When the iterator is dropped, closed or replaced by a newer one of its loader, what computes ahead for it stops.
+  - Each batch is delivered exactly once, in order or as it becomes ready; the loader counts it on delivery.
+  - After an exception the next call tries the same batch again, or `loader.seek` skips it. This includes an exception
+    that a signal's handler raised, Ctrl-C's or the program's own; that is raised once.
+  - One thread at a time is inside `next`; a second one gets a UsageError, and the first one gets its batch.
+  - When the iterator is dropped, closed or replaced by a newer one of its loader, the workers stop computing for it.
 """
 
 import threading
@@ -26,19 +39,19 @@ from penstock.errors import ClosedError, UsageError
 
 
 class Stateful(Protocol):
-    """The loader, as far as its iterators know it."""
+    """The part of a loader that its iterators use."""
 
     def state_dict(self) -> State:
-        """Return where the loader is."""
+        """Return the loader's state."""
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Go to where a state was saved."""
+        """Resume from a state."""
         ...
 
 
 class Clock:
-    """How long the consumer waited, of how long it has been at it."""
+    """The time that the consumer waited for batches, and the time since its first request."""
 
     def __init__(self) -> None:
         self.batches: int = 0
@@ -46,18 +59,18 @@ class Clock:
         self.first: float | None = None
         self.last: float = 0.0
 
-    def count(self, asked: float, received: float) -> None:
-        """Count a batch that was asked for and received at these times."""
-        self.first = asked if self.first is None else self.first
+    def count(self, requested: float, received: float) -> None:
+        """Count a batch that was requested and received at these times."""
+        self.first = requested if self.first is None else self.first
         self.last = received
-        self.wait_seconds += received - asked
+        self.wait_seconds += received - requested
         self.batches += 1
 
 
 class LoaderIterator(Generic[T_co]):
     """The batches of one epoch, or of the rest of one; made by `iter(loader)`.
 
-    `get_state` and `set_state` are the loader's state under the names that the JAX world uses.
+    `get_state` and `set_state` read and set the loader's state, under the names that JAX libraries use.
 
     Example:
         >>> import penstock as ps
@@ -77,14 +90,14 @@ class LoaderIterator(Generic[T_co]):
         clock: Clock,
         recorder: Recorder,
     ) -> None:
-        self._loader = loader  # kept alive: it owns the workers
+        self._loader = loader  # keeps it alive: it owns the workers
         self._progress = progress
         self._open_stream = open_stream
         self._clock = clock
         self._recorder = recorder
         self._retired = ""
         self._ended = False
-        self._reader = 0  # the thread that is inside of `next`
+        self._reader = 0  # the thread that is inside `next`
         self._begin()
 
     def _begin(self) -> None:
@@ -98,7 +111,7 @@ class LoaderIterator(Generic[T_co]):
         self._next = self._stream.next
         self._interrupted = False
         self._closer = Closer(self._stream.close)
-        if self._retired:  # by another thread, which has not seen this one
+        if self._retired:  # by another thread, before this stream was there to be closed
             self.close()
 
     def __iter__(self) -> Self:
@@ -108,34 +121,35 @@ class LoaderIterator(Generic[T_co]):
         thread = get_ident()
         if self._reader:
             self._refuse_second(thread)
-        # Python switches between threads, and calls signals' handlers, where a function is called or a loop begins
-        # again. So nothing comes between the check, this line and the block: one thread at a time is inside.
+        # Python switches threads and calls signals' handlers only where a function is called or a loop repeats. So
+        # nothing comes between the check, this line and the block, and one thread at a time is inside.
         self._reader = thread
         try:
             while True:
-                asked = perf_counter()
+                requested = perf_counter()
                 if self._ended or self._retired or self._interrupted:
                     self._refuse_or_reopen()
                 batch: T_co
                 at = self._progress.at
                 try:
                     batch, token = self._next()
-                    self._clock.count(asked, perf_counter())
-                    self._progress.handed_out(token)
+                    self._clock.count(requested, perf_counter())
+                    self._progress.delivered(token)
                 except EndOfEpoch:
-                    self._refuse_retired()  # by another thread, meanwhile: then it isn't the epoch that has ended
+                    self._refuse_retired()  # another thread closed the stream: the epoch has not ended
                 except StopIteration as error:
                     raise RuntimeError("a function of the dataset raised StopIteration") from error
                 except BaseException as error:
-                    # The stream may have moved on, and the batch may have been counted, while nothing is returned. Two
-                    # lines without a call: no second signal comes between the first one and them.
+                    # The stream may have moved on, and the batch may have been counted, but nothing is returned. These
+                    # two lines have no call, so no second signal comes before them.
                     self._interrupted = True
-                    self._progress.at = self._progress.at if self._retired else at  # or the loader is elsewhere
-                    self._met(error)
+                    # A retired iterator leaves the progress alone: the loader has moved to another step.
+                    self._progress.at = self._progress.at if self._retired else at
+                    self._after_error(error)
                     raise
                 else:
                     return batch
-                self._end_or_go_on()
+                self._end_or_open_rest()
         finally:
             self._reader = 0
 
@@ -144,21 +158,21 @@ class LoaderIterator(Generic[T_co]):
         reader, second = (names.get(each, f"thread {each}") for each in (self._reader, thread))
         if thread == self._reader:
             raise UsageError(
-                f"an iterator gives one batch at a time; {second} called next() inside of its own next(), from a "
-                "function of the dataset or a signal's handler. Make another loader for what is read there"
+                f"an iterator delivers one batch at a time; {second} called next() inside its own next(), from a "
+                "function of the dataset or a signal's handler. Make another loader for the batches that you read there"
             )
         raise UsageError(
-            f"an iterator is read by one thread at a time; got next() from {second} while {reader} is inside of "
-            "next(). Read in one thread and hand batches over through a queue, or hold a lock around next()"
+            f"an iterator is read by one thread at a time; got next() from {second} while {reader} is inside "
+            "next(). Read in one thread and pass batches on through a queue, or hold a lock around next()"
         )
 
-    def _met(self, error: BaseException) -> None:
+    def _after_error(self, error: BaseException) -> None:
         if isinstance(error, Exception) and not raised_by_handler(error):
             self._explain(error)
-            self._interrupted = False  # a stream knows how it continues after an error of its own
+            self._interrupted = False  # the stream raised it, and tries the same batch again
 
-    def _end_or_go_on(self) -> None:
-        with HeldInterrupts():  # else the epoch ends, and the loader never begins the next one
+    def _end_or_open_rest(self) -> None:
+        with HeldInterrupts():  # an interrupt in here could end the epoch without counting it as ended
             if not self._progress.has_rest():
                 self._ended = True
                 epoch = self._progress.current().epoch
@@ -167,7 +181,7 @@ class LoaderIterator(Generic[T_co]):
                 if self._is_whole and self._clock.batches == self._batches_before:
                     self._recorder.check_empty_epoch(epoch)
                 raise StopIteration
-            self.close()  # what follows was handed out before: on to what comes after that
+            self.close()  # the next steps were delivered earlier: continue after them
             self._open(self._progress.rest())
 
     def _refuse_retired(self) -> None:
@@ -189,16 +203,16 @@ class LoaderIterator(Generic[T_co]):
 
     @property
     def may_wait(self) -> int | None:
-        """A descriptor to wait for, readable when `next` may return without waiting; None where it would at once."""
+        """A descriptor that is readable when `next` may return without waiting; None if it would now."""
         idle = self._ended or self._interrupted or self._retired or self._stream.is_ready()
         return None if idle else self._stream.fileno()
 
     def get_state(self) -> State:
-        """Return where the loader is, as `Loader.state_dict` does."""
+        """Return the loader's state, as `Loader.state_dict` does."""
         return self._loader.state_dict()
 
     def set_state(self, state: State) -> None:
-        """Go to where a state was saved; this iterator then gives the rest of that epoch."""
+        """Resume from a state; this iterator then delivers the rest of that epoch."""
         self.close()
         self._loader.load_state_dict(state)
         self._retired = ""
@@ -206,16 +220,16 @@ class LoaderIterator(Generic[T_co]):
         self._begin()
 
     def close(self) -> None:
-        """Stop what computes ahead for this iterator; batches handed out stay valid."""
+        """Stop computing ahead for this iterator; delivered batches stay valid."""
         self._closer()
 
     def retire(self, why: str) -> None:
-        """Close for good: from now on `next` raises a ClosedError that says why."""
+        """Close permanently: from now on `next` raises a ClosedError with the reason `why`."""
         self._retired = self._retired or why
         self.close()
 
 
 def _add_note(error: Exception, unit: Unit) -> None:
     note = f"while making the batch of step {unit.step}: epoch {unit.epoch}, from position {unit.position} on"
-    if note not in getattr(error, "__notes__", ()):  # the same object may be raised again and again
+    if note not in getattr(error, "__notes__", ()):  # the same object may be raised repeatedly
         error.add_note(note)

@@ -1,4 +1,4 @@
-"""The front door: a loader goes through a dataset's epochs, saves where it is, and goes on from there."""
+"""The loader: it iterates over a dataset's epochs, saves its state and resumes from it."""
 
 import warnings
 import weakref
@@ -37,50 +37,49 @@ _ALLOWABLE = frozenset({"source", "order"})
 
 
 class Loader(Generic[T_co]):
-    """Goes through a dataset's epochs, in order, computing ahead; yields NumPy batches.
+    """Iterates over a dataset's epochs, computes batches ahead, and yields NumPy batches in order.
 
-    What it yields is a function of the dataset alone: the number of workers, a restart or a change of ranks only
-    decide who computes it, and when. `iter(loader)` starts the next epoch from its first batch, also after a `break`;
-    to go on after a break keep the iterator. The first `iter` after `load_state_dict` gives the rest of the epoch.
+    The batches are a function of the dataset alone: the number of workers, a restart or a change of ranks only decide
+    where and when they are computed. `iter(loader)` starts the next epoch at its first batch, also after a `break`; to
+    continue after a break, keep the iterator. The first `iter` after `load_state_dict` yields the rest of the epoch.
 
-    Leaving the `with` block, `close()` and garbage collection stop the workers. Batches handed out stay valid.
+    Leaving the `with` block, `close()` and garbage collection stop the workers. Delivered batches stay valid.
 
-    To choose workers, a few elements are computed and thrown away when the loader is made. That takes at most 0.2
-    seconds, or as long as a few elements take; nothing is read from streams and async sources. What was chosen and why
-    is logged, as one line, and stands in the loader's `repr`.
+    To choose workers, the loader computes a few elements when it is made, and discards them. That takes at most 0.2
+    seconds, or as long as a few elements take; it reads nothing from streams and async sources. The loader logs its
+    choice and the reason as one line, and shows them in its `repr`.
 
     Args:
-        dataset: what to load.
-        num_workers: how many workers compute ahead; 0, the default, computes in the caller's thread when a batch is
-            asked for. "auto", the default where `workers` names a kind, measures that: none where a batch takes less
-            than handing it over would, as many as processors where elements are computed, more where they wait.
-        workers: "threads", which suits functions that release the GIL (decoders, NumPy on large arrays); "processes",
-            for functions that hold it: they must be picklable, and a script guards what it does by `if __name__ ==
-            "__main__":`, or has cloudpickle installed. "auto", the default, takes threads, unless all of that is so,
-            two threads compute no more than one, and an epoch has some seconds of work. Say "threads" where functions
-            leave something behind in this program, such as a count. Another loader: its workers, if it has any, compute
-            for this one too, as long as it isn't closed. Each has its own memory, order and state, and closing or
-            leaving this one does nothing to that one; `num_workers` is left out, and `limits` may set
-            `num_batch_workers` and `read_ahead`.
-        isolated: have one helper process run all of this, its workers included, so that the trainer's own process
-            computes nothing of it and only receives: what is said of "processes" about functions and scripts holds
-            then.
-        ordered: False hands batches out as they become ready, so that one that takes long doesn't hold up those after
-            it. An epoch then has the same batches, each exactly once, in the order of their completion; `step` and
-            `epoch` speak of the batch last handed out. Each rank goes its own way, so save the states of all, and load
-            each on its own rank: they also hold which later batches were handed out, and going on gives the others,
-            whether `ordered` or not. `seek(step)` gives all from that step on. Without workers, and for datasets that
-            can only be read in order, there is nothing to gain, and batches come in order.
-        shard: which rank's rows of each global batch to load; by default all of them.
-        prefetch: how many batches are made ready before they are asked for, at least 1; counted for all workers.
+        dataset: the dataset to load.
+        num_workers: the number of workers that compute ahead. 0, the default, computes a batch in the caller's thread
+            when it is requested. "auto", the default if `workers` names a kind, measures: no workers if a batch takes
+            less time than its transfer would, one per processor if elements are computed, more if they wait.
+        workers: "threads" suits functions that release the GIL (decoders, NumPy on large arrays). "processes" suits
+            functions that hold it; they must be picklable, and a script must guard its actions by `if __name__ ==
+            "__main__":`, or have cloudpickle installed. "auto", the default, chooses threads, unless these conditions
+            hold, two threads compute no more than one, and an epoch has some seconds of work. Pass "threads" if
+            functions have side effects in this program, such as a count. Pass another loader to share its workers, if
+            it has any, as long as it isn't closed. Each loader has its own memory, order and state, and closing or
+            leaving this one doesn't affect that one; leave `num_workers` out then, and set only `num_batch_workers`
+            and `read_ahead` in `limits`.
+        isolated: True runs all of this in one helper process, its workers included, so that the trainer's process
+            computes nothing and only receives. Functions and scripts must meet the conditions of "processes".
+        ordered: False delivers batches as they become ready, so that a slow one doesn't delay those after it. An epoch
+            then has the same batches, each exactly once, in the order of their completion; `step` and `epoch` refer to
+            the batch delivered last. Ranks progress independently, so save the states of all ranks, and load each on
+            its own rank: a state records the later batches that were delivered, and a loader that resumes delivers the
+            others, with `ordered` True or False. `seek(step)` delivers all batches from that step on. Without workers,
+            and for datasets that can only be read in order, this gains nothing, and batches come in order.
+        shard: the rank whose rows of each global batch to load; by default all rows.
+        prefetch: the number of batches made ready before they are requested, at least 1; counted for all workers.
         memory: a bound in bytes, or text such as "2GiB", for batches that are being made or that the consumer holds.
-        copy: hand out copies, so that keeping batches holds no memory of the loader's.
-        limits: the rarer bounds.
+        copy: True delivers copies, so that batches that you keep hold none of the loader's memory.
+        limits: bounds that are rarely needed.
 
     Raises:
         UsageError: for a wrong argument.
-        GraphError: for a dataset that can't be run so. Iterating raises what the dataset's own functions raise, with
-            a note of step, position and key; the state then stands before that batch.
+        GraphError: for a dataset that can't be run this way. Iterating raises the exceptions of the dataset's own
+            functions, with a note of step, position and key; the state is then the one before that batch.
 
     Example:
         >>> import penstock as ps
@@ -109,7 +108,7 @@ class Loader(Generic[T_co]):
     ) -> None:
         _need_dataset(dataset)
         limits = Limits() if limits is None else limits
-        owner = Loader._lent(workers) if isinstance(workers, Loader) else None
+        owner = Loader._shared(workers) if isinstance(workers, Loader) else None
         if num_workers is None:
             num_workers = "auto" if workers != "auto" and owner is None else 0
         if owner is None:
@@ -117,7 +116,7 @@ class Loader(Generic[T_co]):
         else:
             place, count = share_place(owner.plan, num_workers, limits, isolated=isolated)
         self._dataset = dataset
-        note_held_values(dataset.node)  # before a function is called, which may change what it holds
+        note_held_values(dataset.node)  # before a function is called, which may change the values that it holds
         plan = lower(
             dataset.node,
             place=place,
@@ -141,7 +140,7 @@ class Loader(Generic[T_co]):
         self._clock = Clock()
         self._runtime = _runtime_of(self._plan, owner)
         clock, rows = self._clock, max(self._plan.batch_size // self._plan.shard.count, 1)
-        self._runtime.recorder.handed_out = lambda: clock.batches * rows  # which keeps the clock, and not the loader
+        self._runtime.recorder.handed_out = lambda: clock.batches * rows  # refers to the clock, not to the loader
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprints: dict[object, Fingerprint] = {}
         self._closer = Closer(self._runtime.close)
@@ -153,7 +152,7 @@ class Loader(Generic[T_co]):
         """Start the next epoch, or, right after a restore or a seek, the rest of this one.
 
         Returns:
-            Its batches; the loader has one iterator at a time.
+            An iterator over its batches; the loader has one iterator at a time.
         """
         self._need_open()
         for node in walk(self._plan.node):
@@ -164,7 +163,7 @@ class Loader(Generic[T_co]):
             self, self._progress, self._open_stream, self._clock, self._runtime.recorder
         )
         self._iterator = weakref.ref(iterator)
-        self._need_open()  # another thread may have closed it meanwhile, and not seen the iterator
+        self._need_open()  # another thread may have closed the loader before it could see this iterator
         return iterator
 
     def _open_stream(self, step_ranges: list[StepRange]) -> Stream:
@@ -176,48 +175,48 @@ class Loader(Generic[T_co]):
         return AsyncLoaderIterator(iter(self))
 
     def __len__(self) -> int:
-        """Return how many batches a whole epoch has.
+        """Return the number of batches of a whole epoch.
 
         Raises:
             NoLengthError: if the dataset can only be read in order, or repeats without end.
         """
         if not isinstance(self._progress, IndexedProgress):
-            raise NoLengthError("this dataset can only be read in order; reading tells how many batches it has")
+            raise NoLengthError("this dataset can only be read in order; its number of batches is known after reading")
         len(self._dataset)  # raises where it repeats without end
         return self._progress.steps_per_epoch
 
     @property
     def epoch(self) -> int:
-        """The epoch of the batch last handed out; before there is one, and after a restore or seek, of the next."""
+        """The epoch of the batch delivered last; before the first one, and after a restore or seek, of the next."""
         return self._progress.current().epoch
 
     @property
     def step(self) -> int:
-        """The number, over all epochs and from 0, of the batch that `epoch` speaks of."""
+        """The global index, over all epochs and from 0, of the batch that `epoch` refers to."""
         return self._progress.current().step
 
     @property
     def position(self) -> int:
-        """The position, in its epoch, of the first element of the batch that `epoch` speaks of, before batching.
+        """The position, in its epoch, of the first element of the batch that `epoch` refers to, before batching.
 
-        Counted over all ranks; where a step above `batch` reorders batches, in batches.
+        Counted over all ranks; in batches, if a step above `batch` reorders batches.
         """
         return self._progress.current().position
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self, step: int | None = None) -> State:
-        """Return where the loader is: a fresh JSON value of less than a kilobyte.
+        """Return the loader's state: a fresh JSON value of less than a kilobyte.
 
-        Exactly the batches that were handed out count, whatever was computed ahead. For an indexable dataset all
-        ranks' states are equal: save one; with `ordered=False`, all.
+        The state counts delivered batches only, not those that were computed ahead. For an indexable dataset all
+        ranks' states are equal: save one; with `ordered=False`, save all.
 
         Args:
-            step: give the state as if exactly this many batches had been handed out, for wrappers that look ahead.
+            step: returns the state after exactly this many delivered batches, for wrappers that look ahead.
 
         Raises:
-            StateError: if the dataset can only be read in order, or batches are handed out in no order, and `step` is
-                none of the last steps.
+            StateError: if the dataset can only be read in order, or batches are delivered out of order, and `step` is
+                not one of the last steps.
         """
         point = self._progress.point(self._progress.next_step if step is None else need_count("step", step))
         shard = self._plan.shard
@@ -238,16 +237,16 @@ class Loader(Generic[T_co]):
         ).to_json()
 
     def load_state_dict(self, state: State | str | Sequence[State | str], *, allow: Collection[str] = ()) -> None:
-        """Go to where a state was saved, in constant time; the next `iter` gives the rest of that epoch.
+        """Resume from a state, in constant time; the next `iter` yields the rest of that epoch.
 
-        The batch size and the number of ranks may differ from those of the state: batches are then cut anew from
-        where it stands. Differing functions, values that they hold, records that are Python objects and NumPy versions
-        give a warning.
+        The batch size and the number of ranks may differ from those of the state: batches are then recut from the
+        state's position. If functions, the values that they hold, records that are Python objects or NumPy versions
+        differ, the loader warns.
 
         Args:
-            state: what `state_dict` returned, or its JSON text. For a dataset that is read in order, and another
-                number of ranks, the list of all old ranks' states: what they left unfinished is dealt to the new
-                ranks, nothing is lost and nothing comes twice.
+            state: the value that `state_dict` returned, or its JSON text. For a dataset that is read in order, and
+                another number of ranks, the list of all old ranks' states: the elements that they left unread are
+                dealt to the new ranks, none is lost and none is repeated.
             allow: parts of the fingerprint that may differ: "source", "order".
 
         Raises:
@@ -268,26 +267,26 @@ class Loader(Generic[T_co]):
         self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")
 
     def seek(self, step: int | None = None, *, position: int | None = None, epoch: int | None = None) -> None:
-        """Go to a step or a position, backwards or forwards, also past a failing batch; the next `iter` starts there.
+        """Move to a step or a position, backwards or forwards, also past a failing batch; the next `iter` starts there.
 
         With `position`, the next batch begins with the first element that the dataset makes of this position or of a
-        later one. From there on the elements are the same as without the call, and batches are cut anew, as after a
-        change of the batch size. The next step keeps its number, and a state records where it begins. This computes
-        nothing, also if the dataset is read in order and the steps are not known. All ranks must make the same call at
-        the same step.
+        later one. From there on the elements are the same as without the call, and batches are recut, as after a change
+        of the batch size. The next step keeps its number, and a state records the position at which it begins. This
+        computes nothing, also if the dataset is read in order and the steps are not known. All ranks must make the same
+        call at the same step.
 
         Args:
             step: the step that comes next.
             position: counts elements below the batch, over all ranks. In a dataset that is read in order it counts
                 those of the highest step that has positions, such as the parent of a filter. 0 is the beginning of an
                 epoch, in any dataset; the length of an epoch is the beginning of the next one.
-            epoch: of the position; by default `loader.epoch`.
+            epoch: the epoch of the position; by default `loader.epoch`.
 
         Raises:
-            StateError: if the dataset can only be read in order and `step` is none of the last steps.
-            UsageError: if the epoch has no such position; or, of a dataset that is read in order, if it isn't known
-                without reading which elements come there: above a stream, joined parts, or a step whose results depend
-                on how many elements came before, such as `pack`, `window_shuffle`, `limit` or an inner batch.
+            StateError: if the dataset can only be read in order and `step` is not one of the last steps.
+            UsageError: if the epoch has no such position; or if the dataset is read in order and the position can be
+                found only by reading: above a stream, joined parts, or a step whose results depend on the number of
+                elements before, such as `pack`, `window_shuffle`, `limit` or an inner batch.
         """
         self._need_open()
         if (step is None) == (position is None):
@@ -296,23 +295,23 @@ class Loader(Generic[T_co]):
             at = self.epoch if epoch is None else need_count("epoch", epoch)
             self._progress.jump_to_position(at, need_count("position", position))
         elif epoch is not None:
-            raise UsageError(f"epoch= says of which epoch position= is; got step={step}, epoch={epoch}. Leave it out")
+            raise UsageError(f"epoch= is the epoch of position=; got step={step}, epoch={epoch}. Leave epoch= out")
         else:
             self._progress.jump(need_count("step", step))
-        self._retire_iterator("the loader went to another step after this iterator was made; make a new one")
+        self._retire_iterator("the loader moved to another step after this iterator was made; make a new one")
 
     def batch_at(self, step: int) -> T_co:
-        """Return the batch of a step, computed here and now; where the loader is does not change.
+        """Return the batch of a step, computed in this thread; the loader's state does not change.
 
         Raises:
-            StateError: if the dataset can only be read in order and `step` is none of the last steps; or if the step
-                was cut for fewer ranks, and this one has none of its rows.
+            StateError: if the dataset can only be read in order and `step` is not one of the last steps; or if the step
+                was cut for fewer ranks, and this rank has none of its rows.
         """
         batch: T_co = self._runtime.batch_at(self._progress.step_range(need_count("step", step)))
         return batch
 
     def origin(self, step: int, row: int) -> Origin:
-        """Return which record a row of a step's batch comes from: its epoch, position and key.
+        """Return the record that a row of a step's batch comes from: its epoch, position and key.
 
         Args:
             step: the batch's number.
@@ -328,10 +327,10 @@ class Loader(Generic[T_co]):
     def stats(self) -> dict[str, float]:
         """Return counters for any logger, as a flat dict of floats.
 
-        `batches`; `wait_seconds`, the time the consumer has waited, and `wait_share`, of the time since its first
-        batch; `batches_per_second`; `bytes_in_flight`, held by batches being made, ready or in use;
-        `worker_restarts`, the worker processes that died; `substituted` and `skipped` elements; `filtered`, those that
-        predicates left out.
+        `batches`, delivered so far; `wait_seconds`, the time that the consumer waited, and `wait_share`, its share of
+        the time since the first request; `batches_per_second`; `bytes_in_flight`, the memory of batches that are being
+        made, ready or in use; `worker_restarts`, the number of worker processes that died; `substituted` and `skipped`,
+        the numbers of these elements; `filtered`, the number of elements that predicates left out.
         """
         clock = self._clock
         seconds = 0.0 if clock.first is None else clock.last - clock.first
@@ -353,16 +352,16 @@ class Loader(Generic[T_co]):
         return self._runtime.recorder.replaced()
 
     def deaths(self) -> tuple[WorkerDied, ...]:
-        """Return the latest deaths of worker processes, at most 1,000: which worker, how, and what it was at."""
+        """Return the latest deaths of worker processes, at most 1,000: the worker, the reason, and its last block."""
         return self._runtime.recorder.deaths()
 
     # ------------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """Stop the workers. Batches handed out stay valid; iterating, seeking and restoring raise a ClosedError."""
+        """Stop the workers. Delivered batches stay valid; iterating, seeking and restoring raise a ClosedError."""
         self._retire_iterator("the loader was closed")
         self._closer()
-        self._retire_iterator("the loader was closed")  # one that another thread has made meanwhile
+        self._retire_iterator("the loader was closed")  # another thread may have made one meanwhile
 
     def __enter__(self) -> Self:
         return self
@@ -374,16 +373,16 @@ class Loader(Generic[T_co]):
 
     def __repr__(self) -> str:
         plan = self._plan
-        who = f"{plan.who} ({plan.why})" if plan.why else plan.who
-        return f"Loader({self._dataset!r}\n  {who}, rank {plan.shard.rank} of {plan.shard.count}, step {self.step})"
+        workers = f"{plan.who} ({plan.why})" if plan.why else plan.who
+        return f"Loader({self._dataset!r}\n  {workers}, rank {plan.shard.rank} of {plan.shard.count}, step {self.step})"
 
     def _need_open(self) -> None:
         if not self._closer.is_open:
             raise ClosedError("the loader was closed; make a new one")
         self._workers.need_open()
 
-    def _lent(self) -> SharedWorkers:
-        """Return the workers that compute for this loader, for another."""
+    def _shared(self) -> SharedWorkers:
+        """Return the workers that compute for this loader, to be used by another one."""
         self._need_open()
         return self._workers
 
@@ -392,7 +391,7 @@ class Loader(Generic[T_co]):
             iterator.retire(why)
 
     def _fingerprint_at(self, epoch: int, position: int) -> Fingerprint:
-        """Return the fingerprint of what was seen before a position of an epoch."""
+        """Return the fingerprint of the elements before a position of an epoch."""
         node = self._plan.node
         past = seen_past(node, epoch, position)
         known = self._fingerprints.get(past)
@@ -404,7 +403,7 @@ class Loader(Generic[T_co]):
     def _compare(self, state: LoaderState, allow: Collection[str]) -> None:
         own = self._fingerprint_at(state.epoch, state.position)
         same = {part: state.fingerprint[part] == digest for part, digest in own.parts().items()}
-        # Earlier versions have saved no details, and a part without any has none.
+        # Earlier versions saved no details, and some parts have none.
         alike = {part: state.details.get(part, digest) == digest for part, digest in own.details.items()}
         same["order"] = same["order"] and alike.get("order", True)
         differing = [part for part in ("source", "order") if not same[part] and part not in allow]
@@ -418,7 +417,7 @@ class Loader(Generic[T_co]):
         elif not alike.get("functions", True):
             warnings.warn(
                 "the dataset's functions hold other values than those of the state: in closures, defaults, attributes "
-                "or globals, or in what opens a stream",
+                "or globals, or in the function that opens a stream",
                 stacklevel=3,
             )
         if same["source"] and not alike.get("source", True):

@@ -1,17 +1,17 @@
-"""Batches placed where they will be used, tensors on a device, say, before they are asked for.
+"""A stream that places batches, on a device for example, before the consumer requests them.
 
-What places is given to a stream that stands above the one that computes; a loader's iterator reads from it as from any
-other. So a loader still counts what it handed out, whatever was placed.
+`PlacedStream` reads from the stream that computes, and a loader's iterator reads from it as from any other stream. So a
+loader still counts delivered batches, however many were placed.
 
 Guarantees:
-  - Batches keep their tokens and their order. At most `ahead` are placed and not handed out.
-  - `next` waits for the stream below only if nothing is placed; what isn't ready is placed by a later call.
-  - What the stream below raises comes after the batches before it. A batch that can't be placed, or handed over, is
+  - Batches keep their tokens and their order. At most `ahead` are placed and not delivered.
+  - `next` waits for the stream below only if no batch is placed; a batch that isn't ready is placed by a later call.
+  - An error of the stream below is raised after the batches before it. A batch whose placement or delivery failed is
     tried again by the next call.
-  - Closing drops what was placed.
+  - Closing drops the placed batches.
 
-Used by one thread, as any stream. No other places: transfers run by themselves once they were begun. Where beginning
-them takes long, `_placed_in_turns` has a thread for it.
+One thread uses it, as any stream, and needs no help: a transfer runs by itself once it was started. Where starting it
+takes long, `_placement_thread` does it in a thread.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ from penstock._runtime._streams import Stream
 from penstock._state import Token
 
 Place: TypeAlias = Callable[[Element], Callable[[], Element]]
-"""Begins to place a batch, and returns what hands it over: that may be called again if it raises."""
+"""Starts placing a batch, and returns a function that delivers it; that may be called again if it raises."""
 
 
 class PlacedStream:
@@ -39,8 +39,8 @@ class PlacedStream:
         self._place = place
         self._ahead = ahead
         self._placed: deque[tuple[Callable[[], Element], Token]] = deque()
-        self._taken: tuple[Element, Token] | None = None  # from the stream, and not placed yet
-        self._failed = Caught(Exception)  # what comes after all that is placed
+        self._taken: tuple[Element, Token] | None = None  # received from the stream below, not placed yet
+        self._failed = Caught(Exception)  # raised after the placed batches were delivered
 
     def next(self) -> tuple[Element, Token]:
         if not self._placed:
@@ -60,7 +60,7 @@ class PlacedStream:
                     self._place_one()
 
     def _place_next(self) -> None:
-        """Place the batch that is asked for, or raise what came in its place."""
+        """Place the batch that the consumer requests, or raise the error that came in its place."""
         if self._failed.error is not None:
             raise self._failed.taken()
         self._place_one()
@@ -99,10 +99,10 @@ class PlacedStream:
 
 
 class PlacedLoader(Loader[Any]):
-    """A loader whose batches are placed; the loaders for frameworks derive from it, and say how."""
+    """A loader whose batches are placed; the loaders for frameworks derive from it and define `_place`."""
 
     _ahead: int = 0
-    """How many batches are placed before they are asked for."""
+    """The number of batches placed before the consumer requests them."""
 
     def batch_at(self, step: int) -> Element:
         return self._place(super().batch_at(step))()
@@ -111,5 +111,5 @@ class PlacedLoader(Loader[Any]):
         return PlacedStream(super()._open_stream(step_ranges), step_ranges[0], self._place, self._ahead)
 
     def _place(self, batch: Element) -> Callable[[], Element]:
-        """Begin to place a batch, and return what hands it over."""
+        """Start placing a batch, and return a function that delivers it."""
         raise NotImplementedError

@@ -1,32 +1,219 @@
-"""Batches that a thread takes and places ahead, in turns with the one that asks for them.
+"""A thread that places batches ahead, taking turns with the consumer.
 
-Where placing takes the host's time, as making JAX's arrays does, the training thread would spend that in every step.
-Here a thread takes the batches that are there from the stream below, and places them, while the training thread
-computes.
+The problem: making JAX's arrays takes the host's time, so a training thread that places its own batches pays for that
+in every step. The stream below it isn't safe for two threads, and a lock around the stream would have the consumer wait
+for a thread that holds it and waits for a batch.
+
+The solution is a turn. The consumer gives the thread a turn after it received a batch. In its turn the thread alone
+uses the stream and the placed batches: it takes batches that are ready and places them, up to `ahead`. The consumer
+takes the turn back if the thread hasn't begun, and waits for its end only if the thread is placing at that moment. Two
+markers in a list represent the turn, and `list.remove` is atomic, so giving and taking back need no lock: the side that
+removes `_BEGIN` has the turn, and the side that finds `_END` already removed closes the stream.
+
+Rejected: a thread that waits for batches and passes them on through a queue. The consumer would depend on a thread that
+may not have been scheduled, errors would be raised in a thread that nobody catches them in, and closing would have to
+interrupt a wait.
 
 Guarantees, besides those of `PlacedStream`:
-  - The stream below has one user at a time: the thread in its turn, which lasts as long as placing `ahead` batches,
-    else the consumer. Even closing it is left to the thread, if that is in its turn.
-  - The thread waits for no batch, and computes none: what is not there, or has failed, is the consumer's to take, and
-    what can't be placed is the consumer's to place. So whatever is raised is raised there, after the batches before it.
+  - The stream below has one user at a time: the thread during its turn, else the consumer. If the thread is in its turn
+    when the consumer closes the stream, the thread closes it at the turn's end.
+  - The thread waits for no batch and computes none. A batch that isn't ready, that failed, or that can't be placed is
+    left to the consumer. So every error is raised in the consumer's thread, after the batches before it.
+  - The consumer never waits for a thread that hasn't begun its turn, has ended, or doesn't exist.
+  - The thread begins a turn `_HEAD_START_SECONDS` after it was given, so that the consumer holds the interpreter's lock
+    for its next action, such as to dispatch a step. A consumer that is back by then takes the turn back.
+  - A turn that was dropped isn't begun, and a waiting thread keeps no stream alive.
+  - `PlacementThread.close` returns when the current turn is over, or after `_PATIENCE_SECONDS`. So no thread is inside
+    a framework when the program ends.
+
+The methods of a turn belong to the consumer's thread. `close` and `Turn.abandon` may be called from any thread in which
+the garbage collector runs.
 """
 
+import os
+import weakref
 from collections.abc import Callable
-from typing import Final
+from queue import Empty, SimpleQueue
+from typing import Final, TypeAlias
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Element
 from penstock._loader._placed import Place, PlacedLoader, PlacedStream
-from penstock._loader._turns import TurnThread
-from penstock._os import HeldInterrupts
+from penstock._os import Bell, Closer, DaemonThread, HeldInterrupts
 from penstock._runtime._batches import StepRange
 from penstock._runtime._streams import Stream
 from penstock._state import Token
+from penstock.errors import ClosedError
 
+_BEGIN: Final = "begin"
+_END: Final = "end"
+_HEAD_START_SECONDS: Final = 0.0003  # dropping a batch and dispatching a step takes about as long
+_PATIENCE_SECONDS: Final = 2.0
 _MAX_PAUSE: Final = 15  # batches: waking a thread costs a tenth of placing one
 
 
-class PlacedInTurns(PlacedStream):
+class Turn:
+    """The right to use a stream, given to the thread again and again; made by `PlacementThread.turn`.
+
+    Args:
+        thread: the thread that takes the turn.
+        work: the thread calls it in each turn; it raises nothing.
+        on_abandoned: the thread calls it after `work` if the turn was abandoned meanwhile.
+    """
+
+    def __init__(self, thread: "_ThreadState", work: Callable[[], None], on_abandoned: Callable[[], None]) -> None:
+        self._work = work
+        self._on_abandoned = on_abandoned
+        self._thread = thread
+        self._itself = weakref.ref(self)
+        # Removing a marker is atomic. The side that removes `_BEGIN` has the turn. The thread calls `on_abandoned` if
+        # the other side has removed `_END`.
+        self._markers: list[str] = []
+        self.is_over = True
+        """Whether the consumer has the turn."""
+
+    def give(self) -> None:
+        """Give the turn to the thread; the previous one must be over."""
+        self.is_over = False
+        self._markers.extend((_BEGIN, _END))
+        self._thread.turns.put(self._itself)
+
+    def take_back(self) -> None:
+        """Take the turn back, or wait until it is over. Ctrl-C ends the wait and changes nothing.
+
+        Raises:
+            ClosedError: the thread was in a turn when this process was forked.
+        """
+        if self.is_over:
+            return
+        with HeldInterrupts():
+            if self._removes(_BEGIN):
+                self._markers.clear()
+                self.is_over = True
+        thread = self._thread
+        if not self.is_over and os.getpid() != thread.process:  # the fork has no thread that could end the turn
+            raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
+        while not self.is_over:
+            thread.bell.clear()
+            if not self.is_over:
+                thread.bell.wait()
+
+    def abandon(self) -> bool:
+        """End all turns, the given one included. Called once, with interrupts held.
+
+        Returns:
+            True if the thread is in its turn: it then calls `on_abandoned` at the end. False if it never begins.
+        """
+        if not self._removes(_BEGIN) and self._removes(_END):
+            return True
+        self._markers.clear()
+        self.is_over = True
+        self._work = self._on_abandoned = _nothing  # both refer back to the stream, which refers to this turn
+        return False
+
+    def run(self) -> None:
+        """Do the work, in the thread, unless the turn was taken back."""
+        if self._removes(_BEGIN):
+            self._work()
+            if not self._removes(_END):
+                self._on_abandoned()
+                self._work = self._on_abandoned = _nothing
+            self.is_over = True
+            self._thread.bell.ring()
+
+    def _removes(self, marker: str) -> bool:
+        try:
+            self._markers.remove(marker)
+        except ValueError:
+            return False
+        return True
+
+
+class PlacementThread:
+    """Owns the thread, which starts with its first turn and ends when this object is closed or dropped."""
+
+    def __init__(self, name: str) -> None:
+        self._state = _ThreadState(name)
+        self._closer = Closer(self._state.close)
+
+    def turn(self, work: Callable[[], None], on_abandoned: Callable[[], None]) -> Turn:
+        """Return a turn of this thread; one turn is in use at a time.
+
+        Args:
+            work: the thread calls it in the turn; it raises nothing.
+            on_abandoned: the thread calls it after `work` if the turn was abandoned meanwhile.
+        """
+        return self._state.turn(work, on_abandoned)
+
+    def take_back(self) -> None:
+        """Wait until the thread is in no turn, an abandoned one included. Ctrl-C ends the wait."""
+        self._state.take_back()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closer()
+
+
+class _ThreadState:
+    """The state that the thread shares with its owner; it lives until the thread is closed."""
+
+    def __init__(self, name: str) -> None:
+        self.turns: SimpleQueue[_WeakTurn | None] = SimpleQueue()
+        self.bell = Bell()  # rung when a turn is over
+        self.process = os.getpid()
+        self._name = name
+        self._thread: DaemonThread | None = None
+        self._last: _WeakTurn = _no_turn
+
+    def turn(self, work: Callable[[], None], on_abandoned: Callable[[], None]) -> Turn:
+        if self._thread is None:
+            turns = self.turns
+            with HeldInterrupts():  # an interrupt before the assignment would leave a thread without an owner
+                self._thread = DaemonThread(lambda: _serve(turns), self._name)
+        turn = Turn(self, work, on_abandoned)
+        self._last = weakref.ref(turn)
+        return turn
+
+    def take_back(self) -> None:
+        turn = self._last()
+        if turn is not None:
+            turn.take_back()
+
+    def close(self) -> None:
+        thread = self._thread
+        if thread is None or os.getpid() != self.process:  # a fork has no thread
+            return
+        self.turns.put(None)
+        if not thread.is_current:
+            thread.wait(_PATIENCE_SECONDS)
+
+
+_WeakTurn: TypeAlias = Callable[[], Turn | None]
+
+
+def _no_turn() -> Turn | None:
+    return None
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _serve(turns: "SimpleQueue[_WeakTurn | None]") -> None:
+    given = turns.get()
+    while given is not None:
+        try:
+            newer = turns.get(timeout=_HEAD_START_SECONDS)  # the same turn, taken back and given again; or the end
+        except Empty:
+            turn = given()
+            if turn is not None:
+                turn.run()
+            del turn  # a waiting thread keeps nothing alive
+            newer = turns.get()
+        given = newer
+
+
+class ThreadPlacedStream(PlacedStream):
     """The batches of another stream, placed ahead by a thread."""
 
     def __init__(
@@ -36,32 +223,32 @@ class PlacedInTurns(PlacedStream):
         place: Place,
         ahead: int,
         *,
-        thread: TurnThread,
-        place_elsewhere: Place,
+        thread: PlacementThread,
+        place_in_thread: Place,
     ) -> None:
-        """Stand above another stream.
+        """Read from another stream.
 
         Args:
-            stream: whose batches are placed.
-            step_range: of that stream.
+            stream: the stream below.
+            step_range: the steps of that stream.
             place: places a batch in the consumer's thread.
-            ahead: how many are placed before they are asked for, at least 1.
-            thread: takes turns with the consumer's.
-            place_elsewhere: places a batch in that thread.
+            ahead: the number of batches placed before the consumer requests them, at least 1.
+            thread: takes turns with the consumer's thread.
+            place_in_thread: places a batch in that thread.
         """
         super().__init__(stream, step_range, place, ahead)
-        self._place_elsewhere = place_elsewhere
-        self._turn = thread.turn(self._take_turn, self._close_here)
+        self._place_in_thread = place_in_thread
+        self._turn = thread.turn(self._place_ready, self._close_here)
         self._is_given = False
-        self._in_vain = self._pause = 0  # batches that get no turn: since the last one that helped, and from now on
-        self._is_closed = self._is_left = False  # the latter: to the thread, which closes the stream
+        self._last_pause = self._pause = 0  # batches without a turn: since the last turn that helped, and from now on
+        self._is_closed = self._thread_closes = False
 
     def next(self) -> tuple[Element, Token]:
-        placed, turn = self._placed, self._turn  # the thread adds to what is placed
+        placed, turn = self._placed, self._turn  # the thread adds to `placed`
         if placed:
-            self._in_vain = 0
+            self._last_pause = 0
         else:
-            turn.settle()
+            turn.take_back()
             if not placed:
                 self._count_pause()
                 self._place_next()
@@ -74,49 +261,49 @@ class PlacedInTurns(PlacedStream):
         return batch, token
 
     def _count_pause(self) -> None:
-        """Give fewer turns where they don't help: the consumer is back before they begin, or finds nothing ready."""
+        """Give fewer turns if they don't help: if the consumer is back before they begin, or no batch is ready."""
         if self._is_given:
             self._is_given = False
-            self._in_vain = self._pause = min(2 * self._in_vain + 1, _MAX_PAUSE)
+            self._last_pause = self._pause = min(2 * self._last_pause + 1, _MAX_PAUSE)
         elif self._pause:
             self._pause -= 1
 
-    def _take_turn(self) -> None:
-        """Place what is there; in the thread."""
-        with Caught():  # the consumer meets it, too
-            while len(self._placed) < self._ahead and (taken := self._take()) is not None:
-                self._place_taken(taken, self._place_elsewhere)
+    def _place_ready(self) -> None:
+        """Place the batches that are ready; called in the thread."""
+        with Caught():  # the consumer tries the same batch again and raises the error itself
+            while len(self._placed) < self._ahead and (taken := self._take_ready()) is not None:
+                self._place_taken(taken, self._place_in_thread)
 
-    def _take(self) -> tuple[Element, Token] | None:
+    def _take_ready(self) -> tuple[Element, Token] | None:
         if self._taken is None:
             self._taken = self._stream.next_nowait()
         return self._taken
 
     def is_ready(self) -> bool:
         if not self._placed:
-            self._turn.settle()  # which takes no longer than placing them here
+            self._turn.take_back()  # this waits no longer than placing the batches here would take
         return super().is_ready()
 
     def close(self) -> None:
         with HeldInterrupts():
             if not self._is_closed:
                 self._is_closed = True
-                self._is_left = self._turn.abandon()
-        if not self._is_left:
+                self._thread_closes = self._turn.abandon()
+        if not self._thread_closes:
             self._close_here()
 
     def _close_here(self) -> None:
         super().close()
 
 
-class LoaderInTurns(PlacedLoader):
-    """A loader whose batches a thread of its own places, where the caller's thread computes none."""
+class ThreadPlacedLoader(PlacedLoader):
+    """A loader whose batches are placed by a thread of its own, where the caller's thread computes none."""
 
-    _thread: TurnThread | None = None
-    """The thread, if there is to be one."""
+    _thread: PlacementThread | None = None
+    """The thread; None places in the caller's thread."""
 
     _keeps_memory: bool = False
-    """Whether a placed batch keeps the memory that it was computed in, as one that was handed out does."""
+    """Whether a placed batch keeps the memory that it was computed in, as a delivered one does."""
 
     def close(self) -> None:
         super().close()
@@ -127,12 +314,12 @@ class LoaderInTurns(PlacedLoader):
         thread = self._thread
         if thread is None or not self._ahead:
             return super()._open_stream(step_ranges)
-        thread.settle()  # it may still be at what was left to it
+        thread.take_back()  # it may still be in the turn of a closed stream
         stream = self._runtime.open_stream(step_ranges, ahead=self._ahead if self._keeps_memory else 0)
-        return PlacedInTurns(
-            stream, step_ranges[0], self._place, self._ahead, thread=thread, place_elsewhere=self._place_elsewhere
+        return ThreadPlacedStream(
+            stream, step_ranges[0], self._place, self._ahead, thread=thread, place_in_thread=self._place_in_thread
         )
 
-    def _place_elsewhere(self, batch: Element) -> Callable[[], Element]:
-        """Return what `_place` does; called in the thread, and what it returns in the consumer's."""
+    def _place_in_thread(self, batch: Element) -> Callable[[], Element]:
+        """Return the function that `_place` returns. This is called in the thread, that function in the consumer's."""
         return self._place(batch)

@@ -1,4 +1,8 @@
-"""Where a loader is: which batch was handed out last, and which comes next. Counted at the consumer's side."""
+"""A loader's progress: the batch delivered last and the next one, counted on delivery to the consumer.
+
+`IndexedProgress` computes everything from the number of the next step. `StreamingProgress`, in a module of its own,
+holds the token at which each of the last steps began.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -10,16 +14,16 @@ from penstock._runtime._batches import StepRange, Unit
 from penstock._state import LoaderState, Segment, Timeline, Token
 from penstock.errors import InternalError, StateError, UsageError
 
-_REMEMBERED: Final = 256  # steps handed out in no order, for `state_dict(step=…)`
+_REMEMBERED: Final = 256  # steps delivered out of order, for `state_dict(step=…)`
 
 _At: TypeAlias = tuple[int, tuple[tuple[int, int], ...], int | None, tuple[int, ...]]
-"""Where an indexable dataset stands, replaced as a whole: the two parts of `Reached`; the step handed out last, of the
-course that was begun last, or None; and the last steps in the order in which they were handed out, where that isn't
-theirs. Bare, since one is made for every batch."""
+"""The progress in an indexable dataset, replaced as a whole: the two fields of `Reached`; the step of the current range
+that was delivered last, or None; and the last steps in the order of their delivery, where they came out of order. A
+plain tuple, since one is made for every batch."""
 
 
 class Point(NamedTuple):
-    """The next batch, and all that is needed to come back to it."""
+    """The next batch, and the values from which a state resumes there."""
 
     step: int
     epoch: int
@@ -28,14 +32,14 @@ class Point(NamedTuple):
     cursor: Token = None
     rank_segments: Token = None
     ahead: tuple[tuple[int, int], ...] | None = None
-    """Which later steps were handed out too, counted from `step`; None where the state is one of all ranks."""
+    """Spans of later steps that were delivered too, counted from `step`; None where all ranks have the same state."""
 
 
 class Progress(Protocol):
-    """The place in a dataset. Used by the consumer's thread alone.
+    """The progress of a loader. Used by the consumer's thread alone.
 
     Attributes:
-        at: all that `handed_out` changes, replaced by each call; put back, the batch counts as not handed out.
+        at: the value that `delivered` replaces. Restoring the previous value undoes the delivery of that batch.
     """
 
     at: Any
@@ -46,26 +50,26 @@ class Progress(Protocol):
         ...
 
     def current(self) -> Unit:
-        """Return the batch last handed out, or, before there is one, the next."""
+        """Return the unit of the batch delivered last, or of the next one if none was delivered yet."""
         ...
 
     def begin(self) -> list[StepRange]:
-        """Return the courses of the next epoch, or, right after a restore or a seek, of the rest of this one."""
+        """Return the step ranges of the next epoch, or, right after a restore or a seek, of the rest of this one."""
         ...
 
     def rest(self) -> list[StepRange]:
-        """Return what is left of what was begun last; its next part, where some is done and batches come in order."""
+        """Return the ranges of undelivered steps of the current range; only the first, where batches come in order."""
         ...
 
     def has_rest(self) -> bool:
-        """Return whether `rest` is another part than what it was last."""
+        """Return whether `rest` has undelivered steps after those that it returned last."""
         ...
 
-    def handed_out(self, token: Token) -> None:
-        """Count one more batch of the course that was begun last.
+    def delivered(self, token: Token) -> None:
+        """Count one more batch of the current step range.
 
         Args:
-            token: what the stream gave with it: for an indexable dataset its step, or None for the next in order.
+            token: the batch's token. For an indexable dataset this is its step, or None for the next in order.
         """
         ...
 
@@ -78,33 +82,33 @@ class Progress(Protocol):
         ...
 
     def jump_to_position(self, epoch: int, position: int) -> None:
-        """Have the next step's batch begin at a position of an epoch, and the following ones be cut from there.
+        """Begin the next step's batch at a position of an epoch, and cut the following batches from there.
 
         Raises:
-            UsageError: the epoch has no such position, or only reading would tell where it is.
+            UsageError: the epoch has no such position, or it can be found only by reading.
         """
         ...
 
     def step_range(self, step: int) -> StepRange:
-        """Return the course of one step alone."""
+        """Return the range of one step."""
         ...
 
     def point(self, step: int) -> Point:
-        """Return what to save so that `step` comes next."""
+        """Return the point from which a state resumes at `step`."""
         ...
 
     def restore(self, states: Sequence[LoaderState]) -> None:
-        """Go to where a state was saved, or the states of all ranks."""
+        """Resume from a state, or from the states of all ranks."""
         ...
 
 
 class IndexedProgress:
-    """The place in an indexable dataset: everything follows from the number of the next step."""
+    """The progress in an indexable dataset: everything follows from the number of the next step."""
 
     def __init__(self, plan: Plan) -> None:
         program = plan.batches
         self._batch = plan.batch_size
-        # Where a step above the batch reorders batches, it is batches that are counted.
+        # Where a node above the batch reorders batches, positions count batches.
         self._recuts = program.can_recut
         self._stride = self._batch if self._recuts else 1
         total = program.total if self._recuts else plan.length
@@ -113,16 +117,16 @@ class IndexedProgress:
         keeps_short = self._recuts and program.batch is not None and program.batch.remainder == "keep"
         self._least_rows = plan.shard.count if keeps_short and not is_endless(plan.node) else 0
         self._step_range: StepRange | None = None
-        self._part_end = 0  # the step after what is being read of the course
+        self._part_end = 0  # the step after the part of the step range that is being read
         self._shard = plan.shard
         self._may_differ = not plan.ordered and plan.place != "inline"
         self._differs = self._may_differ  # from other ranks, within this epoch
         self.at: _At = (0, (), None, ())
-        self._known_from = 0  # counts of batches handed out of which it is known which ones these were
+        self._known_from = 0  # from this number of delivered batches on, the delivered steps are known
 
     @property
     def next_step(self) -> int:
-        """How many batches were handed out: in order, the number of the next one."""
+        """The number of delivered batches; in order, this is the number of the next one."""
         return self._reached.total
 
     @property
@@ -131,7 +135,7 @@ class IndexedProgress:
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches a whole epoch has."""
+        """The number of batches of a whole epoch."""
         return self._timeline.steps_from(0, self._stride)
 
     def current(self) -> Unit:
@@ -140,7 +144,7 @@ class IndexedProgress:
         return self.unit(step) if last is None or step_range is None else step_range.unit(last - step_range.first.step)
 
     def unit(self, step: int) -> Unit:
-        """Return the place of any step."""
+        """Return the unit of any step."""
         epoch, position = self._timeline.locate(step)
         return Unit(step, epoch, position, self._timeline.segment(step).batch if self._recuts else self._batch)
 
@@ -153,7 +157,7 @@ class IndexedProgress:
             reached = Reached(step)
             self._timeline = self._timeline.cut(step, epoch, position, self._stride)
         if self.at[3]:
-            self._known_from = step  # in which order the batches before came is forgotten
+            self._known_from = step  # the order in which earlier batches were delivered is dropped
         first = Unit(step, epoch, position, self._batch)
         self._step_range = StepRange(first, self._timeline.steps_from(position, self._stride), self._stride)
         self.at = (reached.step, reached.ahead, None, ())
@@ -163,7 +167,7 @@ class IndexedProgress:
     def rest(self) -> list[StepRange]:
         step_range, reached = self._step_range, self._reached
         if step_range is None:
-            raise InternalError("no course was begun")
+            raise InternalError("no step range was begun")
         first = step_range.first.step
         gaps = reached.gaps(first + step_range.steps)
         if not self._may_differ:
@@ -175,8 +179,8 @@ class IndexedProgress:
         step_range, step = self._step_range, self.at[0]
         return step_range is not None and self._part_end <= step < step_range.first.step + step_range.steps
 
-    def handed_out(self, token: Token) -> None:
-        # One store, the last: an interrupt comes before the batch is counted, or after it was handed out.
+    def delivered(self, token: Token) -> None:
+        # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
         first, ahead, _, recent = self.at
         if token is None and not ahead and not recent:  # all in order, as nearly always
             self.at = (first + 1, (), first, ())
@@ -189,15 +193,15 @@ class IndexedProgress:
         pass
 
     def jump(self, step: int) -> None:
-        self._go_on(self._timeline.until(step), step, *self._timeline.locate(step))
+        self._resume_at(self._timeline.until(step), step, *self._timeline.locate(step))
 
     def jump_to_position(self, epoch: int, position: int) -> None:
         check_position(position, self._timeline.total)
         step = self.next_step
-        self._go_on(self._timeline.until(step), step, epoch, position)
+        self._resume_at(self._timeline.until(step), step, epoch, position)
 
-    def _go_on(self, timeline: Timeline, step: int, epoch: int, position: int) -> None:
-        """Make `step` the next one, at `position` of `epoch`; if need be, cut batches anew from there."""
+    def _resume_at(self, timeline: Timeline, step: int, epoch: int, position: int) -> None:
+        """Make `step` the next one, at `position` of `epoch`; recut batches from there if the timeline differs."""
         self._check_last_batch(epoch, position)
         if timeline.segments[-1].batch != self._stride or timeline.locate(step) != (epoch, position):
             timeline = timeline.cut(step, epoch, position, self._stride)
@@ -211,7 +215,7 @@ class IndexedProgress:
         if 0 < rows < self._least_rows:
             raise StateError(
                 f"cut into batches of {self._stride} from position {position} on, epoch {epoch} ends with one of "
-                f"{rows} rows for {self._least_rows} ranks, so some would end a step early. Go on with another batch "
+                f"{rows} rows for {self._least_rows} ranks, so some would end a step early. Resume with another batch "
                 'size or number of ranks, or use remainder="drop" or remainder="pad".'
             )
 
@@ -230,10 +234,10 @@ class IndexedProgress:
         return Point(first, epoch, position, self._timeline.until(first).segments, ahead=ahead)
 
     def _reached_by(self, count: int) -> Reached:
-        """Return what had been handed out when `count` batches had.
+        """Return the steps that had been delivered when `count` batches had been.
 
         Raises:
-            StateError: where that isn't known any more.
+            StateError: the order of delivery is no longer known.
         """
         reached, recent = self._reached, self.at[3]
         back = reached.total - count
@@ -245,7 +249,7 @@ class IndexedProgress:
         if in_order or not 0 < back <= len(recent):
             least = self._known_from if in_order else reached.total - len(recent)
             raise StateError(
-                "batches are handed out in no order, so only states of the last of them are known: "
+                "batches are delivered out of order, so only the states after the last ones are known: "
                 f"{least} to {reached.total}; got step={count}"
             )
         return reached.without(recent[-back:])
@@ -256,7 +260,7 @@ class IndexedProgress:
             raise StateError("this state was saved while reading in order; this dataset is indexable")
         if not self._recuts and (state.segments[-1].batch != 1 or state.shape.batch != self._batch):
             raise StateError(
-                f"a step above batch({self._batch}) of this dataset reorders batches, so they can't be cut anew; the "
+                f"a step above batch({self._batch}) of this dataset reorders batches, so they can't be recut; the "
                 f"state counts batches of {state.shape.batch}. Load it into the dataset it was saved from."
             )
         if state.position > self._timeline.total:
@@ -264,19 +268,19 @@ class IndexedProgress:
         ahead = self._ahead_of(state)
         segments = state.segments
         if self._recuts and (state.shape.remainder == "drop") != self._timeline.drops_remainder:
-            # Epochs had another number of steps, so which elements the earlier steps had can't be told any more.
+            # Epochs had another number of steps, so the elements of earlier steps are no longer known.
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
         if any(segment.position > self._timeline.total for segment in segments):  # of a source that was longer
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
-        self._go_on(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
+        self._resume_at(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
         self.at = (state.step, ahead, None, ())
         self._differs = self._may_differ or state.ahead is not None
 
     def _one_of(self, states: Sequence[LoaderState]) -> LoaderState:
-        """Return the state to go on from: each rank's own, where they differ by design, else any of them.
+        """Return the state to resume from: this rank's own, where states differ by design, else any of them.
 
         Raises:
-            StateError: if they should be equal and aren't.
+            StateError: the states should be equal and aren't.
         """
         if any(state.ahead is not None for state in states):
             place = (self._shard.rank, self._shard.count)
@@ -292,18 +296,18 @@ class IndexedProgress:
         return state
 
     def _ahead_of(self, state: LoaderState) -> tuple[tuple[int, int], ...]:
-        """Return the steps after a state's that were handed out.
+        """Return the spans of steps after a state's step that were delivered.
 
         Raises:
-            StateError: if they would be other batches here.
+            StateError: they would be other batches here.
         """
         if state.ahead is None:
             return ()
         rank, count = self._shard.rank, self._shard.count
         if (state.rank, state.shape.ranks, state.shape.batch) != (rank, count, self._batch):
             raise StateError(
-                "this state was saved with ordered=False inside an epoch, of which some later batches were handed out; "
-                f"so it goes on only with the same batches, of {state.shape.batch} rows, on rank {state.rank} of "
+                "this state was saved with ordered=False inside an epoch, after some later batches were delivered; "
+                f"so it resumes only with the same batches, of {state.shape.batch} rows, on rank {state.rank} of "
                 f"{state.shape.ranks}; got batches of {self._batch} on rank {rank} of {count}. Load each rank's own "
                 "state there, or one that was saved at an epoch's end."
             )
@@ -311,7 +315,7 @@ class IndexedProgress:
         steps = self._timeline._replace(drops_remainder=drops).steps_from(state.position, self._stride)
         if drops != self._timeline.drops_remainder or (state.ahead and state.ahead[-1][1] > steps):
             raise StateError(
-                f"this state has handed out {state.ahead[-1][1] if state.ahead else 0} steps of an epoch that has "
+                f"this state has delivered {state.ahead[-1][1] if state.ahead else 0} steps of an epoch that has "
                 f"{steps} left here, with remainder={state.shape.remainder!r}. Load it into the dataset it was saved "
                 "from."
             )
@@ -322,7 +326,7 @@ def check_position(position: int, count: int) -> None:
     """Check that an epoch has a position, or ends there.
 
     Raises:
-        UsageError: it is shorter.
+        UsageError: the epoch is shorter.
     """
     if position > count:
         raise UsageError(f"position must be at most {count:,}, the positions of an epoch; got position={position}")

@@ -1,34 +1,34 @@
-"""Which steps were handed out, where that isn't in order: all before one step, and some after it."""
+"""The set of delivered steps where batches are delivered out of order: all before one step, and some after it."""
 
 from collections.abc import Collection
 from typing import NamedTuple
 
 
 class Reached(NamedTuple):
-    """All steps before `step` were handed out, and those of the spans [start, stop) in `ahead`, which follow it."""
+    """All steps before `step` were delivered, and those in the spans [start, stop) of `ahead`, which follow it."""
 
     step: int
     ahead: tuple[tuple[int, int], ...] = ()
 
     @property
     def total(self) -> int:
-        """How many steps were handed out."""
+        """The number of delivered steps."""
         return self.step + sum(stop - start for start, stop in self.ahead)
 
     @property
     def end(self) -> int:
-        """The step after all that were handed out."""
+        """The step after the last delivered one."""
         return self.ahead[-1][1] if self.ahead else self.step
 
     def gaps(self, end: int) -> list[tuple[int, int]]:
-        """Return the spans of steps before `end` that were not handed out; at least one, which may be empty."""
+        """Return the spans of steps before `end` that were not delivered; at least one, which may be empty."""
         starts = (self.step, *(stop for _, stop in self.ahead))
         stops = (*(start for start, _ in self.ahead), end)
         gaps = list(zip(starts, stops, strict=True))
         return gaps if gaps[-1][0] < end else gaps[:-1] or gaps
 
     def after(self, step: int) -> "Reached":
-        """Return this with one more step handed out."""
+        """Return the set with one more delivered step."""
         return (
             Reached(step + 1)
             if step == self.step and not self.ahead
@@ -36,7 +36,7 @@ class Reached(NamedTuple):
         )
 
     def without(self, steps: Collection[int]) -> "Reached":
-        """Return this as it was before some steps were handed out."""
+        """Return the set as it was before some steps were delivered."""
         first = min((self.step, *steps))
         spans: list[tuple[int, int]] = []
         for low, stop in ((first, self.step), *self.ahead):

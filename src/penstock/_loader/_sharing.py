@@ -1,4 +1,4 @@
-"""The workers of a loader, as another loader that they compute for too knows them."""
+"""The workers of a loader, shared with other loaders."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ from penstock.errors import ClosedError
 
 
 class SharedWorkers(NamedTuple):
-    """Workers that belong to one loader. Whoever holds this keeps them, though that loader be dropped."""
+    """Workers that one loader owns. They run as long as a loader holds this object, also if the owner was dropped."""
 
     plan: Plan
-    """The plan of the loader that has them."""
+    """The plan of the owner."""
     runtime: Runtime
     closer: Closer
-    """What stops them."""
+    """Stops the workers."""
 
     def need_open(self) -> None:
-        """Check that they work.
+        """Check that the workers run.
 
         Raises:
-            ClosedError: the loader that has them was closed.
+            ClosedError: the owner was closed.
         """
         if not self.closer.is_open:
             raise ClosedError("the loader that owns the workers of this one was closed; close it last")

@@ -1,4 +1,4 @@
-"""The place in a dataset that is read in order: a token, remembered for the last steps handed out."""
+"""A loader's progress in a dataset that is read in order: the tokens at which the last steps began."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ _REMEMBERED: Final = 256  # steps whose tokens are kept, for `state_dict(step=â€
 
 
 class _Known(NamedTuple):
-    """Where a step began."""
+    """The token at which a step began."""
 
     step: int
     epoch: int
     where: Where
     run: int
-    """How many epochs had been left early before it."""
+    """The number of epochs that had been left early before it."""
 
 
 class StreamingProgress:
-    """The place in an ordered dataset."""
+    """The progress in a dataset that is read in order."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -78,19 +78,19 @@ class StreamingProgress:
         return self.rest()
 
     def rest(self) -> list[StepRange]:
-        # How many steps there will be is known when they are done.
+        # The number of steps is known only at the epoch's end.
         return [StepRange(self._unit(self._next), 1 << 62, 0, self._next.where)]
 
     def has_rest(self) -> bool:
         return False
 
-    def handed_out(self, token: Token) -> None:
+    def delivered(self, token: Token) -> None:
         if token is None:
-            raise InternalError("an ordered dataset's batch comes with a token")
+            raise InternalError("a batch of a dataset that is read in order must have a token")
         last = self._next
         following = _Known(last.step + 1, last.epoch, last.where._replace(token=token), last.run)
         self._remember(following)
-        # Last, and no call: an interrupt comes before the batch is counted, or after it was handed out.
+        # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
         self.at = last, following
 
     def ended(self) -> None:
@@ -111,7 +111,7 @@ class StreamingProgress:
         self.at = None, self._lookup(step)
         self._pass_end()
         for later in [other for other, known in self._known.items() if known.run > self._next.run]:
-            del self._known[later]  # the epoch that was left early after this step may now be read to its end
+            del self._known[later]  # the epoch that was left early may now be read to its end, which renumbers steps
 
     def jump_to_position(self, epoch: int, position: int) -> None:
         if position:
@@ -120,17 +120,17 @@ class StreamingProgress:
         step = self._next.step
         for replaced in [other for other in self._known if other >= step]:
             del self._known[replaced]
-        # A run of its own: after a jump to an earlier step, the steps from here on are others again.
+        # It counts as another run: a jump to an earlier step makes the steps from here on others again.
         self.at = None, _Known(step, epoch, Where(self._own_rank_segments, token), self._next.run + 1)
         self._remember(self._next)
         self._pass_end()
 
     def _pass_end(self) -> None:
-        """Stand at the next epoch's start rather than at an epoch's end."""
-        if self._is_pass_end(self._next.where, self._next.epoch):
+        """Move from an epoch's end to the next epoch's start."""
+        if self._is_epoch_end(self._next.where, self._next.epoch):
             self._next_epoch()
 
-    def _is_pass_end(self, where: Where, epoch: int) -> bool:
+    def _is_epoch_end(self, where: Where, epoch: int) -> bool:
         return where != self._beginning() and self._stage(where.rank_segments, epoch).is_exhausted(where.token)
 
     def _lookup(self, step: int) -> _Known:
@@ -138,7 +138,7 @@ class StreamingProgress:
         if known is None:
             first, last = min(self._known), max(self._known)
             raise StateError(
-                "this dataset can only be read in order, so only the last steps handed out are known: "
+                "this dataset can only be read in order, so only the last delivered steps are known: "
                 f"{first} to {last}; got step={step}"
             )
         return known
@@ -160,7 +160,7 @@ class StreamingProgress:
         if any(state.cursor is None for state in states):
             raise StateError("this state was saved by an indexable dataset, or one with other steps")
         known = self._restored(states)
-        begins_next = self._is_pass_end(known.where, known.epoch)  # all that may fail comes first
+        begins_next = self._is_epoch_end(known.where, known.epoch)  # before any change: it may raise
         self.at = None, known
         self._known.clear()
         self._remember(self._next)
@@ -209,6 +209,6 @@ def _need_all_ranks(states: Sequence[LoaderState]) -> None:
     missing = [rank for rank in range(min(ranks, len(states) + 8)) if rank not in given]
     if missing or len(states) != ranks:
         raise StateError(
-            f"a dataset that is read in order goes on, on other ranks, from the states of all {ranks} old ones; "
-            f"missing: rank {missing}. Give load_state_dict the list of all of them."
+            f"a dataset that is read in order resumes on another number of ranks from the states of all {ranks} old "
+            f"ranks; missing: rank {missing}. Give load_state_dict the list of all of them."
         )

@@ -10,8 +10,7 @@ from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless
 from penstock._graph._nodes import Element
 from penstock._graph._verify import need_count
-from penstock._loader._placement_thread import LoaderInTurns
-from penstock._loader._turns import TurnThread
+from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader
 from penstock._plan._plan import Limits, Plan, Shard
 from penstock.errors import GraphError
 from penstock.jax._arrays import Placing, settings
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 jax: Any = importlib.import_module("jax")  # by name, as in `_arrays`
 
 
-class Loader(LoaderInTurns):
+class Loader(ThreadPlacedLoader):
     """Goes through a dataset's epochs as `penstock.Loader` does, and yields pytrees of `jax.Array`.
 
     The structure of a batch stays; what is registered with JAX as a pytree is taken for one. As everywhere in JAX,
@@ -104,7 +103,7 @@ class Loader(LoaderInTurns):
         self._placing = Placing(sharding, self._plan.shard)
         self._keeps_memory = self._placing.is_on_host()
         if self._plan.place != "inline" or self._plan.isolated:
-            self._thread = TurnThread("penstock-placing")
+            self._thread = PlacementThread("penstock-placing")
         # On the host there is nothing to begin early but in that thread, and what lies ready there may be all memory.
         on_request = self._keeps_memory and (self._thread is None or self._plan.memory is not None)
         self._ahead = 0 if on_request else ahead
@@ -124,7 +123,7 @@ class Loader(LoaderInTurns):
         placed = self._placing(batch)
         return lambda: placed
 
-    def _place_elsewhere(self, batch: Element) -> Callable[[], Element]:
+    def _place_in_thread(self, batch: Element) -> Callable[[], Element]:
         placed = self._placing(batch)
         if not self._placing.depends_on_settings(batch):
             return lambda: placed

@@ -23,12 +23,12 @@ LOADER: Final = (
     Mutant(
         "iterator: a batch that was counted may be lost",
         "_loader/_iterator.py",
-        "self._progress.handed_out(token)",
+        "self._progress.delivered(token)",
         "pass",
         ("loader/test_state.py",),
     ),
     Mutant(
-        "iterator: a second thread may be inside of next",
+        "iterator: a second thread may be inside next",
         "_loader/_iterator.py",
         "self._reader = thread",
         "pass",
@@ -113,17 +113,17 @@ LOADER: Final = (
     ),
     Mutant(
         "placement thread: the consumer isn't woken at the end of a turn",
-        "_loader/_turns.py",
+        "_loader/_placement_thread.py",
         "self.is_over = True\n self._thread.bell.ring()",
         "self.is_over = True",
-        ("loader/placing/test_in_turns.py",),
+        ("loader/placing/test_placement_thread.py",),
     ),
     Mutant(
         "placement thread: a revoked turn runs all the same",
-        "_loader/_turns.py",
+        "_loader/_placement_thread.py",
         "if self._removes(_BEGIN):\n self._work()",
         "if self._removes(_BEGIN) or True:\n            self._work()",
-        ("loader/placing/test_in_turns.py",),
+        ("loader/placing/test_placement_thread.py",),
     ),
     Mutant(
         "sharing: workers of a closed loader are used",

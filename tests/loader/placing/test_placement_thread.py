@@ -1,4 +1,4 @@
-"""Batches that a thread takes and places ahead, in turns with the consumer, as the loader for JAX does it."""
+"""Batches that a thread takes and places ahead, taking turns with the consumer, as the JAX loader does."""
 
 import asyncio
 import gc
@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._loader._placement_thread import LoaderInTurns, PlacedInTurns
-from penstock._loader._turns import TurnThread
+from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader, ThreadPlacedStream
 from penstock._os import DaemonThread
 from penstock._runtime._streams import EndOfEpoch
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
@@ -25,7 +24,7 @@ from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import PATIENCE_SECONDS
 
 NAME = "placing"
-COURSE: Any = None  # it only tells the step of what fails
+STEP_RANGE: Any = None  # only needed to report the step of a failing batch
 
 
 class Batch:
@@ -107,17 +106,17 @@ def here(batch: Batch) -> Callable[[], Any]:
     return lambda: (batch, "here")
 
 
-def opened(thread: TurnThread, total: int, ahead: int = 1, place: Any = here) -> tuple[Any, Ready, Elsewhere]:
+def opened(thread: PlacementThread, total: int, ahead: int = 1, place: Any = here) -> tuple[Any, Ready, Elsewhere]:
     """Return a stream of batches placed in turns, the one below, and what places in the thread."""
     below, elsewhere = Ready(total), Elsewhere()
-    stream = PlacedInTurns(below, COURSE, place, ahead, thread=thread, place_elsewhere=elsewhere)
+    stream = ThreadPlacedStream(below, STEP_RANGE, place, ahead, thread=thread, place_in_thread=elsewhere)
     return stream, below, elsewhere
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_the_thread_places_what_is_there(ahead: int) -> None:
     """The first batch is placed here, the others, so many ahead, in the thread, which ends with its owner."""
-    thread = TurnThread(NAME)
+    thread = PlacementThread(NAME)
     stream, below, elsewhere = opened(thread, 9, ahead)
     found = [stream.next()[0]]
     for step in range(1, 9):
@@ -135,7 +134,7 @@ def test_the_thread_places_what_is_there(ahead: int) -> None:
 
 def test_who_is_back_soon_takes_the_turn_back() -> None:
     """A consumer that never waits gets every batch in order, whoever placed it, and seldom wakes the thread."""
-    thread = TurnThread(NAME)
+    thread = PlacementThread(NAME)
     stream, _, _ = opened(thread, 2000)
     assert [stream.next()[0][0].number for _ in range(2000)] == list(range(2000))
     stream.close()
@@ -143,7 +142,7 @@ def test_who_is_back_soon_takes_the_turn_back() -> None:
 
 def test_it_goes_on_without_the_thread() -> None:
     """When the thread has ended, which anybody may have it do, the consumer places by itself."""
-    thread = TurnThread(NAME)
+    thread = PlacementThread(NAME)
     stream, _, elsewhere = opened(thread, 40)
     stream.next()
     elsewhere.wait()
@@ -154,7 +153,7 @@ def test_it_goes_on_without_the_thread() -> None:
 
 def test_what_the_thread_cannot_place_is_placed_here() -> None:
     """An error in the thread is nobody's; the consumer tries, raises what it meets there, and tries again."""
-    thread = TurnThread(NAME)
+    thread = PlacementThread(NAME)
     errors: list[Exception] = []
 
     def fails(batch: Batch) -> Callable[[], Any]:
@@ -167,7 +166,7 @@ def test_what_the_thread_cannot_place_is_placed_here() -> None:
         raise ValueError(batch)
 
     below, elsewhere = Ready(3), Elsewhere()
-    stream = PlacedInTurns(below, COURSE, fails, 1, thread=thread, place_elsewhere=fails_there)
+    stream = ThreadPlacedStream(below, STEP_RANGE, fails, 1, thread=thread, place_in_thread=fails_there)
     stream.next()
     elsewhere.wait()
     errors.append(MemoryError("of the device"))
@@ -179,7 +178,7 @@ def test_what_the_thread_cannot_place_is_placed_here() -> None:
 
 def test_closing_while_a_batch_is_being_placed() -> None:
     """Closing doesn't wait; the thread closes the stream at the end of its turn, and drops what it has placed."""
-    thread = TurnThread(NAME)
+    thread = PlacementThread(NAME)
     stream, below, elsewhere = opened(thread, 9)
     elsewhere.gate.clear()
     stream.next()
@@ -192,7 +191,7 @@ def test_closing_while_a_batch_is_being_placed() -> None:
     elsewhere.gate.set()
     assert below.closed.wait(PATIENCE_SECONDS)
     assert below.closed_by == NAME
-    thread.settle()
+    thread.take_back()
     assert below.taken == 2
     thread.close()
     gc.collect()
@@ -201,11 +200,11 @@ def test_closing_while_a_batch_is_being_placed() -> None:
 
 def test_closing_when_the_turn_is_over_or_has_not_begun() -> None:
     """Then the consumer closes the stream, and nothing is placed any more."""
-    thread = TurnThread(NAME)
+    thread = PlacementThread(NAME)
     stream, below, elsewhere = opened(thread, 9)
     stream.next()
     elsewhere.wait()
-    thread.settle()
+    thread.take_back()
     stream.close()
     assert below.closed_by == threading.main_thread().name
     other, below, _ = opened(thread, 9)
@@ -218,7 +217,7 @@ def test_closing_when_the_turn_is_over_or_has_not_begun() -> None:
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="there are no POSIX signals here")
 def test_an_interrupt_ends_the_wait_for_a_placement() -> None:
     """Ctrl-C comes out of `next` while the thread places; it goes on placing, and the batch is not lost."""
-    thread = TurnThread(NAME)
+    thread = PlacementThread(NAME)
     stream, _, elsewhere = opened(thread, 9)
     elsewhere.gate.clear()
     stream.next()
@@ -240,14 +239,14 @@ def test_an_interrupt_ends_the_wait_for_a_placement() -> None:
     stream.close()
 
 
-class InTurns(LoaderInTurns):
+class PlacedByThread(ThreadPlacedLoader):
     """Hands out the batches as they are; all keep the memory that they were computed in."""
 
     def __init__(self, dataset: Any, ahead: int, **arguments: Any) -> None:
         super().__init__(dataset, **arguments)
         self._ahead = ahead
         self._keeps_memory = True
-        self._thread = TurnThread(NAME)
+        self._thread = PlacementThread(NAME)
 
     def _place(self, batch: Any) -> Callable[[], Any]:
         return lambda: batch
@@ -275,7 +274,7 @@ def test_nothing_is_lost_or_repeated(
     found: list[Any] = []
     state: Any = None
     for stop in (*stops, 0):
-        with InTurns(dataset, ahead, num_workers=workers, workers="threads", ordered=in_order) as loader:
+        with PlacedByThread(dataset, ahead, num_workers=workers, workers="threads", ordered=in_order) as loader:
             if state is not None:
                 loader.load_state_dict(json.loads(state))
                 if loader.epoch:
@@ -312,7 +311,7 @@ def large(number: int) -> Any:
 @pytest.mark.parametrize("prefetch", [1, 2])
 def test_what_is_placed_ahead_is_no_kept_batch(arguments: Any, prefetch: int) -> None:
     """A loop that holds one batch, and the next while it gets that, is told of no kept ones; the state counts these."""
-    with InTurns(ps.range(40).map(large).batch(2), 2, prefetch=prefetch, **arguments) as loader:
+    with PlacedByThread(ps.range(40).map(large).batch(2), 2, prefetch=prefetch, **arguments) as loader:
         for epoch in range(2):
             found: list[Any] = []
             for step, batch in enumerate(loader):
@@ -329,7 +328,7 @@ def divide(number: int) -> int:
 @KINDS
 def test_an_error_comes_after_the_batches_before_it(arguments: Any) -> None:
     """What a function raises comes when its batch is asked for, as often as it is; `seek` goes past it."""
-    with InTurns(ps.range(40).map(divide).batch(2), 2, **arguments) as loader:
+    with PlacedByThread(ps.range(40).map(divide).batch(2), 2, **arguments) as loader:
         found: list[Any] = []
         iterator = iter(loader)
         for _ in range(2):
@@ -345,17 +344,17 @@ def test_an_error_comes_after_the_batches_before_it(arguments: Any) -> None:
 def test_async_iteration(arguments: Any) -> None:
     """`async for` gives the same batches."""
 
-    async def collected(loader: InTurns) -> list[Any]:
+    async def collected(loader: PlacedByThread) -> list[Any]:
         return [batch.tolist() async for batch in loader]
 
-    with InTurns(ps.range(40).batch(2), 2, **arguments) as loader:
+    with PlacedByThread(ps.range(40).batch(2), 2, **arguments) as loader:
         assert asyncio.run(collected(loader)) == EXPECTED
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_a_dropped_loader_is_gone(steps: int) -> None:
     """Without a word, in the midst of an epoch, together with its thread."""
-    loader = InTurns(ps.range(40).batch(2), 2, num_workers=1, workers="threads")
+    loader = PlacedByThread(ps.range(40).batch(2), 2, num_workers=1, workers="threads")
     iterator = iter(loader)
     for _ in range(steps):
         next(iterator)

@@ -7,22 +7,21 @@ import pytest
 
 from tests.loader.test_processes import STRIDE, STRUCK, run
 
-IN_TURNS = """
-from penstock._loader._placement_thread import LoaderInTurns
-from penstock._loader._turns import TurnThread
+PLACED_BY_THREAD = """
+from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader
 
 begun, go_on = threading.Event(), threading.Event()
 go_on.set()
 
-class InTurns(LoaderInTurns):
+class PlacedByThread(ThreadPlacedLoader):
     def __init__(self, dataset, **arguments):
         super().__init__(dataset, **arguments)
-        self._ahead, self._keeps_memory, self._thread = 1, True, TurnThread("placing")
+        self._ahead, self._keeps_memory, self._thread = 1, True, PlacementThread("placing")
 
     def _place(self, batch):
         return lambda: batch
 
-    def _place_elsewhere(self, batch):
+    def _place_in_thread(self, batch):
         begun.set()
         go_on.wait()
         return self._place(batch)
@@ -30,7 +29,7 @@ class InTurns(LoaderInTurns):
 def in_a_turn(**arguments):
     # Return a loader whose thread is placing a batch, and its iterator.
     go_on.clear()
-    loader = InTurns(dataset("indexed"), **arguments)
+    loader = PlacedByThread(dataset("indexed"), **arguments)
     batches = iter(loader)
     while not begun.wait(0.01):
         next(batches)
@@ -42,7 +41,7 @@ def in_a_turn(**arguments):
 def test_a_program_ends_in_silence(ends: str) -> None:
     """A program that ends while a batch is being placed prints nothing; one that is stuck there doesn't keep it."""
     ended = run(
-        f"""{IN_TURNS}
+        f"""{PLACED_BY_THREAD}
 loader, batches = in_a_turn(num_workers=2)
 threading.Timer(0, go_on.set).start()
 {ends}
@@ -53,7 +52,7 @@ threading.Timer(0, go_on.set).start()
 
 def test_a_stuck_thread_does_not_keep_the_program() -> None:
     """A program ends though a batch is being placed for ever."""
-    ended = run(f"{IN_TURNS}\nloader, batches = in_a_turn(num_workers=1)")
+    ended = run(f"{PLACED_BY_THREAD}\nloader, batches = in_a_turn(num_workers=1)")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
@@ -62,7 +61,7 @@ def test_a_stuck_thread_does_not_keep_the_program() -> None:
 def test_a_fork_can_not_use_a_started_loader(isolated: bool) -> None:  # noqa: FBT001 - a parameter
     """In a fork, where the thread isn't, `next` raises a ClosedError; the child ends, and the parent goes on."""
     ended = run(
-        f"""{IN_TURNS}
+        f"""{PLACED_BY_THREAD}
 if __name__ == "__main__":
     loader, batches = in_a_turn(num_workers=1, isolated={isolated})
     child = os.fork()
@@ -88,6 +87,6 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("kind", ["indexed", "ordered"])
 def test_ctrl_c_at_every_place(kind: str) -> None:
     """Interrupted once, at any instruction of the loader, an iterator that is kept gives every batch once, in order."""
-    struck = STRUCK.replace("ps.Loader(dataset", "InTurns(dataset").format(kind=kind, workers=2, stride=STRIDE)
-    ended = run(IN_TURNS + struck)
+    struck = STRUCK.replace("ps.Loader(dataset", "PlacedByThread(dataset").format(kind=kind, workers=2, stride=STRIDE)
+    ended = run(PLACED_BY_THREAD + struck)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
