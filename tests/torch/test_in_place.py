@@ -61,7 +61,7 @@ def test_a_loader_of_our_datasets_says_why_nothing_is_to_be_dealt() -> None:
     loader: Any = penstock.torch.Loader(ps.range(4).batch(2))
     for name in ("dataset", "sampler", "batch_sampler"):
         assert not hasattr(loader, name)
-        with pytest.raises(AttributeError, match=f"no attribute '{name}'; .* goes on .* by load_state_dict"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; .* resumes .* by load_state_dict"):
             getattr(loader, name)
     with pytest.raises(AttributeError, match=r"no attribute 'unknown'$"):
         _ = loader.unknown

@@ -153,7 +153,7 @@ def test_other_orders_are_refused() -> None:
         DataLoader(Numbers(20), batch_size=4, shuffle=True).load_state_dict(state)
     with pytest.raises(StateError, match="whose sampler is 'RandomSampler'"):
         made("in order").load_state_dict(state)
-    with pytest.raises(StateError, match=r"a state is what state_dict\(\) of a penstock.torch.DataLoader returned"):
+    with pytest.raises(StateError, match=r"a state must come from state_dict\(\) of a penstock.torch.DataLoader"):
         made("in order").load_state_dict({"epoch": 3})
 
 
@@ -170,24 +170,24 @@ LOST: dict[str, tuple[Callable[[], DataLoader[Any]], str]] = {
     "no state, no workers": (lambda: DataLoader(Counting()), "Counting has no state_dict and load_state_dict"),
     "no order": (
         lambda: DataLoader(Numbers(), num_workers=1, in_order=False),
-        "in_order=False hands batches out in no order",
+        "in_order=False delivers batches out of order",
     ),
 }
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_where_nothing_tells_the_place(name: str) -> None:
-    """A state is saved and loaded with a warning, and the epoch begins anew: a checkpoint ends no training."""
+    """A state is saved and loaded with a warning, and the epoch restarts: a checkpoint ends no training."""
     making, reason = LOST[name]
     loader = making()
     whole = sorted(batch.tolist() for batch in loader)
     batches: Iterator[Any] = iter(loader)
     next(batches)
-    with pytest.warns(UserWarning, match=f"{reason}.* begins the epoch anew") as caught:
+    with pytest.warns(UserWarning, match=f"{reason}.* restarts the epoch") as caught:
         state = json.loads(json.dumps(loader.state_dict()))
     assert caught[0].filename == __file__
     resumed = making()
-    with pytest.warns(UserWarning, match=f"{reason}.* in which this was saved begins anew"):
+    with pytest.warns(UserWarning, match=f"{reason}.* in which this was saved restarts"):
         resumed.load_state_dict(state)
     assert sorted(batch.tolist() for batch in resumed) == whole
 
@@ -206,7 +206,7 @@ def test_a_place_where_nothing_tells_one_is_refused() -> None:
     """A state inside an epoch can't be gone on in by a loader without an order."""
     loader = made("in order")
     next(iter(loader))
-    with pytest.raises(StateError, match="in_order=False hands batches out in no order"):
+    with pytest.raises(StateError, match="in_order=False delivers batches out of order"):
         DataLoader(Numbers(20), 3, num_workers=1, in_order=False).load_state_dict(loader.state_dict())
 
 

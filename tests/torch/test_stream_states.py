@@ -85,7 +85,7 @@ def test_a_state_that_needs_arguments(workers: int) -> None:
     assert len(text(loader)) == 13
     batches: Iterator[Any] = iter(loader)
     next(batches)
-    with pytest.warns(UserWarning, match="begins the epoch anew"):
+    with pytest.warns(UserWarning, match="Resuming from this state restarts the epoch"):
         assert loader.state_dict()
 
 
@@ -94,5 +94,5 @@ def test_a_shuffle_buffer_is_not_lost() -> None:
     loader = loaded(hugging_face(shuffle_buffer=True), 0)
     batches: Iterator[Any] = iter(loader)
     next(batches)
-    with pytest.warns(UserWarning, match="leaves out what its shuffle buffer holds"):
+    with pytest.warns(UserWarning, match="leaves out the records in its shuffle buffer"):
         assert "lost" in loader.state_dict()

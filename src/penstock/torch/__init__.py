@@ -1,4 +1,4 @@
-"""The door to torch: a DataLoader in the place of torch's own, and loaders whose batches are tensors.
+"""The torch door: a DataLoader that replaces torch's own, and loaders whose batches are tensors.
 
 from penstock.torch import DataLoader
 

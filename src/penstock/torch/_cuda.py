@@ -1,10 +1,11 @@
-"""Copies of batches to a CUDA device, on a stream of their own, from pinned memory that nobody else touches.
+"""Copies of batches to a CUDA device, on a stream of their own, from private pinned memory.
 
-A batch is copied into a piece of pinned memory, so the loader's own memory is free again at once; from there it goes to
-the device while the caller's stream computes. A piece is written to again only after the event that stands behind its
-last copy. Whoever is handed a batch has its current stream wait for that event, and not the processor.
+A batch is copied into a piece of pinned memory, so the loader's own memory is released at once. From there it is copied
+to the device while the caller's stream computes. An event is recorded after the last copy from a piece, and the piece
+is written again only after that event. When a batch is delivered, the current stream waits for the event; the
+processor doesn't.
 
-Memory that users can get a view of is never pinned: torch doesn't know of copies from it, and would let it be reused.
+Memory that users can get a view of is never pinned: torch doesn't know of copies from it, and would reuse it too early.
 """
 
 from collections import deque
@@ -18,14 +19,14 @@ from penstock._tree import flatten, unflatten
 
 
 class _Pinned:
-    """A piece of pinned memory, and the event behind the last copy from it."""
+    """A piece of pinned memory, and the event after the last copy from it."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self.copied: torch.cuda.Event | None = None
 
     def free(self, size_bytes: int) -> torch.Tensor:
-        """Return the memory, of at least this size, when nothing is copied from it any more."""
+        """Wait until no copy reads the memory any more, and return it, of at least this size."""
         if self.copied is not None:
             self.copied.synchronize()
         if self._memory.numel() < size_bytes:
@@ -41,8 +42,8 @@ class CudaCopies:
         """Make the stream.
 
         Args:
-            device: where to.
-            ahead: how many batches are copied before they are handed over; there is one more piece of pinned memory.
+            device: the target device.
+            ahead: the number of batches copied before they are delivered; there is one more piece of pinned memory.
         """
         new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
         self._device = device
@@ -50,7 +51,7 @@ class CudaCopies:
         self._pieces = deque(_Pinned() for _ in range(ahead + 1))
 
     def begin(self, batch: Element) -> Callable[[], Element]:
-        """Begin to copy a batch, and return what hands it over to the caller's current stream."""
+        """Start copying a batch, and return a function that delivers it to the caller's current stream."""
         leaves, structure = flatten(batch)
         tensors = [leaf for leaf in leaves if _is_dense(leaf)]
         piece = self._pieces[0]
@@ -69,14 +70,14 @@ class CudaCopies:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(copied)
             for tensor in placed:
-                tensor.record_stream(current)  # else its memory is used again as soon as it is dropped, by the copies
+                tensor.record_stream(current)  # else the next copies may reuse its memory as soon as it is dropped
             waiting = iter(placed)
             return unflatten(structure, [next(waiting) if _is_dense(leaf) else self._moved(leaf) for leaf in leaves])
 
         return hand_over
 
     def _moved(self, leaf: object) -> object:
-        """Return what isn't copied through pinned memory: sparse tensors and those on a device, and what is none."""
+        """Return a leaf that pinned memory isn't used for: a tensor that is sparse or on a device, or no tensor."""
         return leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -89,7 +90,7 @@ def _size_bytes(tensor: torch.Tensor) -> int:
 
 
 def _staged(tensors: list[torch.Tensor], memory: torch.Tensor) -> list[torch.Tensor]:
-    """Copy tensors into memory, one behind the other, and return them there."""
+    """Copy tensors into memory, one after the other, and return the copies."""
     staged: list[torch.Tensor] = []
     start = 0
     for tensor in tensors:

@@ -21,46 +21,46 @@ if TYPE_CHECKING:
     from penstock._plan._choose import Workers
 
 
-_NO_PARTS: Final = (
-    "a penstock.torch.Loader takes its rank's part by itself, as shard= says, and goes on inside an epoch by "
+_NO_SAMPLER: Final = (
+    "a penstock.torch.Loader takes its rank's part by itself, as set by shard=, and resumes inside an epoch by "
     "load_state_dict, so a framework need not skip batches"
 )
 
 
 class Loader(PlacedLoader):
-    """Goes through a dataset's epochs as `penstock.Loader` does, and yields torch tensors in place of arrays.
+    """Iterates over a dataset's epochs as `penstock.Loader` does, and yields torch tensors in place of arrays.
 
-    The structure of a batch stays, and so do leaves that are no arrays: lists of text, Python's numbers, tensors that a
-    function made. Its state is that of `penstock.Loader`, which can load it: what was handed out counts, whatever was
-    placed ahead.
+    The structure of a batch is kept, and so are leaves that are not arrays: lists of text, Python numbers, tensors that
+    a function made. Its state is that of `penstock.Loader`, which can load it: it counts delivered batches, not those
+    that were placed ahead.
 
     On the host a tensor is a writable view of the loader's memory, without a copy, and keeps it as long as it lives, as
-    arrays do. On a CUDA device, batches are copied while the device computes, on a stream of their own and through
-    pinned memory of the loader's; the current stream waits for a batch when it is handed out, the program does not.
-    On other devices, batches are copied when they are placed.
+    arrays do. To a CUDA device, batches are copied while the device computes, on a stream of their own and through
+    pinned memory of the loader's. On delivery the current stream waits for the batch; the program doesn't. To other
+    devices, batches are copied when they are placed.
 
-    Nothing is found out silently: in a job of several processes say `shard=`, with `Shard.from_torch(mesh["dp"])`, say.
-    A loader that wasn't told gives every process all rows, and warns.
+    The loader doesn't detect ranks: in a job of several processes pass `shard=`, such as
+    `Shard.from_torch(mesh["dp"])`. Without it every process loads all rows, and the loader warns.
 
     Args:
-        dataset: what to load.
-        device: where the tensors are, in any form that `torch.device` takes; by default on the host.
-        ahead: how many batches are placed on a device before they are asked for, at least 0. On the host nothing needs
-            to be placed.
-        num_workers: as in `penstock.Loader`, as is all that follows.
-        workers: who computes.
-        isolated: have one helper process run all of it.
-        ordered: hand batches out in order.
-        shard: which rank's rows of each global batch to load.
-        prefetch: how many batches are made ready before they are asked for.
+        dataset: the dataset to load.
+        device: the device of the tensors, in any form that `torch.device` takes; by default the host.
+        ahead: the number of batches placed on a device before they are requested, at least 0. On the host batches need
+            no placing.
+        num_workers: as in `penstock.Loader`, like all following arguments.
+        workers: the kind of workers.
+        isolated: True runs all of it in one helper process.
+        ordered: True delivers batches in order.
+        shard: the rank whose rows of each global batch to load.
+        prefetch: the number of batches made ready before they are requested.
         memory: a bound for batches that are being made or held.
-        copy: hand out copies of the loader's memory.
-        limits: the rarer bounds.
+        copy: True delivers copies of the loader's memory.
+        limits: bounds that are rarely needed.
 
     Raises:
         UsageError: for a wrong argument, or a device that torch doesn't find.
-        GraphError: for a dataset that can't be run so. Iterating raises one for an array that torch has no dtype for,
-            and what the dataset's own functions raise.
+        GraphError: for a dataset that can't be run this way. Iterating raises one for an array that torch has no dtype
+            for, and the exceptions of the dataset's own functions.
 
     Example:
         >>> import penstock as ps
@@ -105,17 +105,17 @@ class Loader(PlacedLoader):
             limits=limits,
         )
         if shard is None:
-            _warn_of_ranks()
+            _warn_about_ranks()
 
-    if not TYPE_CHECKING:  # or all names would be taken for there
+    if not TYPE_CHECKING:  # with this method type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> object:
-            """Say why there is nothing of what frameworks look for in order to deal, or to skip, batches.
+            """Explain why the loader lacks the attributes that frameworks use to deal or skip batches.
 
             Raises:
                 AttributeError: always.
             """
-            why = f"; {_NO_PARTS}" if name in {"dataset", "sampler", "batch_sampler"} else ""
+            why = f"; {_NO_SAMPLER}" if name in {"dataset", "sampler", "batch_sampler"} else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}", name=name, obj=self)
 
     def _place(self, batch: Element) -> Callable[[], Element]:
@@ -132,20 +132,20 @@ class Loader(PlacedLoader):
 
 def _device(given: torch.device | str | int | None) -> torch.device:
     try:
-        # An empty tensor tells which device "cuda" is now, and that there is such a one at all.
+        # An empty tensor resolves "cuda" to the current device, and fails if there is none.
         return torch.empty(0, device=torch.device("cpu" if given is None else given)).device
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise UsageError(f"device must be one that torch finds here; got {given!r} ({error})") from error
 
 
-def _warn_of_ranks() -> None:
+def _warn_about_ranks() -> None:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return
     count = distributed.get_world_size()
     if count > 1:
         warnings.warn(
-            f"torch.distributed has {count} processes, and this loader gives each of them all rows of each batch. Say "
-            'shard=, as in Shard.from_torch(mesh["dp"]), or shard=Shard(0, 1) if that is meant.',
+            f"torch.distributed has {count} processes, and this loader gives each of them all rows of each batch. Pass "
+            'shard=, as in Shard.from_torch(mesh["dp"]), or shard=Shard(0, 1) if that is intended.',
             stacklevel=3,
         )

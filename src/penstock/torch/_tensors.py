@@ -1,4 +1,4 @@
-"""Arrays as tensors over the same memory: what torch has a dtype for, with the array's lease held by the tensor."""
+"""Arrays as tensors over the same memory, for every dtype that torch has; the tensor holds the array's lease."""
 
 import functools
 from collections.abc import Callable
@@ -19,8 +19,8 @@ _from_numpy: Final[Callable[[NDArray[Any]], torch.Tensor]] = vars(torch)["from_n
 def as_tensors(batch: Element) -> Element:
     """Return a batch with its arrays as writable tensors over their memory, and NumPy's scalars as tensors.
 
-    All else stays as it is, as torch's own collation leaves it: tensors, text, bytes, Python's numbers. An array that
-    can't be written to, or runs backwards, is copied.
+    All other leaves are kept, as torch's own collation keeps them: tensors, text, bytes, Python numbers. An array that
+    is read-only or has negative strides is copied.
 
     Raises:
         GraphError: for an array that torch has no dtype for; it names the leaf.
@@ -50,16 +50,16 @@ def _is_scalar(leaf: object) -> bool:
 
 
 class _Known(NamedTuple):
-    """What torch has for a dtype."""
+    """The torch dtype of a NumPy dtype."""
 
     dtype: torch.dtype
     bits: np.dtype[Any] | None
-    """For a dtype that ml_dtypes brings, such as bfloat16: torch takes its bits, and not the array itself."""
+    """For a dtype of ml_dtypes, such as bfloat16: torch converts its bits, but not the array itself."""
 
 
 @functools.lru_cache(maxsize=256)
 def _known(dtype: np.dtype[Any]) -> _Known | None:
-    """Return what torch has of the same name and size; None if it has nothing."""
+    """Return the torch dtype of the same name and size; None if there is none."""
     if not dtype.isnative or ITEM_BYTES.get(dtype.name) != dtype.itemsize:
         return None
     bits = None if dtype.type.__module__ == "numpy" else np.dtype(f"uint{8 * dtype.itemsize}")
@@ -79,7 +79,7 @@ def _no_dtype(path: str, dtype: np.dtype[Any]) -> GraphError:
     elif dtype.kind in "Mm":
         remedy = "numbers: array.view(np.int64)"
     else:
-        remedy = "numbers, or a list, which is passed on as it is: array.tolist(). Or leave it out"
+        remedy = "numbers, or a list, which is passed on unchanged: array.tolist(). Or leave it out"
     return GraphError(
-        f"{subject(path)} of the batch has the dtype {dtype}, and torch has none like it. Return, from a map, {remedy}."
+        f"{subject(path)} of the batch has the dtype {dtype}, which torch doesn't have. Return, from a map, {remedy}."
     )

@@ -66,9 +66,9 @@ def test_a_stream_without_a_state_is_trained_on(told: list[Told]) -> None:
     for rank in told:
         assert indices(rank["stream"]["trained"]) == 2 * indices(rank["stream"]["trained"][:STEPS])
         assert rank["stream"]["engines"] == ["StreamsIterator"]
-        assert warned(rank["stream"], "Streamed has no state_dict", "begins the epoch anew")
+        assert warned(rank["stream"], "Streamed has no state_dict", "restarts the epoch")
         assert indices(rank["stream, resumed"]["trained"][:1]) == indices(rank["stream"]["trained"][:1])
-        assert warned(rank["stream, resumed"], "Streamed has no state_dict", "in which this was saved begins anew")
+        assert warned(rank["stream, resumed"], "Streamed has no state_dict", "in which this was saved restarts")
     assert counted(told, "stream", "trained", 0) == list(range(32))
 
 

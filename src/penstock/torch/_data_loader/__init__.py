@@ -1,1 +1,1 @@
-"""A DataLoader with torch's own meaning, on Penstock's workers."""
+"""A DataLoader with the semantics of torch's own, on Penstock's workers."""

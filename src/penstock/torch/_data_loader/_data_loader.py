@@ -1,4 +1,4 @@
-"""The class that takes the place of torch's: it has its arguments, and its errors, warnings and results."""
+"""The class that replaces torch's DataLoader, with the same arguments, errors, warnings and results."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -15,9 +15,9 @@ from penstock.torch._data_loader._epoch import (
     Saved,
     check_origin,
     dealers,
-    drawing_nothing,
     empty_state,
     encoded,
+    generators_restored,
     set_generator,
     set_generators,
     start_state,
@@ -30,52 +30,52 @@ from penstock.torch._data_loader._workers_iterator import WorkersIterator
 
 T_co = TypeVar("T_co", covariant=True)
 _Batch = TypeVar("_Batch")
-_INSIDE: Final = frozenset(("reached", "streams", "dataset"))  # what only states inside an epoch have
+_INSIDE: Final = frozenset(("reached", "streams", "dataset"))  # keys that only states inside an epoch have
 _Iterator = TypeVar("_Iterator", WorkersIterator, StreamsIterator)
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
     """Loads batches as `torch.utils.data.DataLoader` does, with workers that take less memory and may die.
 
-    It has torch's arguments, in torch's order, with torch's meaning, and is one of torch's loaders to all who ask.
-    Without workers it is torch's own code that runs. With workers, and a map-style dataset:
+    It takes torch's arguments, in torch's order and with torch's meaning, and is a subclass of torch's class. Without
+    workers it runs torch's own code. With workers, and a map-style dataset:
 
-    - The unit of work is a row. The rows of a batch are computed by all workers, and written straight into shared
-      memory where `default_collate` would stack them. So a batch is there sooner, `prefetch_factor` + 1 batches are in
-      memory for any number of workers, and none is copied. A `collate_fn` runs in one of the workers when its rows are
-      there. A dataset with `__getitems__` is asked for whole batches.
+    - The unit of work is a row. All workers compute the rows of a batch and write them directly into shared memory,
+      where `default_collate` would stack them. So a batch is ready sooner, `prefetch_factor` + 1 batches are in memory
+      for any number of workers, and none is copied. A `collate_fn` runs in one of the workers when its rows are
+      computed. A dataset with `__getitems__` is called for whole batches.
     - `random`, NumPy's and torch's global generators are seeded for each item, from the base seed that torch would
-      draw, the batch, the row, and the rank that a sampler takes its indices for. So an item is the same for any number
-      of workers; which numbers it draws differs from torch, where that depends on the worker.
-    - A worker that dies is replaced, and its rows are computed by others. The third that dies of the same row is an
-      error that names its index.
-    - Workers are no forks of this process, so the dataset and the functions are pickled. What a script without
-      `if __name__ == "__main__":` defines travels by value.
+      draw, the batch, the row, and the rank of the sampler. So an item is the same for any number of workers. It draws
+      other numbers than with torch's loader, where these depend on the worker.
+    - A worker that dies is replaced, and other workers compute its rows. A third crash on the same row raises an error
+      that names its index.
+    - Workers aren't forks of this process, so the dataset and the functions are pickled. Objects that a script without
+      `if __name__ == "__main__":` defines are pickled by value.
 
     Args:
-        dataset: to load from, map-style or iterable.
-        batch_size: how many elements a batch has; None for elements as they are.
-        shuffle: have the order reshuffled in every epoch.
-        sampler: what gives indices instead; any iterable.
-        batch_sampler: what gives lists of indices; instead of the four that say it otherwise.
-        num_workers: how many processes load; 0 loads in the caller's thread.
+        dataset: the dataset to load from, map-style or iterable.
+        batch_size: the number of elements of a batch; None for single elements.
+        shuffle: True shuffles the order in every epoch.
+        sampler: an iterable of indices, in place of `shuffle`.
+        batch_sampler: an iterable of lists of indices, in place of batch_size, shuffle, sampler and drop_last.
+        num_workers: the number of worker processes; 0 loads in the caller's thread.
         collate_fn: makes a batch of a list of elements; by default torch's.
-        pin_memory: have batches in pinned memory.
-        drop_last: leave out a last batch that isn't full.
-        timeout: seconds to wait for a batch, at most; 0 is for ever.
-        worker_init_fn: called with its number in each worker.
+        pin_memory: True copies batches to pinned memory.
+        drop_last: True leaves out a last batch that isn't full.
+        timeout: the maximum seconds to wait for a batch; 0 waits without limit.
+        worker_init_fn: called with the worker's number in each worker.
         multiprocessing_context: "spawn" starts a new Python for each worker. All others, and None, fork a clean process
-            that has imported what the workers need; never this one, whose threads and memory a fork would inherit.
+            that has imported the modules that workers need; never this one, whose threads and memory a fork would
+            inherit.
         generator: draws the order and the base seed; None for torch's global one.
-        prefetch_factor: how many batches are loaded ahead, by all workers together, at least 1; by default 2. There are
-            more where they take no more than 16 MB in all, up to two for each worker; where the dataset gives whole
-            batches, or elements aren't batched, one more for each worker; and where there would be fewer than two rows
-            for each.
-        persistent_workers: keep the workers from one epoch to the next.
+        prefetch_factor: the number of batches loaded ahead, by all workers together, at least 1; by default 2. More are
+            loaded if they take at most 16 MB in all, up to two for each worker; one more for each worker if the
+            dataset returns whole batches or elements aren't batched; and enough for two rows for each worker.
+        persistent_workers: True keeps the workers from one epoch to the next.
         pin_memory_device: deprecated by torch.
-        in_order: False gives batches as they become ready.
-        num_batch_workers: how many workers may collate at once, at least 1; by default any number.
-        num_workers_batches: the same under its older name.
+        in_order: False delivers batches as they become ready.
+        num_batch_workers: the number of workers that may collate at once, at least 1; by default any number.
+        num_workers_batches: an older name of `num_batch_workers`.
 
     Raises:
         ValueError: for a wrong argument, as torch raises it.
@@ -130,7 +130,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             **newer,
         )
-        need_integer("num_workers", num_workers)  # torch takes any number, and fails when it counts its workers
+        need_integer("num_workers", num_workers)  # torch accepts any number, and fails later, in iter()
         self.in_order = in_order
         self.num_batch_workers: int | None = _merging(num_batch_workers, num_workers_batches)
         self.num_workers_batches: int | None = self.num_batch_workers
@@ -139,17 +139,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 f"num_batch_workers needs workers that collate; got num_batch_workers={self.num_batch_workers} with "
                 "num_workers=0. Leave it out, or let num_workers > 0"
             )
-        self._epoch: Epoch | None = None  # the newest
-        self._saved: Saved | None = None  # that the next iterator begins at
-        self._is_polled = False  # whether a program asks for the state at every batch, wanted or not
-        self._is_early = False  # whether that may be made before samplers are told their epoch, as Lightning makes it
+        self._epoch: Epoch | None = None  # the newest epoch of a map-style dataset
+        self._saved: Saved | None = None  # the next iterator resumes from it
+        self._is_polled = False  # whether a framework reads the state at every batch, needed or not
+        self._is_early = False  # whether a framework sets the samplers' epoch only after iter(), as Lightning does
         self._places: Places | None = None  # the newest, of an iterable dataset
         self._saved_places: Places | None = None
         self._pass: Pass | None = None  # the newest, over an iterable dataset in this thread
         self._saved_pass: Pass | None = None
 
     def __iter__(self) -> Any:
-        """Return the batches of an epoch; after `load_state_dict`, of the rest of the one that was saved."""
+        """Return an iterator over an epoch's batches; after `load_state_dict`, over the rest of the saved epoch."""
         is_iterable = isinstance(self.dataset, torch.utils.data.IterableDataset)
         if is_iterable and not self.num_workers:
             return self._stream_in_this_thread()
@@ -187,17 +187,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """Return torch's own iterator, over indices that are counted."""
         sampler: Any = _sampler_of(self)
         self._epoch = epoch = Epoch(sampler, saved, counts_drawn=True)
-        with drawing_nothing(self) if saved is not None else nullcontext():
+        with generators_restored(self) if saved is not None else nullcontext():
             iterator = super().__iter__()
         if saved is None:
             epoch.base_seed = base_seed_of(iterator)  # for workers that resume
-        # A saved start has a seed, but no indices: what the sampler draws for them is drawn here.
+        # A state of an epoch's start has a seed, but no indices, so the sampler draws them here.
         is_start = saved is not None and not saved.is_inside
         watch_indices(iterator, lambda indices: epoch.over(iter(sampler) if is_start else indices))
         return iterator
 
     def _stream_in_this_thread(self) -> object:
-        """Return torch's own iterator over an iterable dataset that begins where it should, and is watched."""
+        """Return torch's own iterator over an iterable dataset, resumed if a state was loaded, and observed."""
         dataset: object = self.dataset
         resumed, self._saved_pass = self._saved_pass, None
         saved = None if resumed is None else resumed.saved
@@ -220,15 +220,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def in_place_of(cls, loader: "torch.utils.data.DataLoader[_Batch]") -> "torch.utils.data.DataLoader[_Batch]":
         """Return a loader of this class with the arguments of one of torch's, for frameworks that make loaders.
 
-        Of a loader that Accelerate has prepared, which gives each rank its part and moves batches to the device, only
-        the torch loader inside is replaced, and it is returned itself. So this one line belongs after
-        `Accelerator.prepare`, and into `get_train_dataloader` of a Hugging Face `Trainer`.
+        In a loader that Accelerate has prepared, which gives each rank its part and moves batches to the device, this
+        replaces only the torch loader inside, and returns the prepared loader. So call it after `Accelerator.prepare`,
+        and in `get_train_dataloader` of a Hugging Face `Trainer`.
 
         Args:
-            loader: torch's, or a prepared one; not iterated yet.
+            loader: a loader of torch's, or one that Accelerate has prepared; not iterated yet.
 
         Raises:
-            UsageError: if it is none, rank 0 loads for all ranks, or ranks are given a part of their part.
+            UsageError: if it is neither, if rank 0 loads for all ranks, or if ranks would get a part of their part.
 
         Example:
             >>> import torch
@@ -243,17 +243,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if not is_loader or type(prepared).__name__ == "DataLoaderDispatcher":
             raise UsageError(
                 "in_place_of takes one of torch's loaders, or one that Accelerate has prepared for each rank to load "
-                f"its own part; got a {type(prepared).__name__}. With Accelerate, say "
+                f"its own part; got a {type(prepared).__name__}. With Accelerate, use "
                 "DataLoaderConfiguration(dispatch_batches=False): each rank then keeps its part of an iterable dataset"
             )
         dealing = dealers(_sampler_of(given))
         if len(dealing) > 1:
             raise UsageError(
-                f"each rank's part of the data is taken once; here by {' and by '.join(dealing)}, so that ranks would "
-                "leave out most of it. Prepare a loader without a sampler for ranks"
+                f"only one sampler may take a rank's part of the data; here {' and '.join(dealing)} do, so that ranks "
+                "would leave out most of it. Prepare a loader without a sampler for ranks"
             )
-        making: Any = cls
-        own: DataLoader[Any] = given if issubclass(type(given), cls) else making(**_arguments(given))
+        rules: Any = cls
+        own: DataLoader[Any] = given if issubclass(type(given), cls) else rules(**_arguments(given))
         if given is prepared:
             return own
         prepared.base_dataloader = own
@@ -262,20 +262,20 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return loader
 
     def state_dict(self) -> dict[str, object]:
-        """Return where the loader is in its epoch: a JSON value, of less than a kilobyte for torch's own samplers.
+        """Return the loader's state in its epoch: a JSON value, of less than a kilobyte for torch's own samplers.
 
-        Each generator that the loader or a sampler has of its own adds 7 kilobytes; its state is saved inside an epoch,
-        at its start and at its end, so that a fresh loader with fresh generators makes the orders that would have come.
-        Exactly the batches that were handed out count, whatever was loaded ahead. A sampler of another class is asked
-        again for the order, from the state in which torch's generator was, and what was handed out is skipped; other
-        randomness of such a sampler isn't saved. After an epoch's last batch the sampler is read to its end. All
-        ranks that have had as many batches may resume from the state of one. An iterable dataset needs a `state_dict`
-        and a `load_state_dict` of its own, which the state holds. Where it has none, or with `in_order=False`, a state
-        inside an epoch is that of the epoch's start, with a warning.
+        Each generator that the loader or a sampler owns adds 7 kilobytes; its state is saved inside an epoch, at its
+        start and at its end, so that a fresh loader with fresh generators continues with the same orders. The state
+        counts delivered batches only, not those that were loaded ahead. For a sampler of another class, a resumed
+        loader restores the state of torch's generator, iterates over the sampler again and skips the delivered batches;
+        other randomness of such a sampler isn't saved. After an epoch's last batch the sampler is read to its end. All
+        ranks that have received as many batches may resume from the state of one. An iterable dataset needs a
+        `state_dict` and a `load_state_dict` of its own; the loader's state holds the dataset's. If it has none, or with
+        `in_order=False`, a state inside an epoch is that of the epoch's start, with a warning.
         """
         state = self._state()
         if "lost" in state and not self._is_polled:
-            warnings.warn(f"{state['lost']}. Who goes on from this state begins the epoch anew.", stacklevel=2)
+            warnings.warn(f"{state['lost']}. Resuming from this state restarts the epoch.", stacklevel=2)
         return state
 
     def _state(self) -> dict[str, object]:
@@ -298,17 +298,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
-        """Go to where a state was saved: the next iterator gives the rest of that epoch, and draws no seeds.
+        """Resume from a state: the next iterator yields the rest of that epoch, and draws no seeds.
 
-        The number of workers may differ, but for an iterable dataset; with workers, the items of a map-style dataset
-        draw what they would have drawn.
+        The number of workers may differ, except for an iterable dataset. With workers, the items of a map-style dataset
+        draw the same random numbers as in an uninterrupted epoch.
 
         Raises:
-            StateError: if it is no state, or of a loader with another sampler, batch size or number of ranks, or a
-                sampler has no generator and had one.
+            StateError: if it is not a state, or of a loader with another sampler, batch size or number of ranks, or if
+                a sampler has no generator now and had one.
         """
         if "lost" in check_origin(state_dict):
-            warnings.warn(f"{state_dict['lost']}. The epoch in which this was saved begins anew.", stacklevel=2)
+            warnings.warn(f"{state_dict['lost']}. The epoch in which this was saved restarts.", stacklevel=2)
             state_dict = empty_state()
         dataset: object = self.dataset
         if is_stateful(dataset) and isinstance(dataset, torch.utils.data.IterableDataset):
@@ -320,7 +320,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             return
         reason = self._why_lost()
         if reason is not None and state_dict.keys() & _INSIDE:
-            raise StateError(f"{reason}; got a state inside an epoch of a loader that has an order")
+            raise StateError(f"{reason}; got a state inside an epoch of a loader that delivers in order")
         own = _generator_of(self)
         saved = Saved(state_dict, _sampler_of(self), own)
         if saved.generator is not None and own is not None:
@@ -332,46 +332,46 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._epoch = self._places = None
 
     def _why_lost(self) -> str | None:
-        """Return why nothing tells where the loader is inside an epoch; None if something does."""
+        """Return the reason why no state exists inside an epoch; None if one exists."""
         dataset: object = self.dataset
         if isinstance(dataset, torch.utils.data.IterableDataset) and not is_stateful(dataset):
             if forgets(dataset):
                 return (
-                    f"the state of {type(dataset).__qualname__} leaves out what its shuffle buffer holds, so that "
-                    "records would be lost. Shuffle a map-style dataset, or leave the buffer out"
+                    f"the state of {type(dataset).__qualname__} leaves out the records in its shuffle buffer, so that "
+                    "they would be lost. Shuffle a map-style dataset, or leave the buffer out"
                 )
             return (
                 f"an iterable dataset resumes from its own state; {type(dataset).__qualname__} "
                 "has no state_dict and load_state_dict. Give it both, or use a map-style dataset"
             )
         if self.num_workers and not self.in_order:
-            return "in_order=False hands batches out in no order; use in_order=True to save where it is"
+            return "in_order=False delivers batches out of order; use in_order=True to save a state inside an epoch"
         return None
 
-    if not TYPE_CHECKING:  # or all names would be taken for there
+    if not TYPE_CHECKING:  # with this method type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> object:
-            """Tell those whom Accelerate asks whether it has made this loader, which it is about to replace."""
+            """Warn if Accelerate reads `_is_accelerate_prepared`: it is about to replace this loader."""
             if name == "_is_accelerate_prepared":
                 warnings.warn(
-                    "Accelerate makes torch's own loader of what it prepares, and this one's workers aren't used. Have "
-                    "it prepare a torch.utils.data.DataLoader, and then say "
+                    "Accelerate replaces the loader that it prepares by torch's own, so this loader's workers are not "
+                    "used. Prepare a torch.utils.data.DataLoader instead, then call "
                     "loader = penstock.torch.DataLoader.in_place_of(loader)",
                     stacklevel=3,
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_epoch": None}  # which belongs to an iterator of this process
+        return {**vars(self), "_epoch": None}  # an epoch belongs to an iterator of this process
 
 
 def _streams_state(dataset: object, at: Places | Pass | None) -> dict[str, object]:
-    """Return where the streams of an iterable dataset are, or the one in this thread."""
+    """Return the state of the streams of an iterable dataset, or of its pass in this thread."""
     if not isinstance(at, Pass):
         return empty_state() if at is None else at.state()
     if at.has_ended:
         return empty_state()
-    if not at.has_begun:  # many datasets still have the state in which the pass before has left them
+    if not at.has_begun:  # many datasets keep the state of the previous pass until the next one begins
         return empty_state() if at.saved is None else {**empty_state(), "dataset": at.saved}
     return {**empty_state(), "dataset": dataset.state_dict() if is_stateful(dataset) else None}
 
@@ -395,7 +395,7 @@ def _arguments(loader: object) -> dict[str, Any]:
 
 
 def _sampler_of(loader: object) -> object:
-    """Return what gives a loader's lists of indices, or its indices."""
+    """Return the loader's batch sampler, or its sampler of indices if it has none."""
     parts: dict[str, Any] = vars(loader)
     return parts["sampler"] if parts["batch_sampler"] is None else parts["batch_sampler"]
 
@@ -409,8 +409,8 @@ def _generator_of(loader: object) -> "torch.Generator | None":
 def _merging(count: object, older: object) -> int | None:
     if count is not None and older is not None and count != older:
         raise UsageError(
-            f"num_batch_workers and num_workers_batches are two names of one thing; got {count!r} and {older!r}. "
-            "Give one"
+            f"num_batch_workers and num_workers_batches are two names of one argument; got {count!r} and {older!r}. "
+            "Pass one of them"
         )
     given = older if count is None else count
     return None if given is None else need_count("num_batch_workers", given, 1)

@@ -1,11 +1,24 @@
-"""Where a loader is in an epoch, so that another can resume there without reading the earlier batches.
+"""The state of a loader in an epoch of a map-style dataset, and the resumption from it.
 
-A state inside an epoch holds how many batches were handed out, and the inputs of the epoch's order: the state of a
-generator when the sampler first drew from it, its epoch. So a resumed loader makes the epoch's order again and skips
-the batches that were handed out, which takes no longer than making the order. A state of an epoch's start holds the
-states of the samplers' generators; and, where the next epoch's base seed is drawn already, that seed. Samplers are
-nested: torch's sampler of batches is above one of indices, or above a framework's that takes its rank's part. Each may
-have a generator or an epoch of its own.
+The problem: a torch sampler is an iterator without a state. Its order comes from its own generator, from torch's global
+one, or from a seed and an epoch that a framework sets. The loader must resume without reading the earlier batches, and
+must leave the generators as an uninterrupted epoch would leave them, so that later epochs match as well.
+
+The solution: a state inside an epoch holds the number of delivered batches and the inputs of the epoch's order: the
+state of each generator when the sampler first drew from it, or the sampler's epoch. A resumed loader restores these
+inputs, makes the order again and skips the delivered batches, which takes no longer than rules the order. A state of
+an epoch's start holds the states of the samplers' generators and, if the next epoch's base seed is drawn already, that
+seed. Samplers are nested: torch's sampler of batches is above one of indices, or above a framework's sampler that takes
+its rank's part. Each may have a generator or an epoch of its own.
+
+Rejected: to save the remaining indices, which take megabytes for a large dataset; and to pickle the sampler, which
+would tie a state to the classes of a framework's version.
+
+Invariants:
+  - Resuming leaves torch's global generator as it was: the numbers were drawn when the epoch began.
+  - A state is rejected unless the sampler has the same classes and sizes, since the order would differ.
+  - After the last batch the state is that of the next epoch's start; a sampler that draws once more at its end, as
+    RandomSampler does, is read to that end first.
 """
 
 import base64
@@ -23,7 +36,7 @@ from penstock.errors import StateError
 _VERSION: Final = 1
 _NAME: Final = "penstock.torch.DataLoader"
 _MAX_BATCHES: Final = 1 << 40
-_MAX_NESTED: Final = 8  # samplers, should one say that it is below itself
+_MAX_NESTED: Final = 8  # samplers; a bound in case a sampler refers to itself
 _SHAPE: Final = (  # torch's names, and Accelerate's
     *("batch_size", "drop_last", "num_samples", "num_replicas", "seed", "replacement"),
     *("num_processes", "split_batches", "even_batches", "initial_seed"),
@@ -33,18 +46,18 @@ State = dict[str, object]
 
 
 class Epoch:
-    """The indices of one epoch, or of the rest of one: what a sampler gives, in its order.
+    """The indices of one epoch, or of the rest of one, in the sampler's order.
 
     Args:
-        sampler: the loader's sampler of indices, or of lists of them; not asked for an iterator yet.
-        saved: where to begin; None begins at the start of a new epoch.
-        counts_drawn: whether each batch that is drawn is handed out at once.
+        sampler: the loader's sampler of indices, or of lists of them; not iterated yet.
+        saved: the state to resume from; None begins a new epoch.
+        counts_drawn: whether each batch is delivered as soon as its indices are drawn.
 
     Attributes:
-        reached: how many batches of the epoch were handed out.
-        base_seed: of the epoch, where workers compute it.
-        number: of the epoch, counted since the base seed was drawn.
-        has_ended: whether all were handed out.
+        reached: the number of delivered batches of the epoch.
+        base_seed: the epoch's base seed, where workers compute it.
+        number: the number of the epoch, counted since the base seed was drawn.
+        has_ended: whether all batches were delivered.
         keeps_seed: whether the next epoch has the same base seed, since the same workers compute it.
     """
 
@@ -89,10 +102,10 @@ class Epoch:
             self._indices = _rest(self._sampler, self._made_from, self.reached)
 
     def state(self, generator: "torch.Generator | None" = None) -> State:
-        """Return where the epoch is; after its last batch, the start of the next.
+        """Return the epoch's state; after its last batch, the state of the next epoch's start.
 
         Args:
-            generator: the loader's own, which the state holds beside this.
+            generator: the loader's own, which the loader's state holds in an entry of its own.
         """
         if not self._is_resumed and not self._has_begun:
             return {**start_state(self._sampler, generator), "base_seed": self.base_seed, "number": self.number}
@@ -111,7 +124,7 @@ class Epoch:
         }
 
     def _draw_end(self) -> None:
-        """Have the sampler meet its end, as the next call of `next` would: RandomSampler draws once more there."""
+        """Read the sampler to its end, as the next call of `next` would: RandomSampler draws once more there."""
         if not any(map(_own, _nest(self._sampler))):
             return
         if not self._has_begun:
@@ -124,12 +137,12 @@ class Saved:
     """A state that was loaded.
 
     Args:
-        state: what `state_dict` returned.
-        sampler: the loader's.
-        generator: the loader's own.
+        state: the value that `state_dict` returned.
+        sampler: the loader's sampler.
+        generator: the loader's own generator.
 
     Raises:
-        StateError: it is none, or of another order.
+        StateError: it is not a state, or belongs to another order.
     """
 
     def __init__(self, state: object, sampler: object, generator: "torch.Generator | None" = None) -> None:
@@ -155,12 +168,15 @@ class Saved:
             if given.get(name) != own:
                 raise StateError(
                     f"this state was saved inside an epoch of a loader whose {name} is {given.get(name)!r}; here it is "
-                    f"{own!r}, so that the order would be another. Load it into a loader like that, or one that was "
-                    "saved at an epoch's end"
+                    f"{own!r}, so that the order would differ. Load it into a loader with the same {name}, or load a "
+                    "state that was saved at an epoch's end"
                 )
         length = _length(sampler)
         if length is not None and self.reached > length:
-            raise StateError(f"this state has had {self.reached} batches of an epoch that has {length} here")
+            raise StateError(
+                f"this state counts {self.reached} delivered batches of an epoch that has {length} here. Load it into "
+                "a loader of the same dataset"
+            )
         _need_generators(sampler, self.made_from, is_inside=True)
         _set_epochs(sampler, self.made_from)
 
@@ -169,20 +185,20 @@ def check_origin(state: object) -> Mapping[str, Any]:
     """Return a state, if a loader has saved it.
 
     Raises:
-        StateError: none has.
+        StateError: no loader has.
     """
     brief = _brief(state)
     given: Mapping[str, Any] = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
     if given.get("of") != _NAME or given.get("version") != _VERSION or not isinstance(given.get("lost", ""), str):
-        raise StateError(f"a state is what state_dict() of a {_NAME} returned, of version {_VERSION}; got {brief}")
+        raise StateError(f"a state must come from state_dict() of a {_NAME}, of version {_VERSION}; got {brief}")
     return given
 
 
 def whole_number(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    """Return a number of a state, 0 if it isn't there.
+    """Return a number of a state; 0 if the entry is missing.
 
     Raises:
-        StateError: it isn't a whole number between two others.
+        StateError: it isn't a whole number from `least` to `most`.
     """
     value = given.get(name, 0)
     if type(value) is not int or not least <= value <= most:
@@ -190,13 +206,13 @@ def whole_number(given: Mapping[str, Any], name: str, least: int, most: int) -> 
     return value
 
 
-def damaged(what: str) -> StateError:
+def damaged(rule: str) -> StateError:
     """Return the error of a state that no loader can have saved."""
-    return StateError(f"this state is damaged: {what}. Load what state_dict() of a {_NAME} returned")
+    return StateError(f"this state is damaged: {rule}. Load a value that state_dict() of a {_NAME} returned")
 
 
 def _checked_origins(value: object) -> dict[str, Any]:
-    """Return what an epoch's order was made from, each part of it of the kind that it must be."""
+    """Return the inputs of an epoch's order, after checking the type of each."""
     if not isinstance(value, dict):
         raise damaged("made_from must be a dict")
     found = cast("dict[str, Any]", value)
@@ -221,10 +237,10 @@ def _check_parts(name: str, parts: list[object]) -> None:
 
 
 def _check_generator(text: object) -> None:
-    """Raise where a text isn't the state of a generator in the processor's memory.
+    """Check that a text is the state of a generator on the CPU; a state of another length is left to its device.
 
     Raises:
-        StateError: it is none. Whether it is one of another device is left to the device.
+        StateError: it is not a state of a generator.
     """
     try:
         words = base64.b64decode(cast("str", text), validate=True)
@@ -233,7 +249,7 @@ def _check_generator(text: object) -> None:
         elif not words:
             raise damaged("a generator's state is empty")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise damaged(f"the state of a generator is none ({error})") from error
+        raise damaged(f"the state of a generator is invalid ({error})") from error
 
 
 def empty_state() -> State:
@@ -245,8 +261,8 @@ def start_state(sampler: object, generator: "torch.Generator | None") -> State:
     """Return the state of a loader at an epoch's start, with the generators that only samplers have.
 
     Args:
-        sampler: the loader's.
-        generator: the loader's own, which the state holds beside this.
+        sampler: the loader's sampler.
+        generator: the loader's own, which the loader's state holds in an entry of its own.
     """
     generators = [None if own is generator else own for own in map(_own, _nest(sampler))]
     if not any(own is not None for own in generators):
@@ -255,8 +271,8 @@ def start_state(sampler: object, generator: "torch.Generator | None") -> State:
 
 
 @contextmanager
-def drawing_nothing(loader: object) -> Generator[None]:
-    """Leave torch's generator, and a loader's own, as they are: what is drawn inside was drawn when the epoch began."""
+def generators_restored(loader: object) -> Generator[None]:
+    """Restore torch's generator, and a loader's own, afterwards: the epoch drew these numbers when it began."""
     own: object = getattr(loader, "generator", None)
     generators = [torch.default_generator, *([own] if isinstance(own, torch.Generator) else [])]
     states = [generator.get_state() for generator in generators]
@@ -280,16 +296,16 @@ def set_generator(generator: "torch.Generator", text: str) -> None:
 
 
 def parts(sampler: object) -> tuple[int, ...]:
-    """Return which part of the indices a sampler takes, as torch and Accelerate name it: ranks draw differently by it.
+    """Return the part of the indices that a sampler takes, as torch and Accelerate name it; it seeds a rank's items.
 
-    Ranks that take the same part, since they share a replica of the model, draw the same.
+    Ranks that share a replica of the model take the same part and draw the same random numbers.
     """
     named = (getattr(each, name, None) for each in _nest(sampler) for name in ("rank", "process_index"))
     return tuple(part for part in named if isinstance(part, int))
 
 
 def dealers(sampler: object) -> list[str]:
-    """Return the names of the samplers that take a part of the indices, of several."""
+    """Return the names of the samplers that take one of several parts of the indices."""
     counted = [
         (each, getattr(each, name, None)) for each in _nest(sampler) for name in ("num_replicas", "num_processes")
     ]
@@ -299,17 +315,17 @@ def dealers(sampler: object) -> list[str]:
 def _length(sampler: object) -> int | None:
     try:
         return len(cast("Sized", sampler))
-    except (TypeError, NotImplementedError):  # its own, or that of the sampler below
+    except (TypeError, NotImplementedError):  # from this sampler, or from the sampler below
         return None
 
 
 def _base(sampler: object) -> object:
-    """Return the sampler of indices, below torch's of batches."""
+    """Return the sampler of indices below torch's sampler of batches."""
     return sampler.sampler if type(sampler) is BatchSampler else sampler
 
 
 def _nest(sampler: object) -> list[Any]:
-    """Return a sampler, and those below that it takes indices from, as torch, Accelerate or Lightning names them."""
+    """Return a sampler and the samplers below it, by the attributes of torch, Accelerate and Lightning."""
     nest: list[Any] = []
     below: object = sampler
     while below is not None and len(nest) < _MAX_NESTED:
@@ -320,13 +336,13 @@ def _nest(sampler: object) -> list[Any]:
 
 
 def _wrapped(sampler: object) -> object:
-    """Return the sampler that Lightning has given to torch's sampler of ranks as a dataset."""
+    """Return the sampler that Lightning passed to torch's sampler of ranks as a dataset."""
     given: object = getattr(sampler, "dataset", None)
     return getattr(given, "_sampler", None)
 
 
 def _is_known(sampler: object) -> bool:
-    """Return whether it is known what a sampler makes its order from: its own generator, or its epoch, or nothing."""
+    """Return whether the inputs of a sampler's order are known: its own generator, its epoch, or nothing."""
     base: Any = _base(sampler)
     own = _own(base) is not None and len(_nest(base)) == 1
     return own or type(base) in (RandomSampler, SequentialSampler, DistributedSampler)
@@ -337,7 +353,7 @@ def _opaque(sampler: object, name: str) -> State:
 
 
 def _made_from(sampler: object) -> State:
-    """Return what the order that a sampler is about to make will be made from."""
+    """Return the inputs of the order that a sampler is about to make."""
     found = _opaque(sampler, "global_at_next")
     nest = _nest(sampler)
     epochs = [each.epoch if _has_epoch(each) else None for each in nest]
@@ -362,14 +378,14 @@ def _has_epoch(sampler: object) -> bool:
 
 
 def _set_epochs(sampler: object, made_from: Mapping[str, Any]) -> None:
-    """Have samplers make the order of the epoch that was saved."""
+    """Set the samplers to the epoch that was saved."""
     for each, epoch in zip(_nest(sampler), made_from.get("epochs", ()), strict=False):
         if epoch is not None:
             each.set_epoch(epoch)
 
 
 def _saved_generators(samplers: Sequence[Any], made_from: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
-    """Return samplers, and the states that their generators were saved in; the innermost samplers belong together."""
+    """Yield samplers with the saved states of their generators, matched from the innermost sampler outwards."""
     own: list[str | None] = made_from.get("own", [])
     for each, text in zip(reversed(samplers), reversed(own), strict=False):
         if text is not None:
@@ -377,10 +393,10 @@ def _saved_generators(samplers: Sequence[Any], made_from: Mapping[str, Any]) -> 
 
 
 def _need_generators(sampler: object, made_from: Mapping[str, Any], *, is_inside: bool) -> None:
-    """Raise where samplers lack the generators of a state, or have generators that can't take it.
+    """Check that samplers have the generators of a state, and that these can take it.
 
     Raises:
-        StateError: they do.
+        StateError: they don't, or can't.
     """
     for each, text in _saved_generators(_nest(sampler), made_from):
         own = _own(each)
@@ -389,12 +405,12 @@ def _need_generators(sampler: object, made_from: Mapping[str, Any], *, is_inside
         elif (is_inside or hasattr(each, "generator")) and not _has_epoch(each):
             raise StateError(
                 f"this state was saved by a loader whose order a {type(each).__qualname__} drew from a generator "
-                "of its own; here it has none. Give it one, as in generator=torch.Generator()"
+                "of its own; here it has none. Pass one, as in generator=torch.Generator()"
             )
 
 
 def _check_fits(generator: "torch.Generator", text: str) -> None:
-    """Raise where a generator can't be set to a state.
+    """Check that a generator can be set to a state.
 
     Raises:
         StateError: the state is damaged, or of a generator on a device of another kind.
@@ -414,7 +430,7 @@ def set_generators(sampler: object, made_from: Mapping[str, Any]) -> None:
 
 
 def _next_seed() -> int:
-    """Return what a RandomSampler is about to draw from torch's global generator."""
+    """Return the seed that a RandomSampler is about to draw from torch's global generator."""
     copied = torch.Generator()
     copied.set_state(torch.get_rng_state())
     drawn: Any = torch.empty((), dtype=torch.int64).random_(generator=copied)
@@ -422,13 +438,13 @@ def _next_seed() -> int:
 
 
 def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterator[object]:
-    """Return what is left of an epoch's order, made again. Torch's generator stays as it is."""
+    """Make an epoch's order again, and return its rest. Torch's generator keeps its state."""
     base: Any = _base(sampler)
     is_batched = base is not sampler
     if "seed" in made_from:
         base = copy.copy(base)
         base.generator = torch.Generator().manual_seed(made_from["seed"])
-    _set_epochs(sampler, made_from)  # again: a framework has told samplers which epoch it takes this for
+    _set_epochs(sampler, made_from)  # again: a framework has meanwhile set the epoch that it counts
     set_generators(sampler, made_from)
     now = torch.get_rng_state()
     try:
@@ -439,14 +455,14 @@ def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterat
             set_generator(torch.default_generator, made_from["global_at_next"])
         for _ in islice(indices, 0 if is_batched else reached):
             pass
-        first = list(islice(indices, 1))  # now, while the generator stands where it stood
+        first = list(islice(indices, 1))  # now, while the generator has the saved state
         return chain(first, indices)
     finally:
         torch.set_rng_state(now)
 
 
 def _batched(sampler: "BatchSampler", indices: object, reached: int) -> Iterator[object]:
-    """Return what is left of batches; what goes before them is skipped index by index, which takes nanoseconds each."""
+    """Return the rest of the batches; the indices before are skipped one by one, which takes nanoseconds each."""
     base: Any = indices
     skipped = reached * sampler.batch_size
     rest: Iterable[Any] = range(skipped, len(base)) if type(base) is SequentialSampler else _after(base, skipped)
@@ -454,18 +470,18 @@ def _batched(sampler: "BatchSampler", indices: object, reached: int) -> Iterator
 
 
 def _after(sampler: Iterable[Any], count: int) -> Iterator[Any]:
-    """Yield what comes after so many; the sampler is asked when the first is, as torch's sampler of batches asks it."""
+    """Yield the indices after the first `count`; iterate over the sampler only on request, as torch's sampler does."""
     indices = iter(sampler)
     next(islice(indices, count, count), None)
     yield from indices
 
 
 def _shape(sampler: object) -> State:
-    """Return what must be the same for an order to be the same; but for the rank, whose part is taken from it here."""
+    """Return the properties of a sampler that an order depends on, except the rank."""
     nest = _nest(sampler)
     inner = nest[1:] if type(sampler) is BatchSampler else nest
     shape: State = {"sampler": " of ".join(type(each).__qualname__ for each in inner)}
-    for each, name in product(reversed(nest), _SHAPE):  # the outermost says it last
+    for each, name in product(reversed(nest), _SHAPE):  # the outermost sampler overrides the others
         value: object = getattr(each, name, None)
         if isinstance(value, int):
             shape[name] = value

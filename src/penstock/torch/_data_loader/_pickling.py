@@ -1,6 +1,6 @@
-"""Values of torch's world between processes: as a pickle, beside which lies the data of their tensors and arrays.
+"""Pickles of values with tensors and arrays, whose data is passed beside the pickle as buffers.
 
-Torch's own pickles of tensors either hold a copy of their data or name shared memory with a descriptor for each.
+torch's own pickles of tensors either hold a copy of their data or name shared memory with a descriptor for each.
 """
 
 import copyreg
@@ -33,12 +33,12 @@ _picklers: Final[dict[tuple[type, bool], type[pickle.Pickler]]] = {}
 
 
 class Sealed:
-    """A value that is pickled already. What arrives where it is sent is an `Arrived`.
+    """A value that is pickled already; the receiver gets an `Arrived`.
 
     Args:
-        value: what is sent.
-        shares: whether tensors that share memory still do so where they arrive, for which all of that memory is sent;
-            else what they show of it is. It is then for processes that know no more than they can import.
+        value: the value to send.
+        shares: whether tensors that share memory share it in the receiver, too. All of that memory is sent then; else
+            only the elements of each tensor. True is for receivers that know no more than they can import.
     """
 
     def __init__(self, value: object, *, shares: bool = False) -> None:
@@ -47,13 +47,13 @@ class Sealed:
             self._data = _dumps(pickle.Pickler, value, self._buffers, shares=shares)
             if shares and (unknown := missing(self._data)):
                 raise pickle.PicklingError(unknown)
-        if caught.error is not None:  # what a script or a notebook defines is known to it alone
+        if caught.error is not None:  # a receiver can't import what a script or a notebook defines: send it by value
             self._buffers = []
             self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
 
     @property
     def size_bytes(self) -> int:
-        """How much it takes where it is sent."""
+        """The size of the pickle and its buffers."""
         return len(self._data) + sum(memoryview(each).nbytes for each in self._buffers)
 
     def __reduce__(self) -> "tuple[type[Arrived], tuple[bytes, list[pickle.PickleBuffer]]]":
@@ -61,11 +61,11 @@ class Sealed:
 
 
 class Arrived:
-    """What a `Sealed` value is when it has arrived; opened when it is asked for.
+    """A `Sealed` value in the receiver, unpickled on access.
 
     Args:
         data: the pickle.
-        buffers: what lies beside it.
+        buffers: the data of tensors and arrays.
     """
 
     def __init__(self, data: bytes, buffers: list[Any]) -> None:
@@ -74,11 +74,11 @@ class Arrived:
 
     @functools.cached_property
     def value(self) -> object:
-        """The value, over the memory in which it arrived, opened once."""
+        """The value, over the memory in which it arrived, unpickled once."""
         return self.opened()
 
     def opened(self, copied_bytes: int = 0) -> object:
-        """Return the value, opened anew.
+        """Unpickle the value, and return it.
 
         Args:
             copied_bytes: data up to this size is copied, so that it doesn't keep the memory in which it arrived.
@@ -88,7 +88,7 @@ class Arrived:
 
 
 def _other_pickler(error: BaseException) -> type[pickle.Pickler]:
-    """Return cloudpickle's pickler, which takes lambdas and local functions too; raise the error if there is none."""
+    """Return cloudpickle's pickler, which pickles lambdas and local functions, too; raise the error without it."""
     try:
         other: type[pickle.Pickler] = importlib.import_module("cloudpickle").Pickler
     except ImportError:
@@ -115,7 +115,7 @@ def _dumps(kind: type[pickle.Pickler], value: object, buffers: list[pickle.Pickl
 
 
 def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.Pickler]:
-    """Return a class of picklers that takes tensors apart."""
+    """Return a class of picklers that pickles tensors as buffers."""
     ours: dict[type, Callable[[Any], object]] = (
         {torch.Tensor: _reduced_shared, torch.UntypedStorage: _reduced_storage} if shares else {torch.Tensor: _reduced}
     )
@@ -126,7 +126,7 @@ def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.
 
 
 def _reduced(tensor: "torch.Tensor") -> object:
-    """Return what a tensor shows, as bytes beside the pickle; what has no plain bytes is left to torch."""
+    """Reduce a tensor to its elements, as a buffer beside the pickle; torch pickles tensors without plain bytes."""
     if obstacle(tensor) or not on_host(tensor):
         return _by_torch(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
@@ -145,7 +145,7 @@ def _by_torch(value: object) -> object:
 
 
 def _buffer(data: object) -> pickle.PickleBuffer:
-    return pickle.PickleBuffer(cast("bytes", data))  # an array is a buffer, too
+    return pickle.PickleBuffer(cast("bytes", data))  # any object with a buffer will do
 
 
 def _tensor_with_gradient(data: object, name: str, shape: tuple[int, ...]) -> object:
@@ -154,7 +154,7 @@ def _tensor_with_gradient(data: object, name: str, shape: tuple[int, ...]) -> ob
 
 
 def _reduced_shared(tensor: "torch.Tensor") -> object:
-    """Return a view of memory that other tensors may share, and the memory."""
+    """Reduce a tensor to a view and its memory, which other tensors may share."""
     plain = not tensor.is_conj() and not tensor.is_neg() and tensor.is_leaf
     if obstacle(tensor) or not on_host(tensor) or not plain:
         return _by_torch(tensor)
@@ -164,7 +164,7 @@ def _reduced_shared(tensor: "torch.Tensor") -> object:
 
 
 def _reduced_storage(storage: "torch.UntypedStorage") -> object:
-    """Return memory, as bytes beside the pickle."""
+    """Reduce a tensor's memory to a buffer beside the pickle."""
     if storage.device.type != "cpu":
         return _by_torch(storage)
     shown: Any = torch.empty(0, dtype=torch.uint8)
@@ -186,7 +186,7 @@ def _view_with_gradient(storage: object, name: str, place: tuple[int, tuple[int,
 
 
 def pickled(value: object) -> bytes:
-    """Return a value as one pickle, which `pickle.loads` opens."""
+    """Return a value as one pickle for `pickle.loads`."""
     with Caught(Exception):
         return pickle.dumps(value, _PROTOCOL)
-    return bytes(pickler().dumps(value, protocol=_PROTOCOL))  # of a script's own class, perhaps; else it raises again
+    return bytes(pickler().dumps(value, protocol=_PROTOCOL))  # by value, for a script's own class; else it raises again

@@ -1,6 +1,6 @@
-"""Where the streams of an iterable dataset are, so that another loader can go on in them.
+"""The progress in the streams of an iterable dataset, from which another loader can resume.
 
-A state holds the dataset's own state in each worker, after the worker's last batch that was handed out.
+A state holds the dataset's own state in each worker, after the worker's last delivered batch.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MAX_BATCHES: Final = 1 << 62
-_PARTS: Final = 3  # of a place
+_PARTS: Final = 3  # the length of a stream's entry in a state
 
 
 @dataclass
 class Place:
-    """Where one stream is.
+    """The progress in one stream.
 
     Attributes:
-        number: of its next batch.
-        state: of the dataset, after the batch that was handed out last; None before there is one, or if it has none.
-        is_over: whether there is no more of it.
+        number: the number of its next batch.
+        state: the dataset's state after the batch delivered last; None before the first one, or if it has no state.
+        is_over: whether the stream has ended.
     """
 
     number: int = 0
@@ -34,28 +34,28 @@ class Place:
 
 @dataclass
 class Places:
-    """Where all streams of an epoch are.
+    """The progress in all streams of an epoch.
 
     Attributes:
-        streams: each worker's.
-        turn: the worker whose batch comes next, if its stream is not over.
+        streams: the progress of each worker's stream.
+        turn: the worker whose batch comes next, if its stream has not ended.
     """
 
     streams: list[Place]
     turn: int
 
     def copy(self) -> "Places":
-        """Return them as they are now."""
+        """Return a copy."""
         return Places([replace(place) for place in self.streams], self.turn)
 
     def go_to(self, other: "Places") -> None:
-        """Take over others of as many streams."""
+        """Set the progress to another one, of as many streams."""
         self.turn = other.turn
         for place, wanted in zip(self.streams, other.streams, strict=True):
             place.number, place.state, place.is_over = wanted.number, wanted.state, wanted.is_over
 
     def state(self) -> State:
-        """Return them as a JSON value, as far as the dataset's states are."""
+        """Return the state: a JSON value if the dataset's own states are JSON values."""
         if all(place.is_over for place in self.streams):
             return empty_state()
         streams = [[place.number, place.state, place.is_over] for place in self.streams]
@@ -63,15 +63,17 @@ class Places:
 
 
 class Pass:
-    """One pass over an iterable dataset in the consumer's thread: whether its own state is that of this pass yet.
+    """One pass over an iterable dataset in the consumer's thread.
+
+    It records whether the dataset's own state belongs to this pass yet.
 
     Args:
-        saved: the dataset's state that the pass begins at; None for its beginning.
+        saved: the dataset's state from which the pass resumes; None for its beginning.
 
     Attributes:
         saved: the same.
         has_begun: whether an element was read.
-        has_ended: whether all were.
+        has_ended: whether all elements were read.
     """
 
     def __init__(self, saved: object) -> None:
@@ -99,10 +101,10 @@ class Pass:
 
 
 def saved_places(state: object, num_workers: int) -> Places | None:
-    """Return the places that were saved; None where an epoch's start was.
+    """Return the progress that was saved; None for the state of an epoch's start.
 
     Raises:
-        StateError: it is no state, or of another number of workers.
+        StateError: it is not a state, or belongs to another number of workers.
     """
     given: Mapping[str, Any] = check_origin(state)
     streams: object = given.get("streams")
@@ -110,10 +112,10 @@ def saved_places(state: object, num_workers: int) -> Places | None:
         return None
     found = cast("list[object]", streams) if isinstance(streams, list) else None
     if found is None or len(found) != num_workers:
-        whose = "other than of streams" if found is None else f"of {len(found)} streams, one for each worker"
+        saved = "not of worker streams" if found is None else f"of {len(found)} streams, one for each worker"
         raise StateError(
-            f"a state inside an epoch of an iterable dataset goes on with as many workers; this one is {whose}, and "
-            f"num_workers is {num_workers}. Use as many, or a state that was saved at an epoch's end"
+            f"a state inside an epoch of an iterable dataset resumes only with as many workers; this one is {saved}, "
+            f"and num_workers is {num_workers}. Use as many, or a state that was saved at an epoch's end"
         )
     return Places([_place(each) for each in found], whole_number(given, "turn", 0, num_workers))
 
@@ -122,5 +124,5 @@ def _place(value: object) -> Place:
     parts = cast("list[object]", value) if isinstance(value, list) else []
     number, state, is_over = parts if len(parts) == _PARTS else (None, None, None)
     if type(number) is not int or not 0 <= number <= _MAX_BATCHES or not isinstance(is_over, bool):
-        raise damaged("each stream has the number of its next batch, its dataset's state, and whether it is over")
+        raise damaged("the entry of a stream must be the number of its next batch, a state, and whether it has ended")
     return Place(number, state, is_over)

@@ -1,4 +1,20 @@
-"""What a sampler has given, from being drawn to being handed out; the caller's thread alone draws."""
+"""The batches of a sampler, from drawing to delivery.
+
+The problem: a sampler is the user's code and an iterator. It must run in the caller's thread alone, each batch must be
+drawn once, and an exception must come in the place of its batch. A job queue requests the next job whenever it may arm
+one, so it must not iterate over the sampler itself.
+
+The solution: drawing and taking jobs are separate. `draw` iterates over the sampler, in the caller's thread, and
+pickles the indices of each batch. `next_job`, which the queue calls, takes drawn batches only; if none is left it
+raises `_NotDrawnError`, and the queue arms nothing until more are drawn. A batch stays in `_under_way` until its
+delivery. So a job whose memory was too small, or whose rows don't fit the layout, is repeated from the same indices,
+without drawing again.
+
+Invariants:
+  - Each batch is drawn once, and keeps its number and its seed however often it is computed.
+  - An error of the sampler is raised in the batch's place, after the batches before it; then the sampler is called
+    again.
+"""
 
 from collections import deque
 from collections.abc import Iterator
@@ -13,25 +29,25 @@ from penstock._runtime._queue import JobQueue, ReadyQueue
 from penstock._runtime._scheduler import Scheduler
 from penstock._seeds import derive
 from penstock.torch._data_loader._pickling import pickled
-from penstock.torch._data_loader._work._job import BatchJob, BatchTask, Given, RowsLearned, Way
+from penstock.torch._data_loader._work._job import BatchJob, BatchTask, DrawnBatch, RowsLearned, Way
 
-_NOTHING = object()  # in the place of what a sampler gives, after its last
-_SMALL_BATCHES_BYTES = 16_000_000  # of all that are ahead: as long as they take no more, there are more of them
+_NOTHING = object()  # marks the sampler's end
+_SMALL_BATCHES_BYTES = 16_000_000  # more batches than `prefetch_factor` are loaded ahead while all take no more
 
 
 class _NotDrawnError(Exception):
-    """The next batch was not drawn yet; told to a queue, which leaves it to the consumer."""
+    """The next batch is not drawn yet; a queue that gets this error requests it again after the next `draw`."""
 
 
-class Making:
-    """How a loader's batches become jobs.
+class JobRules:
+    """The rules by which a loader's batches become jobs.
 
     Args:
-        learned: of their rows.
-        num_workers: how many processes there are.
-        stacks: whether batches are made by `default_collate`.
+        learned: the layout and sizes learned of their rows.
+        num_workers: the number of worker processes.
+        stacks: whether `default_collate` makes the batches.
         is_batched: whether indices come in lists.
-        at_once: whether a batch's elements are read at once.
+        at_once: whether the dataset returns all elements of a batch in one call.
     """
 
     def __init__(
@@ -45,15 +61,15 @@ class Making:
 
     @property
     def is_learning(self) -> bool:
-        """Whether nothing is known of the size of batches yet."""
+        """Whether the size of batches is still unknown."""
         return self.learned.row_layout is None and not self.learned.merged_row_bytes
 
     @property
     def is_whole(self) -> bool:
-        """Whether one worker makes all of a batch, so that each needs one of its own."""
+        """Whether one worker makes a whole batch, so that each worker needs a batch of its own."""
         return self.at_once or not self.is_batched
 
-    def job(self, given: Given, seed: int) -> BatchJob:
+    def job(self, given: DrawnBatch, seed: int) -> BatchJob:
         """Return the job of a batch."""
         learned = self.learned
         layout = learned.row_layout if self._stacks and given.is_list and not learned.is_irregular else None
@@ -67,57 +83,57 @@ class Making:
 
 
 class Sampled:
-    """The batches of one epoch: drawn, under way, and handed out.
+    """The batches of one epoch: drawn, under way, and delivered.
 
     Args:
-        sampler: gives indices, or lists of them.
-        making: how they become jobs.
-        seed: of the epoch.
-        number: of the first batch that is drawn.
+        sampler: an iterator over indices, or lists of them.
+        rules: the rules by which they become jobs.
+        seed: the epoch's seed.
+        number: the number of the first batch that is drawn.
 
     Attributes:
-        error: what the sampler raised, to be raised in its place.
+        error: an exception of the sampler, raised in its batch's place.
     """
 
-    def __init__(self, sampler: Iterator[Any], making: Making, seed: int, number: int) -> None:
+    def __init__(self, sampler: Iterator[Any], rules: JobRules, seed: int, number: int) -> None:
         self.error: BaseException | None = None
         self._sampler = sampler
-        self._making = making
+        self._rules = rules
         self._seed = seed
         self._number = number
         self._has_ended = False
-        self._waiting: deque[Given] = deque()
+        self._waiting: deque[DrawnBatch] = deque()
         self._under_way: list[BatchJob] = []
 
     def draw(self, most: int) -> None:
-        """Have so many batches drawn that are not handed out."""
+        """Draw batches until `most` are drawn and not delivered."""
         while len(self._waiting) + len(self._under_way) < most and not self._has_ended and self.error is None:
             with Caught(Exception) as caught:
-                drawn = next(self._sampler, _NOTHING)  # an exception would keep its callers, and a batch, for a while
+                drawn = next(self._sampler, _NOTHING)  # a StopIteration would keep its frames, and a batch, for a while
                 if drawn is _NOTHING:
                     self._has_ended = True
                 else:
                     self._waiting.append(self._given(drawn))
             if caught.error is not None:
-                self.error = caught.taken()  # raised in its place, after the batches before it
+                self.error = caught.taken()  # raised after the batches before it
 
-    def _given(self, drawn: object) -> Given:
+    def _given(self, drawn: object) -> DrawnBatch:
         indices: Any = drawn
         is_plain = isinstance(drawn, list)
         is_list, rows = False, 1
-        if self._making.is_batched:
-            if not self._making.at_once and not is_plain and hasattr(indices, "__iter__"):
+        if self._rules.is_batched:
+            if not self._rules.at_once and not is_plain and hasattr(indices, "__iter__"):
                 indices = list(indices)
             rows = len(indices) if hasattr(indices, "__len__") else 1
             is_list = hasattr(indices, "__len__")
-        given = Given(self._number, pickled(indices), rows, is_list)
+        given = DrawnBatch(self._number, pickled(indices), rows, is_list)
         self._number += 1
         return given
 
     def next_job(self) -> BatchJob | None:
         """Return the job of the next batch; None at the end."""
         if self._waiting:
-            job = self._making.job(self._waiting.popleft(), self._seed)
+            job = self._rules.job(self._waiting.popleft(), self._seed)
             self._under_way.append(job)
             return job
         if self.error is not None:
@@ -126,17 +142,17 @@ class Sampled:
             raise _NotDrawnError
         return None
 
-    def handed_out(self, job: BatchJob) -> None:
-        """Take a batch for done."""
+    def delivered(self, job: BatchJob) -> None:
+        """Drop a batch that was delivered, or that failed finally."""
         self._under_way.remove(job)
 
     def again(self) -> None:
-        """Have all that is under way computed again."""
+        """Return all undelivered batches to the queue, to be computed again."""
         self._waiting.extendleft(job.given for job in reversed(self._under_way))
         self._under_way.clear()
 
     def is_at(self, error: Exception) -> bool:
-        """Return whether an error is the sampler's; it is over with that, and the sampler may be asked again."""
+        """Return whether an error is the sampler's; if so, it is forgotten, and the sampler may be called again."""
         if error is not self.error:
             return False
         self.error = None
@@ -147,38 +163,39 @@ class InOrder(JobQueue[BatchJob]):
     """The jobs of drawn batches, in order.
 
     Args:
-        scheduler: who computes them.
-        client: whose they are.
-        drawn: what they are of.
-        making: how they are made.
-        bounds: how many are under way or ready in any case; and how many where they are small.
+        scheduler: computes the jobs.
+        client: owns the jobs.
+        sampled: the batches.
+        rules: the rules by which batches become jobs.
+        bounds: the number of batches under way or ready in any case, and the number if they are small.
     """
 
     def __init__(
-        self, scheduler: Scheduler, client: Client, drawn: Sampled, making: Making, bounds: tuple[int, int]
+        self, scheduler: Scheduler, client: Client, sampled: Sampled, rules: JobRules, bounds: tuple[int, int]
     ) -> None:
-        self._making = making
+        self._rules = rules
         self._least, most = bounds
-        self._allowed = self._least + 1  # in memory, with the one in use
-        super().__init__(scheduler, client, drawn.next_job, most)
+        self._allowed = self._least + 1  # batches in memory, the one in use included
+        super().__init__(scheduler, client, sampled.next_job, most)
 
     def _window_now(self) -> int:
-        # The first batch lies in memory twice, so it is alone. What comes after it is made when its rows are known.
-        is_alone = self._making.is_learning and not self._making.is_whole
+        # The first batch is in memory twice, as elements and collated, so it is computed alone. The following ones are
+        # made when the layout of its rows is known.
+        is_alone = self._rules.is_learning and not self._rules.is_whole
         return 1 if is_alone else self._jobs_ahead()
 
     def _fits(self, job: BatchJob) -> bool:
-        """Return whether a job may be under way too; bounds what large batches take."""
+        """Return whether one more job may be under way; this bounds the memory of large batches."""
         if not super()._fits(job):
             return False
         ahead, held = len(self._armed) + 1, self._scheduler.regions_in_use(self._client)
-        is_small = not self._making.is_learning and (held + 1) * job.memory_bytes <= _SMALL_BATCHES_BYTES
+        is_small = not self._rules.is_learning and (held + 1) * job.memory_bytes <= _SMALL_BATCHES_BYTES
         return is_small or (ahead <= self._least and held < self._allowed)
 
     def _grow(self, held: HeldInterrupts) -> None:
-        self._allowed = self._scheduler.regions_in_use(self._client) + self._least  # the consumer keeps batches
+        self._allowed = self._scheduler.regions_in_use(self._client) + self._least  # the consumer holds batches
         super()._grow(held)
 
 
 class AsReady(InOrder, ReadyQueue[BatchJob]):
-    """The jobs of drawn batches, as they become complete."""
+    """The jobs of drawn batches, in the order of their completion."""

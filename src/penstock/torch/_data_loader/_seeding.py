@@ -1,12 +1,13 @@
-"""The global generators in a worker: at its start as torch seeds them, and then anew for each item.
+"""The global random generators in a worker, seeded at its start as torch seeds them, and again for each item.
 
-So what an item draws depends on the base seed, the epoch, the batch and the row, and not on which worker computes it,
-after what, or how often.
+So the numbers that an item draws depend on the base seed, the epoch, the batch and the row, and not on the worker that
+computes it, on the items before, or on repetitions.
 
-Seeding the generators of `random` and NumPy takes 25 microseconds, and few datasets draw from them. So neither is
-seeded until an item has drawn from it, which moves its state: that item is then computed again, from its own seed, and
-from then on the worker seeds that generator for each item. Where the state lies is no promise of Python's or NumPy's:
-it is compared with what they tell first, and where it isn't as expected the generator is always seeded.
+Seeding the generators of `random` and NumPy takes 25 microseconds, and few datasets draw from them. So the worker seeds
+neither until an item has drawn from it, which changes its state. The worker then computes that item again, from its own
+seed, and from then on seeds that generator for each item. To see the change cheaply, the worker reads the state in
+memory. Python and NumPy don't document its address, so the worker first compares it with the state that they return,
+and always seeds the generator if the two differ.
 """
 
 import ctypes
@@ -22,17 +23,17 @@ T = TypeVar("T")
 _WORD: Final = 0xFFFFFFFF
 _SIGNED: Final = 0x7FFFFFFFFFFFFFFF
 _STATE_BYTES: Final = 4 * 624  # of a Mersenne Twister, beside its position
-_NUMPY: Final = 0x4E554D50  # beside the seed: `random` has the same generator and would draw the same numbers
+_NUMPY: Final = 0x4E554D50  # added to the seed: `random` uses the same algorithm and would draw the same numbers
 
 
 class _Watched:
-    """A Mersenne Twister that is looked at without asking for its state, which would take as long as to seed it.
+    """A Mersenne Twister whose state is read in memory: `getstate` would take as long as seeding.
 
     Args:
-        seed: seeds it.
-        owner: kept, since the addresses are in it.
-        first: the address of the first of its words.
-        position: the address of its position in them.
+        seed: seeds the generator.
+        owner: the object that the addresses are in; kept alive.
+        first: the address of the first word of the state.
+        position: the address of the position in the state.
     """
 
     def __init__(self, seed: Callable[[int], object], owner: object, first: int, position: int) -> None:
@@ -42,30 +43,30 @@ class _Watched:
         self._position = ctypes.c_int32.from_address(position)
 
     def look(self) -> tuple[int, int]:
-        """Return what changes whenever it is drawn from: all words do when the position comes round."""
+        """Return two values that change with any draw: the position, and a word that changes when it wraps around."""
         return self._position.value, self._first.value
 
 
-_watched: Final[list[_Watched]] = []  # that no item has drawn from
-_drawn: Final[list[Callable[[int], object]]] = []  # what seeds the others
+_watched: Final[list[_Watched]] = []  # generators that no item has drawn from
+_seeders: Final[list[Callable[[int], object]]] = []  # the functions that seed the other generators
 
 
 def seed_worker(seed: int, numpy_words: Sequence[int]) -> None:
-    """Seed all generators, as torch seeds those of a worker, and begin to watch.
+    """Seed all generators, as torch seeds those of a worker, and start watching them.
 
     Args:
-        seed: for `random` and torch, those of devices included.
-        numpy_words: for NumPy.
+        seed: the seed for `random` and torch, devices included.
+        numpy_words: the seed for NumPy.
     """
     random.seed(seed)
     manual_seed: Callable[[int], object] = vars(torch)["manual_seed"]
     manual_seed(seed)
     np.random.seed(numpy_words)
     _watched.clear()
-    _drawn.clear()
+    _seeders.clear()
     for found, seed_it in ((_watched_python(), random.seed), (_watched_numpy(), _seed_numpy)):
         if found is None:
-            _drawn.append(seed_it)
+            _seeders.append(seed_it)
         else:
             _watched.append(found)
 
@@ -81,14 +82,14 @@ def _watched_python() -> _Watched | None:
 
 
 def _watched_numpy() -> _Watched | None:
-    told: Any = np.random.get_state(legacy=False)
-    if told["bit_generator"] != "MT19937":
+    state: Any = np.random.get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":
         return None
     bits: Callable[[], Any] = vars(np.random)["get_bit_generator"]  # which NumPy's stubs lack
     twister = bits()
     address: int = twister.ctypes.state_address
     found = _Watched(_seed_numpy, twister, address, address + _STATE_BYTES)
-    return found if found.look() == (int(told["state"]["pos"]), int(told["state"]["key"][0])) else None
+    return found if found.look() == (int(state["state"]["pos"]), int(state["state"]["key"][0])) else None
 
 
 def _seed_numpy(seed: int) -> None:
@@ -107,16 +108,16 @@ def seed_all(seed: int) -> None:
 
 
 def seeded(seed: int, function: Callable[..., T], *arguments: object) -> T:
-    """Return what a function returns, computed from seeded generators; it is called again where that turns out needed.
+    """Call a function with seeded generators, again if it drew from one that was not seeded, and return its result.
 
     Args:
         seed: 64 bits.
-        function: of the user's.
-        *arguments: for it.
+        function: a function of the user's.
+        *arguments: its arguments.
     """
     while True:
         torch.default_generator.manual_seed(seed & _SIGNED)  # only this one: workers compute on the host
-        for seed_it in _drawn:
+        for seed_it in _seeders:
             seed_it(seed)
         before = [each.look() for each in _watched]
         try:
@@ -130,9 +131,9 @@ def seeded(seed: int, function: Callable[..., T], *arguments: object) -> T:
 
 
 def _note_moved(before: list[tuple[int, int]]) -> bool:
-    """Return whether generators were drawn from that were not seeded; they will be."""
+    """Return whether generators that were not seeded were drawn from; from now on they are seeded."""
     moved = [each for each, at in zip(_watched, before, strict=True) if each.look() != at]
     for each in moved:
         _watched.remove(each)
-        _drawn.append(each.seed)
+        _seeders.append(each.seed)
     return bool(moved)

@@ -1,10 +1,10 @@
-"""The batches of an iterable dataset, of which each worker process has a stream; they come in turns.
+"""The iterator over an iterable dataset, of which each worker process reads one stream.
 
 Guarantees:
-  - Each worker's batches come in its stream's order; of those whose stream has not ended, each worker's next in turn.
-  - A worker's death is a RuntimeError, as torch's, unless the dataset can tell its state: then another worker goes on
-    after the last batch that was handed out.
-  - Batches come once each, whatever signals' handlers raise.
+  - Batches are delivered in rotation over the workers whose stream has not ended, each in the order of its stream.
+  - A worker's death raises a RuntimeError, as in torch, unless the dataset has a state: then another worker resumes
+    after the last delivered batch.
+  - Each batch is delivered once, whatever signals' handlers raise.
 """
 
 import warnings
@@ -14,31 +14,31 @@ from typing import Any, NoReturn, cast
 
 from penstock._os import HeldInterrupts
 from penstock.errors import WorkerError
-from penstock.torch._data_loader._epoch import drawing_nothing
+from penstock.torch._data_loader._epoch import generators_restored
 from penstock.torch._data_loader._places import Place, Places
-from penstock.torch._data_loader._sampled import Making, Sampled
-from penstock.torch._data_loader._torch_private import begin, check_prefetch, pinned, told_length
+from penstock.torch._data_loader._sampled import JobRules, Sampled
+from penstock.torch._data_loader._torch_private import begin, check_prefetch, pinned, reported_length
 from penstock.torch._data_loader._undelivered import InterruptibleIterator
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
-from penstock.torch._data_loader._work._stream import LostError, Streamed, Wanted, is_stateful
+from penstock.torch._data_loader._work._stream import StreamedBatch, StreamLostError, StreamRequest, is_stateful
 from penstock.torch._data_loader._work._worker import Start, Work
 from penstock.torch._data_loader._workers import Queue, TimedOutError, Workers, sealed
 
 
 class StreamsIterator(InterruptibleIterator[Places]):
-    """The batches of one epoch; of one after the other, where workers are persistent.
+    """The iterator over one epoch; where workers are persistent, over one after the other.
 
     Args:
-        loader: whose arguments hold.
-        saved: where to begin; None begins an epoch.
+        loader: the loader whose arguments apply.
+        saved: the progress to resume from; None begins an epoch.
 
     Attributes:
-        places: where the streams are; the same object throughout an epoch.
+        places: the progress in the streams; the same object throughout an epoch.
     """
 
     def __init__(self, loader: object, saved: Places | None = None) -> None:
         super().__init__()
-        with drawing_nothing(loader) if saved is not None else nullcontext():
+        with generators_restored(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
         given: Any = loader
         workers: int = given.num_workers
@@ -55,14 +55,14 @@ class StreamsIterator(InterruptibleIterator[Places]):
         self.restart(given, saved)
 
     def restart(self, loader: object, saved: Places | None = None) -> None:
-        """Begin the next epoch, or where one was saved, with the same workers."""
+        """Begin the next epoch, or resume a saved one, with the same workers."""
         self._forget()
         given: Any = loader
         self._epoch += 1
         self._yielded = 0
         self._dataset = given.dataset
-        self._length = told_length(loader)
-        wanted = Wanted(self._epoch, given.batch_size, given.drop_last)
+        self._length = reported_length(loader)
+        wanted = StreamRequest(self._epoch, given.batch_size, given.drop_last)
         places = self.places = Places([Place() for _ in self._streams], 0) if saved is None else saved
         for stream, place in zip(self._streams, places.streams, strict=True):
             stream.restart(wanted, place)
@@ -89,7 +89,7 @@ class StreamsIterator(InterruptibleIterator[Places]):
             try:
                 streamed = stream.next(held)
             finally:
-                if not held.has_raised:  # else it is still this one's turn
+                if not held.has_raised:  # else the next call reads from the same stream
                     if stream.place.is_over:
                         del self._active[self._turn]
                     else:
@@ -105,7 +105,7 @@ class StreamsIterator(InterruptibleIterator[Places]):
         for stream in self._streams:
             stream.close()
 
-    def _shutdown_workers(self) -> None:  # the name by which programs end workers that persist, for lack of another
+    def _shutdown_workers(self) -> None:  # torch has no public name for it, so programs call this one
         self._active = []
         self._forget()
         self._close()
@@ -127,53 +127,53 @@ class StreamsIterator(InterruptibleIterator[Places]):
 
 
 class _Stream:
-    """Owns the one worker that has a stream, and asks it for batch after batch.
+    """Owns the one worker that reads a stream, and requests its batches.
 
     Args:
-        loader: whose arguments hold.
-        start: what the worker is told at its start.
-        ahead: how many batches are loaded ahead.
+        loader: the loader whose arguments apply.
+        start: called in the worker at its start.
+        ahead: the number of batches loaded ahead.
 
     Attributes:
-        place: where the stream is.
+        place: the progress in the stream.
     """
 
     place: Place
 
     def __init__(self, loader: object, start: Start, ahead: int) -> None:
         given: Any = loader
-        self._making = Making(RowsLearned(), 1, stacks=False, is_batched=False, at_once=False)
-        self._team = Workers(loader, self._making, start, least=ahead, most=max(ahead, 2))
+        self._rules = JobRules(RowsLearned(), 1, stacks=False, is_batched=False, at_once=False)
+        self._workers = Workers(loader, self._rules, start, least=ahead, most=max(ahead, 2))
         self._is_stateful = is_stateful(given.dataset)
         self._queue: Queue | None = None
 
-    def restart(self, wanted: Wanted, place: Place) -> None:
-        """Begin an epoch's stream, at some place in it."""
+    def restart(self, wanted: StreamRequest, place: Place) -> None:
+        """Begin an epoch's stream, at a given progress."""
         self._wanted = wanted
         self.place = place
         if not place.is_over:
             self._open()
 
     def _open(self) -> None:
-        """Ask for what was not handed out."""
+        """Request the batches after the last delivered one."""
         if self._queue is not None:
             self._queue.close()
         first = self._wanted._replace(state=self.place.state)
-        self._drawn = Sampled(chain([first], repeat(self._wanted)), self._making, 0, self.place.number)
-        self._queue = self._team.open(self._drawn)
+        self._sampled = Sampled(chain([first], repeat(self._wanted)), self._rules, 0, self.place.number)
+        self._queue = self._workers.open(self._sampled)
 
-    def next(self, held: HeldInterrupts) -> Streamed | None:
+    def next(self, held: HeldInterrupts) -> StreamedBatch | None:
         """Return the next batch; None at the end."""
         while not self.place.is_over:
             job = self._next_job(held)
             if not job.failed:
-                self._drawn.handed_out(job)
-                found = cast("Streamed", self._team.batch(job))
+                self._sampled.delivered(job)
+                found = cast("StreamedBatch", self._workers.batch(job))
                 self.place.number, self.place.state = self.place.number + 1, found.state
                 if not found.has_ended:
                     return found
                 self.place.is_over = True
-            elif self._team.is_to_be_repeated(job):
+            elif self._workers.is_to_be_repeated(job):
                 self._open()
             else:
                 self._fail(job)
@@ -184,33 +184,33 @@ class _Stream:
     def _next_job(self, held: HeldInterrupts) -> BatchJob:
         assert self._queue is not None
         try:
-            job = self._team.next_job(self._queue, self._drawn, held)
+            job = self._workers.next_job(self._queue, self._sampled, held)
         except TimedOutError:
             raise
         except Exception:
             if not held.has_raised:
-                self.place.is_over = True  # the worker can't work
+                self.place.is_over = True  # the worker could not start
             raise
         assert job is not None
         return job
 
     def _fail(self, job: BatchJob) -> None:
-        """Raise what went wrong; go on after a death where the dataset's state is known."""
+        """Raise the error of a job; after a death, resume instead if the dataset's state is known."""
         try:
-            self._drawn.handed_out(job)
+            self._sampled.delivered(job)
             self.place.number += 1
-            self._team.raise_for(job)
-        except LostError:
+            self._workers.raise_for(job)
+        except StreamLostError:
             self.place.number -= 1
             if self._is_stateful and (self.place.state is not None or not self.place.number):
                 self._open()
                 return
             self.place.is_over = True
-            raise RuntimeError(f"DataLoader worker (pid(s) {self._team.last_death}) exited unexpectedly") from None
+            raise RuntimeError(f"DataLoader worker (pid(s) {self._workers.last_death}) exited unexpectedly") from None
         except WorkerError:
             self.place.is_over = True
             raise
 
     def close(self) -> None:
         """End the worker."""
-        self._team.close()
+        self._workers.close()

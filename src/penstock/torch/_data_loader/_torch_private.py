@@ -1,6 +1,6 @@
-"""What is used of torch beside its public names, in one place: it may be elsewhere in another version.
+"""The private names of torch that are used here, in one module, since another version of torch may move them.
 
-All of it is in torch 2.5 to 2.13.
+torch 2.5 to 2.13 have all of them.
 """
 
 import importlib
@@ -23,24 +23,24 @@ _NEW_SHARED: Final = "_new_shared"
 default_collate: Final[Callable[[Any], Any]] = _collate["default_collate"]
 
 
-class Begun(NamedTuple):
-    """What each of torch's iterators begins with.
+class IteratorStart(NamedTuple):
+    """The values with which a torch iterator begins.
 
     Attributes:
         base_seed: drawn from the loader's generator, or from torch's global one.
-        pin_device: the kind of device that batches are pinned for; None where they aren't.
+        pin_device: the kind of device that batches are pinned for; None if they aren't pinned.
     """
 
     base_seed: int
     pin_device: str | None
 
 
-def begin(loader: object) -> Begun:
-    """Begin an iterator as torch does: give its warnings, ask the sampler for an iterator, and draw a seed."""
+def begin(loader: object) -> IteratorStart:
+    """Begin an iterator as torch does: warn, iterate over the sampler, and draw a seed."""
     iterator: object = _data_loader["_BaseDataLoaderIter"](loader)
     base: dict[str, Any] = vars(iterator)
     pins = bool(base["_pin_memory"])
-    return Begun(base_seed_of(iterator), str(base["_pin_memory_device"]) if pins else None)
+    return IteratorStart(base_seed_of(iterator), str(base["_pin_memory_device"]) if pins else None)
 
 
 def base_seed_of(iterator: object) -> int:
@@ -50,34 +50,34 @@ def base_seed_of(iterator: object) -> int:
 
 
 def check_prefetch(prefetch_factor: int | None) -> int:
-    """Return how many batches are loaded ahead; torch refuses none of them only when iteration begins."""
+    """Return the number of batches loaded ahead; torch checks that it is positive only when iteration begins."""
     if not prefetch_factor or prefetch_factor < 0:
         raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
     return prefetch_factor
 
 
-def told_length(loader: object) -> int | None:
-    """Return how long an iterable dataset said it is, when its loader was last asked; None if it wasn't."""
+def reported_length(loader: object) -> int | None:
+    """Return the length that an iterable dataset returned when `len(loader)` was called last; None if it wasn't."""
     parts: dict[str, Any] = vars(loader)
     length: int | None = parts["_IterableDataset_len_called"]
     return length
 
 
 def watch_indices(iterator: object, watched: Callable[[Iterator[object]], object]) -> None:
-    """Have one of torch's iterators draw its indices from what `watched` makes of its sampler's iterator."""
+    """Replace the sampler's iterator, inside one of torch's iterators, by the result of `watched` for it."""
     parts: dict[str, Any] = vars(iterator)
     parts["_sampler_iter"] = watched(parts["_sampler_iter"])
 
 
 def watch_elements(iterator: object, watched: Callable[[Iterator[object]], object]) -> None:
-    """Have one of torch's iterators over an iterable dataset read what `watched` makes of the dataset's iterator."""
+    """Replace an iterable dataset's iterator, inside one of torch's iterators, by the result of `watched` for it."""
     parts: dict[str, Any] = vars(iterator)
     fetcher: Any = parts["_dataset_fetcher"]
     fetcher.dataset_iter = watched(fetcher.dataset_iter)
 
 
 def is_data_pipe(dataset: object) -> bool:
-    """Return whether a dataset is one of torch's pipes, which it seeds and shards by itself."""
+    """Return whether a dataset is one of torch's data pipes, which torch seeds and shards."""
     return isinstance(dataset, IterDataPipe | MapDataPipe)
 
 
@@ -87,13 +87,13 @@ def pinned(batch: object, device: str) -> object:
 
 
 def collates_plainly() -> bool:
-    """Return whether `default_collate` is as torch made it: users may teach it other types."""
+    """Return whether `default_collate` is unchanged: users may register functions for other types."""
     functions: Mapping[Any, object] = _collate["default_collate_fn_map"]
     return all(getattr(each, "__module__", "") == default_collate.__module__ for each in functions.values())
 
 
 class SentError(NamedTuple):
-    """An exception on its way from a worker, as torch sends it: its type, and its traceback as text."""
+    """An exception from a worker, as torch sends it: its type, and its traceback as text."""
 
     kind: type[BaseException]
     text: str
@@ -105,18 +105,19 @@ class SentError(NamedTuple):
         wrapper.exc_type, wrapper.exc_msg = self.kind, self.text
         with Caught() as caught:
             wrapper.reraise()
-        # Torch's frame keeps the exception, which by its traceback would keep that frame, and the iterator.
+        # torch's frame refers to the exception; with the traceback, the exception would keep that frame and the
+        # iterator alive.
         raise caught.taken().with_traceback(None)
 
 
 def become_worker(number: int, num_workers: int, base_seed: int, dataset: object) -> None:
-    """Make this process what torch makes of its workers: one thread, seeded generators, `get_worker_info()`."""
+    """Set up this process as torch sets up its workers: one thread, seeded generators, `get_worker_info()`."""
     torch.set_num_threads(1)
     seed = base_seed + number
     seed_worker(seed, _worker["_generate_state"](base_seed, number))
     _worker["_worker_info"] = _worker["WorkerInfo"](id=number, num_workers=num_workers, seed=seed, dataset=dataset)
-    # In a worker, default_collate makes its tensors in /dev/shm, for torch's queues. Ours need no such memory, of which
-    # containers have little: what doesn't fit there is a bus error.
+    # In a worker, default_collate allocates tensors in /dev/shm, for torch's queues. These workers don't need that
+    # memory; containers have little of it, and a tensor that doesn't fit is a bus error.
     setattr(torch.UntypedStorage, _NEW_SHARED, classmethod(_new_private))
 
 
@@ -126,5 +127,5 @@ def _new_private(kind: "type[torch.UntypedStorage]", size: int, *, device: objec
 
 
 def worker_number() -> int:
-    """Return the number of the worker that this process is."""
+    """Return this worker's number."""
     return int(_worker["_worker_info"].id)

@@ -1,10 +1,10 @@
-"""Iterators whose `next` a signal's handler may interrupt with an exception of its own, without losing a batch.
+"""Iterators that keep a batch if a signal's handler raises an exception inside `next`.
 
 Guarantees:
-  - Signals' handlers run while `next` waits for workers, and at its end; never while samplers draw, jobs are handed out
-    or batches are made of their results.
-  - `next` raises once what a handler raises. If `next` had a batch, an error or the end by then, the next call gives
-    that, and until then the iterator's position is the one before it.
+  - Signals' handlers run while `next` waits for workers, and at its end; never while samplers draw, jobs are armed or
+    batches are made of their results.
+  - `next` raises the exception of a handler once. If `next` had a batch, an error or the end by then, the next call
+    delivers that, and until then the iterator's position is the one before it.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ _NOTHING: Final = object()
 
 
 class _Outcome(NamedTuple, Generic[At]):
-    """A batch or an error that the caller was not given, and the position after it."""
+    """A batch or an error that was not delivered, and the position after it."""
 
     batch: object
     error: BaseException | None
@@ -30,7 +30,7 @@ class _Outcome(NamedTuple, Generic[At]):
 
 
 class InterruptibleIterator(ABC, Generic[At]):
-    """Gives batches, each once, whenever signals' handlers raise. `At` is the type of a position."""
+    """Delivers each batch once, whenever signals' handlers raise. `At` is the type of a position."""
 
     def __init__(self) -> None:
         self._undelivered: _Outcome[At] | None = None
@@ -71,7 +71,7 @@ class InterruptibleIterator(ABC, Generic[At]):
         self._go_to(before)
 
     def _forget(self) -> None:
-        """Forget what was not delivered: another epoch begins."""
+        """Drop an undelivered batch or error: another epoch begins."""
         self._undelivered = None
 
     def _name(self) -> str:
@@ -79,12 +79,12 @@ class InterruptibleIterator(ABC, Generic[At]):
 
     @abstractmethod
     def _advance(self, held: HeldInterrupts) -> object:
-        """Return the next batch, or raise; signals are allowed where `held` allows them, and nothing is lost there."""
+        """Return the next batch, or raise; call `held.allow` only where an exception loses nothing."""
 
     @abstractmethod
     def _position(self) -> At:
-        """Return where the iterator is, as far as a state tells it."""
+        """Return the iterator's position, as a state records it."""
 
     @abstractmethod
     def _go_to(self, position: At) -> None:
-        """Have the iterator's state tell a position."""
+        """Set the position that a state records."""

@@ -1,10 +1,10 @@
-"""The batches of a map-style dataset that worker processes compute, as torch's iterator gives them.
+"""The iterator over a map-style dataset whose batches worker processes compute.
 
 Guarantees:
-  - Samplers are asked by the caller's thread alone, and draw what they draw for torch's loader.
-  - Batches come in the sampler's order, each exactly once, or its exception in its place, whatever dies, and whatever
-    signals' handlers raise.
-  - The processes end with the epoch, or, where they are persistent, with the iterator.
+  - Samplers run in the caller's thread alone, and draw the same numbers as with torch's loader.
+  - Batches are delivered in the sampler's order, each exactly once, or its exception in its place, whichever workers
+    crash and whatever signals' handlers raise.
+  - The processes end with the epoch, or, if they are persistent, with the iterator.
 """
 
 from contextlib import nullcontext
@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from penstock._os import HeldInterrupts
 from penstock._seeds import derive
-from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing, parts
-from penstock.torch._data_loader._sampled import Making, Sampled
+from penstock.torch._data_loader._epoch import Epoch, Saved, generators_restored, parts
+from penstock.torch._data_loader._sampled import JobRules, Sampled
 from penstock.torch._data_loader._torch_private import begin, check_prefetch, collates_plainly, default_collate, pinned
 from penstock.torch._data_loader._undelivered import InterruptibleIterator
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
@@ -22,46 +22,46 @@ from penstock.torch._data_loader._workers import Queue, TimedOutError, Workers, 
 
 
 class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
-    """The batches of one epoch; of one after the other, where workers are persistent.
+    """The iterator over one epoch; where workers are persistent, over one after the other.
 
     Args:
-        loader: whose arguments hold.
-        saved: where to begin; None begins an epoch.
-        is_early: whether a program may tell the sampler its epoch only after it has made this. Then nothing is drawn
-            before the first batch is asked for.
+        loader: the loader whose arguments apply.
+        saved: the state to resume from; None begins an epoch.
+        is_early: whether a framework may set the sampler's epoch only after it made this iterator. Then nothing is
+            drawn before the first batch is requested.
 
     Attributes:
-        epoch: that the batches are of.
+        epoch: the epoch of the batches.
     """
 
     def __init__(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
         super().__init__()
-        with drawing_nothing(loader) if saved is not None else nullcontext():
+        with generators_restored(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
         if saved is not None:
-            self._begun = self._begun._replace(base_seed=saved.base_seed)  # of the workers, too
+            self._begun = self._begun._replace(base_seed=saved.base_seed)  # the workers start with it, too
         given: Any = loader
         prefetch = check_prefetch(given.prefetch_factor)
         is_batched = given.batch_sampler is not None
         work = Work(given.collate_fn, given.worker_init_fn, is_batched, given.dataset)
-        making = self._making = Making(
+        rules = self._rules = JobRules(
             RowsLearned(),
             given.num_workers,
             stacks=is_batched and given.collate_fn is default_collate and collates_plainly(),
             is_batched=is_batched,
             at_once=work.reads_at_once,
         )
-        least = _least(making, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
+        least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
         start = Start(sealed(work), given.num_workers, self._begun.base_seed)
         self._is_persistent: bool = given.persistent_workers
-        self._team = Workers(given, making, start, least=least, most=max(least, 2 * making.num_workers))
+        self._workers = Workers(given, rules, start, least=least, most=max(least, 2 * rules.num_workers))
         self._number = -1
         self._sampler: Any = None
         self._queue: Queue | None = None
         self.restart(given, saved, is_early=is_early)
 
     def restart(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
-        """Begin the next epoch, or where one was saved, with the same workers."""
+        """Begin the next epoch, or resume a saved one, with the same workers."""
         if self._queue is not None:
             self._queue.close()
             self._queue = None
@@ -79,9 +79,9 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         if saved is None or not saved.is_inside:
             epoch.over(iter(self._sampler))
         seed = derive(epoch.base_seed, epoch.number, *parts(self._sampler))
-        self._drawn = Sampled(epoch, self._making, seed, epoch.reached)
+        self._sampled = Sampled(epoch, self._rules, seed, epoch.reached)
         if not is_early:
-            self._queue = self._team.open(self._drawn)
+            self._queue = self._workers.open(self._sampled)
 
     def _position(self) -> tuple[int, bool]:
         return self.epoch.reached, self.epoch.has_ended
@@ -96,7 +96,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
     def _next(self, held: HeldInterrupts) -> object:
         queue = self._queue
         if queue is None and not self._has_ended:
-            queue = self._queue = self._team.open(self._drawn)
+            queue = self._queue = self._workers.open(self._sampled)
         while queue is not None and not self._has_ended:
             job = self._next_job(queue, held)
             if job is None:
@@ -104,39 +104,39 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
                 self._end()
                 break
             if not job.failed:
-                self._hand_out(job)
-                return self._team.batch(job)
-            if not self._team.is_to_be_repeated(job):
-                self._hand_out(job)  # it is lost, and the others come
-                self._team.raise_for(job)
+                self._deliver(job)
+                return self._workers.batch(job)
+            if not self._workers.is_to_be_repeated(job):
+                self._deliver(job)  # this batch is lost; the next call continues after it
+                self._workers.raise_for(job)
             queue.close()
-            self._drawn.again()
-            queue = self._queue = self._team.open(self._drawn)
+            self._sampled.again()
+            queue = self._queue = self._workers.open(self._sampled)
         raise StopIteration
 
     def _next_job(self, queue: Queue, held: HeldInterrupts) -> BatchJob | None:
         try:
-            return self._team.next_job(queue, self._drawn, held)
+            return self._workers.next_job(queue, self._sampled, held)
         except TimedOutError:
             raise
         except Exception as error:
-            if not held.has_raised and not self._drawn.is_at(error):
-                self._end()  # no worker can work
+            if not held.has_raised and not self._sampled.is_at(error):
+                self._end()  # the workers could not start
             raise
 
-    def _hand_out(self, job: BatchJob) -> None:
-        self._drawn.handed_out(job)
+    def _deliver(self, job: BatchJob) -> None:
+        self._sampled.delivered(job)
         self.epoch.reached += 1
 
     def _end(self) -> None:
         self._has_ended = True
         if not self._is_persistent:
-            self._team.close()
+            self._workers.close()
 
-    def _shutdown_workers(self) -> None:  # the name by which programs end workers that persist, for lack of another
+    def _shutdown_workers(self) -> None:  # torch has no public name for it, so programs call this one
         self._has_ended = True
         self._forget()
-        self._team.close()
+        self._workers.close()
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -145,7 +145,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
 
-def _least(making: Making, prefetch: int, batch_rows: int) -> int:
-    """Return how many batches are under way or ready, in any case."""
-    workers = making.num_workers
-    return prefetch + workers if making.is_whole else max(prefetch, -(-2 * workers // batch_rows))
+def _least(rules: JobRules, prefetch: int, batch_rows: int) -> int:
+    """Return the number of batches under way or ready in any case."""
+    workers = rules.num_workers
+    return prefetch + workers if rules.is_whole else max(prefetch, -(-2 * workers // batch_rows))

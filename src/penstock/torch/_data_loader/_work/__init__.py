@@ -1,1 +1,1 @@
-"""What worker processes do for a DataLoader."""
+"""The part of a DataLoader that runs in worker processes."""

@@ -1,8 +1,8 @@
-"""A batch as a job of a crew: which indices it has comes from the consumer, the rest each process has.
+"""The job of a DataLoader's batch: the consumer sends the indices, and each process has the dataset and functions.
 
-Rows are elements of the dataset. Where `default_collate` would stack them they are written straight into the batch's
-memory; else one process collates them when all are there. A batch that the dataset gives at once, and an element that
-isn't batched, is read and collated in one piece.
+Rows are elements of the dataset. Where `default_collate` would stack them, workers write them directly into the batch's
+memory; else one worker collates them when all are computed. A worker reads and collates as a whole: a batch that the
+dataset returns in one call, and an element that isn't batched.
 """
 
 import operator
@@ -25,29 +25,29 @@ from penstock.torch._data_loader._pickling import Arrived, Sealed
 from penstock.torch._data_loader._seeding import seed_all, seeded
 from penstock.torch._data_loader._torch_private import collates_plainly, default_collate
 from penstock.torch._data_loader._work._rows import RowLayout, row_layout
-from penstock.torch._data_loader._work._stream import Wanted, streamed
-from penstock.torch._data_loader._work._worker import Work, telling, work_of
+from penstock.torch._data_loader._work._stream import StreamRequest, streamed
+from penstock.torch._data_loader._work._worker import Work, sending_errors, work_of
 
 if TYPE_CHECKING:
     from penstock._runtime._io_prefetch import BlockRecords
     from penstock.batching import Column, Layout
 
 Way: TypeAlias = Literal["rows", "merge", "whole"]
-"""Rows written into their batch; elements that are collated when all are there; all of it in one piece."""
+"""Rows written into their batch; elements collated when all are computed; the whole batch in one block."""
 
-_LARGE_ROW_BYTES: Final = 1 << 16  # written one by one, so that no more than one element is there beside its batch
-_NO_ROW: Final = -1  # in the place of a row: what is done to the batch as a whole
+_LARGE_ROW_BYTES: Final = 1 << 16  # written one by one, so that at most one element is in memory beside its batch
+_NO_ROW: Final = -1  # the row number from which the seed of a batch's collate function is derived
 
 
 @frozen(eq=False)
-class Given:
-    """A batch that the sampler has given.
+class DrawnBatch:
+    """The indices of a batch, drawn from the sampler.
 
     Attributes:
-        number: counted from the epoch's start.
-        indices: pickled.
-        rows: how many there are.
-        is_list: whether they are a list, of which rows can be read apart.
+        number: the batch's number, counted from the epoch's start.
+        indices: the pickled indices.
+        rows: the number of indices.
+        is_list: whether they are a list, so that rows can be read separately.
     """
 
     number: int
@@ -57,15 +57,15 @@ class Given:
 
 
 class RowsLearned(Learned):
-    """What is learned of the rows of batches."""
+    """The layout and sizes learned from the rows of earlier batches."""
 
     row_layout: RowLayout | None = None
 
 
 class BatchTask(NamedTuple):
-    """What makes a `BatchJob` in a process."""
+    """The value from which a process makes a `BatchJob`."""
 
-    given: Given
+    given: DrawnBatch
     seed: int
     way: Way
     block_rows: int
@@ -78,7 +78,7 @@ class BatchTask(NamedTuple):
 
 
 class BatchJob:
-    """One batch; here, or in a process that has the work."""
+    """One batch, in the consumer; or in a worker, where `work` is given."""
 
     joins = True
     steps = 1
@@ -103,16 +103,16 @@ class BatchJob:
         self._indices: Any = None
 
     def task(self) -> BatchTask:
-        """Return the job as a value."""
+        """Return the value from which a process makes this job."""
         return self._task
 
     @property
     def was_first(self) -> bool:
-        """Whether rows were not written straight into the batch since it was not known how; those of later jobs are."""
+        """Whether the layout was unknown, so that rows were not written into the batch, and is known for later jobs."""
         return self._task.row_layout is None and self._learned.row_layout is not None
 
     def use(self, lease: Lease | Region) -> None:
-        """Lay the rows over memory, which lives as long as a view of them."""
+        """Put the rows into memory, which is kept as long as a view of them exists."""
         if self._task.row_layout is not None:
             layout: Layout = self._task.row_layout.layout
             self._columns = layout.columns(self.row_count, cast("memoryview", lease))
@@ -123,7 +123,7 @@ class BatchJob:
         return self.given.number, (start, stop - 1)
 
     def among(self, elements: object, /) -> set[tuple[int, ...]]:
-        """Return none: nothing here has a position."""
+        """Return an empty set: torch's elements have no positions."""
         del elements
         return set()
 
@@ -139,7 +139,7 @@ class BatchJob:
         if self._task.way == "whole":
             return 0
         start, stop = self._bounds(block)
-        with telling():
+        with sending_errors():
             if self._task.row_layout is None:
                 self._parts[block] = Sealed(self._elements(start, stop, come_to))
             else:
@@ -166,27 +166,27 @@ class BatchJob:
         return elements
 
     def try_row(self, step: int, row: int, context: Context) -> None:
-        """Compute one row, for nothing."""
+        """Compute one row, and discard it."""
         del step, context
         self._open()
         seeded(derive(self._task.seed, row), operator.getitem, self._here.dataset, self._indices[row])
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
-        """Collate."""
+        """Collate the elements of all blocks, or compute the whole batch."""
         del context
         if come_to is not None:
             come_to(0, None)
-        with telling():
+        with sending_errors():
             collate = self._here.collate_fn
             self._open()
-            if isinstance(self._indices, Wanted):
+            if isinstance(self._indices, StreamRequest):
                 repeated = come_to is not None
                 self._merged = streamed(self._here, self._indices, self.given.number, is_repeated=repeated)
                 return
             elements: Any = self._whole() if self._task.way == "whole" else self._gathered()
             if collate is default_collate and collates_plainly() and len(elements):
                 self._learned.row_layout = row_layout(elements[0])
-            if collate is not default_collate:  # which draws nothing
+            if collate is not default_collate:  # `default_collate` draws no random numbers
                 seed_all(derive(self._task.seed, _NO_ROW))
             self._merged = Sealed(collate(elements))
 
@@ -210,37 +210,37 @@ class BatchJob:
     @property
     def _here(self) -> Work:
         if self._work is None:
-            raise InternalError("what a batch is made of is known to processes alone")
+            raise InternalError("a batch can be computed only in a worker process")
         return self._work
 
     def elements(self, block: int) -> object:
-        """Return what a block computed, and let go of it."""
+        """Return the elements of a block, and release them."""
         part, self._parts[block] = self._parts[block], None
         return part
 
     def take_elements(self, block: int, elements: object, /) -> None:
-        """Take what another process computed of a block."""
+        """Receive the elements of a block from another process."""
         if elements is not None:
             self._parts[block] = elements
 
     def merged(self) -> object:
-        """Return what was collated, and what was learned of the rows."""
+        """Return the collated batch, and the layout learned from its rows."""
         return self._merged, self._learned.row_layout
 
-    # -- at the consumer
+    # -- in the consumer
 
     def take_merged(self, merged: object, /) -> None:
-        """Take what a process has collated."""
+        """Receive the collated batch from a process."""
         self._merged, layout = cast("tuple[Arrived, RowLayout | None]", merged)
         self._learned.row_layout = self._learned.row_layout or layout
 
     def index(self, row: int) -> str:
-        """Return which index a row has, in words."""
+        """Return the index of a row, as text."""
         self._open()
         return reprlib.repr(self._indices[row])
 
     def take(self, copied_bytes: int) -> object:
-        """Return the batch; what is not above `copied_bytes` in size is copied out of the job's memory."""
+        """Return the batch; arrays of up to `copied_bytes` are copied out of the job's memory."""
         if self._task.row_layout is not None:
             return self._task.row_layout.batch(self._columns, copied_bytes)
         assert isinstance(self._merged, Arrived)

@@ -1,8 +1,8 @@
-"""Batches that `default_collate` would make, from rows that are written straight into shared memory.
+"""Batches equal to those of `default_collate`, from rows that are written directly into shared memory.
 
-Elements of tensors, arrays and numbers in plain containers become the same nested arrays without a copy; where each
-fits the layout of the first, their batch is what torch makes of them. Everything else, and all that torch would refuse
-or convert, is left to torch.
+Elements of tensors, arrays and numbers in plain containers become the same nested arrays without a copy. If each fits
+the layout of the first, their batch equals torch's. All other elements, and those that torch would refuse or convert,
+are collated by torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _SCALARS: Final = frozenset(dtype.type for dtype in _DTYPES)
 
 @frozen
 class RowLayout:
-    """The layout of the rows of a batch, and the types of their leaves, which torch doesn't mix."""
+    """The layout of the rows of a batch, and the types of their leaves, which torch doesn't allow to differ."""
 
     layout: Layout
     types: tuple[type, ...]
@@ -34,7 +34,7 @@ class RowLayout:
         """Write elements into rows from `start` on.
 
         Raises:
-            LayoutMismatchError: one doesn't fit.
+            LayoutMismatchError: an element doesn't fit the layout.
         """
         plain: list[object] = []
         for row, element in enumerate(elements):
@@ -46,11 +46,11 @@ class RowLayout:
         write_rows(self.layout, plain, columns, start)
 
     def batch(self, columns: Sequence[Column], copied_bytes: int) -> object:
-        """Return the batch whose tensors lie over columns.
+        """Return the batch, with tensors over the memory of columns.
 
         Args:
-            columns: full ones.
-            copied_bytes: those up to this size are copied, so that they don't keep the memory of others.
+            columns: columns with all rows written.
+            copied_bytes: columns up to this size are copied, so that they don't keep the memory of the others.
         """
         from_numpy: Callable[[object], torch.Tensor] = vars(torch)["from_numpy"]
         tensors = [
@@ -62,7 +62,7 @@ class RowLayout:
 
 
 def row_layout(element: object) -> RowLayout | None:
-    """Return the layout of elements like this one; None where torch has to collate them."""
+    """Return the layout of elements like this one; None if torch has to collate them."""
     types: list[type] = []
     found = _plain(element, types)
     if found is None:
@@ -75,7 +75,7 @@ def row_layout(element: object) -> RowLayout | None:
 
 
 def _plain(value: object, types: list[type]) -> tuple[Any] | None:
-    """Return, in a tuple, an element without tensors, and add the types of its leaves; None where that can't be."""
+    """Return, in a tuple, an element with arrays for tensors, and append its leaves' types; None if it has others."""
     kind: type[Any] = type(value)
     given: Any = value
     types.append(kind)
@@ -118,7 +118,7 @@ def _plain_tensor(tensor: "torch.Tensor") -> tuple[Any] | None:
 
 
 def _goes_forward(array: "np.ndarray[Any, Any]") -> bool:
-    """Return whether torch takes an array: it takes none that goes backwards through its memory."""
+    """Return whether torch accepts an array: it refuses negative strides."""
     return array.flags.c_contiguous or min(array.strides, default=0) >= 0
 
 
@@ -133,13 +133,13 @@ def _plain_items(values: Sequence[object], types: list[type]) -> list[object] | 
 
 
 def _collated(structure: Structure, tensors: "list[torch.Tensor]") -> object:
-    """Return a batch of the structure that torch gives it, taking its tensors from the end of the list."""
+    """Return a batch in the structure of torch's batches, with the tensors from the end of the list."""
     container = structure.container
     if container is None:
         return tensors.pop()
     children = [_collated(child, tensors) for child in structure.children]
     if container is dict:
         return dict(zip(structure.keys, children, strict=True))
-    if container is list or container is tuple:  # whose batch is a list, to torch
+    if container is list or container is tuple:  # torch makes a list for both
         return children
     return container(*children)

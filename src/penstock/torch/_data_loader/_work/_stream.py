@@ -1,7 +1,7 @@
-"""An iterable dataset in a worker: one stream, of which the worker gives batch after batch.
+"""The stream of an iterable dataset in a worker, which returns one batch after the other.
 
-Only the worker that has a stream can go on in it. Where the dataset can tell its state, each batch comes with it, and
-another worker goes on from the last that was handed out.
+Only the worker that iterates over a stream can continue it. If the dataset has a state, the worker sends it with each
+batch, and another worker resumes after the last delivered batch.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._work._worker import Work
 
 
-class Wanted(NamedTuple):
-    """What is asked of a stream, in the place of indices.
+class StreamRequest(NamedTuple):
+    """The request for a stream's next batch; a job carries it in place of indices.
 
     Attributes:
-        epoch: of which the stream is.
-        size: how many elements; None for one that isn't batched.
+        epoch: the epoch of the stream.
+        size: the number of elements; None for one element that isn't batched.
         drop_last: whether a batch that isn't full is left out.
-        state: of the dataset, before this batch; None where it isn't known, or it has none.
+        state: the dataset's state before this batch; None if it is unknown, or the dataset has none.
     """
 
     epoch: int
@@ -29,13 +29,13 @@ class Wanted(NamedTuple):
     state: object = None
 
 
-class Streamed(NamedTuple):
-    """What a stream gave.
+class StreamedBatch(NamedTuple):
+    """A stream's batch.
 
     Attributes:
-        batch: collated; None at the stream's end.
-        has_ended: whether it has ended.
-        state: of the dataset, after it, if it can tell that.
+        batch: the collated batch; None at the stream's end.
+        has_ended: whether the stream has ended.
+        state: the dataset's state after the batch; None if it has none.
     """
 
     batch: object
@@ -43,34 +43,34 @@ class Streamed(NamedTuple):
     state: object = None
 
 
-class LostError(Exception):
-    """The stream ended with the worker that had it."""
+class StreamLostError(Exception):
+    """The stream was lost with the worker that read it."""
 
 
 class Stateful(Protocol):
-    """A dataset that can tell where it is, and go there."""
+    """A dataset that can save its state and resume from it."""
 
     def state_dict(self) -> object:
-        """Return where it is."""
+        """Return the state."""
         ...
 
     def load_state_dict(self, state: object) -> None:
-        """Go to where it was: the next iterator begins there."""
+        """Resume from a state: the next iterator begins there."""
         ...
 
 
 _MAX_KEPT: Final = 4
-_KEPT_BYTES: Final = 1 << 26  # batches from this size on may not fit the memory that they get, and be asked for again
+_KEPT_BYTES: Final = 1 << 26  # batches of this size may not fit into their memory, and are then requested again
 
 
 class _Stream:
     """This process's stream.
 
     Attributes:
-        epoch: of which it is.
-        elements: what is left of it.
-        number: of its next batch.
-        has_ended: whether there is none.
+        epoch: the epoch of the stream.
+        elements: the rest of the stream.
+        number: the number of its next batch.
+        has_ended: whether the stream has ended.
         kept: the last large batches, by number.
     """
 
@@ -81,8 +81,8 @@ class _Stream:
         self.has_ended = False
         self.kept: dict[int, Sealed] = {}
 
-    def take(self, wanted: Wanted) -> list[object]:
-        """Return the next batch's elements; none at the end."""
+    def take(self, wanted: StreamRequest) -> list[object]:
+        """Return the next batch's elements; an empty list at the end."""
         self.number += 1
         size = 1 if wanted.size is None else wanted.size
         found = [] if self.has_ended else list(islice(self.elements, size))
@@ -102,47 +102,47 @@ _streams: Final[list[_Stream]] = []  # of this process; one at most
 
 
 def is_stateful(dataset: object) -> TypeGuard[Stateful]:
-    """Return whether a dataset can tell its state, by torchdata's convention."""
+    """Return whether a dataset has a state, by torchdata's convention."""
     return has_state_dict(dataset)
 
 
-def streamed(work: Work, wanted: Wanted, number: int, *, is_repeated: bool) -> Sealed:
-    """Return the next batch of this process's stream. Its generators go on from one to the next.
+def streamed(work: Work, wanted: StreamRequest, number: int, *, is_repeated: bool) -> Sealed:
+    """Return the next batch of this process's stream. Random generators aren't seeded between batches.
 
     Args:
-        work: with an iterable dataset.
-        wanted: what is asked for.
-        number: of the batch in the stream.
-        is_repeated: whether a worker has died of it.
+        work: the work, with an iterable dataset.
+        wanted: the request.
+        number: the number of the batch in the stream.
+        is_repeated: whether a worker has crashed on this batch.
 
     Raises:
-        LostError: another worker had the stream.
+        StreamLostError: another worker read the stream.
     """
     stream = _stream(work.dataset, wanted, number, is_repeated=is_repeated)
     if number in stream.kept:
         return stream.kept[number]
     if number != stream.number:
-        raise LostError
+        raise StreamLostError
     elements = stream.take(wanted)
     batch: object = None
     try:
         batch = work.collate_fn(elements[0] if wanted.size is None else elements) if elements else None
-    except StopIteration:  # an end, to torch
+    except StopIteration:  # torch takes it for the end
         stream.has_ended = True
     state = work.dataset.state_dict() if is_stateful(work.dataset) else None
-    sealed = Sealed(Streamed(batch, stream.has_ended, state))
+    sealed = Sealed(StreamedBatch(batch, stream.has_ended, state))
     stream.keep(number, sealed)
     return sealed
 
 
-def _stream(dataset: object, wanted: Wanted, number: int, *, is_repeated: bool) -> _Stream:
+def _stream(dataset: object, wanted: StreamRequest, number: int, *, is_repeated: bool) -> _Stream:
     stream = _streams[0] if _streams and _streams[0].epoch == wanted.epoch else None
     if stream is not None and (wanted.state is None or number in stream.kept):
         return stream
     if wanted.state is not None and is_stateful(dataset):
         load_state(dataset, wanted.state)
     elif number or (is_repeated and not is_stateful(dataset)):
-        raise LostError
+        raise StreamLostError
     else:
         forget_state(dataset)
     iterable: Any = dataset

@@ -1,4 +1,4 @@
-"""What a worker process is told at its start, and how it tells of what a user's function raises."""
+"""The start of a DataLoader's worker, and the exceptions of the user's functions that it sends to the consumer."""
 
 import os
 import pickle
@@ -20,13 +20,14 @@ _TEXT_CHARACTERS: Final = 50_000  # of a traceback, from its end
 
 @frozen(eq=False)
 class Work:
-    """What is computed: the functions of the user's that workers call.
+    """The user's dataset and functions, which workers call.
 
     Attributes:
-        collate_fn: of the elements of a batch, or of one where batches aren't made.
-        init_fn: the user's, called with the number of each worker at its start; None for nothing.
+        collate_fn: called with the elements of a batch, or with one element where elements aren't batched.
+        init_fn: called with the number of each worker at its start; None for no call.
         is_batched: whether indices come in lists.
-        dataset: the user's. The last, since the modules that the others need are looked for in a pickle's beginning.
+        dataset: the dataset. It is the last field, since the modules that the other fields need are looked up at a
+            pickle's beginning.
     """
 
     collate_fn: Callable[[Any], Any]
@@ -36,19 +37,19 @@ class Work:
 
     @property
     def reads_at_once(self) -> bool:
-        """Whether the dataset gives all elements of a batch in one call."""
+        """Whether the dataset returns all elements of a batch in one call."""
         return self.is_batched and bool(getattr(self.dataset, "__getitems__", None))
 
 
 @frozen(eq=False)
 class Start:
-    """Called in each worker before its first task.
+    """The function that each worker calls before its first job.
 
     Attributes:
-        work: sealed where this is sent from, arrived where it is called.
-        num_workers: how many workers there are.
-        base_seed: of the iterator that they work for.
-        first: the number of the first worker of a crew.
+        work: `Sealed` in the consumer, `Arrived` in the worker.
+        num_workers: the number of workers.
+        base_seed: the base seed of the iterator that they work for.
+        first: the number of the scheduler's first worker.
     """
 
     work: Sealed | Arrived
@@ -71,13 +72,13 @@ class Start:
 
 
 def work_of(sent: object) -> Work:
-    """Return what has arrived in a worker."""
+    """Return the work that a worker received."""
     assert isinstance(sent, Arrived)
     return cast("Work", sent.value)
 
 
 def sent_error(error: BaseException) -> SentError:
-    """Return an exception as it is sent, without what it holds."""
+    """Return an exception in the form in which it is sent: its type and text, without the objects that it refers to."""
     text = "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS:]
     if isinstance(error, Exception):
         return SentError(type(error), text, f"in DataLoader worker process {worker_number()}")
@@ -85,8 +86,8 @@ def sent_error(error: BaseException) -> SentError:
 
 
 @contextmanager
-def telling() -> Generator[None]:
-    """Have the consumer told, in torch's words, of what is raised inside."""
+def sending_errors() -> Generator[None]:
+    """Send exceptions of the block to the consumer, which raises them with torch's message."""
     with Caught() as caught:
         yield
     if caught.error is None:
@@ -103,6 +104,6 @@ def _note(sent: SentError) -> bytes:
     return pickle.dumps(sent._replace(kind=RuntimeError), protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def told_error(note: bytes) -> SentError | None:
-    """Return what `telling` has told; None if the note is another's."""
+def received_error(note: bytes) -> SentError | None:
+    """Return the exception that `sending_errors` sent; None if the note is of another kind."""
     return pickle.loads(note) if note[:1] == pickle.PROTO else None
