@@ -43,22 +43,22 @@ def test_version_says_what_would_run(capsys: Output) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "COMMAND"),
         (["dmeo"], "invalid choice: 'dmeo'"),
         (["demo", "--worker", "3"], "unrecognized arguments: --worker 3"),
-        (["demo", "--num-workers", "-1"], "a whole number from 0 on is needed; got '-1'"),
-        (["demo", "--num-workers", "two"], "a whole number from 0 on is needed; got 'two'"),
-        (["demo", "--epochs", "2"], "a whole number from 3 on is needed; got '2'"),
+        (["demo", "--num-workers", "-1"], "a whole number of at least 0 is needed; got '-1'"),
+        (["demo", "--num-workers", "two"], "a whole number of at least 0 is needed; got 'two'"),
+        (["demo", "--epochs", "2"], "a whole number of at least 3 is needed; got '2'"),
     ],
 )
-def test_a_wrong_call_is_told_with_status_2(arguments: list[str], said: str, capsys: Output) -> None:
-    """What is wrong stands on stderr; nothing is run."""
+def test_wrong_arguments_end_with_status_2(arguments: list[str], message: str, capsys: Output) -> None:
+    """The message is on stderr; nothing is run."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("module", "name"), [("PIL", "Pillow"), ("sklearn", "scikit-learn")])

@@ -1,4 +1,4 @@
-"""The `penstock` command: one package or file a subcommand, each with `add_parser` and a function that runs it."""
+"""The `penstock` command; each subcommand is a package or file with `add_parser` and a function that runs it."""
 
 import argparse
 import platform
@@ -20,9 +20,9 @@ dataset and N. Crashes, workers and restarts only decide who computes it, and wh
 """
 _EPILOG: Final = f"""\
 exit status:
-  {ENDED}    it ran, and what it claims holds
-  {FAILED}    a claim does not hold, or a run failed; a time alone, on a busy machine, fails nothing
-  {WRONG_CALL}    the call was wrong, or an optional package is missing
+  {ENDED}    success: all claims hold
+  {FAILED}    a claim does not hold, or a run failed; a missed time limit alone is no failure
+  {WRONG_CALL}    the arguments are wrong, or an optional package is missing
   {INTERRUPTED}  stopped by Ctrl-C
 """
 
@@ -31,13 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Args:
-        arguments: what follows the command's name; default: the process's own.
+        arguments: the arguments after the command's name; default: the process's own.
 
     Returns:
         The exit status.
 
     Raises:
-        SystemExit: from argparse, for `--help`, `--version` and a wrong call (status 2).
+        SystemExit: from argparse, for `--help`, `--version` and wrong arguments (status 2).
     """
     chosen = _parser().parse_args(arguments)
     try:
@@ -45,11 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, SourceError, MissingDependencyError) as error:
         explain_error(sys.stderr, error)
         return WRONG_CALL
-    except (RunError, OSError) as error:  # an OSError is the system's own, or a decoder's for a file that is no image
+    except (RunError, OSError) as error:  # an OSError is the system's, or a decoder's for a file that isn't an image
         explain_error(sys.stderr, error)
         return FAILED
     except KeyboardInterrupt:
-        print("\nstopped by Ctrl-C; nothing is left running", file=sys.stderr)
+        print("\nstopped by Ctrl-C; all processes have ended", file=sys.stderr)
         return INTERRUPTED
     return status
 

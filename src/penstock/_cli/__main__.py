@@ -1,4 +1,4 @@
-"""`python -m penstock._cli` is the `penstock` command, for a checkout in which nothing is installed."""
+"""`python -m penstock._cli` runs the `penstock` command in a checkout where it isn't installed."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the commands print: plain lines, a line that rewrites itself on a terminal, and errors without a traceback."""
+"""The output of the commands: plain lines, a line that is redrawn on a terminal, and errors without a traceback."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ class Terminal:
     """Prints to one stream; on a terminal with colours and a live line, elsewhere with a few plain lines.
 
     Attributes:
-        is_live: whether the stream is a terminal, so that `progress` may rewrite its line.
+        is_live: whether the stream is a terminal, so that `progress` may redraw its line.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -34,15 +34,15 @@ class Terminal:
 
     @property
     def columns(self) -> int:
-        """How many characters fit on a line: those of the terminal, and 120 elsewhere."""
+        """The number of characters in a line: that of the terminal, and 120 elsewhere."""
         return shutil.get_terminal_size().columns if self.is_live else _COLUMNS
 
     def colour(self, text: str, name: str) -> str:
-        """Return the text in a colour (green, red, dim, bold or cyan), or as it is where there are no colours."""
+        """Return the text in a colour (green, red, dim, bold or cyan), or unchanged where there are no colours."""
         return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self._in_colour else text
 
     def line(self, text: str = "") -> None:
-        """Print a line that stays; it takes the live line's place."""
+        """Print a permanent line; it replaces the live line."""
         if self.is_live:
             self._stream.write("\r\x1b[K")
         self._stream.write(text + "\n")
@@ -50,14 +50,14 @@ class Terminal:
         self._quarter = None
 
     def entry(self, mark: str, name: str, text: str) -> None:
-        """Print a mark, a name and a text, which goes on below itself where it is longer than a line."""
+        """Print a mark, a name and a text, which is wrapped and indented if it is longer than a line."""
         first, *others = textwrap.wrap(text, max(self.columns - _INDENT, 24))
         self.line(f"  {mark} {name:<{_INDENT - 5}} {first}")
         for other in others:
             self.line(" " * _INDENT + other)
 
     def progress(self, label: str, share: float, text: str) -> None:
-        """Show how far something is: `share` between 0 and 1, and a text beside it.
+        """Show progress: `share` between 0 and 1, and a text beside it.
 
         On a terminal the line is redrawn at most 20 times a second; elsewhere a line is printed at each quarter.
         """
@@ -79,7 +79,7 @@ class Terminal:
 
 
 def explain_error(stream: TextIO, error: BaseException) -> None:
-    """Print an error's message and the notes that say where it happened, without its traceback."""
+    """Print an error's message and its notes, which name the place, without its traceback."""
     stream.write(f"penstock: {error}\n")
     stream.writelines(f"  {note}\n" for note in getattr(error, "__notes__", ()))
     stream.flush()

@@ -1,4 +1,4 @@
-"""What ran: the versions of the packages, and the machine."""
+"""The versions of the packages, and the machine, on which a demo ran."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ _PACKAGES: Final = ("numpy", "pillow", "scikit-learn")
 
 
 def installed_version(package: str) -> str:
-    """Return the version of an installed package; "not installed" when there is none."""
+    """Return the version of an installed package; "not installed" if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -19,7 +19,7 @@ def installed_version(package: str) -> str:
 
 
 def describe_machine() -> list[tuple[str, str]]:
-    """Return (name, value) pairs that say on what something was measured."""
+    """Return (name, value) pairs that describe the versions and the machine of a measurement."""
     packages = ", ".join(f"{package} {installed_version(package)}" for package in _PACKAGES)
     return [
         ("versions", f"penstock {penstock.__version__}, Python {platform.python_version()}, {packages}"),

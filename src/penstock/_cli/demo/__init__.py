@@ -1,4 +1,4 @@
-"""`penstock demo`: the main job on real digits, or the throughput on one's own folder of images."""
+"""`penstock demo`: a training run on real digits, or the throughput on a folder of the user's images."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock._cli.demo.images import measure
-from penstock._cli.demo.story import Setting, tell
+from penstock._cli.demo.story import Setting, run_story
 from penstock._cli.terminal import Terminal
 
 _DESCRIPTION: Final = """\
@@ -20,7 +20,7 @@ It takes less than a minute, and needs: pip install 'penstock[demo]'
 
 
 def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Describe this command; `add` makes its parser."""
+    """Add this command's parser; `add` makes it."""
     parser = add(
         "demo",
         help="train on real digits, be killed, resume, and compare to the last bit",
@@ -58,11 +58,11 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return the exit status of the command, after it has run, as `claims.status_of` tells."""
+    """Run the command, and return its exit status, as `claims.status_of` defines it."""
     terminal = Terminal(sys.stdout)
     if arguments.images is not None:
         return measure(arguments.images, arguments.size, arguments.num_workers, arguments.report, terminal)
-    return tell(Setting(arguments.directory, arguments.report, arguments.epochs, arguments.num_workers), terminal)
+    return run_story(Setting(arguments.directory, arguments.report, arguments.epochs, arguments.num_workers), terminal)
 
 
 def _count(least: int) -> Callable[[str], int]:
@@ -71,7 +71,7 @@ def _count(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text) if text.isascii() and text.isdigit() else -1
         if value < least:
-            raise argparse.ArgumentTypeError(f"a whole number from {least} on is needed; got {text!r}")
+            raise argparse.ArgumentTypeError(f"a whole number of at least {least} is needed; got {text!r}")
         return value
 
     return parse

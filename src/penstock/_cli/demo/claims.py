@@ -1,4 +1,4 @@
-"""What the demo claims, each in a form that can fail: functions from what two runs logged to ✓ or ✗."""
+"""The claims of the demo: each is a function from the logs of two runs to ✓ or ✗, and can fail."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ class Claim:
     """One claim.
 
     Attributes:
-        name: a word or two.
-        holds: whether it is true of the runs.
-        detail: the figures behind it; when it does not hold, what was found instead.
-        is_timed: whether it holds or fails by a time that was measured once, which also tells how busy the machine was.
+        name: one or two words.
+        holds: whether the runs satisfy it.
+        detail: its figures; if it does not hold, the deviating values.
+        is_timed: whether it depends on a time that was measured once, and so also on how busy the machine was.
     """
 
     name: str
@@ -32,16 +32,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the claims are judged by.
+    """The results of the runs, from which the claims are judged.
 
     Attributes:
         straight: run A, from the first step to the last.
         killed: run B until it was killed.
         resumed: run B from its checkpoint on, in another process.
-        steps_per_epoch: batches in one pass over the training images.
-        epochs: passes that a whole run makes.
-        state_bytes: the length of the loader's state, as JSON, in the checkpoint that was resumed from.
-        recomputed: for some steps, the SHA-256 of the batch that the dataset's description alone gives for it.
+        steps_per_epoch: the number of batches in one pass over the training images.
+        epochs: the number of passes of a whole run.
+        state_bytes: the length of the loader's state, as JSON, in the checkpoint that run B resumed from.
+        recomputed: for some steps, the SHA-256 of the batch, computed from the dataset's description alone.
     """
 
     straight: Run
@@ -54,7 +54,7 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> tuple[Claim, ...]:
-    """Return every claim with whether it holds."""
+    """Return all claims, each with its result."""
     return (
         _was_killed(evidence),
         *_lost_workers(evidence),
@@ -78,7 +78,7 @@ def print_claims(claims: Sequence[Claim], terminal: Terminal) -> None:
 def status_of(claims: Sequence[Claim]) -> int:
     """Return the exit status of a demo: 1 if a claim does not hold, else 0.
 
-    A time on a busy machine may be any; it is shown, but no reason to call the run a failure.
+    A claim about a time is shown but ignored, since the machine may be busy.
     """
     return ENDED if all(claim.holds or claim.is_timed for claim in claims) else FAILED
 
@@ -89,7 +89,8 @@ def _was_killed(evidence: Evidence) -> Claim:
     done = num_made % evidence.steps_per_epoch
     detail = (
         f"SIGKILL after step {num_made - 1}, {done} of {evidence.steps_per_epoch} batches into its epoch, with "
-        f"{killed.who}; resumed at step {resumed.resumed_at} in a new process with {resumed.who}"
+        f"{killed.describe_workers()}; resumed at step {resumed.resumed_at} in a new process with "
+        f"{resumed.describe_workers()}"
     )
     was_cut = killed.model is None and done != 0 and resumed.num_workers != killed.num_workers
     holds = was_cut and resumed.resumed_at is not None and 0 < resumed.resumed_at <= num_made
@@ -97,12 +98,12 @@ def _was_killed(evidence: Evidence) -> Claim:
 
 
 def _lost_workers(evidence: Evidence) -> tuple[Claim, ...]:
-    """Return whether run B lost workers on its way; no claim where the system has no worker processes."""
+    """Return the claim that run B lost workers; none on a system without worker processes."""
     runs = evidence.killed, evidence.resumed
     if any(run.workers == "threads" for run in runs):
         return ()
     before, after = (run.killed_workers for run in runs)
-    detail = f"{before} + {after} of run B's worker processes died by SIGKILL, before and after it was killed itself"
+    detail = f"SIGKILL ended {before} + {after} of run B's worker processes, before and after it was killed itself"
     return (Claim("workers", before > 0 and after > 0, detail),)
 
 
@@ -118,25 +119,23 @@ def _equal_steps(name: str, how: str, evidence: Evidence, value: Callable[[Step]
         )
     if missing or num_steps == 0:
         first = f", the first is step {missing[0]}" if missing else ""
-        return Claim(name, holds=False, detail=f"{len(missing)} of {num_steps} steps were not seen in both runs{first}")
+        return Claim(name, holds=False, detail=f"{len(missing)} of {num_steps} steps are missing in one run{first}")
     twice = len(again) - num_steps
-    detail = f"{how} at all {num_steps} steps, {twice} of which run B made twice"
+    detail = f"{how} at all {num_steps} steps; run B computed {twice} of them twice"
     return Claim(name, holds=True, detail=detail)
 
 
 def _equal_models(evidence: Evidence) -> Claim:
     straight, resumed = evidence.straight.model, evidence.resumed.model
     if straight is None or straight != resumed:
-        return Claim("model", holds=False, detail=f"the weights' SHA-256 is {straight} and, resumed, {resumed}")
-    return Claim(
-        "model", holds=True, detail=f"the final weights are the same to the last bit, SHA-256 {straight[:16]}…"
-    )
+        return Claim("model", holds=False, detail=f"the weights' SHA-256 is {straight} in run A, {resumed} in run B")
+    return Claim("model", holds=True, detail=f"the final weights are equal to the last bit, SHA-256 {straight[:16]}…")
 
 
 def _is_accurate(evidence: Evidence) -> Claim:
     accuracy = evidence.resumed.accuracy or 0.0
-    told = math.floor(accuracy * 1000) / 1000  # not what rounding would make of it
-    detail = f"{told:.1%} of the held-out digits are told right; more than {MIN_ACCURACY:.0%} are asked for"
+    shown = math.floor(accuracy * 1000) / 1000  # rounding up could show a figure above the bound that it misses
+    detail = f"{shown:.1%} of the held-out digits are classified correctly; more than {MIN_ACCURACY:.0%} are required"
     return Claim("accuracy", accuracy > MIN_ACCURACY and accuracy == evidence.straight.accuracy, detail)
 
 
@@ -145,28 +144,28 @@ def _is_pure(evidence: Evidence) -> Claim:
     wrong = [step for step, sha256 in evidence.recomputed.items() if logged.get(step) != sha256]
     steps = ", ".join(str(step) for step in evidence.recomputed)
     if wrong or not evidence.recomputed:
-        return Claim("replay", holds=False, detail=f"of the steps {steps} evaluated anew, {wrong} differ from the log")
+        return Claim("replay", holds=False, detail=f"of the recomputed steps {steps}, {wrong} differ from the log")
     return Claim(
-        "replay", holds=True, detail=f"steps {steps}, evaluated here with no worker, have the SHA-256 of the log"
+        "replay", holds=True, detail=f"steps {steps}, recomputed here without workers, have the SHA-256 of the log"
     )
 
 
 def judge_state(num_bytes: int) -> Claim:
-    """Return whether a loader's state is as small as is promised; `num_bytes` is its length as JSON."""
-    detail = f"{num_bytes} bytes of JSON are all that the loader saves; under {MAX_STATE_BYTES:,} are promised"
+    """Return the claim that a loader's state is as small as promised; `num_bytes` is its length as JSON."""
+    detail = f"the loader saves {num_bytes} bytes of JSON; the limit is {MAX_STATE_BYTES:,}"
     return Claim("state", 0 < num_bytes < MAX_STATE_BYTES, detail)
 
 
 def judge_resume(seconds: float, first_batch_seconds: float | None = None) -> Claim:
-    """Return whether a loader was restored as fast as is promised.
+    """Return the claim that a loader resumed as fast as promised.
 
     Args:
-        seconds: what `load_state_dict` took.
-        first_batch_seconds: how long the first batch was then waited for; said, but nothing is promised about it.
+        seconds: the duration of `load_state_dict`.
+        first_batch_seconds: the wait for the first batch after that; shown, but without a limit.
     """
-    detail = f"{seconds * 1e3:.1f} ms to load the state; under {MAX_RESUME_SECONDS * 1e3:.0f} are promised"
+    detail = f"loading the state took {seconds * 1e3:.1f} ms; the limit is {MAX_RESUME_SECONDS * 1e3:.0f} ms"
     if first_batch_seconds is not None:
-        detail += f". The first batch came {first_batch_seconds * 1e3:.1f} ms after it was asked for"
+        detail += f". The first batch came after another {first_batch_seconds * 1e3:.1f} ms"
     return Claim("resume", seconds < MAX_RESUME_SECONDS, detail, is_timed=True)
 
 

@@ -1,7 +1,7 @@
-"""The real digits of the demo: 1,797 handwritten ones, as scikit-learn brings them, written as PNG files once.
+"""The 1,797 handwritten digits of the demo, which scikit-learn contains, written as PNG files once.
 
-Their 17 levels of grey (0 to 16) become brightness 0 to 240 in steps of 15, so that nothing is lost. They are the test
-part of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (UCI, 1998).
+Their 17 levels of grey (0 to 16) become brightness 0 to 240 in steps of 15, without loss. They are the test part of
+"Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (UCI, 1998).
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def write_digits(folder: Path, progress: Callable[[float], None]) -> int:
-    """Write each digit to `folder/LABEL/NUMBER.png`; a file that is there already is left alone.
+    """Write each digit to `folder/LABEL/NUMBER.png`, unless the file exists.
 
     Args:
-        folder: is made where it does not exist. A file takes its name only when it is complete.
+        folder: the target; it is made if it does not exist. A file takes its name only when it is complete.
         progress: called with the share that is done, between 0 and 1.
 
     Returns:
-        How many there are.
+        The number of digits.
     """
     if len(list(folder.glob("?/????.png"))) == NUM_DIGITS:
         return NUM_DIGITS
@@ -61,7 +61,7 @@ def find_script() -> Path:
     A wheel carries a copy beside this file; in a checkout it is the one in `examples/`.
 
     Raises:
-        InternalError: it is in neither place.
+        InternalError: the script is in neither place.
     """
     installed = Path(__file__).parent / "examples" / "digits.py"
     checkout = Path(__file__).parents[4] / "examples" / "digits.py"

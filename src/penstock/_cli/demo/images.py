@@ -1,4 +1,4 @@
-"""The demo on one's own images: decoded in batches, resumed elsewhere, and timed beside a bare loop in the same run."""
+"""The demo on the user's images: decoded in batches, resumed with other workers, and timed beside a bare loop."""
 
 import hashlib
 import itertools
@@ -32,13 +32,13 @@ class Decode:
     size: int
 
     def __call__(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return one record decoded."""
+        """Return a decoded record."""
         return {"image": decode_picture(record["bytes"], self.size), "label": record["label"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What is measured: the source, which of its keys, how large they are decoded, and with how many workers."""
+    """The measured work: a source, some of its keys, the size of decoded images, and the number of workers."""
 
     source: ps.sources.ImageFolder
     keys: Sequence[int]
@@ -46,11 +46,11 @@ class Images:
     num_workers: int
 
     def dataset(self) -> ps.Dataset:
-        """Return the batches that the loader is to make."""
+        """Return the dataset that the loader reads."""
         return ps.read(self.source, seed=7).select(self.keys).shuffle().map(Decode(self.size)).batch(_BATCH_SIZE)
 
     def run_bare(self, progress: Callable[[int], None]) -> None:
-        """Do the same work in a plain loop: read, decode and stack, on one thread, with no library around it."""
+        """Do the same work in a plain loop: read, decode and stack, on one thread, without a library."""
         for start in range(0, len(self.keys), _BATCH_SIZE):
             keys = self.keys[start : start + _BATCH_SIZE]
             images = [decode_picture(Path(self.source.path_of(key)).read_bytes(), self.size) for key in keys]
@@ -60,21 +60,21 @@ class Images:
 
 
 def measure(folder: Path, size: int, num_workers: int, report: Path, terminal: Terminal) -> int:
-    """Time the loader beside a bare loop over the same images, resume it elsewhere, write the report.
+    """Time the loader beside a bare loop over the same images, resume it with other workers, and write the report.
 
     Args:
-        folder: holds one folder of images per class.
-        size: to which every image is decoded, in pixels both ways.
-        num_workers: of the loader.
-        report: where the HTML page goes.
-        terminal: where the text goes.
+        folder: contains one folder of images per class.
+        size: the width and height of decoded images, in pixels.
+        num_workers: the loader's number of workers.
+        report: the path of the HTML page.
+        terminal: receives the text.
 
     Returns:
-        The exit status, as `status_of` tells.
+        The exit status, as `status_of` defines it.
 
     Raises:
         UsageError: the report's folder does not exist.
-        SourceError: the folder is none, or holds no images.
+        SourceError: the path is not a folder, or contains no images.
         MissingDependencyError: Pillow is not installed.
     """
     check_report(report)
@@ -96,7 +96,7 @@ def measure(folder: Path, size: int, num_workers: int, report: Path, terminal: T
 
 
 def _choose_keys(source: ps.sources.ImageFolder, size: int) -> list[int]:
-    """Return keys spread evenly over the source, about as many as a plain loop decodes in a bit over a second."""
+    """Return keys spread evenly over the source, about as many as a plain loop decodes in 1.2 seconds."""
     tried = ps.read(source).select(_spread(len(source), _TRIED)).map(Decode(size))
     began = time.perf_counter()
     rate = sum(1 for _ in tried) / (time.perf_counter() - began)
@@ -109,9 +109,9 @@ def _spread(length: int, count: int) -> list[int]:
 
 
 def _alternate(images: Images, terminal: Terminal) -> list[Round]:
-    """Return the rates of seven rounds, in which the loader and the bare loop take turns at going first.
+    """Return the rates of seven rounds, in which the loader and the bare loop alternate in going first.
 
-    Each does one pass over the same images. A pass before the first round, not counted, warms the page cache.
+    Each makes one pass over the same images. An extra round before them, not counted, warms the page cache.
     """
     total = (_NUM_ROUNDS + 1) * 2 * len(images.keys)
     done = 0
@@ -141,7 +141,7 @@ def _alternate(images: Images, terminal: Terminal) -> list[Round]:
 
 
 def _resume_elsewhere(images: Images) -> list[Claim]:
-    """Return whether a loader with other workers goes on after one batch as the first loader itself does."""
+    """Return the claims that a loader with other workers resumes after one batch, equal and fast."""
     others = images.num_workers + 1
     with ps.Loader(images.dataset(), num_workers=images.num_workers) as loader:
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
@@ -165,11 +165,11 @@ def _digest(batch: dict[str, Any]) -> str:
     return hashlib.sha256(batch["image"].tobytes() + batch["label"].tobytes()).hexdigest()
 
 
-def _print_rates(rounds: Sequence[Round], who: str, terminal: Terminal) -> None:
+def _print_rates(rounds: Sequence[Round], workers: str, terminal: Terminal) -> None:
     loader = statistics.median(entry.loader for entry in rounds)
     bare = statistics.median(entry.bare for entry in rounds)
     ratios = sorted(entry.loader / entry.bare for entry in rounds)
-    terminal.line(f"  {'loader, ' + who:<22} {loader:8,.0f} records/s")
+    terminal.line(f"  {'loader, ' + workers:<22} {loader:8,.0f} records/s")
     terminal.line(f"  bare loop, 1 thread    {bare:8,.0f} records/s")
     terminal.line(
         f"  loader / bare loop     {statistics.median(ratios):8.2f}   from {ratios[0]:.2f} to {ratios[-1]:.2f} "

@@ -1,4 +1,4 @@
-"""Pictures as bytes and arrays, by way of Pillow: the one file of the demo that needs it."""
+"""Pictures as bytes and arrays; the one file of the demo that uses Pillow."""
 
 import base64
 import io
@@ -23,7 +23,7 @@ def require_pillow() -> ModuleType:
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """Return the pixels, of shape (height, width) or (height, width, 3), as a PNG file's bytes, without any loss."""
+    """Return the pixels, of shape (height, width) or (height, width, 3), as a PNG file's bytes, without loss."""
     file = io.BytesIO()
     require_pillow().fromarray(pixels).save(file, "PNG")
     return file.getvalue()
@@ -32,7 +32,7 @@ def encode_png(pixels: Pixels) -> bytes:
 def decode_picture(data: bytes, size: int) -> Pixels:
     """Return any image that Pillow can decode as (size, size, 3) uint8, resized bilinearly.
 
-    A JPEG much larger than that is decoded at a half, a quarter or an eighth of its size, as its format allows.
+    A much larger JPEG is decoded at a half, a quarter or an eighth of its size, which its format supports.
     """
     image_module = require_pillow()
     with image_module.open(io.BytesIO(data)) as image:
@@ -42,5 +42,5 @@ def decode_picture(data: bytes, size: int) -> Pixels:
 
 
 def as_data_address(png: bytes) -> str:
-    """Return an address for an HTML page that holds the whole picture itself."""
+    """Return a data URL that contains the whole picture."""
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")

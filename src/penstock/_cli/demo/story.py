@@ -1,4 +1,4 @@
-"""The demo on digits: one run goes straight through, one is killed and resumed, and the two are compared."""
+"""The demo on digits: one run is uninterrupted, one is killed and resumed, and the two are compared."""
 
 import importlib.util
 import math
@@ -27,12 +27,12 @@ from penstock.errors import InternalError, UsageError
 
 _WINDOW_SECONDS: Final = 1.0
 _MARGIN: Final = 4
-_WORKER_SECONDS: Final = 1.0  # from one worker that is killed to the next
+_WORKER_SECONDS: Final = 1.0  # between the kills of two workers
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the user chose: where things go, how long the runs are, and with how many workers."""
+    """The user's options: paths, the length of the runs, and the number of workers."""
 
     directory: Path | None
     report: Path
@@ -40,8 +40,8 @@ class Setting:
     num_workers: int
 
 
-def tell(setting: Setting, terminal: Terminal) -> int:
-    """Return the exit status of the whole demo, after it has run, printed what it found, and written its report.
+def run_story(setting: Setting, terminal: Terminal) -> int:
+    """Run the whole demo, print its results, write its report, and return the exit status.
 
     Raises:
         UsageError: the report's folder does not exist.
@@ -54,7 +54,7 @@ def tell(setting: Setting, terminal: Terminal) -> int:
     with _working_directory(setting.directory) as directory:
         terminal.line(
             terminal.colour(
-                "Penstock: trained straight through, then with workers killed, killed itself, and resumed", "bold"
+                "Penstock: one run without interruption, one with killed workers that is killed and resumed", "bold"
             )
         )
         folder = _write_pictures(directory, terminal, is_kept=setting.directory is not None)
@@ -65,23 +65,23 @@ def tell(setting: Setting, terminal: Terminal) -> int:
         print_claims(claims, terminal)
         setting.report.write_text(digits_page(evidence, claims, script.fed(), script.path).html(), encoding="utf-8")
     terminal.line()
-    terminal.line(f"  the script that ran, to copy   {script.path}")
-    terminal.line(f"  the report, to look at         {setting.report.resolve()}")
-    terminal.line(terminal.colour(f"  {time.perf_counter() - began:.0f} seconds in all", "dim"))
+    terminal.line(f"  training script, to copy   {script.path}")
+    terminal.line(f"  report                     {setting.report.resolve()}")
+    terminal.line(terminal.colour(f"  {time.perf_counter() - began:.0f} seconds in total", "dim"))
     return status_of(claims)
 
 
 def choose_kill_step(num_steps: int, steps_per_epoch: int, save_every: int, chance: Callable[[int], int]) -> int:
-    """Return a step after which to kill: behind a checkpoint, well inside an epoch, in the middle half of the run.
+    """Return a step after which to kill: after a checkpoint, well inside an epoch, in the middle half of the run.
 
     Args:
-        num_steps: of the whole run.
-        steps_per_epoch: a step too close to an epoch's end is not chosen, as a kill may come a step late.
-        save_every: a checkpoint is written after each multiple of it.
-        chance: given n, returns any integer from 0 up to and without n.
+        num_steps: the number of steps of the whole run.
+        steps_per_epoch: the length of an epoch; no step close to its end is chosen, as a kill may come a step late.
+        save_every: the script writes a checkpoint after each multiple of it.
+        chance: a function that returns any integer in [0, n) for n.
 
     Raises:
-        UsageError: the run is too short to hold such a step.
+        UsageError: the run is too short to have such a step.
     """
     steps = [
         step
@@ -98,7 +98,7 @@ def choose_kill_step(num_steps: int, steps_per_epoch: int, save_every: int, chan
 
 
 class _Script:
-    """The example script, imported to ask its dataset in this process what the runs should have been fed."""
+    """The example script, imported to compute the expected batches from its dataset in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.path = find_script()
@@ -109,12 +109,12 @@ class _Script:
         self.steps_per_epoch = len(self._train)
 
     def digest(self, step: int) -> str:
-        """Return the SHA-256 of a step's batch, evaluated here without a worker, in the log's form."""
+        """Return the SHA-256 of a step's batch, computed here without workers, in the log's form."""
         digest: str = self._module.digest(self._batch(step))
         return digest
 
     def fed(self) -> Fed:
-        """Return the first batch that was fed."""
+        """Return the first batch."""
         batch = self._batch(0)
         return Fed(batch["image"], batch["label"])
 
@@ -135,7 +135,7 @@ def _import(path: Path) -> ModuleType:
 
 @contextmanager
 def _working_directory(chosen: Path | None) -> Generator[Path]:
-    """Yield the chosen directory, made if need be, or else a temporary one that is removed afterwards."""
+    """Yield the chosen directory, made if it does not exist, or else a temporary one that is removed afterwards."""
     if chosen is not None:
         chosen.mkdir(parents=True, exist_ok=True)
         yield chosen
@@ -166,17 +166,18 @@ def _run_both(setting: Setting, script: _Script, directory: Path, terminal: Term
     for name in ("run-a", "run-b"):
         (directory / f"{name}.npz").unlink(missing_ok=True)
     straight = _follow("run A", command("run-a", setting.num_workers, "threads"), num_steps, terminal)
-    terminal.line(f"  run A  straight through with {straight.who}: {_summary(straight)}")
+    terminal.line(f"  run A  without interruption, {straight.describe_workers()}: {_summary(straight)}")
     kind: Kind = "processes" if hasattr(os, "memfd_create") else "threads"
     run_b = command("run-b", setting.num_workers, kind)
     killed = _follow("run B", run_b, num_steps, terminal, kill_step=kill_step)
-    lost = f", {killed.killed_workers} killed and replaced on the way" if killed.killed_workers else ""
-    terminal.line(f"  run B  with {killed.who}{lost}")
-    terminal.line(f"         killed itself by SIGKILL after step {killed.steps[-1].step}, in the middle of an epoch")
+    lost = f"; {killed.killed_workers} of them killed and replaced" if killed.killed_workers else ""
+    terminal.line(f"  run B  {killed.describe_workers()}{lost}")
+    terminal.line(f"         run B itself killed by SIGKILL after step {killed.steps[-1].step}, inside an epoch")
     state_bytes = _state_bytes(directory / "run-b.npz")
     resumed = _follow("run B", command("run-b", other_workers, kind), num_steps, terminal)
     terminal.line(
-        f"         resumed at step {resumed.resumed_at} in a new process with {resumed.who}: {_summary(resumed)}"
+        f"         resumed at step {resumed.resumed_at} in a new process, {resumed.describe_workers()}: "
+        f"{_summary(resumed)}"
     )
     steps = sorted({0, killed.steps[-1].step, num_steps - 1})
     return Evidence(
@@ -206,7 +207,7 @@ def _follow(label: str, command: Command, num_steps: int, terminal: Terminal, *,
 
 
 def _pace(steps: tuple[Step, ...]) -> str:
-    """Return records/s and the share of time waited for data over the last second, and the last loss."""
+    """Return records/s and the share of time spent waiting for data in the last second, and the last loss."""
     last = steps[-1]
     recent = [step for step in steps if step.seconds >= last.seconds - _WINDOW_SECONDS]
     seconds = last.seconds - recent[0].seconds or _WINDOW_SECONDS

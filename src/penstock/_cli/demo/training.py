@@ -1,9 +1,9 @@
-"""Runs the example script as a process of its own and reads, line by line, what it says about each step.
+"""The example script as a child process, and the log of its steps, read line by line.
 
 Guarantees:
-  - The process is gone when the scope of `start` is left, however it is left; it is killed if it must be.
-  - A step that the script logged before it was killed is read, and nothing that it did not log.
-  - Reading waits on the log's pipe alone, which ends when the process does: nothing polls.
+  - The process has ended when the scope of `start` is left, in whatever way; it is killed if it still runs.
+  - All steps that the script logged before it was killed are read, and no others.
+  - Reading waits on the log's pipe alone, which ends when the process does: there is no polling.
 """
 
 import json
@@ -29,20 +29,20 @@ Kind: TypeAlias = Literal["threads", "processes"]
 
 
 class RunError(PenstockError, RuntimeError):
-    """The script ended as it should not have; the message holds the last lines that it printed."""
+    """The script failed; the message contains the last lines that it printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the script logged about one step.
+    """The log of one step.
 
     Attributes:
         step: the batch's number since training began, from 0.
-        sha256: of the batch's images and labels, in hex.
-        loss: as Python's `float.hex` writes it, so that nothing is rounded.
-        rows: how many digits the batch held.
-        seconds: when it was logged, by this machine's `time.perf_counter`.
-        wait_seconds: how long the script has waited for data, since its process began.
+        sha256: the SHA-256 of the batch's images and labels, in hex.
+        loss: the loss in the form of Python's `float.hex`, which doesn't round.
+        rows: the number of digits in the batch.
+        seconds: the time at which it was logged, by this machine's `time.perf_counter`.
+        wait_seconds: the time that the script waited for data since its process began.
     """
 
     step: int
@@ -55,18 +55,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that one process of the script logged.
+    """The log of one process of the script.
 
     Attributes:
-        num_workers: of its loader.
+        num_workers: the number of its loader's workers.
         workers: "threads" or "processes".
-        started: when its process was, by this machine's `time.perf_counter`.
-        steps: in the order in which they were logged.
-        resumed_at: the step that came first after the checkpoint; None when it began anew.
-        resume_seconds: what `load_state_dict` took; None when it began anew.
-        accuracy: on the held-out digits, between 0 and 1; None when it did not get to its end.
-        model: SHA-256 of the weights at the end, in hex; None when it did not get there.
-        killed_workers: how many of its worker processes were killed meanwhile.
+        started: the time of its start, by this machine's `time.perf_counter`.
+        steps: the steps in the order in which they were logged.
+        resumed_at: the first step after the checkpoint; None if the run did not resume.
+        resume_seconds: the duration of `load_state_dict`; None if the run did not resume.
+        accuracy: the accuracy on the held-out digits, between 0 and 1; None if the run did not finish.
+        model: the SHA-256 of the final weights, in hex; None if the run did not finish.
+        killed_workers: the number of its worker processes that were killed.
     """
 
     num_workers: int
@@ -79,9 +79,8 @@ class Run:
     model: str | None = None
     killed_workers: int = 0
 
-    @property
-    def who(self) -> str:
-        """What computed the batches, as "2 worker threads"."""
+    def describe_workers(self) -> str:
+        """Return the number and kind of workers, such as "2 worker threads"."""
         one = "thread" if self.workers == "threads" else "process"
         many = "threads" if self.workers == "threads" else "processes"
         return f"{self.num_workers} worker {one if self.num_workers == 1 else many}"
@@ -98,10 +97,10 @@ class Process:
     was_killed: bool = False
 
     def follow(self) -> Iterator[Run]:
-        """Yield all that is known after each line of the log, until the process ends.
+        """Yield the run after each line of the log, until the process ends.
 
         Raises:
-            RunError: it ended with another status than 0 and was not killed by `kill`.
+            RunError: the process ended with another status than 0 and was not killed by `kill`.
         """
         for line in self.log:
             self.run = add_line(self.run, json.loads(line))
@@ -113,9 +112,9 @@ class Process:
             raise RunError(f"the training script must end with status 0; it ended with {status}:\n{last}")
 
     def kill_worker(self) -> None:
-        """Send SIGKILL to a worker process of the script's, if there is one now."""
+        """Send SIGKILL to one of the script's worker processes, if there is one."""
         for pid in _workers_of(self.popen.pid):
-            with suppress(ProcessLookupError):  # it has ended by itself
+            with suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(pid, signal.SIGKILL)
                 self.run = replace(self.run, killed_workers=self.run.killed_workers + 1)
                 return
@@ -128,7 +127,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How the script is called."""
+    """The script's command line."""
 
     script: Path
     folder: Path
@@ -152,12 +151,12 @@ class Command:
 
 @contextmanager
 def start(command: Command) -> Generator[Process]:
-    """Start the script in a process of its own, which leaving the scope kills if it still runs.
+    """Start the script in a child process; leaving the scope kills it if it still runs.
 
-    Its arithmetic runs on one thread: the model is small, and a sum's last bit may depend on how it is divided.
+    Its arithmetic uses one thread: the model is small, and a sum's last bit may depend on the number of threads.
 
     Yields:
-        The process, with nothing read of its log.
+        The process; its log is unread.
     """
     reading, writing = os.pipe()
     with open(reading, encoding="utf-8") as log, tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
@@ -178,7 +177,7 @@ def start(command: Command) -> Generator[Process]:
             yield Process(popen, log, printed, Run(command.num_workers, command.workers, started))
         finally:
             if popen.poll() is None:
-                os.killpg(popen.pid, signal.SIGKILL)  # with its workers, which would take a moment to see it
+                os.killpg(popen.pid, signal.SIGKILL)  # kills its workers, too, which would outlive it for a moment
             popen.wait()
 
 
@@ -186,7 +185,7 @@ def add_line(run: Run, line: dict[str, Any]) -> Run:
     """Return the run with one more line of its log.
 
     Raises:
-        RunError: the line is none of a step, a resumption and an end.
+        RunError: the line is not a step, a resumption or an end.
     """
     match line:
         case {"step": int()}:
@@ -201,7 +200,7 @@ def add_line(run: Run, line: dict[str, Any]) -> Run:
 
 
 def _workers_of(pid: int) -> list[int]:
-    """Return the worker processes that descend from a process, by what Linux tells; the newest first."""
+    """Return the worker processes that descend from a process, according to `/proc`; the newest first."""
     parents: dict[int, int] = {}
     workers: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):

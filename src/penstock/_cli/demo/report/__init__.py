@@ -1,1 +1,1 @@
-"""The report that the demo leaves: a page, its charts, and what is said on it."""
+"""The demo's report: a page, its charts, and its text."""

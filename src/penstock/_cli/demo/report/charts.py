@@ -1,4 +1,4 @@
-"""Charts as inline SVG, coloured by the page's style sheet so that they follow its light and dark theme."""
+"""Charts as inline SVG, coloured by the page's style sheet, so that they follow its light and dark themes."""
 
 import math
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ class Series:
     """One line of a chart.
 
     Attributes:
-        name: stands in the legend.
+        name: the text in the legend.
         points: (x, y) from left to right.
-        style: a class of the style sheet, which gives colour and width.
-        radius: of a dot at each point, in the chart's units; 0 for a line without dots.
+        style: a class of the style sheet, which sets colour and width.
+        radius: the radius of a dot at each point, in the chart's units; 0 for a line without dots.
         is_line: whether the points are joined.
     """
 
@@ -56,7 +56,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows: its title, its span, and whether it is logarithmic (base 10)."""
+    """An axis: its title, its span, and whether it is logarithmic (base 10)."""
 
     title: str
     low: float
@@ -64,7 +64,7 @@ class Axis:
     is_logarithmic: bool = False
 
     def share(self, value: float) -> float:
-        """Return where a value lies, 0 at the low end and 1 at the high one, kept inside."""
+        """Return the relative position of a value, 0 at the low end and 1 at the high one, clipped to that."""
         low, high = self.low, self.high
         if self.is_logarithmic:
             value, low, high = math.log10(max(value, low)), math.log10(low), math.log10(high)
@@ -85,7 +85,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: its series over two axes, with markers and bands, and a sentence for those who cannot see it."""
+    """A chart: its series over two axes, with markers and bands, and a sentence for screen readers."""
 
     label: str
     horizontal: Axis

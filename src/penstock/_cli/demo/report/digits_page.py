@@ -1,4 +1,4 @@
-"""The report on the digits: what its charts show, and the words around them."""
+"""The report on the digits: its charts and their text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class Fed:
 
 
 def digits_page(evidence: Evidence, claims: Sequence[Claim], fed: Fed, script: Path) -> Page:
-    """Return the page on two runs, of which the second was killed and resumed."""
+    """Return the page about two runs, the second of which was killed and resumed."""
     last, back = evidence.killed.steps[-1].step, evidence.resumed.resumed_at or 0
     result = "equal to the last bit" if all(claim.holds for claim in claims) else "not as claimed"
     return Page(
         title=f"Killed, resumed, and {result}",
-        lead=f"A digit classifier was trained twice from the same PNG files. Run A went straight through. Run B was "
-        f"killed by SIGKILL after step {last}, and a new process with another number of workers went on from its last "
+        lead=f"A digit classifier was trained twice from the same PNG files. Run A was not interrupted. Run B was "
+        f"killed by SIGKILL after step {last}, and a new process with another number of workers resumed from its last "
         f"checkpoint, at step {back}.",
         tiles=_tiles(evidence),
         claims=claims,
@@ -42,28 +42,27 @@ def digits_page(evidence: Evidence, claims: Sequence[Claim], fed: Fed, script: P
             Section(
                 "Loss",
                 "Each step's loss, as the script logged it: run A as a broad line, run B as a thin one. Where the thin "
-                "line runs inside the broad one, they are equal. The shaded steps were made twice by run B.",
+                "line is inside the broad one, they are equal. Run B computed the shaded steps twice.",
                 _loss_chart(evidence, near=False).svg(),
             ),
             Section(
                 "The steps around the kill",
-                "The same, close up: a dot for each step of run B until it was killed, a ring for each after it was "
-                "resumed. A dot inside a ring is a step that was made twice and came out the same.",
+                "The same, enlarged: a dot for each step of run B before it was killed, a ring for each step after it "
+                "resumed. A dot inside a ring is a step that was computed twice with the same loss.",
                 _loss_chart(evidence, near=True).svg(),
             ),
             Section(
-                "What was fed",
-                f"The first batch: {len(fed.labels)} digits in the order of the first shuffle, each turned and shifted "
-                "at random. It was evaluated anew for this page; the claim of replay compares it with what was logged.",
+                "The first batch",
+                f"{len(fed.labels)} digits in the order of the first shuffle, each rotated and shifted at random. The "
+                "batch was recomputed for this page; the claim replay compares it with the log.",
                 _grid(fed),
             ),
             Section(
                 "Throughput",
-                "Records trained on each second, from the moment at which each process was started; a process takes a "
-                "moment to import NumPy before its first step.",
+                "Records per second from the start of each process; a process imports NumPy before its first step.",
                 _throughput_chart(evidence).svg(),
             ),
-            Section("The script", "This is what ran, whole. Copy it and put your own data in.", listing(script)),
+            Section("The script", "The complete training script. Copy it and use your own data.", listing(script)),
         ],
         facts=[
             *describe_machine(),
@@ -83,7 +82,7 @@ def _tiles(evidence: Evidence) -> list[Tile]:
         Tile(f"{len(straight.steps):,}", "steps", "compared by SHA-256 and by the loss's bits"),
         Tile(f"{evidence.state_bytes}", "bytes", "of loader state in the checkpoint"),
         Tile(f"{(resumed.resume_seconds or 0.0) * 1e3:.1f}", "ms", "to load it, in the new process"),
-        Tile(f"{(resumed.accuracy or 0.0):.1%}".removesuffix("%"), "%", "of the held-out digits are told right"),
+        Tile(f"{(resumed.accuracy or 0.0):.1%}".removesuffix("%"), "%", "of the held-out digits classified correctly"),
         Tile(f"{rows / seconds:,.0f}", "/s", "digits decoded, augmented and trained on in run A"),
     ]
 
@@ -107,7 +106,7 @@ def _loss_chart(evidence: Evidence, *, near: bool) -> Chart:
         horizontal=Axis("step", low, high),
         vertical=Axis("loss", max(min(values) * 0.9, 1e-9), max(values) * 1.1, is_logarithmic=not near),
         series=[
-            Series("run A, straight through", straight, "straight"),
+            Series("run A, uninterrupted", straight, "straight"),
             Series("run B, until it was killed", killed, "killed", radius=3.2 if near else 0.0),
             Series("run B, resumed", resumed, "resumed", radius=6.0 if near else 0.0),
         ],
@@ -115,7 +114,7 @@ def _loss_chart(evidence: Evidence, *, near: bool) -> Chart:
             Marker(back, f"resumed at step {back}", "resumed", is_left=True),
             Marker(last, f"killed after step {last}", "red"),
         ],
-        bands=[Band(back, last, f"steps {back} to {last} were made twice")],
+        bands=[Band(back, last, f"steps {back} to {last} were computed twice")],
     )
 
 
@@ -130,13 +129,13 @@ def _throughput_chart(evidence: Evidence) -> Chart:
         horizontal=Axis("seconds since the run was started", 0.0, max(x for x, _ in points)),
         vertical=Axis("records/s", 0.0, max(y for _, y in points) * 1.15),
         series=[
-            Series(f"run A, {evidence.straight.who}", straight, "straight"),
-            Series(f"run B, {evidence.killed.who}, until it was killed", killed, "killed"),
-            Series(f"run B resumed, {evidence.resumed.who}", resumed, "resumed"),
+            Series(f"run A, {evidence.straight.describe_workers()}", straight, "straight"),
+            Series(f"run B, {evidence.killed.describe_workers()}, until it was killed", killed, "killed"),
+            Series(f"run B resumed, {evidence.resumed.describe_workers()}", resumed, "resumed"),
         ],
         markers=[
             Marker(evidence.killed.steps[-1].seconds - origin_b, "killed", "red", is_left=True),
-            Marker(evidence.resumed.started - origin_b, "started anew", "resumed"),
+            Marker(evidence.resumed.started - origin_b, "restarted", "resumed"),
         ],
     )
 
@@ -162,5 +161,5 @@ def _describe(run: Run) -> str:
     seconds = run.steps[-1].seconds - run.started
     wait = run.steps[-1].wait_seconds / seconds
     rows = sum(step.rows for step in run.steps)
-    what = f"{run.who}, {len(run.steps)} steps, {rows:,} records"
-    return f"{what} in {seconds:.1f} s, {wait:.1%} of it waiting for data"
+    work = f"{run.describe_workers()}, {len(run.steps)} steps, {rows:,} records"
+    return f"{work} in {seconds:.1f} s, {wait:.1%} of it waiting for data"

@@ -1,4 +1,4 @@
-"""The report on one's own images: a loader and a bare loop, in turns over the same files."""
+"""The report on the user's images: a loader and a bare loop, alternating over the same files."""
 
 import statistics
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _THUMBNAIL: Final = 112
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round measured, in records per second: the loader, and the bare loop over the same images."""
+    """The rates of one round, in records per second: the loader, and the bare loop over the same images."""
 
     loader: float
     bare: float
@@ -30,10 +30,10 @@ def images_page(
     """Return the page.
 
     Args:
-        rounds: at least one.
-        claims: on the batches and the state.
+        rounds: the rounds, at least one.
+        claims: the claims about the batches and the state.
         fed: the first batch's images, uint8 of shape (size, size, 3), and their class names.
-        what: where the images are and how large they were decoded.
+        what: the folder of the images and their decoded size, as text.
     """
     loader = statistics.median(entry.loader for entry in rounds)
     bare = statistics.median(entry.bare for entry in rounds)
@@ -41,7 +41,7 @@ def images_page(
     pictures, captions = fed
     return Page(
         title="Your images, beside a bare loop",
-        lead=f"{what}: the same files, decoded in turns by the loader and by a plain loop on one thread.",
+        lead=f"{what}: the same files, decoded alternately by the loader and by a plain loop on one thread.",
         tiles=[
             Tile(f"{loader:,.0f}", "/s", "records from the loader, median of the rounds"),
             Tile(f"{bare:,.0f}", "/s", "records from the bare loop on one thread"),
@@ -51,12 +51,12 @@ def images_page(
         sections=[
             Section(
                 "Throughput",
-                "Each round is one pass of each over the same images; they take turns at going first.",
+                "Each round is one pass of each over the same images; they alternate in going first.",
                 _chart(rounds).svg(),
             ),
             Section(
-                "What was fed",
-                f"The first batch of {len(pictures)} images, with the names of their classes.",
+                "The first batch",
+                f"{len(pictures)} images, with the names of their classes.",
                 picture_grid([_thumbnail(pixels) for pixels in pictures], captions, is_pixelated=False),
             ),
         ],
@@ -79,5 +79,5 @@ def _chart(rounds: Sequence[Round]) -> Chart:
 
 
 def _thumbnail(pixels: Pixels) -> Pixels:
-    """Return the image with every so many pixels left out, at most twice as large as it is shown."""
+    """Return the image subsampled to at most twice the size at which it is shown."""
     return np.ascontiguousarray(pixels[:: max(1, len(pixels) // _THUMBNAIL), :: max(1, len(pixels) // _THUMBNAIL)])

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no script, no font, no address outside itself."""
+"""The report as one self-contained HTML file, without scripts, fonts or links to other files."""
 
 import string
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ $facts
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One figure in large type, with its unit and what it means."""
+    """One figure in large type, with its unit and meaning."""
 
     figure: str
     unit: str
@@ -66,13 +66,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that the report says.
+    """The content of the report.
 
     Attributes:
-        title: what was shown, in a few words.
-        lead: what was done, in a sentence or two.
-        tiles: the chief figures.
-        claims: they make the verdict and the table.
+        title: the result, in a few words.
+        lead: the experiment, in one or two sentences.
+        tiles: the main figures.
+        claims: the rows of the table; the verdict counts them.
         sections: charts and pictures, in their order.
         facts: machine and versions, as (name, value).
     """
@@ -91,7 +91,7 @@ class Page:
         if num_failed:
             verdict = f"✗ {num_failed} of {len(self.claims)} claims {'does' if num_failed == 1 else 'do'} not hold"
         sections = [
-            Section("Claims", "Each was computed from what the runs logged and could have failed.", self._claims())
+            Section("Claims", "Each was computed from the logs of the runs and could have failed.", self._claims())
         ]
         return _TEMPLATE.substitute(
             title=escape(self.title),
@@ -114,7 +114,7 @@ class Page:
 
 
 def check_report(path: Path) -> None:
-    """Check, before anything is run, that the report can be written.
+    """Check, before the runs start, that the report can be written.
 
     Raises:
         UsageError: its folder does not exist, or it is a folder itself.
@@ -134,7 +134,7 @@ def picture_grid(pictures: Sequence[Pixels], captions: Sequence[str], *, is_pixe
 
 
 def listing(path: Path) -> str:
-    """Return a file's text, folded away until it is clicked."""
+    """Return a file's text, collapsed until it is clicked."""
     text = escape(path.read_text(encoding="utf-8"))
     return f"<details><summary>{escape(path.name)}</summary><pre><code>{text}</code></pre></details>"
 
