@@ -134,7 +134,7 @@ def test_what_cannot_be_sent_is_said() -> None:
     """A dataset that can't be pickled raises what pickle raises, with what to do."""
     with pytest.raises(TypeError, match="cannot pickle") as raised:
         iter(DataLoader(Locked(), num_workers=1))
-    assert "open what can't be sent" in raised.value.__notes__[0]
+    assert "open unpicklable objects" in raised.value.__notes__[0]
 
 
 def test_results_that_cannot_be_sent_are_errors() -> None:
