@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock._loader import Loader, LoaderIterator
     from penstock._plan._explain import Explanation
 else:
-    # What runs a dataset is imported when it is asked for: describing one doesn't wait for it.
+    # The names that run a dataset are imported on first access: describing one doesn't need them.
     __getattr__ = _lazy.from_modules(
         __name__,
         Explanation="penstock._plan._explain",

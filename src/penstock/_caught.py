@@ -1,9 +1,22 @@
-"""Keeping what user code raises, of any kind, for code elsewhere that raises it again.
+"""Exceptions of user code, caught in one place to be raised in another.
 
-Python calls a signal's handler between any two instructions of the main thread, so what a handler raises (Ctrl-C, a
-timer's time-out) comes out of whatever runs there. It is no failure of that, and must not be taken for one: an element
-would be skipped, or a batch computed again, and the exception would be lost. So it passes through here, and through
-everything that catches `Exception` on the way of a batch, and comes out of the caller's call.
+The problem: Python calls a signal's handler between any two instructions of the main thread, so an exception of a
+handler (Ctrl-C, a timer's time-out) is raised in whatever code runs there. Code that catches it as a failure of an
+element would skip that element, or compute its batch again, and the program's exception would be lost.
+
+The solution: `Caught` keeps exceptions of user code, and lets those of signals' handlers pass, unless it catches all of
+`BaseException`. `raised_by_handler` tells the two apart by the traceback: Python passes the interrupted frame to a
+handler, so a handler's frame has that frame among its local variables. Everything that catches `Exception` on the path
+of a batch uses this module.
+
+Rejected: to test for KeyboardInterrupt only, since handlers raise exceptions of their own, such as a time-out that
+derives from Exception; and to compare with the installed handlers only, since a handler may have been replaced by the
+time its exception is caught.
+
+Invariants:
+  - The exception of a handler that interrupts this library's code is raised from the caller's own call.
+  - A handler that user code installs and removes inside a function, for a time limit, counts as part of that code.
+  - In a worker process all handlers count as user code (`keep_all`), since no caller waits there.
 """
 
 import importlib
@@ -16,7 +29,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
-# What is below `signal`, which takes ten times as long for making enumerations of what it returns.
+# The C module below `signal`, which takes ten times as long since it converts results to enumerations.
 _get: Final[Callable[[int], Any]] = importlib.import_module("_signal").getsignal
 _NUMBERS: Final = sorted(set(map(int, signal.valid_signals())) - {int(signal.SIGKILL), int(signal.SIGSTOP)})
 
@@ -25,13 +38,13 @@ _seen: tuple[list[Any], dict[int, Handler]] = [], {}
 
 
 class Caught:
-    """Keeps what its block raises: user code runs in it, and another will tell what it raised.
+    """Keeps the exception of its block, in which user code runs, to be raised or reported elsewhere.
 
     Args:
-        kind: what is kept, by default all. Where an error is told in other words, or leaves only another way to go,
-            Ctrl-C would be lost, which is raised anywhere in the program's main thread: there it must be Exception; or,
-            where threads do the same and mustn't end, all, with `pass_interrupt` after the block. What a signal's
-            handler raises is kept only where all is.
+        kind: the class of exceptions that are kept, by default all. If the block's error is only reported, or only
+            makes the caller try another way, Ctrl-C, which may be raised anywhere in the main thread, would be lost.
+            Pass Exception there; or keep all and call `pass_interrupt` after the block, if threads, which mustn't end,
+            run the same code. Exceptions of signals' handlers are kept only if all are.
     """
 
     __slots__ = ("_kind", "error")
@@ -52,14 +65,14 @@ class Caught:
         return True
 
     def pass_interrupt(self) -> None:
-        """Raise it if a signal's handler may have: only the main thread gets that, and told in words it is lost."""
+        """Raise the exception if a signal's handler may have raised it, which happens only in the main thread."""
         if self.error is None or threading.current_thread() is not threading.main_thread():
             return
         if isinstance(self.error, KeyboardInterrupt) or raised_by_handler(self.error):
             raise self.taken()
 
     def taken(self) -> BaseException:
-        """Return what was raised, and forget it: its traceback would hold whoever raises it again, and holds this."""
+        """Return the exception, and drop the reference: its traceback refers to the frame that has this object."""
         assert self.error is not None
         error, self.error = self.error, None
         return error
@@ -68,9 +81,9 @@ class Caught:
 def raised_by_handler(error: BaseException) -> bool:
     """Return whether a signal's handler raised an exception, and not the code that the signal interrupted.
 
-    The traceback then has the frame of a handler below the frame that the signal interrupted, which the handler is
-    given. A handler that is installed is known by its code, too. One that isn't installed any more and interrupted the
-    user's code counts as part of that code: functions with a time limit have such handlers.
+    The traceback then has the frame of a handler below the interrupted frame, which Python passes to the handler. An
+    installed handler is recognized by its code, too. A handler that is no longer installed and interrupted the user's
+    code counts as part of that code: functions with a time limit have such handlers.
     """
     trace = error.__traceback__
     if trace is None or trace.tb_next is None or not _is_main():
@@ -87,9 +100,9 @@ def raised_by_handler(error: BaseException) -> bool:
 
 
 def keep_all() -> None:
-    """Take what handlers raise in this process for part of the code that they interrupt: it is a worker's.
+    """Treat exceptions of handlers as part of the code that they interrupt, in a worker process.
 
-    No caller waits for it here, and only the user's functions install handlers.
+    No caller waits for them in a worker, and only the user's functions install handlers there.
     """
     global _passes
     _passes = False
@@ -113,14 +126,14 @@ def _is_given(frame: FrameType, caller: FrameType) -> bool:
 
 
 def _code_of(handler: object) -> object:
-    function = getattr(handler, "func", handler)  # of a `functools.partial`
+    function = getattr(handler, "func", handler)  # unwraps a `functools.partial`
     function = getattr(function, "__func__", function)
     return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
 
 
 def python_handlers() -> dict[int, Handler]:
-    """Return the handlers of all signals that have one in Python; by number. Not to be changed."""
-    global _seen  # to pick from the table each time would take longer than to read it
+    """Return the handlers of all signals that have one in Python, by number. Callers must not change the dict."""
+    global _seen  # reading all handlers is fast, making the dict is not
     found = list(map(_get, _NUMBERS))
     if found != _seen[0]:
         _seen = found, {number: handler for number, handler in zip(_NUMBERS, found, strict=True) if callable(handler)}

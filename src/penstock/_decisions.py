@@ -1,12 +1,12 @@
-"""Decisions that depend on time or scheduling: how much is computed at once, how far ahead, when, and by whom.
+"""Decisions that depend on time or scheduling: the size of chunks, how far to compute ahead, when, and where.
 
-What a dataset gives depends on none of them. So that tests can show it, each is made by `decide`, which returns the
-proposal of whoever measures; within `random_decisions` it returns any legal value instead. Then alignments that time
-brings about once in thousands of batches, such as a chunk that is exactly one batch, come up all the time.
+The elements of a dataset depend on none of them. So that tests can show it, every decision is a call of `decide`, which
+returns the caller's measured proposal; within `random_decisions` it returns any legal value instead. Alignments that
+occur once in thousands of batches otherwise, such as a chunk that is exactly one batch, are then common.
 
-The list below has every decision with its legal range; a caller may know a lower upper bound. A decision of 0 or 1 is a
-yes or no. Each decision draws from a generator of its own, so that threads that decide different things don't change
-each other's draws; workers, helper processes and their children find the seed in the environment.
+The list below has every decision with its legal range; a caller may pass a lower upper bound. A decision of 0 or 1 is a
+yes or no. Each decision draws from a generator of its own, so that threads that make different decisions don't change
+each other's draws. Workers, helper processes and their children read the seed from the environment.
 """
 
 import itertools
@@ -28,9 +28,9 @@ class Decision(NamedTuple):
     """One decision.
 
     Attributes:
-        name: in few words.
-        lowest: legal value.
-        highest: legal value.
+        name: the decision in a few words.
+        lowest: the lowest legal value.
+        highest: the highest legal value.
     """
 
     name: str
@@ -59,13 +59,13 @@ READ_KEYS: Final = Decision("records of one request to an async source", 1, _END
 
 # How far ahead.
 JOBS_AHEAD: Final = Decision("jobs that are being computed or ready, where they are taken in order", 1, _ENDLESS)
-PLACED_AHEAD: Final = Decision("batches that a door places before they are asked for", 0, _ENDLESS)
+PLACED_AHEAD: Final = Decision("batches that a door places before they are requested", 0, _ENDLESS)
 REQUESTED_AHEAD: Final = Decision("whether a record of an async source is requested ahead of the workers", 0, 1)
 
 # When, and by whom.
 SEEN_NOW: Final = Decision("whether what is ready is noticed at this look", 0, 1)
 DELAY_MICROSECONDS: Final = Decision("the time that a worker waits before it computes a block", 0, 200)
-ASIDE: Final = Decision("whether a worker process stands aside for a moment", 0, 1)
+ASIDE: Final = Decision("whether a worker process is throttled for a moment", 0, 1)
 KNOWN_LAYOUT: Final = Decision("whether the layout of rows, once learned, is used by a job", 0, 1)
 LEFT_TO_CONSUMER: Final = Decision("whether the consumer computes again what workers have computed", 0, 1)
 REPEATED_JOBS: Final = Decision("times that a job that needs more memory is repeated before the consumer does it", 0, 8)
@@ -75,9 +75,9 @@ def decide(decision: Decision, proposal: int, highest: int | None = None) -> int
     """Return the proposal; or, while decisions are random, any legal value.
 
     Args:
-        decision: which one.
-        proposal: the value that what was measured speaks for.
-        highest: the upper bound here, if it is lower than the decision's.
+        decision: the decision.
+        proposal: the value that the caller's measurements suggest.
+        highest: the caller's upper bound, if it is lower than the decision's.
     """
     if _chance is None:
         return proposal
@@ -86,10 +86,10 @@ def decide(decision: Decision, proposal: int, highest: int | None = None) -> int
 
 @contextmanager
 def random_decisions(seed: int | None) -> Generator[None]:
-    """Have all decisions drawn from a generator, here and in processes that are started in the block.
+    """Draw all decisions from a generator, here and in processes that are started in the block.
 
     Args:
-        seed: of the generator; None leaves decisions to time.
+        seed: the generator's seed; None lets `decide` return proposals.
     """
     before = os.environ.get(VARIABLE)
     if seed is not None:
@@ -108,7 +108,7 @@ def random_decisions(seed: int | None) -> Generator[None]:
 
 
 def follow_environment() -> None:
-    """Decide as the environment variable says: at import, and where a process begins with other variables."""
+    """Set the mode from the environment variable: at import, and where a process begins with other variables."""
     global _chance
     seed = os.environ.get(VARIABLE)
     _chance = _Chance(int(seed)) if seed else None
@@ -131,7 +131,7 @@ class _Chance:
 
 
 class _Draws:
-    """The draws of one decision. Their character is drawn first, so that some seeds keep to extremes."""
+    """The draws of one decision. Their distribution is drawn first, so that some seeds prefer extremes."""
 
     def __init__(self, decision: Decision, seed: int) -> None:
         self._seed = seed
@@ -139,7 +139,7 @@ class _Draws:
         self._lowest = decision.lowest
         self._is_binary = decision.highest - decision.lowest == 1
         self._character = derive(seed, 0) % 5
-        # Never always the other way: a reader that looks again and again must see something at last.
+        # The chance is below 1: a reader that polls must see a result eventually.
         self._chance = _CHANCES[derive(seed, 0, 0) % len(_CHANCES)]
         self._width = _WIDTHS[derive(seed, 0, 1) % len(_WIDTHS)]
         self._constant = derive(seed, 0, 2) % self._width
@@ -160,7 +160,7 @@ class _Draws:
 
 
 _PARTS: Final = 64
-_CHANCES: Final = (0, 4, 12, 32)  # of 64, that a yes or no is turned around
+_CHANCES: Final = (0, 4, 12, 32)  # of 64, that a yes or no is inverted
 _WIDTHS: Final = (2, 3, 4, 8, 20, 100)  # of the range that is drawn from, from the lowest value on
 
 _chance: _Chance | None = None

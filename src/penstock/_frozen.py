@@ -1,10 +1,10 @@
 """Frozen dataclasses with slots that compile no code of their own.
 
-`dataclasses.dataclass` writes the source of six methods for each class and compiles it: two thirds of a millisecond a
-class, which was half of what `import penstock` took. Here it only finds the fields, so that `fields`, `replace` and
-`match` know the class as the dataclass that it is. Of its methods, those that must be quick are compiled once for each
-number of fields, and a class gets them with its own names in place of `field_0`, `field_1` and so on. All classes share
-the others.
+`dataclasses.dataclass` generates and compiles the source of six methods for each class. That takes two thirds of a
+millisecond a class, which was half the time of `import penstock`. Here it only finds the fields, so that `fields`,
+`replace` and `match` treat the class as a dataclass. The methods that must be fast are compiled once for each number of
+fields, and a class gets copies with its own names in place of `field_0`, `field_1` and so on. All classes share the
+other methods.
 """
 
 from collections.abc import Callable
@@ -34,14 +34,14 @@ def frozen(
 ) -> type[T] | Callable[[type[T]], type[T]]:
     """Make a class that lists its fields a frozen dataclass with slots.
 
-    It is what `@dataclass(frozen=True, slots=True)` makes, less what ours don't need: every field is a parameter of
-    `__init__` and has no default factory, no base has fields, and no method calls `super()` without arguments. What the
-    class defines itself stays. A pickle holds the fields, and not what was computed from them.
+    The result is that of `@dataclass(frozen=True, slots=True)`, with restrictions: every field is a parameter of
+    `__init__` and has no default factory, no base has fields, and no method calls `super()` without arguments. Methods
+    that the class defines are kept. A pickle contains the fields, but no cached values.
 
     Args:
         described: the class.
-        eq: whether objects with equal fields are equal and have one hash. Default True; else each equals itself alone.
-        cached: whether what a `functools.cached_property` returns has a place to be kept. Default False.
+        eq: whether objects with equal fields are equal and have one hash. Default True; else each equals only itself.
+        cached: whether objects have a `__dict__`, which a `functools.cached_property` needs. Default False.
 
     Example:
         >>> @frozen
@@ -65,10 +65,10 @@ def frozen(
 
 
 def _with_slots(described: type[T], members: dict[str, object], names: list[str], *, cached: bool) -> type[T]:
-    """Return the class again, with slots in place of the fields' defaults, and these members besides its own."""
+    """Return a copy of the class, with slots in place of the fields' defaults, and with these members added."""
     left_out = {*names, "__dict__", "__weakref__"}
     own = {name: kept for name, kept in vars(described).items() if name not in left_out}
-    if own.get("__hash__") is None:  # so Python has it beside an `__eq__`
+    if own.get("__hash__") is None:  # Python sets it to None in a class that defines `__eq__`
         own.pop("__hash__", None)
     slots = (*names, "__dict__") if cached else tuple(names)
     create = cast("Callable[..., type[T]]", type(described))  # the metaclass
@@ -80,7 +80,7 @@ def _with_slots(described: type[T], members: dict[str, object], names: list[str]
 
 
 def _initializer(described: type[Any], described_fields: tuple[Field[Any], ...]) -> FunctionType:
-    """Return the `__init__` that sets the fields, through the descriptors of their slots, and then checks them."""
+    """Return an `__init__` that sets the fields, through the descriptors of their slots, and calls `__post_init__`."""
     positional = [each for each in described_fields if not each.kw_only]
     keyword = [each for each in described_fields if each.kw_only]
     parameters = [*positional, *keyword]

@@ -1,8 +1,8 @@
-"""Names of a package that are imported when they are first asked for, as PEP 562 lets a module do.
+"""Names of a package that are imported on first access, by a module's `__getattr__` (PEP 562).
 
-Describing a dataset takes a part of the package; what only some programs need, or those alone that run what they
-describe, is left out of `import penstock` this way. For type checkers and the import contract the package imports such
-names plainly, under `TYPE_CHECKING`, and hides the function from them: else they would believe in any name.
+Describing a dataset needs a part of the package only, so `import penstock` leaves out the names that run a dataset and
+those that few programs need. For type checkers and the import contract the package imports such names under
+`TYPE_CHECKING`, and hides the function from them: else they would accept any name.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 def from_modules(package: str, **modules: str) -> Callable[[str], object]:
-    """Return the `__getattr__` of a package, for names each of which is given the module that has it.
+    """Return the `__getattr__` of a package, for names that are mapped to the modules that define them.
 
     Example:
         >>> get = from_modules("collections", Mapping="collections.abc")
@@ -26,7 +26,7 @@ def from_modules(package: str, **modules: str) -> Callable[[str], object]:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         found: object = getattr(importlib.import_module(modules[name]), name)
-        setattr(sys.modules[package], name, found)  # so it is asked for once
+        setattr(sys.modules[package], name, found)  # later accesses don't call this function
         return found
 
     return get

@@ -1,4 +1,4 @@
-"""A line on the terminal for work that takes long, and nothing for work that doesn't."""
+"""A progress line on the terminal, for work that takes more than half a second."""
 
 import sys
 import time
@@ -21,13 +21,13 @@ def counted(count: int) -> str:
 
 
 class Progress:
-    """Shows how much of something is done, on stderr if that is a terminal, from half a second on.
+    """Shows the progress of some work, on stderr if that is a terminal, after half a second.
 
     Args:
-        label: what is done, as in "indexing lines".
-        total: how much there is to do, in bytes or whatever `advance` counts.
+        label: the name of the work, such as "indexing lines".
+        total: the amount of work, in bytes or another unit that `advance` counts.
         enabled: False shows nothing.
-        amount: how a number of these is written.
+        amount: formats an amount.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Progress:
         self._shown = False
 
     def advance(self, done: int) -> None:
-        """Count so much more as done."""
+        """Add an amount of finished work."""
         self._done += done
         if not self._enabled or time.monotonic() < self._next_seconds:
             return

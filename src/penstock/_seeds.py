@@ -1,4 +1,4 @@
-"""Seeds are derived by hashing a path, so no two uses share a stream and no order of calls matters.
+"""Seeds, derived by hashing a path, so that no two uses share a stream and the order of calls doesn't matter.
 
 `derive(seed, *path)` folds the path into the seed, one part at a time:
 
@@ -32,7 +32,7 @@ def mix(value: int) -> int:
 
 
 def derive(seed: int, *path: int | str) -> int:
-    """Return a 64-bit seed for the place named by `path` below `seed`.
+    """Return the 64-bit seed that `seed` and a path determine.
 
     Args:
         seed: any integer; it counts modulo 2**64.

@@ -1,18 +1,18 @@
-"""A loader's state: which dataset, and where in it; a small JSON value, the same for any number of workers.
+"""A loader's state: the dataset and the progress in it; a small JSON value, the same for any number of workers.
 
-    {"penstock": 1,                                   the version of this form
+    {"penstock": 1,                                   the version of the format
      "fingerprint": {"source": …, "order": …, "functions": …,
-                     "details": {"order": …}},        for each part that has more to tell, a further digest
-     "numpy": "2.4.6",                                distributions follow it
+                     "details": {"order": …}},        for some parts, a further digest
+     "numpy": "2.4.6",                                random distributions depend on it
      "shape": {"batch": 256, "remainder": "keep", "ranks": 8},
      "step": 5000, "epoch": 3, "position": 290816,    the next batch: its step, epoch, and first element's position
      "segments": [[0, 0, 0, 256]],                    since step 0: at epoch 0, position 0, batches of 256
-     "ahead": [[1, 3], [6, 7]], "rank": 3,            only where batches come in no order: later ones that were handed
-                                                      out too, steps step + 1, step + 2 and step + 6; of this rank
-     "cursor": [0, [812, 0]], "rank": 3,              only where elements are read in order: where reading goes on,
-     "legs": […]}                                     and, after a change of ranks, what was dealt to this one
+     "ahead": [[1, 3], [6, 7]], "rank": 3,            only if batches are delivered out of order: later steps that were
+                                                      delivered too, here step + 1, step + 2 and step + 6; of this rank
+     "cursor": [0, [812, 0]], "rank": 3,              only if elements are read in order: the token to resume from,
+     "legs": […]}                                     and, after a change of ranks, the elements dealt to this one
 
-Segments tell which elements every earlier step had, also after the batch size has changed. Nothing is unpickled.
+Segments record the elements of every earlier step, also after the batch size has changed. Nothing is unpickled.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from penstock._frozen import frozen
 from penstock.errors import StateError
 
 VERSION: Final = 1
-MAX_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
+MAX_SEGMENTS: Final = 8  # older ones are dropped, so that a state stays below a kilobyte
 _LARGEST: Final = 1 << 62
 _MAX_EPOCHS: Final = 1 << 31
 _MAX_RANKS: Final = 1 << 20
@@ -48,7 +48,7 @@ class Segment(NamedTuple):
 
 @frozen
 class Shape:
-    """What may change between saving and restoring: how elements are cut into batches, and batches over ranks."""
+    """The cut of elements into batches, and of batches over ranks, which may change between saving and resuming."""
 
     batch: int
     remainder: str
@@ -57,7 +57,7 @@ class Shape:
 
 @frozen
 class LoaderState:
-    """The state as a value; `to_json` and `from_json` are its outer form."""
+    """The state as a value; `to_json` and `from_json` convert it."""
 
     fingerprint: Mapping[str, str]
     details: Mapping[str, str]
@@ -68,12 +68,12 @@ class LoaderState:
     position: int
     segments: tuple[Segment, ...]
     cursor: Token = None
-    """Where reading in order goes on: nested tuples of integers and strings; None for indexable datasets."""
+    """The token to resume from: nested tuples of integers and strings; None for indexable datasets."""
     rank_segments: Token = None
-    """What the rank reads in this epoch, if it isn't every `ranks`-th position."""
+    """The positions that the rank reads in this epoch, if they are not every `ranks`-th one."""
     rank: int = 0
     ahead: tuple[tuple[int, int], ...] | None = None
-    """Which later steps this rank has had too, as spans counted from `step`; None where the state is all ranks'."""
+    """Spans of later steps, counted from `step`, that this rank has delivered; None if all ranks have one state."""
 
     def to_json(self) -> State:
         """Return the state as fresh plain values."""
@@ -97,7 +97,7 @@ class LoaderState:
 
 
 def from_json(state: object) -> LoaderState:
-    """Return the state that `to_json` described, or raise a StateError that says what is wrong with it."""
+    """Return the state that `to_json` converted, or raise a StateError that names its defect."""
     if isinstance(state, str | bytes):
         try:
             state = json.loads(state)
@@ -115,9 +115,9 @@ def from_json(state: object) -> LoaderState:
 
 
 def _parse(state: Mapping[str, Any]) -> LoaderState:
-    """Return a state whose parts have the types, the ranges and the order that they must have in any dataset.
+    """Return a state, after checking the types, ranges and order that its parts must have for any dataset.
 
-    What only the dataset shows is checked by it: positions by `Progress.restore`, tokens by their stages' `check`.
+    Checks that need the dataset come later: of positions in `Progress.restore`, of tokens in `check` of their stages.
     """
     found = state["fingerprint"]
     fingerprint = {name: _text(found[name]) for name in ("source", "order", "functions")}
@@ -159,7 +159,7 @@ def _spans(value: Iterable[tuple[object, object]]) -> tuple[tuple[int, int], ...
     for first, last in value:
         start, stop = _count(first), _count(last)
         if not end < start < stop:
-            raise ValueError("what is ahead must be spans that follow each other, with a gap before each")
+            raise ValueError("the spans of ahead must follow each other, with a gap before each")
         spans.append((start, stop))
         end = stop
     return tuple(spans)
@@ -206,31 +206,32 @@ def _lists(token: Token) -> Token:
 def _short(value: object) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # of an integer with thousands of digits, or of lists that are very deep
+    except (ValueError, RecursionError):  # an integer with thousands of digits, or very deep lists
         return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 class Timeline(NamedTuple):
-    """Which elements each step has: pure arithmetic over segments.
+    """The elements of each step, computed by arithmetic over segments.
 
-    Positions count elements before batching. Where batches themselves are reordered, the elements counted are batches.
+    Positions count elements before batching; if batches themselves are reordered, positions count batches.
     """
 
     segments: tuple[Segment, ...]
     total: int
-    """Elements in an epoch."""
+    """The number of elements in an epoch."""
     drops_remainder: bool
 
     def steps_from(self, position: int, batch: int) -> int:
-        """Return how many batches an epoch has from `position` on."""
+        """Return the number of batches of an epoch from `position` on."""
         rest = max(self.total - position, 0)
         return rest // batch if self.drops_remainder else -(-rest // batch)
 
     def locate(self, step: int) -> tuple[int, int]:
         """Return the epoch and the position of the first element of a step's batch.
 
-        Errors: a StateError for a step from before the first segment that is known, or of a dataset without batches.
+        Raises:
+            StateError: the step is before the first known segment.
         """
         segment = self.segment(step)
         offset = step - segment.step
@@ -251,7 +252,7 @@ class Timeline(NamedTuple):
         raise StateError(f"steps before {self.segments[0].step} are no longer known; got step={step}")
 
     def until(self, step: int) -> "Timeline":
-        """Return the timeline as it was when `step` came next: without what was cut anew after it."""
+        """Return the timeline as it was when `step` came next, without later cuts."""
         return self._replace(segments=tuple(segment for segment in self.segments if segment.step <= step))
 
     def cut(self, step: int, epoch: int, position: int, batch: int) -> "Timeline":

@@ -1,13 +1,13 @@
-"""Nested elements are taken apart into leaves and a structure, and put together again.
+"""Nested elements, split into leaves and a structure, and rebuilt from them.
 
 Containers are dicts, lists, tuples, named tuples and instances of dataclasses; everything else is a leaf. A `Structure`
-is what is left of an element without its leaves: a value that can be compared, hashed and pickled. The idea, the name
-`flatten` and errors that name the path of the first difference come from JAX's pytrees and from optree; other than
-there, the keys of a dict keep their order, so that they need not be sortable.
+is an element without its leaves: a value that can be compared, hashed and pickled. The idea, the name `flatten` and
+errors that name the path of the first difference come from JAX's pytrees and from optree; unlike there, the keys of a
+dict keep their order, so that they need not be sortable.
 
-A `Structure` counts subclasses as what they are made from: a `defaultdict` is taken for a dict, a `torch.Size` for a
-tuple, and `unflatten`, which has no instance at hand, makes these. `map_leaves` has one, so it keeps the type. A
-dataclass is rebuilt by calling it with its fields, so `__post_init__` sees the new leaves.
+A `Structure` records subclasses as their base: a `defaultdict` as a dict, a `torch.Size` as a tuple, and `unflatten`,
+which has no instance to copy, makes these. `map_leaves` has one, so it keeps the type. A dataclass is rebuilt by
+calling it with its fields, so `__post_init__` sees the new leaves.
 """
 
 import copy
@@ -29,7 +29,7 @@ Element: TypeAlias = Any  # user data: a nested dict, list, tuple, named tuple o
 
 @frozen
 class Structure:
-    """What is left of an element without its leaves.
+    """An element without its leaves.
 
     Attributes:
         container: dict, list, tuple, the named tuple's or the dataclass's own type; None for a leaf.
@@ -60,7 +60,7 @@ def flatten(element: Element, is_leaf: Callable[[object], bool] | None = None) -
 
     Args:
         element: the nested element; a bare leaf is an element too.
-        is_leaf: asked for every part of the element, containers included; where it answers True, that part is a leaf.
+        is_leaf: called with every part of the element, containers included; a part for which it returns True is a leaf.
 
     Raises:
         UsageError: a dataclass inside has a field that its constructor doesn't take.
@@ -77,7 +77,7 @@ def unflatten(structure: Structure, leaves: Iterable[object]) -> Element:
     """Return the element of this structure with these leaves: the inverse of `flatten`.
 
     Raises:
-        UsageError: the number of leaves is not the structure's.
+        UsageError: the number of leaves differs from the structure's.
 
     Example:
         >>> unflatten(flatten({"b": 1, "a": (2, 3)})[1], "xyz")
@@ -113,15 +113,15 @@ def map_leaves(function: Callable[[Any], object], element: Element) -> Element:
 
 
 def _like(part: object, container: type, keys: tuple[Hashable, ...], before: list[Any], made: list[Any]) -> object:
-    """Return a part of an element, whose type derives from a container's, with other children."""
+    """Return a copy of a part of an element, whose type derives from a container's, with other children."""
     kind: Any = type(part)
     twin: Any = None
-    with Caught(Exception) as caught:  # whatever the type's own code raises
+    with Caught(Exception) as caught:  # the type's own code may raise anything
         twin = _filled_twin(part, container, keys, before, made)
     cause = None if caught.error is None else caught.taken()
     if cause is not None or type(twin) is not kind or len(twin) != len(made):
         raise UsageError(
-            f"a {container.__name__} of a type of its own must be copyable, and take other values; got one of type "
+            f"a subclass of {container.__name__} must be copyable, and accept other values; got one of type "
             f"{kind.__qualname__}. Return a {container.__name__}, a named tuple or a dataclass from .map instead."
         ) from cause
     return twin
@@ -150,7 +150,7 @@ def _filled_twin(
 
 
 def leaf_paths(structure: Structure) -> tuple[str, ...]:
-    """Return the path of each leaf as one would write it behind the element; that of a bare leaf is empty.
+    """Return the path of each leaf as it is written after the element; that of a bare leaf is empty.
 
     Example:
         >>> leaf_paths(flatten({"image": 0, "boxes": [1, 2]})[1])
@@ -221,7 +221,7 @@ def is_container(part: object) -> bool:
 
 
 def subject(path: str) -> str:
-    """Return how a message speaks of the part of an element at `path`."""
+    """Return the name, in messages, of the part of an element at `path`."""
     return path or "the element"
 
 
@@ -256,10 +256,10 @@ def _parts(part: object) -> tuple[type, tuple[Hashable, ...], Iterable[object]] 
 
 @functools.lru_cache(maxsize=256)
 def field_names(container: type[Any]) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass, having checked that it can be rebuilt from them.
+    """Check that a dataclass can be rebuilt from its fields, and return their names.
 
     Raises:
-        UsageError: the constructor doesn't take one of the fields, or asks for something that is not a field.
+        UsageError: the constructor doesn't take one of the fields, or requires an argument that is not a field.
     """
     fields = dataclasses.fields(container)
     for field in fields:
@@ -287,7 +287,7 @@ def _put_together(structure: Structure, leaves: Iterator[object]) -> Element:
 
 def _filled(kind: type, keys: tuple[Hashable, ...], children: list[Any]) -> Element:
     """Return a container of a type with these children."""
-    container: Any = kind  # whatever it is, called like the user calls it
+    container: Any = kind
     if container is dict:
         return dict(zip(keys, children, strict=True))
     if container is list:

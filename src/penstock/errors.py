@@ -1,24 +1,23 @@
-"""Every error that Penstock raises of its own.
+"""The errors that Penstock raises.
 
     PenstockError
     ├── UsageError (ValueError)        the call was wrong; nothing has started
     │   ├── GraphError                 this dataset cannot be built or run
-    │   │   └── NoLengthError (TypeError)      only evaluating tells its length, or it has no end
+    │   │   └── NoLengthError (TypeError)      its length is known only after reading, or it has no end
     │   ├── StateError                 this state belongs to another dataset or version
     │   └── AlreadyRunningError (RuntimeError)   start() of a pipeline that runs
     ├── SourceError (OSError)          reading failed; carries the source and the keys
     │   └── CorruptRecordError         the bytes were read but are not a record
     ├── WorkerError                    a worker could not start, died, or hangs; carries exit code or signal
     ├── PeerError (ConnectionError)    the process at the other end of a pipe failed or died; carries its pid
-    ├── MessageError (ValueError)      what came from another process is no message that may be read here
+    ├── MessageError (ValueError)      data from another process is not a message that may be read here
     ├── EndOfPipeError (EOFError)      every writer has ended; nothing was lost
     ├── PipelineFailure                a stage of a pipeline failed; the user's exception is its cause
     ├── ClosedError                    you closed it
     ├── MissingDependencyError (ImportError)   carries the extra to install
     └── InternalError                  a bug in Penstock; please report
 
-A user's own exception is none of these: it passes through with its type and traceback, and a note says where it
-happened.
+A user's own exception is none of these: it passes through with its type and traceback, and a note names the place.
 """
 
 import functools
@@ -26,7 +25,7 @@ from collections.abc import Callable, Sequence
 
 
 class PenstockError(Exception):
-    """The root of all errors that Penstock raises of its own."""
+    """The base class of all errors that Penstock defines."""
 
 
 class UsageError(PenstockError, ValueError):
@@ -38,14 +37,14 @@ class GraphError(UsageError):
 
 
 class NoLengthError(GraphError, TypeError):
-    """`len()` of a dataset whose length only evaluating tells, or which has no end.
+    """`len()` of a dataset whose length is known only after reading, or which has no end.
 
-    A TypeError too, so that `list(dataset)`, which asks for the length as a hint, takes no for an answer.
+    It is a TypeError too, so that `list(dataset)`, which calls `len()` for a hint, continues without it.
     """
 
 
 class StateError(UsageError):
-    """This state belongs to another dataset or version, or is no state at all."""
+    """This state belongs to another dataset or version, or is not a state."""
 
 
 class AlreadyRunningError(UsageError, RuntimeError):
@@ -56,8 +55,8 @@ class SourceError(PenstockError, OSError):
     """Reading records failed.
 
     Attributes:
-        source: what was read from, as its `repr`.
-        keys: the keys that were asked for; at most the first eight.
+        source: the `repr` of the source.
+        keys: the requested keys; at most the first eight.
     """
 
     def __init__(self, message: str, *, source: str = "", keys: Sequence[int] = ()) -> None:
@@ -95,19 +94,19 @@ class PeerError(PenstockError, ConnectionError):
 
 
 class MessageError(PenstockError, ValueError):
-    """What came from another process is no message: truncated, of another version, or not to be unpickled here."""
+    """Data from another process is not a message: truncated, of another version, or not to be unpickled here."""
 
 
 class EndOfPipeError(PenstockError, EOFError):
-    """Every writer of the pipe has ended, and all that they sent was received."""
+    """Every writer of the pipe has ended, and all items that they sent were received."""
 
 
 class PipelineFailure(PenstockError, RuntimeError):  # noqa: N818 - the name that users of such engines know
-    """A stage of a pipeline failed; everything computed before it was delivered. Its `__cause__` says how.
+    """A stage of a pipeline failed; the items computed before it were delivered. Its `__cause__` is the exception.
 
     Attributes:
         stage: the name of the stage.
-        item: what the stage was given when it failed, as a shortened `repr`; empty where it was given nothing.
+        item: a shortened `repr` of the stage's input when it failed; empty if it had no input.
     """
 
     def __init__(self, message: str, *, stage: str = "", item: str = "") -> None:
@@ -117,14 +116,14 @@ class PipelineFailure(PenstockError, RuntimeError):  # noqa: N818 - the name tha
 
 
 class ClosedError(PenstockError, RuntimeError):
-    """It was used after it had been closed."""
+    """An object was used after it had been closed."""
 
 
 class MissingDependencyError(PenstockError, ModuleNotFoundError):
     """An optional dependency is missing.
 
     Attributes:
-        extra: the extra that brings it, as in `pip install 'penstock[extra]'`.
+        extra: the extra that installs it, as in `pip install 'penstock[extra]'`.
     """
 
     def __init__(self, what: str, *, extra: str) -> None:

@@ -1,7 +1,7 @@
-"""What can be observed: frozen events, sent at the edges of steps and workers, never from inside a transform.
+"""Observable events: frozen values, sent at the edges of steps and workers, never from inside a transform.
 
-An observer is any callable that takes an event. It is called where the event happens, on whatever thread that is, and
-must be quick and not raise.
+An observer is any callable that takes an event. It is called in the thread in which the event happens, and must be fast
+and not raise.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ class Substituted:
 
     Attributes:
         step: the step's name.
-        epoch: which pass over the data.
-        position: the element's place in the pass.
-        key: the record's address in the source.
+        epoch: the number of the pass over the data.
+        position: the element's position in the pass.
+        key: the record's key in the source.
         error: the exception, as `Type: text`.
-        taken_from: the position whose element was taken.
+        taken_from: the position of the substitute.
 
     Example:
         >>> import penstock as ps
@@ -48,9 +48,9 @@ class Skipped:
 
     Attributes:
         step: the step's name.
-        epoch: which pass over the data.
-        position: the element's place in the pass.
-        key: the record's address in the source.
+        epoch: the number of the pass over the data.
+        position: the element's position in the pass.
+        key: the record's key in the source.
         error: the exception, as `Type: text`.
 
     Example:
@@ -69,15 +69,16 @@ class Skipped:
 
 @frozen
 class WorkerDied:
-    """A worker process died; another one took its place, and its work. What the loader yields is the same.
+    """A worker process died, and another one replaced it and took over its work. The loader's batches are the same.
 
     Attributes:
         worker: the worker's number; None for the helper process of `isolated=True`.
-        pid: the process's.
-        exit_code: negative for a signal; None if somebody else has waited for it.
-        reason: how it died, in words.
-        step: the number of the batch that it was at, the first if of several; None if it was at none.
-        rows: the first and the last row that it was at, counted from that batch's first; None if it was at none.
+        pid: the process's ID.
+        exit_code: the exit code, negative for a signal; None if other code waited for the process.
+        reason: the cause of the death, as text.
+        step: the number of the batch that it was computing, the first one of several; None if it computed none.
+        rows: the first and last row that it was computing, counted from that batch's first row; None if it computed
+            none.
 
     Example:
         >>> import penstock as ps

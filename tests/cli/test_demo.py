@@ -68,7 +68,7 @@ def test_ctrl_c_stops_everything_quietly(tmp_path: Path) -> None:
         error = process.stderr.read()
         process.stdout.read()
     assert process.returncode == 130
-    assert error.strip().splitlines() == ["stopped by Ctrl-C; nothing is left running"]
+    assert error.strip().splitlines() == ["stopped by Ctrl-C; all processes have ended"]
     assert processes_about(tmp_path / "kept") == []
     assert not report.exists()
 

@@ -16,7 +16,7 @@ from penstock.errors import MissingDependencyError, SourceError, UsageError
 
 _DESCRIPTION: Final = """\
 Penstock feeds training jobs: what the model sees at step N is a pure function of the
-dataset and N. Crashes, workers and restarts only decide who computes it, and when.
+dataset and N. Crashes, workers and restarts only decide where and when it is computed.
 """
 _EPILOG: Final = f"""\
 exit status:

@@ -1,4 +1,4 @@
-"""The door to JAX: loaders whose batches are pytrees of its arrays, global ones where a sharding is given."""
+"""The JAX door: loaders whose batches are pytrees of JAX arrays, global ones if a sharding is given."""
 
 from penstock._optional import need
 

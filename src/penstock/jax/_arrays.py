@@ -1,7 +1,7 @@
-"""Batches as pytrees of JAX's arrays: over the loader's own memory on the host, on their way to the devices elsewhere.
+"""Batches as pytrees of JAX arrays: over the loader's own memory on CPU devices, copied to other devices.
 
-An array in the loader's memory is aligned so that JAX's CPU devices take it as it is; the `jax.Array` holds it, and
-with it the memory's lease. To other devices JAX copies it, and holds it until the copy is done.
+An array in the loader's memory is aligned so that JAX's CPU devices use it without a copy; the `jax.Array` holds it,
+and with it the memory's lease. To other devices JAX copies it, and holds it until the copy is done.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from penstock._plan._plan import Shard
 from penstock._tree import is_array, is_container, map_leaves, subject
 from penstock.errors import GraphError, UsageError
 
-# By name: where JAX isn't installed, type checkers would know nothing of it.
+# Imported by name, since type checkers don't find JAX where it isn't installed.
 jax: Any = importlib.import_module("jax")
 
 Sharding: TypeAlias = Any  # one of JAX's
@@ -31,14 +31,14 @@ _NARROW: Final = {np.dtype(np.int64): np.iinfo(np.int32), np.dtype(np.uint64): n
 
 
 class Placing:
-    """Makes arrays of batches, and puts them where a sharding says. May be used by several threads."""
+    """Makes JAX arrays of batches, placed as a sharding specifies. May be used by several threads."""
 
     def __init__(self, sharding: object, shard: Shard) -> None:
-        """Check what was given.
+        """Check the arguments.
 
         Args:
-            sharding: where global batches lie: a sharding or device, or a pytree of them that has a batch's structure
-                or is a prefix of it; None for JAX's default device.
+            sharding: the placement of global batches: a sharding or device, or a pytree of them that has a batch's
+                structure or is a prefix of it; None for JAX's default device.
             shard: this process's part of the rows.
         """
         self._sharding: Any = None if sharding is None else jax.tree_util.tree_map(_as_sharding, sharding)
@@ -48,23 +48,23 @@ class Placing:
         self._checked: set[tuple[object, tuple[int, ...]]] = set()
 
     def is_on_host(self) -> bool:
-        """Return whether all arrays lie on the CPU, where they need no copy."""
+        """Return whether all arrays are on CPU devices, where they need no copy."""
         shardings = jax.tree_util.tree_leaves(self._sharding) or [jax.device_put(0).sharding]
         return all(device.platform == "cpu" for sharding in shardings for device in sharding.device_set)
 
     def depends_on_settings(self, batch: Element) -> bool:
-        """Return whether `settings` decide how a batch is placed."""
+        """Return whether `settings` affect how a batch is placed."""
         return self._sharding is None or not all(map(_is_plain, jax.tree_util.tree_leaves(batch)))
 
     def __call__(self, batch: Element) -> Element:
-        """Return the batch with each leaf as an array, where it belongs; what is under way goes on by itself."""
+        """Return the batch with each leaf as a placed array; copies to devices may still be running."""
         leaves, structure = jax.tree_util.tree_flatten(batch)
         shardings = self._shardings_for(batch, len(leaves))
         unknown: dict[int, Element] = {}
         for index, leaf in enumerate(leaves):
             if _is_plain(leaf):
                 continue
-            if is_container(leaf):  # a dataclass that JAX doesn't know, and takes for a leaf
+            if is_container(leaf):  # a dataclass that isn't registered with JAX, which treats it as a leaf
                 unknown[index] = map_leaves(Placing(shardings[index], self._shard), leaf)
             else:
                 leaves[index] = _host_array(batch, index, leaf)
@@ -104,15 +104,15 @@ class Placing:
         return [self._put_one(array, sharding) for array, sharding in zip(arrays, shardings, strict=True)]
 
     def _put_one(self, array: Element, sharding: Sharding) -> Element:
-        """Return a global array; `device_put` would make one of a process's own arrays too, in twice the time."""
-        if isinstance(array, jax.Array):  # which a function of the dataset made
+        """Return a global array. `device_put` could make one of a process's arrays, too, but takes twice as long."""
+        if isinstance(array, jax.Array):  # made by a function of the dataset
             if not self._several:
                 return jax.device_put(array, sharding)
             array = np.asarray(array)
         return jax.make_array_from_callback(self._global_shape(array), sharding, self._part_of(array))
 
     def _part_of(self, array: NDArray[Any]) -> Callable[[tuple[slice, ...]], NDArray[Any]]:
-        """Return what gives a part of a global array, of which this process holds some rows in whole."""
+        """Return a function that returns a part of a global array, of which this process has some complete rows."""
         if self._shard.count == 1 or not array.shape:
             return array.__getitem__
         before, total = self._shard.rank * len(array), self._shard.count * len(array)
@@ -139,7 +139,7 @@ class Placing:
             raise GraphError(
                 f"{_path(batch, index)} of the global batch, of shape {shape}, can't be cut as {sharding} says "
                 f'({error}). For a last batch that isn\'t full, use batch(…, remainder="drop") or "pad"; for leaves '
-                "that are cut otherwise, give a pytree of shardings."
+                "that are cut in another way, pass a pytree of shardings."
             ) from error
         if self._shard.count > 1 and shape:
             held = Shard.from_jax(sharding, shape)
@@ -152,7 +152,7 @@ class Placing:
 
 
 def settings() -> tuple[object, object]:
-    """Return what a thread may set for itself, as by `with jax.default_device(…)`, and placing depends on."""
+    """Return the thread's JAX settings, such as those of `with jax.default_device(…)`, that placing depends on."""
     return jax.config.jax_enable_x64, jax.config.jax_default_device
 
 
@@ -165,29 +165,29 @@ def _as_sharding(given: Sharding) -> Sharding:
 
 
 def _host_array(batch: Element, index: int, leaf: Element) -> Element:
-    """Return a leaf as an array that JAX takes without losing anything but the precision of 64-bit floats."""
+    """Return a leaf as an array that JAX takes, with no other loss than the precision of 64-bit floats."""
     if isinstance(leaf, jax.Array):
         return leaf
     array: Any = np.asarray(leaf) if _is_number(leaf) else leaf
     if not is_array(array) or not _has_numbers(array.dtype):
-        what = f"the dtype {array.dtype}" if is_array(array) else f"the type {type(leaf).__qualname__}"
+        kind = f"the dtype {array.dtype}" if is_array(array) else f"the type {type(leaf).__qualname__}"
         raise GraphError(
-            f"{_path(batch, index)} of the batch has {what}, of which JAX has no arrays. Make numbers of it in a map, "
-            "or leave it out."
+            f"{_path(batch, index)} of the batch has {kind}, of which JAX has no arrays. Convert it to numbers in a "
+            "map, or leave it out."
         )
     narrow = _NARROW.get(array.dtype)
     if narrow is not None and array.size and not jax.config.jax_enable_x64:
         low, high = array.min(), array.max()
         if low < narrow.min or high > narrow.max:
             raise GraphError(
-                f"{_path(batch, index)} of the batch has values from {low} to {high}, and JAX would make "
-                f"{narrow.dtype} of them. Say jax.config.update('jax_enable_x64', True), or make them smaller in a map."
+                f"{_path(batch, index)} of the batch has values from {low} to {high}, and JAX would convert them to "
+                f"{narrow.dtype}. Call jax.config.update('jax_enable_x64', True), or make them smaller in a map."
             )
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def _is_plain(leaf: object) -> bool:
-    """Return whether JAX takes a leaf as it is."""
+    """Return whether JAX takes a leaf unchanged."""
     return type(leaf) is np.ndarray and leaf.dtype in _PLAIN
 
 
@@ -196,12 +196,12 @@ def _is_number(leaf: object) -> bool:
 
 
 def _has_numbers(dtype: np.dtype[Any]) -> bool:
-    if dtype.type.__module__ != "numpy":  # those of ml_dtypes, such as bfloat16
+    if dtype.type.__module__ != "numpy":  # a dtype of ml_dtypes, such as bfloat16
         return bool(jax.numpy.issubdtype(dtype, np.number))
     return dtype.isnative and dtype.name in _NUMBERS
 
 
 def _path(batch: Element, index: int) -> str:
-    """Return how a message speaks of a leaf of a batch."""
+    """Return the name of a leaf of a batch for messages."""
     paths, _ = jax.tree_util.tree_flatten_with_path(batch)
     return subject(jax.tree_util.keystr(paths[index][0]))

@@ -1,4 +1,4 @@
-"""A loader whose batches are pytrees of JAX's arrays, global ones where a sharding is given."""
+"""A loader whose batches are pytrees of JAX arrays, global ones if a sharding is given."""
 
 import importlib
 import warnings
@@ -23,43 +23,44 @@ jax: Any = importlib.import_module("jax")  # by name, as in `_arrays`
 
 
 class Loader(ThreadPlacedLoader):
-    """Goes through a dataset's epochs as `penstock.Loader` does, and yields pytrees of `jax.Array`.
+    """Iterates over a dataset's epochs as `penstock.Loader` does, and yields pytrees of `jax.Array`.
 
-    The structure of a batch stays; what is registered with JAX as a pytree is taken for one. As everywhere in JAX,
-    64-bit numbers become 32-bit ones unless `jax_enable_x64` is set; whole numbers that don't fit are an error. Its
-    state is that of `penstock.Loader`, which can load it: what was handed out counts, whatever was placed ahead.
+    The structure of a batch is kept; types that are registered with JAX as pytrees are treated as such. As everywhere
+    in JAX, 64-bit numbers become 32-bit ones unless `jax_enable_x64` is set; whole numbers that don't fit raise an
+    error. Its state is that of `penstock.Loader`, which can load it: it counts delivered batches, not those that were
+    placed ahead.
 
-    With a sharding, arrays are global: each process gives the rows that its devices hold, and all of them together are
-    the global batch. Say which rows by `shard=Shard.from_jax(sharding, shape)`. Nothing is found out silently: without
-    `shard=` every process of a job loads all rows, with a warning.
+    With a sharding, arrays are global: each process supplies the rows of its devices, and all of them together are the
+    global batch. Pass these rows as `shard=Shard.from_jax(sharding, shape)`. The loader doesn't detect ranks: without
+    `shard=` every process of a job loads all rows, and the loader warns.
 
-    On CPU devices an array is the loader's own memory, without a copy, where it has the dtype that JAX gives it; it
-    keeps that memory as long as it lives. To other devices batches are copied ahead, while these compute.
+    On CPU devices an array is the loader's own memory, without a copy, if it has the dtype that JAX gives it; it keeps
+    that memory as long as it lives. To other devices batches are copied ahead, while the devices compute.
 
-    Where there are workers, making the arrays is left to a thread of the loader's own as well, so that the training
-    loop finds them made. Steps that are shorter than that takes make their own. Without workers no thread is started.
+    With workers, a thread of the loader's own makes the arrays, so that the training loop need not. If a step is
+    shorter than that takes, the training loop makes them itself. Without workers no thread is started.
 
     Args:
-        dataset: what to load.
-        sharding: where global batches lie: a `jax.sharding.Sharding`, a device, or a pytree of them that has the
+        dataset: the dataset to load.
+        sharding: the placement of global batches: a `jax.sharding.Sharding`, a device, or a pytree of them that has the
             structure of a batch or of its upper part. By default JAX's default device.
-        ahead: how many batches are placed before they are asked for, at least 0: there is memory for so many more. On
-            CPU devices none is without workers, where nothing is gained by it, nor with `memory=`, where they might
-            hold all of it.
-        num_workers: as in `penstock.Loader`, as is all that follows.
-        workers: who computes.
-        isolated: have one helper process run all of it.
-        ordered: hand batches out in order.
-        shard: which rank's rows of each global batch to load.
-        prefetch: how many batches are made ready before they are asked for.
+        ahead: the number of batches placed before they are requested, at least 0, with memory for as many more. On CPU
+            devices no batch is placed ahead without workers, where this gains nothing, or with `memory=`, where placed
+            batches might hold all of it.
+        num_workers: as in `penstock.Loader`, like all following arguments.
+        workers: the kind of workers.
+        isolated: True runs all of it in one helper process.
+        ordered: True delivers batches in order.
+        shard: the rank whose rows of each global batch to load.
+        prefetch: the number of batches made ready before they are requested.
         memory: a bound for batches that are being made or held.
-        copy: hand out copies of the loader's memory.
-        limits: the rarer bounds.
+        copy: True delivers copies of the loader's memory.
+        limits: bounds that are rarely needed.
 
     Raises:
         UsageError: for a wrong argument, or a shard that isn't the sharding's.
-        GraphError: for a dataset that can't be run so. Iterating raises one for a leaf that JAX has no array for, or
-            that can't be cut as the sharding says, and what the dataset's own functions raise.
+        GraphError: for a dataset that can't be run this way. Iterating raises one for a leaf that JAX has no array for,
+            or that can't be cut as the sharding says, and the exceptions of the dataset's own functions.
 
     Example:
         >>> import penstock as ps
@@ -104,7 +105,7 @@ class Loader(ThreadPlacedLoader):
         self._keeps_memory = self._placing.is_on_host()
         if self._plan.place != "inline" or self._plan.isolated:
             self._thread = PlacementThread("penstock-placing")
-        # On the host there is nothing to begin early but in that thread, and what lies ready there may be all memory.
+        # On the host only that thread can place early, and batches placed there may hold all of `memory=`.
         on_request = self._keeps_memory and (self._thread is None or self._plan.memory is not None)
         self._ahead = 0 if on_request else ahead
         if sharding is not None and not _has_equal_rows(self._plan):
@@ -114,8 +115,8 @@ class Loader(ThreadPlacedLoader):
             )
         if shard is None and jax.process_count() > 1:
             warnings.warn(
-                f"this job has {jax.process_count()} processes, and each loads all rows of each batch. Say shard=, as "
-                "in Shard.from_jax(sharding, shape), or shard=Shard(0, 1) if that is meant.",
+                f"this job has {jax.process_count()} processes, and each loads all rows of each batch. Pass shard=, as "
+                "in Shard.from_jax(sharding, shape), or shard=Shard(0, 1) if that is intended.",
                 stacklevel=2,
             )
 
@@ -132,7 +133,7 @@ class Loader(ThreadPlacedLoader):
 
 
 def _has_equal_rows(plan: Plan) -> bool:
-    """Return whether every batch gives every rank as many rows: else ranks would disagree on a global one's shape."""
+    """Return whether all ranks have as many rows of every batch: else they would disagree on the global shape."""
     count = plan.shard.count
     if count == 1 or plan.remainder != "keep" or is_endless(plan.node):
         return True

@@ -1,11 +1,11 @@
-"""A loader's state saved and restored by Orbax, beside the model and in one call with it.
+"""A loader's state, saved and restored by Orbax together with the model, in one call.
 
     manager.save(step, args=ocp.args.Composite(model=ocp.args.StandardSave(params), data=checkpoint.Save(loader)))
     manager.restore(step, args=ocp.args.Composite(…, data=checkpoint.Restore(loader)))
 
-The state is taken when `save` is called, and written when Orbax writes the rest. Where all processes have the same
-state, which is so for every indexable dataset, the first one writes it; else each writes a file of its own. Restoring
-reads all of them, so it doesn't matter how many processes there were.
+The state is read when `save` is called, and written when Orbax writes the rest. If all processes have the same state,
+as with every indexable dataset, the first process writes it; else each writes a file of its own. Restoring reads all
+files, so the number of processes may differ.
 """
 
 import importlib
@@ -23,32 +23,32 @@ jax: Any = importlib.import_module("jax")  # by name: type checkers may not find
 ocp: Any = importlib.import_module("orbax.checkpoint")
 epath: Any = importlib.import_module("etils.epath")  # whatever store Orbax writes to
 
-_DIFFERING = {"cursor", "ahead"}  # what a state has that isn't every rank's
+_DIFFERING = {"cursor", "ahead"}  # keys of states that differ between ranks
 
 
 @runtime_checkable
 class _Loader(Protocol):
     def state_dict(self) -> State:
-        """Return where it is."""
+        """Return the state."""
         ...
 
     def load_state_dict(self, state: list[State]) -> None:
-        """Go to where all processes' states were saved."""
+        """Resume from the states of all processes."""
         ...
 
 
 @runtime_checkable
 class _Iterator(Protocol):
     def get_state(self) -> State:
-        """Return where it is."""
+        """Return the state."""
         ...
 
     def set_state(self, state: list[State]) -> None:
-        """Go to where all processes' states were saved."""
+        """Resume from the states of all processes."""
         ...
 
 
-if TYPE_CHECKING:  # whose types aren't known where Orbax isn't installed
+if TYPE_CHECKING:  # type checkers don't find Orbax where it isn't installed
 
     class _AsyncHandler:
         pass
@@ -58,7 +58,7 @@ else:
 
 
 class Handler(_AsyncHandler):
-    """What Orbax calls; `Save` and `Restore` name it, so it needn't be named elsewhere.
+    """The handler that Orbax calls; `Save` and `Restore` register it, so programs need not name it.
 
     Example:
         >>> import tempfile
@@ -80,10 +80,10 @@ class Handler(_AsyncHandler):
             _write(directory, state)
 
     async def async_save(self, directory: "str | os.PathLike[str]", args: "Save") -> list[Any]:
-        """Take the state of a loader now, and write it when Orbax writes.
+        """Read the state of a loader now, and write it when Orbax writes.
 
         Returns:
-            What Orbax waits for.
+            The futures that Orbax waits for.
         """
         state = _state_of(args.item)
 
@@ -95,17 +95,17 @@ class Handler(_AsyncHandler):
         return [ocp.future.CommitFutureAwaitingContractedSignals(write(), name="penstock_loader_save")]
 
     def restore(self, directory: "str | os.PathLike[str]", args: "Restore") -> object:
-        """Have a loader go to where the state in a directory was saved.
+        """Load the state in a directory into a loader.
 
         Returns:
             The loader.
 
         Raises:
-            StateError: if there is none, or it belongs to another dataset.
+            StateError: if there is no state, or it belongs to another dataset.
         """
         found = sorted(epath.Path(directory).glob("process-*.json"))
         if not found:
-            raise StateError(f"there is no state of a loader in {directory}. Name the item that checkpoint.Save had.")
+            raise StateError(f"there is no state of a loader in {directory}. Use the item name of checkpoint.Save.")
         states = {_rank(state): state for state in (json.loads(path.read_text()) for path in found)}
         item = args.item
         if isinstance(item, _Iterator):
@@ -118,13 +118,13 @@ class Handler(_AsyncHandler):
 @ocp.args.register_with_handler(Handler, for_save=True)
 @dataclass
 class Save(ocp.args.CheckpointArgs):
-    """What to save: a loader, or its iterator.
+    """A loader, or its iterator, to be saved.
 
     Args:
-        item: a loader of Penstock's, of whatever door, or an iterator over one.
+        item: a loader of Penstock's, for any framework, or an iterator over one.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: if it is neither.
 
     Example:
         >>> import penstock as ps
@@ -143,13 +143,13 @@ class Save(ocp.args.CheckpointArgs):
 @ocp.args.register_with_handler(Handler, for_restore=True)
 @dataclass
 class Restore(ocp.args.CheckpointArgs):
-    """What to restore: a loader, or its iterator, over the dataset that was saved.
+    """A loader, or its iterator, to be restored; its dataset must be the one that was saved.
 
     Args:
-        item: a loader of Penstock's, of whatever door, or an iterator over one; it is what restoring returns.
+        item: a loader of Penstock's, for any framework, or an iterator over one; restoring returns it.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: if it is neither.
 
     Example:
         >>> import penstock as ps
@@ -179,7 +179,7 @@ def _is_written_here(state: State) -> bool:
 
 
 def _rank(state: State) -> int:
-    """Return the rank that a state is of; processes that hold the same rows have the same."""
+    """Return the rank of a state; processes that hold the same rows have the same rank."""
     return int(state.get("rank", 0))
 
 

@@ -1,4 +1,4 @@
-"""Tests and tools for what is built on Penstock: `SourceTests` checks a source that you wrote."""
+"""Tests for extensions of Penstock: `SourceTests` checks a source that you wrote."""
 
 from penstock.testing._source_tests import SourceTests as SourceTests
 

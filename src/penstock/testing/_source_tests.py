@@ -1,4 +1,4 @@
-"""What every source promises, as tests that anyone who writes a source can inherit.
+"""The promises of every source, as tests to inherit from.
 
 The suite needs a test runner that collects methods named `test_…`, such as pytest, but imports none.
 """
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from penstock._tree import is_array
 from penstock.sources import Source, can_read_into, can_read_spans, read_records, source_fingerprint, source_length
 
-Record = Any  # of the source under test
+Record = Any  # a record of the source under test
 
 _THREADS: Final = 4
 _ROUNDS: Final = 20
 
 
 class SourceTests:
-    """Checks that a source keeps its promises; see `penstock.sources.Source` for what they are.
+    """Checks that a source keeps its promises, which `penstock.sources.Source` describes.
 
     Subclass it under a name that the test runner collects, and supply two things: `make_source`, which returns a new
     source over the same records at each call, and `expected`, those records in the order of their keys, at least two.
@@ -51,7 +51,7 @@ class SourceTests:
         raise NotImplementedError("a subclass of SourceTests must define make_source(self)")
 
     def test_length_is_the_number_of_records(self) -> None:
-        """The length is the number of records, whenever it is asked."""
+        """The length is the number of records, before and after a read."""
         source = self.make_source()
         assert len(self.expected) >= 2, "expected must have at least two records"
         assert source_length(source) == len(self.expected)
@@ -59,7 +59,7 @@ class SourceTests:
         assert source_length(source) == len(self.expected)
 
     def test_a_record_can_be_read_alone(self) -> None:
-        """Each key gives its record, and gives it again."""
+        """Each key returns its record, also when it is read again."""
         source = self.make_source()
         for _ in range(2):
             for key, record in enumerate(self.expected):
@@ -81,7 +81,7 @@ class SourceTests:
         assert _raises_index_error(lambda: source[-count - 1]), f"source[{-count - 1}] must raise IndexError"
 
     def test_records_come_in_the_order_of_the_keys(self) -> None:
-        """A block has one record for each key, in any order, with keys that come twice."""
+        """A block has one record for each key, with keys in any order and repeated."""
         source = self.make_source()
         last = len(self.expected) - 1
         for keys in ([last, 0, last], list(range(last + 1)), list(range(last, -1, -1)), [0] * 5):
@@ -95,14 +95,14 @@ class SourceTests:
         assert read_records(self.make_source(), np.empty(0, np.int64)) == []
 
     def test_records_are_independent_of_the_source(self) -> None:
-        """Changing the arrays of a record doesn't change what the source gives next."""
+        """Changing the arrays of a record doesn't change the records that the source returns next."""
         source = self.make_source()
         for record in (source[0], *read_records(source, np.array([0]))):
             _map_leaves(record, _overwrite)
             assert_same(source[0], self.expected[0])
 
     def test_read_into_fills_what_read_returns(self) -> None:
-        """Where a source has `read_into`, the rows that it fills are the records."""
+        """If a source has `read_into`, it fills rows with the records."""
         source = self.make_source()
         if not can_read_into(source):
             return
@@ -114,9 +114,9 @@ class SourceTests:
                 _assert_row(out, row, self.expected[key])
 
     def test_read_spans_gives_frames_of_the_records(self) -> None:
-        """Where a source has `read_spans`, it gives frames of a record's arrays, and the rest of it as it is.
+        """If a source has `read_spans`, it returns frames of a record's arrays, and other leaves unchanged.
 
-        That is looked at where all arrays of the records have as many frames, the length of their first axis.
+        The test applies if all arrays of a record have the same number of frames, the length of their first axis.
         """
         source = self.make_source()
         frames = [_frames(record) for record in self.expected]
@@ -131,7 +131,7 @@ class SourceTests:
             assert_same(record, _map_leaves(self.expected[key], partial(_cut, start, stop)))
 
     def test_pickled_copies_give_the_same_records(self) -> None:
-        """A source can be sent to another process: before its first read, after it, and once more from there."""
+        """A source can be sent to another process: before its first read, after it, and again from there."""
         source = self.make_source()
         fresh = pickle.loads(pickle.dumps(source))
         assert_same(source[0], self.expected[0])
@@ -142,7 +142,7 @@ class SourceTests:
             assert_same(read_records(copy, np.array([1, 0])), [self.expected[1], self.expected[0]])
 
     def test_threads_may_read_at_once(self) -> None:
-        """Reads from several threads, the first read included, give the records of their keys."""
+        """Reads from several threads, the first read included, return the records of their keys."""
         source = self.make_source()
         keys = np.arange(len(self.expected))
 
@@ -155,7 +155,7 @@ class SourceTests:
             list(threads.map(read_all, range(_THREADS)))
 
     def test_fingerprint_is_the_same_for_equal_sources(self) -> None:
-        """The fingerprint is a str, equal for sources made anew, after reading, and after pickling."""
+        """The fingerprint is a str, equal for another source over the same records, after a read and after pickling."""
         source = self.make_source()
         fingerprint = source_fingerprint(source)
         assert fingerprint
@@ -181,8 +181,8 @@ def assert_same(actual: object, expected: object) -> None:
     """Assert that two records are equal, leaf by leaf.
 
     Args:
-        actual: what was read.
-        expected: what should have been; arrays and NumPy scalars are compared with dtype and shape.
+        actual: the record that was read.
+        expected: the expected record; arrays and NumPy scalars are compared with dtype and shape.
     """
     if isinstance(expected, np.ndarray | np.generic):
         assert isinstance(actual, np.ndarray | np.generic), f"{actual!r} must be of NumPy, as {expected!r}"
@@ -266,5 +266,5 @@ def _raises_index_error(read: Callable[[], object]) -> bool:
 
 
 def _descriptors() -> set[str]:
-    # Empty on a system that doesn't list them: nothing is checked there. The listing's own descriptor is among them.
+    # Empty on a system that doesn't list them, where nothing is checked. The listing's own descriptor is included.
     return set(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else set()
