@@ -98,5 +98,5 @@ def test_places_that_only_reading_shows() -> None:
     state = next(state for state in states if any(state["cursor"][1][1]))
     where, held = state["cursor"][1]
     buckets.load_state_dict({**state, "cursor": [0, [where, held[::-1]]]})
-    with pytest.raises(ps.errors.StateError, match="wait in bucket"):
+    with pytest.raises(ps.errors.StateError, match="the state has an element in bucket"):
         next(iter(buckets))
