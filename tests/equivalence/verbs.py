@@ -247,7 +247,7 @@ def put(name: str, dataset: ps.Dataset, pick: Pick = first) -> Combined:
             trouble = error
             if isinstance(error, GraphError) and _refuses(name, dataset, pick):
                 raise RefusedError(str(error)) from error
-            if isinstance(error, UsageError) and "a mixture never stops" in str(error):  # one in a part of another one
+            if isinstance(error, UsageError) and str(error).startswith("epoch must be in [0"):  # endless in endless
                 raise RefusedError(str(error)) from error
     raise UnsuitableError(f"{name} suits no elements above {dataset!r}") from trouble
 
