@@ -35,7 +35,7 @@ class Batch:
 
 
 class Ready:
-    """A stream whose batches are there."""
+    """A stream whose batches are all ready."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -72,13 +72,13 @@ class Ready:
         return True
 
     def close(self) -> None:
-        """Note who closes."""
+        """Record the thread that closes."""
         self.closed_by = threading.current_thread().name
         self.closed.set()
 
 
 class Elsewhere:
-    """Places in the thread, and tells; as soon as it may."""
+    """Places in the thread when its gate is open, and signals it."""
 
     def __init__(self) -> None:
         self.placed = threading.Semaphore(0)
@@ -132,8 +132,8 @@ def test_the_thread_places_what_is_there(ahead: int) -> None:
     assert NAME not in {each.name for each in threading.enumerate()}
 
 
-def test_who_is_back_soon_takes_the_turn_back() -> None:
-    """A consumer that never waits gets every batch in order, whoever placed it, and seldom wakes the thread."""
+def test_a_consumer_that_is_back_soon_takes_the_turn_back() -> None:
+    """A consumer that never waits gets every batch in order, and seldom wakes the thread."""
     thread = PlacementThread(NAME)
     stream, _, _ = opened(thread, 2000)
     assert [stream.next()[0][0].number for _ in range(2000)] == list(range(2000))
@@ -141,7 +141,7 @@ def test_who_is_back_soon_takes_the_turn_back() -> None:
 
 
 def test_it_goes_on_without_the_thread() -> None:
-    """When the thread has ended, which anybody may have it do, the consumer places by itself."""
+    """When the thread has ended, the consumer places all batches itself."""
     thread = PlacementThread(NAME)
     stream, _, elsewhere = opened(thread, 40)
     stream.next()
@@ -152,7 +152,7 @@ def test_it_goes_on_without_the_thread() -> None:
 
 
 def test_what_the_thread_cannot_place_is_placed_here() -> None:
-    """An error in the thread is nobody's; the consumer tries, raises what it meets there, and tries again."""
+    """An error in the thread is dropped; the consumer tries the same batch, raises its error, and tries again."""
     thread = PlacementThread(NAME)
     errors: list[Exception] = []
 
@@ -240,7 +240,7 @@ def test_an_interrupt_ends_the_wait_for_a_placement() -> None:
 
 
 class PlacedByThread(ThreadPlacedLoader):
-    """Hands out the batches as they are; all keep the memory that they were computed in."""
+    """Delivers batches unchanged; all keep the memory that they were computed in."""
 
     def __init__(self, dataset: Any, ahead: int, **arguments: Any) -> None:
         super().__init__(dataset, **arguments)
@@ -303,7 +303,7 @@ KINDS = pytest.mark.parametrize(
 
 
 def large(number: int) -> Any:
-    """Return a row that is lent, not copied out."""
+    """Return a row in leased memory, not a copy."""
     return np.full(1 << 17, number, np.int64)
 
 
@@ -327,7 +327,7 @@ def divide(number: int) -> int:
 
 @KINDS
 def test_an_error_comes_after_the_batches_before_it(arguments: Any) -> None:
-    """What a function raises comes when its batch is asked for, as often as it is; `seek` goes past it."""
+    """An exception of a function is raised whenever its batch is requested; `seek` moves past it."""
     with PlacedByThread(ps.range(40).map(divide).batch(2), 2, **arguments) as loader:
         found: list[Any] = []
         iterator = iter(loader)
@@ -353,7 +353,7 @@ def test_async_iteration(arguments: Any) -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_a_dropped_loader_is_gone(steps: int) -> None:
-    """Without a word, in the midst of an epoch, together with its thread."""
+    """A loader dropped inside an epoch ends without a message, and its thread ends too."""
     loader = PlacedByThread(ps.range(40).batch(2), 2, num_workers=1, workers="threads")
     iterator = iter(loader)
     for _ in range(steps):

@@ -59,4 +59,4 @@ def test_skipping_first_batches(told: list[Told]) -> None:
 def test_batches_of_our_loader_are_not_skipped(told: list[Told]) -> None:
     """The Trainer can't skip batches of a dataset of ours; the error names what does it."""
     for rank in told:
-        assert "goes on inside an epoch by load_state_dict" in rank["own, skipped"]["error"]
+        assert "resumes inside an epoch by load_state_dict" in rank["own, skipped"]["error"]
