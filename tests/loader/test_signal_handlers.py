@@ -127,14 +127,14 @@ def test_a_second_signal_before_the_first_exception_is_examined(
 def test_a_batch_that_was_counted_when_a_signal_came_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the count of a batch and the end of `next` an interrupt takes the count back."""
     signals = iter([1])
-    count = IndexedProgress.handed_out
+    count = IndexedProgress.delivered
 
     def interrupted(progress: IndexedProgress, token: Any) -> None:
         count(progress, token)
         if progress.next_step == 3 and next(signals, 0):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(IndexedProgress, "handed_out", interrupted)
+    monkeypatch.setattr(IndexedProgress, "delivered", interrupted)
     found: list[list[int]] = []
     with ps.Loader(ps.range(24).batch(4)) as loader:
         batches = iter(loader)
