@@ -51,10 +51,10 @@ def element_after_crash(node: Node, epoch: int, position: int, death: Exception,
             number, part_epoch, part_position = rule(epoch, position)
             return element_after_crash(parts[number], part_epoch, part_position, death, context)
         case Zip(parts=parts):
-            deadly = next((part for part in parts if handles_errors(part, epoch, position)), parts[0])
+            crashing_rows = next((part for part in parts if handles_errors(part, epoch, position)), parts[0])
             columns = [
                 element_after_crash(part, epoch, position, death, context)
-                if part is deadly
+                if part is crashing_rows
                 else element_at(part, epoch, position, context)
                 for part in parts
             ]

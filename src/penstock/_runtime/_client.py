@@ -33,7 +33,7 @@ class Client:
         recorder: records events.
         lender: provides the memory of the scheduler's jobs; None for the scheduler's own memory.
         learned: measurements of its rows.
-        deadly: rows that no worker may compute, as in `Context`.
+        crashing_rows: rows that no worker may compute, as in `Context`.
         ahead: how many batches are taken, and held, before they are delivered.
         region_pool: its memory. It may outlive the client, as delivered batches do.
         merging: held by each thread that merges one of its batches.
@@ -51,13 +51,13 @@ class Client:
         self.recorder = recorder
         self.lender = lender
         self.learned = Learned()
-        self.deadly: dict[tuple[int, ...], Exception] = {}
+        self.crashing_rows: dict[tuple[int, ...], Exception] = {}
         self.ahead = 0
         self.region_pool = RegionPool()
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []
         self.arm_more: Callable[[], None] = nothing
-        self.told_of_kept_batches = lender is not None  # the trainer's process warns
+        self.has_warned_of_kept = lender is not None  # the trainer's process warns
         self.listener: Listener | None = None
         self.is_folded_ahead = False
         self.stall: Callable[[], Stall | None] | None = None
@@ -68,7 +68,9 @@ class Client:
 
     def context(self) -> Context:
         """Return a new context for a thread that computes."""
-        return Context(observe=self.recorder.observe, substituted=self.recorder.substituted, crashing_rows=self.deadly)
+        return Context(
+            observe=self.recorder.observe, substituted=self.recorder.substituted, crashing_rows=self.crashing_rows
+        )
 
     def consumer_context(self) -> Context:
         """Return a context for the thread that folds: it counts the elements that filters leave out, workers don't."""

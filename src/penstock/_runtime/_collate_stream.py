@@ -37,7 +37,7 @@ from penstock._graph._streaming._collate import Collate, CollateRun
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._client import Client
 from penstock._runtime._collate_job import CollateJob, Cut, Given, collate_run
-from penstock._runtime._crashing_rows import deadly_batch_error
+from penstock._runtime._crashing_rows import crashing_batch_error
 from penstock._runtime._cutting import block_rows
 from penstock._runtime._fold_thread import FoldedAlone, FoldedStream, Folding, Made
 from penstock._runtime._jobs import ComeTo
@@ -320,7 +320,7 @@ class CollateStream:
 
     def _go_around(self, made: Made, death: WorkerError, row: int | None) -> None:
         """Leave a batch out that processes die of; raise if no step does that."""
-        error = deadly_batch_error(self._step_range.first.step, death, row)
+        error = crashing_batch_error(self._step_range.first.step, death, row)
         if row is not None:
             raise error
         self._handed_out(made, self._run.around(error, made.provenance, self._collate_client.context()))

@@ -10,7 +10,7 @@ from penstock.errors import WorkerError
 from penstock.sources import describe_key
 
 
-def deadly_position_error(block_input: BlockInput, number: int, death: WorkerError) -> WorkerError:
+def crashing_position_error(block_input: BlockInput, number: int, death: WorkerError) -> WorkerError:
     """Return the error for an element of a dataset that is read in order, given by its number in the input range."""
     position = int(block_input.input_range.positions(number, number + 1)[0])
     record = describe_record(block_input.node, block_input.epoch, position)
@@ -21,7 +21,7 @@ def deadly_position_error(block_input: BlockInput, number: int, death: WorkerErr
     )
 
 
-def deadly_batch_error(step: int, death: WorkerError, row: int | None = None) -> WorkerError:
+def crashing_batch_error(step: int, death: WorkerError, row: int | None = None) -> WorkerError:
     """Return the error for a batch of a dataset that is read in order, given by its step.
 
     Args:
@@ -54,7 +54,7 @@ def _record(node: Node, component: str, key: int) -> str:
     return f"{record} of {component!r}" if component else record
 
 
-def deadly_error(program: Batches, shard: Shard, unit: Unit, row: int | None, death: WorkerError) -> WorkerError:
+def crashing_row_error(program: Batches, shard: Shard, unit: Unit, row: int | None, death: WorkerError) -> WorkerError:
     """Return the error for a batch.
 
     Args:

@@ -43,8 +43,8 @@ from penstock._plan._plan import Plan
 from penstock._processes import RestartPolicy, Starting, Supervisor, is_imported, observe_seeds, unpack_error
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._isolated_helper import Begin, Setup, inner_plan, serve
-from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Told, Word
-from penstock._runtime._isolated_process import Life
+from penstock._runtime._isolated_outbox import NO_REPORT, BatchReport, Message, RunStatus
+from penstock._runtime._isolated_process import HelperProcess
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._remaining import Remaining
 from penstock._runtime._runtime import Runtime
@@ -57,7 +57,7 @@ from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerErro
 from penstock.events import WorkerDied
 
 _MAX_DEATHS: Final = 3
-_STEPS_ALONE: Final = 64  # after so many but one, since the deadly step may be as far ahead
+_STEPS_ALONE: Final = 64  # after so many but one, since the crashing step may be as far ahead
 _PATIENCE_SECONDS: Final = 0.001
 # Deaths after the start are counted by the stream that reads; before it, only a kill says nothing of the next process.
 _RESTARTS: Final = RestartPolicy(limit=1, failed_start=1, killed_start=0)
@@ -79,7 +79,7 @@ class Helper:
     def __init__(self, plan: Plan, recorder: Recorder) -> None:
         self.recorder = recorder
         self.bytes_in_flight = 0
-        self.told_of_kept_batches = False
+        self.has_warned_of_kept = False
         inner = inner_plan(plan)
         max_bytes = None if plan.memory is None else max(plan.memory - (inner.memory or 0) * (plan.num_workers > 0), 1)
         seeds = observe_seeds().child(plan.shard.rank, plan.shard.count)  # ranks are often seeded alike
@@ -88,16 +88,16 @@ class Helper:
             serve, lambda _number, started: seeds.child(started), policy=_RESTARTS, starting=starting
         )
         self._make = partial(
-            Life,
+            HelperProcess,
             self._supervisor,
             Setup("", plan.prefetch if plan.place == "inline" else 1, max_bytes),
             shared(inner, asked="isolated=True"),
             copy=plan.copy,
         )
         self._lock = threading.RLock()  # over the two below; the collector may close this wherever it is held
-        self._lives: list[Life] = []  # all that were not ended
-        self._current: Life | None = None
-        self._telling = threading.Lock()
+        self._processes: list[HelperProcess] = []  # all that were not ended
+        self._current: HelperProcess | None = None
+        self._sending = threading.Lock()
         self._runs = 0
         self._supervisor.end_with_program(self.close)
 
@@ -111,38 +111,38 @@ class Helper:
         if not self._supervisor.is_owned_here:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
 
-    def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[Life, int]:
+    def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[HelperProcess, int]:
         """Begin a run, its first steps alone, in the current process or in a new one; return its number."""
         self.check()
-        with HeldInterrupts(), self._telling:
-            life = self._living()
+        with HeldInterrupts(), self._sending:
+            process = self._running()
             self._runs += 1
-            life.has_begun = True
-            life.tell(Begin(self._runs, step_ranges, alone=alone, remembered=self.recorder.remembered()))
-            return life, self._runs
+            process.has_begun = True
+            process.send(Begin(self._runs, step_ranges, alone=alone, remembered=self.recorder.remembered()))
+            return process, self._runs
 
-    def give_up(self, life: Life, run: int) -> None:
+    def cancel(self, process: HelperProcess, run: int) -> None:
         """Have a run computed no further; called anywhere."""
         # A thread that finds this locked is inside `begin`, which gives up the run before.
-        if self._supervisor.is_owned_here and self._telling.acquire(blocking=False):
+        if self._supervisor.is_owned_here and self._sending.acquire(blocking=False):
             try:
                 if run == self._runs and not self.is_closed:
                     self._runs += 1
-                    life.tell(Begin(self._runs, []))
+                    process.send(Begin(self._runs, []))
             finally:
-                self._telling.release()
+                self._sending.release()
 
-    def bury(self, life: Life) -> WorkerError:
+    def reap(self, process: HelperProcess) -> WorkerError:
         """Return why a process died, once its successor has taken its place."""
-        life.process.kill()  # it is lost to this process, whatever it is doing
-        life.over.wait()
+        process.child.kill()  # it is lost to this process, whatever it is doing
+        process.over.wait()
         with HeldInterrupts(), self._lock:
-            if self._current is life:
-                self._current = life.successor
-            self._end(life)
-        if life.death is None:
+            if self._current is process:
+                self._current = process.successor
+            self._end(process)
+        if process.death is None:
             raise ClosedError("the loader was closed")
-        return life.death
+        return process.death
 
     def close(self) -> None:
         """End the processes."""
@@ -151,18 +151,18 @@ class Helper:
         with self._lock:
             self._supervisor.refuse()
             self._current = None
-            lives = list(self._lives)
-        for life in lives:
-            self._end(life)
+            processes = list(self._processes)
+        for process in processes:
+            self._end(process)
         self._supervisor.close()
 
-    def _end(self, life: Life) -> None:
-        life.end()
+    def _end(self, process: HelperProcess) -> None:
+        process.end()
         with self._lock:
-            if life in self._lives:
-                self._lives.remove(life)
+            if process in self._processes:
+                self._processes.remove(process)
 
-    def _living(self) -> Life:
+    def _running(self) -> HelperProcess:
         with self._lock:
             if self.is_closed:
                 raise ClosedError("the loader was closed")
@@ -170,41 +170,41 @@ class Helper:
                 self._current = self._start()
             return self._current
 
-    def _start(self) -> Life:
-        life = self._make()
+    def _start(self) -> HelperProcess:
+        process = self._make()
         with self._lock:
             closed = self.is_closed
             if not closed:
-                self._lives.append(life)
-                life.watch = DaemonThread(partial(self._watch, life), "penstock-helper")
+                self._processes.append(process)
+                process.watch = DaemonThread(partial(self._watch, process), "penstock-helper")
         if closed:
-            life.end()
-        return life
+            process.end()
+        return process
 
     # -- in a thread for each process
 
-    def _watch(self, life: Life) -> None:
-        life.process.wait_for_end()
+    def _watch(self, process: HelperProcess) -> None:
+        process.child.wait_for_end()
         with self._lock:
             closed = self.is_closed
         if not closed:
-            self._replace(life)
-        life.over.ring()
+            self._replace(process)
+        process.over.ring()
 
-    def _replace(self, life: Life) -> None:
+    def _replace(self, process: HelperProcess) -> None:
         """Learn why a process died, and have its successor begin."""
-        death, may_restart = self._supervisor.reap(life.process, started=life.has_started())
-        life.death = death
-        if not life.reader.was_joined:
-            life.reader.close()  # else a consumer that waits for a batch would wait for ever
-        life.is_hopeless = not may_restart
-        if life.is_hopeless:
+        death, may_restart = self._supervisor.reap(process.child, started=process.has_started())
+        process.death = death
+        if not process.reader.was_joined:
+            process.reader.close()  # else a consumer that waits for a batch would wait for ever
+        process.is_hopeless = not may_restart
+        if process.is_hopeless:
             return
-        self.recorder.observe(WorkerDied(None, life.process.pid, death.exit_code, str(death), None, None))
+        self.recorder.observe(WorkerDied(None, process.child.pid, death.exit_code, str(death), None, None))
         _logger.warning("%s; another one takes its place", death)
-        if life.has_begun:  # else the next run starts one: helpers that die at once would be started without end
+        if process.has_begun:  # else the next run starts one: helpers that die at once would be started without end
             with Caught():  # likewise
-                life.successor = self._start()
+                process.successor = self._start()
 
 
 class IsolatedRuntime(Runtime):
@@ -241,14 +241,14 @@ class IsolatedStream:
         self._usually_kept = _USUALLY_KEPT + ahead  # messages
         self._left = Remaining(step_ranges)
         self._failing: Unit | None = None
-        self._received: deque[tuple[Element, Told]] = deque()
-        self._last: tuple[Word, Told] | None = None  # what ended the run
+        self._received: deque[tuple[Element, BatchReport]] = deque()
+        self._last: tuple[RunStatus, BatchReport] | None = None  # what ended the run
         self._failure = Caught()  # met by `is_ready`
         self._deaths = 0  # in a row
         self._lost = False  # whether the process has died
         self._closed = False
         self._run = 0
-        self._life: Life | None = None  # in which the run was begun
+        self._process: HelperProcess | None = None  # in which the run was begun
         self._begin()
 
     def next(self) -> tuple[Element, Token]:
@@ -260,17 +260,17 @@ class IsolatedStream:
             if self._closed:
                 raise EndOfEpoch
         if self._received:
-            return self._handed_out()
+            return self._delivered()
         if self._last is None:
             raise InternalError("a run ends with a word that it has ended")
-        word, told = self._last
-        self._last = word, NOTHING_TOLD
-        self._count(told)
-        if told.error is None:
+        status, report = self._last
+        self._last = status, NO_REPORT
+        self._count(report)
+        if report.error is None:
             raise EndOfEpoch
-        self._last = self._life = None  # it is begun again by the next call
-        self._failing = self._left.place(told.token)
-        error = unpack_error(told.error)
+        self._last = self._process = None  # it is begun again by the next call
+        self._failing = self._left.place(report.token)
+        error = unpack_error(report.error)
         try:
             raise error
         finally:
@@ -279,24 +279,24 @@ class IsolatedStream:
     def next_nowait(self) -> tuple[Element, Token] | None:
         self._helper.check()
         if not self._received:
-            self._looks(awaited=False)
-        return self._handed_out() if self._received else None
+            self._check(awaited=False)
+        return self._delivered() if self._received else None
 
-    def _handed_out(self) -> tuple[Element, Token]:
-        batch, told = self._received.popleft()
-        if told is not NOTHING_TOLD:
-            self._count(told)
-        if self._left.hand_out(told.token):  # a later batch doesn't show that the first one crashes no helper
+    def _delivered(self) -> tuple[Element, Token]:
+        batch, report = self._received.popleft()
+        if report is not NO_REPORT:
+            self._count(report)
+        if self._left.hand_out(report.token):  # a later batch doesn't show that the first one crashes no helper
             self._deaths = 0
-        return batch, told.token
+        return batch, report.token
 
     def failing(self) -> Unit | None:
         return self._failing
 
     def is_ready(self) -> bool:
-        return self._looks(awaited=True)
+        return self._check(awaited=True)
 
-    def _looks(self, *, awaited: bool) -> bool:
+    def _check(self, *, awaited: bool) -> bool:
         """Return whether there is a batch, or an end, or an error for `next` to raise."""
         with Caught(Exception) as caught:
             return self._failure.error is not None or self._receive(0.0, awaited=awaited)
@@ -304,38 +304,38 @@ class IsolatedStream:
         return True
 
     def fileno(self) -> int | None:
-        if self._life is None:
+        if self._process is None:
             return None
-        return self._life.over.fileno() if self._lost else self._life.reader.fileno()
+        return self._process.over.fileno() if self._lost else self._process.reader.fileno()
 
     def close(self) -> None:
         self._closed = True
         self._received.clear()
-        if self._last is None and self._life is not None:
-            self._helper.give_up(self._life, self._run)
+        if self._last is None and self._process is not None:
+            self._helper.cancel(self._process, self._run)
 
-    def _begin(self) -> Life:
+    def _begin(self) -> HelperProcess:
         """Begin a run of the batches that were not delivered."""
         alone = _STEPS_ALONE if self._deaths == _MAX_DEATHS - 1 else 0
-        life, self._run = self._helper.begin(self._left.step_ranges(), alone=alone)
-        self._life, self._failing = life, None
-        return life
+        process, self._run = self._helper.begin(self._left.step_ranges(), alone=alone)
+        self._process, self._failing = process, None
+        return process
 
     def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> bool:
         """Return whether there is a batch, or what ended the run; receive until then, or only what is there."""
         while not (self._closed or self._received or self._last is not None):
-            life = self._life or self._begin()
+            process = self._process or self._begin()
             if self._lost:
-                if timeout_seconds is not None and not life.over.wait(0.0):
+                if timeout_seconds is not None and not process.over.wait(0.0):
                     return False
-                self._bury(life)
+                self._reap(process)
                 continue
-            self._warn_of_kept(life)
+            self._warn_of_kept(process)
             try:
-                message = self._message(life, timeout_seconds, awaited=awaited)
+                message = self._message(process, timeout_seconds, awaited=awaited)
                 if message is None:
                     return False
-                self._take_in(message)
+                self._accept(message)
             except (PeerError, EndOfPipeError):
                 self._lost = True
             except ClosedError:  # by another thread: the loader, or what the process never came to send to
@@ -345,22 +345,22 @@ class IsolatedStream:
                 raise UsageError(self._starved_text()) from None
         return True
 
-    def _message(self, life: Life, timeout_seconds: float | None, *, awaited: bool) -> object:
+    def _message(self, process: HelperProcess, timeout_seconds: float | None, *, awaited: bool) -> object:
         """Return what the helper sends next; None if there was nothing for so many seconds."""
-        if awaited and life.reader.keeps_referred:  # perhaps all that there is: hardly ever, and telling wakes it
+        if awaited and process.reader.keeps_referred:  # perhaps all that there is: hardly ever, and telling wakes it
             patience = _PATIENCE_SECONDS if timeout_seconds is None else 0.0
             with Caught(TimeoutError):
-                return life.reader.receive(timeout_seconds=patience)
-            life.starve()
+                return process.reader.receive(timeout_seconds=patience)
+            process.starve()
         with Caught(TimeoutError):
-            return life.reader.receive(timeout_seconds=timeout_seconds)
+            return process.reader.receive(timeout_seconds=timeout_seconds)
         return None
 
-    def _bury(self, life: Life) -> None:
-        death = self._helper.bury(life)
-        self._life, self._lost = None, False
+    def _reap(self, process: HelperProcess) -> None:
+        death = self._helper.reap(process)
+        self._process, self._lost = None, False
         self._deaths += 1
-        if life.is_hopeless:
+        if process.is_hopeless:
             raise death
         if self._deaths >= _MAX_DEATHS:
             self._deaths = _MAX_DEATHS - 1  # the next call tries once more
@@ -370,30 +370,30 @@ class IsolatedStream:
                 exit_code=death.exit_code,
             )
 
-    def _take_in(self, message: object) -> None:
-        run, word, batches, packed, in_flight, bounds = cast("Message", message)
+    def _accept(self, message: object) -> None:
+        run, status, batches, packed, in_flight, bounds = cast("Message", message)
         self._helper.bytes_in_flight = in_flight
         if run != self._run:  # of a stream before this
             return
-        told: tuple[Told, ...] = pickle.loads(packed) if packed else ()
+        reports: tuple[BatchReport, ...] = pickle.loads(packed) if packed else ()
         if bounds is not None:
             columns, structure = flatten(batches[0])
             batches = cut(structure, columns, bounds.tolist(), SMALL_LEAF_BYTES)
-        if word == Word.GOES_ON:
-            self._received.extend(zip_longest(batches, told, fillvalue=NOTHING_TOLD))
+        if status == RunStatus.BATCHES:
+            self._received.extend(zip_longest(batches, reports, fillvalue=NO_REPORT))
         else:
-            self._last = Word(word), told[0] if told else NOTHING_TOLD
+            self._last = RunStatus(status), reports[0] if reports else NO_REPORT
 
-    def _count(self, told: Told) -> None:
-        for event in told.events:
+    def _count(self, report: BatchReport) -> None:
+        for event in report.events:
             self._recorder.observe(event)
-        for number, kept, dropped in told.filtered:
+        for number, kept, dropped in report.filtered:
             self._recorder.count_filtered(self._nodes[number], kept, dropped)
 
-    def _warn_of_kept(self, life: Life) -> None:
-        kept = life.reader.kept
-        if kept > self._usually_kept and not self._helper.told_of_kept_batches:
-            self._helper.told_of_kept_batches = True
+    def _warn_of_kept(self, process: HelperProcess) -> None:
+        kept = process.reader.kept
+        if kept > self._usually_kept and not self._helper.has_warned_of_kept:
+            self._helper.has_warned_of_kept = True
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for others. Keep "
                 "fewer, or use copy=True, which delivers copies.",

@@ -30,9 +30,9 @@ from penstock._os import DaemonThread
 from penstock._plan._plan import Plan
 from penstock._processes import pack_error
 from penstock._runtime._batches import StepRange
-from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Outbox, Told, TrainerGoneError, Word
+from penstock._runtime._isolated_outbox import NO_REPORT, BatchReport, Message, Outbox, RunStatus, TrainerGoneError
 from penstock._runtime._pickle_buffers import read
-from penstock._runtime._recorder import Remembered, TellingRecorder
+from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_output import MIN_BYTES, SharedOutput
 from penstock._runtime._streams import EndOfEpoch, Stream
@@ -117,9 +117,9 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
 def _refuse(error: BaseException, commands: "_Commands", sender: Sender) -> None:
     """Answer all commands with the error of a plan that can't be used here."""
     error.add_note("while the helper process of isolated=True was being prepared")
-    told = pickle.dumps((NOTHING_TOLD._replace(error=pack_error(error)),))
+    report = pickle.dumps((NO_REPORT._replace(error=pack_error(error)),))
     while (begin := commands.next()) is not None:
-        message: Message = (begin.run, int(Word.FAILED), [], told, 0, None)
+        message: Message = (begin.run, int(RunStatus.FAILED), [], report, 0, None)
         with suppress(PenstockError):
             sender.operations.run(sender.sending(message), None)
 
@@ -175,7 +175,7 @@ class _Commands:
 
 
 class _Helper:
-    """Does what it is told; the runtime is closed at the end."""
+    """Executes the trainer's commands; closes the runtime at the end."""
 
     def __init__(
         self, load_plan: Callable[[], Plan], commands: _Commands, sender: Sender, memory: SharedOutput
@@ -184,7 +184,7 @@ class _Helper:
         self._load_plan = load_plan
         self._commands = commands
         self._sender = sender
-        self._recorder = TellingRecorder(plan.node)
+        self._recorder = HelperRecorder(plan.node)
         self._memory = memory
         # With a bound of memory batches are copied: then it is known how much they take.
         self._runtime = Runtime(plan, self._recorder, lender=memory if plan.memory is None else None)
@@ -249,7 +249,7 @@ class _Helper:
             limits = plan.limits if plan.num_workers else replace(plan.limits, worker_init=None)
             plan = replace(plan, place="processes", num_workers=1, prefetch=1, limits=limits)
             self._recorder.know(plan.node)
-            self._careful = Runtime(plan, self._recorder, deadly=self._runtime.deadly)
+            self._careful = Runtime(plan, self._recorder, crashing_rows=self._runtime.crashing_rows)
         return self._careful
 
     def _send_all(self, stream: Stream, outbox: "Outbox") -> None:
@@ -281,11 +281,16 @@ class _Helper:
                 outbox.send()
 
     def _send(
-        self, run: int, word: Word, batches: list[Element], told: list[Told], bounds: list[int] | None = None
+        self,
+        run: int,
+        status: RunStatus,
+        batches: list[Element],
+        reports: list[BatchReport],
+        bounds: list[int] | None = None,
     ) -> None:
-        packed = b"" if all(each == NOTHING_TOLD for each in told) else pickle.dumps(tuple(told))
+        packed = b"" if all(each == NO_REPORT for each in reports) else pickle.dumps(tuple(reports))
         in_flight = self._runtime.bytes_in_flight() + self._sender.arena.counters.bytes
-        message: Message = (run, int(word), batches, packed, in_flight, None if bounds is None else np.array(bounds))
+        message: Message = (run, int(status), batches, packed, in_flight, None if bounds is None else np.array(bounds))
         slots = self._do(lambda: self._sender.sending(message))
         self._memory.keep(slots, batches)
 

@@ -1,6 +1,6 @@
 """The messages from a helper process to the trainer's: batches, events of elements, and the reason why a run ended.
 
-Batches come through the tensor pipe, several small ones at once, as `(run, word, batches, told, bytes_in_flight,
+Batches come through the tensor pipe, several small ones at once, as `(run, status, batches, reports, bytes_in_flight,
 bounds)`. Where `bounds` is an array, all are stacked in the only one of `batches`, and batch i is its rows [bounds[i],
 bounds[i + 1]): then several batches cost hardly more than one.
 """
@@ -18,7 +18,7 @@ from penstock._decisions import MESSAGE_BATCHES, decide
 from penstock._graph._nodes import Element
 from penstock._graph._streaming._chunk import Token
 from penstock._processes import PackedError, pack_error
-from penstock._runtime._recorder import TellingRecorder
+from penstock._runtime._recorder import HelperRecorder
 from penstock._runtime._shared_output import MIN_BYTES
 from penstock._runtime._streams import EndOfEpoch
 from penstock._tree import flatten
@@ -29,15 +29,15 @@ _CHUNK_SECONDS: Final = 0.002  # of what is sent at once; sending takes a twenti
 _MAX_BATCHES: Final = 64
 
 
-class Word(IntEnum):
+class RunStatus(IntEnum):
     """What a message says of its run."""
 
-    GOES_ON = 0
+    BATCHES = 0
     END = 1
     FAILED = 2
 
 
-class Told(NamedTuple):
+class BatchReport(NamedTuple):
     """What comes with a batch, and with what ends a run.
 
     Attributes:
@@ -54,7 +54,7 @@ class Told(NamedTuple):
 
 
 Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64] | None]
-NOTHING_TOLD: Final = Told(None, (), ())
+NO_REPORT: Final = BatchReport(None, (), ())
 
 
 class TrainerGoneError(Exception):
@@ -65,7 +65,13 @@ class Send(Protocol):
     """Sends batches, or all of them stacked with where each begins and ends."""
 
     def __call__(
-        self, run: int, word: Word, batches: list[Element], told: list[Told], bounds: list[int] | None = None, /
+        self,
+        run: int,
+        status: RunStatus,
+        batches: list[Element],
+        reports: list[BatchReport],
+        bounds: list[int] | None = None,
+        /,
     ) -> None: ...
 
 
@@ -80,7 +86,7 @@ class Outbox:
 
     def __init__(
         self,
-        recorder: TellingRecorder,
+        recorder: HelperRecorder,
         chunk_bytes: int,
         run: int,
         send: Send,
@@ -91,7 +97,7 @@ class Outbox:
         self._send = send
         self.failing: Token = None
         self._batches: list[Element] = []
-        self._told: list[Told] = []
+        self._reports: list[BatchReport] = []
         self._bytes = 0
         self._has_large = False  # a batch that may be sent where it lies: it goes now
         self._began = 0.0
@@ -113,35 +119,35 @@ class Outbox:
 
     def add(self, batch: Element, token: Token) -> None:
         self._batches.append(batch)
-        self._told.append(Told(token, *self._recorder.taken()))
+        self._reports.append(BatchReport(token, *self._recorder.taken()))
         size_bytes = _size_bytes(batch)
         self._bytes += size_bytes
         self._has_large |= size_bytes >= MIN_BYTES
 
     def send_stacked(self, stacked: Element, bounds: list[int], tokens: Sequence[Token]) -> None:
         """Send batches that lie stacked in memory, at once; there are no others."""
-        told = [Told(tokens[0], *self._recorder.taken())]
+        reports = [BatchReport(tokens[0], *self._recorder.taken())]
         if tokens[0] is not None:
-            told += (NOTHING_TOLD._replace(token=token) for token in tokens[1:])
-        self._send(self._run, Word.GOES_ON, [stacked], told, bounds)
+            reports += (NO_REPORT._replace(token=token) for token in tokens[1:])
+        self._send(self._run, RunStatus.BATCHES, [stacked], reports, bounds)
 
     def send(self) -> None:
         """Send what there is; of several batches of which one can't be sent, those before it."""
         self._learn()
-        batches, told = self._batches, self._told
+        batches, reports = self._batches, self._reports
         self.drop()
         try:
-            self._send(self._run, Word.GOES_ON, batches, told)
+            self._send(self._run, RunStatus.BATCHES, batches, reports)
         except UsageError as error:
             if len(batches) == 1:
-                self.failing = told[0].token
+                self.failing = reports[0].token
                 raise UsageError(
                     f"a batch must be able to leave the helper process of isolated=True; got one of which {error}"
                 ) from error
         else:
             return
-        for batch, each in zip(batches, told, strict=True):
-            self._batches, self._told = [batch], [each]
+        for batch, each in zip(batches, reports, strict=True):
+            self._batches, self._reports = [batch], [each]
             self.send()
 
     def _learn(self) -> None:
@@ -153,20 +159,20 @@ class Outbox:
 
     def end(self, error: BaseException) -> None:
         """Send what there is, and what ended the run."""
-        word = Word.END if isinstance(error, EndOfEpoch) else Word.FAILED
+        status = RunStatus.END if isinstance(error, EndOfEpoch) else RunStatus.FAILED
         if self._batches:
             with Caught() as caught:
                 self.send()
             if caught.error is not None:  # of a batch before the one that failed
-                error, word = caught.taken(), Word.FAILED
+                error, status = caught.taken(), RunStatus.FAILED
         if isinstance(error, TrainerGoneError):
             raise error
-        packed = pack_error(error, with_cause=True) if word is Word.FAILED else None
-        self._send(self._run, word, [], [Told(self.failing, *self._recorder.taken(), packed)])
+        packed = pack_error(error, with_cause=True) if status is RunStatus.FAILED else None
+        self._send(self._run, status, [], [BatchReport(self.failing, *self._recorder.taken(), packed)])
 
     def drop(self) -> None:
         """Forget what there is."""
-        self._batches, self._told, self._bytes, self._has_large = [], [], 0, False
+        self._batches, self._reports, self._bytes, self._has_large = [], [], 0, False
 
 
 def _size_bytes(batch: Element) -> int:

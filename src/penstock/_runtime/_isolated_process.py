@@ -40,17 +40,17 @@ class BatchReader(TensorPipeReader):
         last = self._last
         return 0 if last is None or last.ended else last.held - last.capacity
 
-    def _warn_of_kept(self) -> None:
+    def _warn_about_kept_elements(self) -> None:
         pass
 
 
-class Life:
+class HelperProcess:
     """One helper process, from its start to the end of all that belongs to it.
 
     Attributes:
         over: rung once the process has died and what its death means has been noted.
         death: why it died.
-        successor: the process that was made ready in its place, if it had ever been told to begin.
+        successor: the process that was started in its place, if a run had ever begun in it.
         has_begun: whether it had.
         is_hopeless: whether it failed by itself before it had started, as any other would.
     """
@@ -59,7 +59,7 @@ class Life:
         self._supervisor = supervisor
         self.over = Bell()
         self.death: WorkerError | None = None
-        self.successor: Life | None = None
+        self.successor: HelperProcess | None = None
         self.has_begun = self.is_hopeless = False
         self.watch: DaemonThread | None = None
         self._starved_at = -1  # messages
@@ -67,36 +67,36 @@ class Life:
         self.reader = BatchReader(allow_pickle=True, copy=copy)
         try:
             setup = setup._replace(address=self.reader.address)
-            self.process = supervisor.start("helper process", (setup, Inherited((plan.descriptor,))))
+            self.child = supervisor.start("helper process", (setup, Inherited((plan.descriptor,))))
         except BaseException:
             self.reader.close()
             raise
 
-    def tell(self, command: Begin | Starved) -> None:
+    def send(self, command: Begin | Starved) -> None:
         """Send a command."""
         with suppress(OSError):  # it has died: the receiver gets an error
-            self.process.pipe.send_bytes(pickle.dumps(command, pickle.HIGHEST_PROTOCOL))
+            self.child.pipe.send_bytes(pickle.dumps(command, pickle.HIGHEST_PROTOCOL))
 
     def starve(self) -> None:
         """Say, once for each message, that this process waits for it, and keeps memory of some before it."""
         if self._starved_at != self.reader.messages:
             self._starved_at = self.reader.messages
-            self.tell(Starved(self._starved_at))
+            self.send(Starved(self._starved_at))
 
     def end(self) -> None:
-        """End the process, if it lives, and close what belongs to it; may be called again, and anywhere."""
+        """End the process, if it runs, and close what belongs to it; may be called again, and anywhere."""
         self.reader.close()  # ends the wait of the consumer, and of the process that waits for room
         with self._ending:
             with suppress(OSError, ValueError):  # it has ended, or was closed before
-                self.process.pipe.send_bytes(b"")
-                self.process.wait_for_end(FUNCTION_SECONDS)
-            self.process.kill()
+                self.child.pipe.send_bytes(b"")
+                self.child.wait_for_end(FUNCTION_SECONDS)
+            self.child.kill()
             if self.watch is not None and not self.watch.is_current:
                 self.watch.wait(None)
-            self._supervisor.release(self.process)
+            self._supervisor.release(self.child)
 
     def has_started(self) -> bool:
         """Return whether the process, which is dead, got as far as its own work; called once."""
         with suppress(EOFError, OSError):
-            return self.process.pipe.poll() and self.process.pipe.recv_bytes() == b"started"
+            return self.child.pipe.poll() and self.child.pipe.recv_bytes() == b"started"
         return False

@@ -190,8 +190,8 @@ class ProcessScheduler(Scheduler):
             None if spill is None else self._regions[id(spill)][0],
             None if region is None else self._regions[id(region)][0],
             tuple(known for known, _ in self._regions.values()),
-            {at: str(client.deadly[at])[:_DEADLY_CHARACTERS] for at in job.among(client.deadly)}
-            if client.deadly
+            {at: str(client.crashing_rows[at])[:_DEADLY_CHARACTERS] for at in job.among(client.crashing_rows)}
+            if client.crashing_rows
             else {},
         )
         taken = aligned(job.row_bytes + (0 if given is None else given.nbytes))
@@ -282,7 +282,7 @@ class ProcessScheduler(Scheduler):
             if at is not None and armed is not None and armed.client.recorder is recorder:
                 step, rows = armed.job.extent(at.block)
             recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
-        if at is None or armed is None or not self._is_deadly(at):
+        if at is None or armed is None or not self._is_crashing(at):
             return None
         known = self._deaths.get(at.job)
         if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
@@ -290,7 +290,7 @@ class ProcessScheduler(Scheduler):
         self._job_table.tell(at.slot, at.block, DEADLY)
         return at.slot, at.block
 
-    def _is_deadly(self, at: Doing) -> bool:
+    def _is_crashing(self, at: Doing) -> bool:
         """Count a death; return whether the block is given up: its crashing row is proved, or it killed too many."""
         deaths = self._job_table.count_death(at.slot, at.block)
         if at.step is not None and at.row is not None:

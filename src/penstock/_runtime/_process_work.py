@@ -65,7 +65,7 @@ class Described(NamedTuple):
     """The number of the memory for batches; None where elements are what is wanted."""
     living: tuple[int, ...]
     """The numbers of all memory that was in use when the job was armed; a process lets go of others."""
-    deadly: dict[tuple[int, ...], str]
+    crashing_rows: dict[tuple[int, ...], str]
     """What is told of the job's elements that processes die of, as in `Context`."""
 
 
@@ -261,7 +261,7 @@ class _Worker:
     def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
         self._give(described, job, block)
         waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
-        context = replace(self._context, crashing_rows=_deaths(described)) if described.deadly else self._context
+        context = replace(self._context, crashing_rows=_deaths(described)) if described.crashing_rows else self._context
         rows = job.run_block(block, context, come_to)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
         self._job_table.count(slot, rows, seconds, cpu_seconds)
@@ -314,7 +314,7 @@ class _Worker:
 
 
 def _deaths(described: Described) -> dict[tuple[int, ...], Exception]:
-    return {at: WorkerError(text) for at, text in described.deadly.items()}
+    return {at: WorkerError(text) for at, text in described.crashing_rows.items()}
 
 
 def _complaint(error: BaseException | None) -> bytes:

@@ -222,8 +222,8 @@ class JobQueue(Generic[AnyJob]):
             self._arm()
             if self._armed or self._ended:
                 return
-        if not client.told_of_kept_batches:
-            client.told_of_kept_batches = True
+        if not client.has_warned_of_kept:
+            client.has_warned_of_kept = True
             kept = scheduler.regions_in_use(client)
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "

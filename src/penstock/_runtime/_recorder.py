@@ -175,7 +175,7 @@ def _wasteful_text(node: Node, kept: int, dropped: int) -> str:
     )
 
 
-class TellingRecorder(Recorder):
+class HelperRecorder(Recorder):
     """A recorder that also keeps its events, to be sent to the process that logs them."""
 
     def __init__(self, node: Node) -> None:

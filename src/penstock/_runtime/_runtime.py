@@ -27,7 +27,7 @@ class Runtime:
         recorder: records events; None makes one.
         owner: whose workers compute for this one too, which has none of its own then. It is closed after this one.
         lender: whose memory its workers compute in; None for their own.
-        deadly: what is known to kill processes, as in `Context`; None for nothing yet.
+        crashing_rows: rows that are known to crash processes, as in `Context`; None for none yet.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Runtime:
         *,
         owner: "Runtime | None" = None,
         lender: Lender | None = None,
-        deadly: dict[tuple[int, ...], Exception] | None = None,
+        crashing_rows: dict[tuple[int, ...], Exception] | None = None,
     ) -> None:
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
         self._client = Client(plan, self.recorder, lender)
-        self.deadly = self._client.deadly = {} if deadly is None else deadly
+        self.crashing_rows = self._client.crashing_rows = {} if crashing_rows is None else crashing_rows
         self._collate_client: Client | None = None  # None before it has joined the scheduler
         self._owner = owner
         self._scheduler: Scheduler | None = None  # started, or joined, when the first stream is opened
@@ -75,7 +75,7 @@ class Runtime:
         """Return the client for the steps above the folds."""
         if self._collate_client is None:
             client = Client(self._plan, self.recorder)
-            client.told_of_kept_batches = self._client.told_of_kept_batches
+            client.has_warned_of_kept = self._client.has_warned_of_kept
             with HeldInterrupts():
                 scheduler.join(client)
                 self._collate_client = client

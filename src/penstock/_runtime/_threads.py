@@ -19,7 +19,7 @@ from penstock._graph._streaming._collate import Collate
 from penstock._graph._upcoming import awaits
 from penstock._runtime._batches import WHOLE_BATCH, StepRange, Unit, coordinates_of, may_be_replaced
 from penstock._runtime._client import Client
-from penstock._runtime._crashing_rows import deadly_error, deadly_position_error
+from penstock._runtime._crashing_rows import crashing_position_error, crashing_row_error
 from penstock._runtime._cutting import Cutter, SpanCutter
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import BatchJob
@@ -144,18 +144,18 @@ class ThreadBatchStream:
     def _gone_around(self, job: BatchJob, row: int | None, death: WorkerError) -> tuple[Element, Token]:
         """Return the job's next batch without the row or batch that crashes workers; raise if no step allows it."""
         program, unit, shard = self._program, job.step_range.unit(self._index), self._plan.shard
-        error = deadly_error(program, shard, unit, row, death)
+        error = crashing_row_error(program, shard, unit, row, death)
         at: tuple[int, ...] = (unit.epoch, unit.position, WHOLE_BATCH)
         may_be = may_be_replaced(program)
         if row is not None:
             at = epoch, position = coordinates_of(program, shard, unit, row)
             may_be = handles_errors(program.rows, epoch, position)
-        if at in self._client.deadly or not may_be:  # if it is there already, what took its place kills
+        if at in self._client.crashing_rows or not may_be:  # if it is there already, what took its place kills
             try:
                 raise error
             finally:
                 del error  # else its traceback holds it, and this stream
-        self._client.deadly[at] = error
+        self._client.crashing_rows[at] = error
         found = None
         if row is None:
             found = self._handed_out(job, self._inline.batch(unit))
@@ -239,10 +239,10 @@ class ThreadReader:
         repeated = 0
         while (job := queue.next_job()) is not None:
             if job.failure.death is not None:
-                deadly = job.span.start + (job.failure.row or 0)
-                yield from one_by_one(block_input, job.span.start, deadly)
-                self._go_around(block_input, deadly, job.failure.death)
-                queue = self._open(block_input, deadly)
+                crashing_rows = job.span.start + (job.failure.row or 0)
+                yield from one_by_one(block_input, job.span.start, crashing_rows)
+                self._go_around(block_input, crashing_rows, job.failure.death)
+                queue = self._open(block_input, crashing_rows)
                 continue
             if job.failed and job.failure.is_passing and repeated < decide(REPEATED_JOBS, _MAX_REPEATED):
                 repeated += 1
@@ -262,15 +262,15 @@ class ThreadReader:
 
     def _go_around(self, block_input: BlockInput, number: int, death: WorkerError) -> None:
         """Leave out or replace the element that crashes workers; raise if no step does that."""
-        error = deadly_position_error(block_input, number, death)
+        error = crashing_position_error(block_input, number, death)
         at = block_input.epoch, int(block_input.input_range.positions(number, number + 1)[0])
         # What is there already was replaced; now what took its place kills.
-        if (*at, block_input.number) in self._client.deadly or not handles_errors(block_input.node, *at):
+        if (*at, block_input.number) in self._client.crashing_rows or not handles_errors(block_input.node, *at):
             try:
                 raise error
             finally:
                 del error  # else its traceback holds it, and this reader
-        self._client.deadly[*at, block_input.number] = error
+        self._client.crashing_rows[*at, block_input.number] = error
 
     def is_ready(self) -> bool:
         """Return whether the next chunk of every input would come without waiting."""

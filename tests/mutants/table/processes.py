@@ -223,8 +223,8 @@ PROCESSES: Final = (
     Mutant(
         "isolated: deaths far apart add up",
         "_runtime/_isolated.py",
-        "self._deaths = 0\n return batch, told.token",
-        "pass\n        return batch, told.token",
+        "self._deaths = 0\n return batch, report.token",
+        "pass\n        return batch, report.token",
         ("loader/isolated/test_deaths.py::test_deaths_far_apart_are_not_added_up",),
     ),
     Mutant(
@@ -237,8 +237,8 @@ PROCESSES: Final = (
     Mutant(
         "isolated: events don't reach the loader",
         "_runtime/_isolated.py",
-        "if told is not NOTHING_TOLD:",
-        "if told is NOTHING_TOLD:",
+        "if report is not NO_REPORT:",
+        "if report is NO_REPORT:",
         ("loader/isolated/test_isolated.py", "loader/isolated/test_errors.py"),
     ),
     Mutant(
@@ -251,7 +251,7 @@ PROCESSES: Final = (
     Mutant(
         "isolated: of several batches one that can't be sent is forgotten",
         "_runtime/_isolated_outbox.py",
-        "for batch, each in zip(batches, told, strict=True):",
+        "for batch, each in zip(batches, reports, strict=True):",
         "for batch, each in zip(batches[1:], told[1:], strict=True):",
         ("loader/isolated/test_errors.py",),
     ),

@@ -107,7 +107,7 @@ SCHEDULER: Final = (
     Mutant(
         "threads: a crashing substitute is tried again and again",
         "_runtime/_threads.py",
-        "at in self._client.deadly or not may_be",
+        "at in self._client.crashing_rows or not may_be",
         "not may_be",
         ("workers/processes/trouble/test_deadly.py",),
     ),

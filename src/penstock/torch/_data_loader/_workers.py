@@ -53,7 +53,7 @@ class Workers:
         plan = Plan(node, program, "processes", workers, shard, least, None, copy=False, limits=limits)
         self._client = Client(plan, Recorder())
         self._client.learned = rules.learned
-        self._client.told_of_kept_batches = True  # no warning: users of torch's loader may keep batches
+        self._client.has_warned_of_kept = True  # no warning: users of torch's loader may keep batches
         self.attempts = 0  # to make the current batch
         with HeldInterrupts():
             self._scheduler = ProcessScheduler(self._client)
