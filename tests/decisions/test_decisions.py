@@ -109,5 +109,5 @@ def test_rows_that_come_as_anything_but_a_list_are_an_error(monkeypatch: pytest.
             with random_decisions(seed), ps.Loader(dataset, num_workers=1, workers="threads") as loader:
                 list(loader)
 
-    with pytest.raises(InternalError, match=r"the list of its 4 rows; got \{'tokens': array"):
+    with pytest.raises(InternalError, match=r"the list of a batch's 4 rows; got \{'tokens': array"):
         read()

@@ -264,7 +264,8 @@ class LoaderMachine(RuleBasedStateMachine):
         epoch = data.draw(st.integers(0, self.place.epoch + 1))
         position = data.draw(st.integers(0, self.length))
         self.rows_of(epoch)
-        place = Place(epoch, bisect.bisect_left(self.positions[epoch], position), self.place.size)
+        kept = self.positions.get(epoch, range(self.length))  # of an indexable dataset each position is a row
+        place = Place(epoch, bisect.bisect_left(kept, position), self.place.size)
         if position == self.length:
             place = Place(epoch + 1, 0, self.place.size)
         if self.ends_unevenly(place):

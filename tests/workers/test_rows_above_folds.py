@@ -320,7 +320,7 @@ def test_a_row_that_kills_is_named() -> None:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(4)] == [0, 8, 16, 24]
         for _ in range(2):
-            with pytest.raises(WorkerError, match="row 5 of step 4 kills"):
+            with pytest.raises(WorkerError, match="row 5 of step 4 repeatedly crashes workers"):
                 next(batches)
 
 

@@ -280,7 +280,7 @@ def test_reading_inside_its_own_read_is_refused() -> None:
 
     source = Selfish()
     source.dataset = ps.read(source)
-    with pytest.raises(ps.errors.UsageError, match=r"would wait for itself; got .* Await"):
+    with pytest.raises(ps.errors.UsageError, match=r"would wait for itself\. Await"):
         source.dataset[1]
     source.dataset = None
 
@@ -297,7 +297,7 @@ def test_wrong_sources_and_limits_are_refused() -> None:
 
     with pytest.raises(ps.errors.UsageError, match=r"must have __len__ .*; got .*Endless.* Give it a __len__"):
         ps.read(Endless())
-    with pytest.raises(ps.errors.UsageError, match=r"keys_per_read .* at least 1; got 0 from Failing\(\)\. Say"):
+    with pytest.raises(ps.errors.UsageError, match=r"keys_per_read .* at least 1; got 0 from Failing\(\)\. Set"):
         ps.read(Slotted(nothing))
     with pytest.raises(ps.errors.UsageError, match=r"That is the class itself"):
         ps.read(Failing)

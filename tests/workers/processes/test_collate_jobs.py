@@ -114,7 +114,7 @@ def test_a_batch_that_kills_is_an_error_in_its_place() -> None:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(4)] == [0, 8, 16, 24]
         for _ in range(2):
-            with pytest.raises(WorkerError, match="all rows of step 4 together kills"):
+            with pytest.raises(WorkerError, match="collate function or batch-level map of step 4 repeatedly crashes"):
                 next(batches)
 
 
