@@ -48,6 +48,8 @@ class Rows(Sequence[Any]):
 class AlgebraMachine(LoaderMachine):
     """A loader for each rank of any indexable dataset; of a mixture, the weights may change, and parts be added."""
 
+    seeks_positions = False  # the definition would compute all rows before a far one, which takes minutes
+
     @initialize(data=st.data(), size=SIZES, remainder=REMAINDERS, workers=WORKERS, decisions=DECISIONS)
     def start(self, data: st.DataObject, size: int, remainder: Any, workers: int, decisions: int | None) -> None:
         """Draw a dataset, and open a loader of it."""

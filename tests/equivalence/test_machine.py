@@ -50,6 +50,8 @@ class LoaderMachine(RuleBasedStateMachine):
     `rows` are the rows of each epoch by the definition. Rows are counted as they are delivered.
     """
 
+    seeks_positions = True
+
     saved = Bundle("saved")
     ordered = False
 
@@ -258,14 +260,14 @@ class LoaderMachine(RuleBasedStateMachine):
         if step in self.history:
             self.go_to(step, self.history[step]._replace(size=self.place.size))
 
+    @precondition(lambda self: self.seeks_positions)
     @rule(data=st.data())
     def seek_a_position(self, data: st.DataObject) -> None:
         """Go to a position of an epoch; the next step keeps its number, and batches are cut from there."""
         epoch = data.draw(st.integers(0, self.place.epoch + 1))
         position = data.draw(st.integers(0, self.length))
         self.rows_of(epoch)
-        kept = self.positions.get(epoch, range(self.length))  # of an indexable dataset each position is a row
-        place = Place(epoch, bisect.bisect_left(kept, position), self.place.size)
+        place = Place(epoch, bisect.bisect_left(self.positions[epoch], position), self.place.size)
         if position == self.length:
             place = Place(epoch + 1, 0, self.place.size)
         if self.ends_unevenly(place):
