@@ -131,9 +131,9 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
         raise ValueError("segments must cover the step, in batches of at least 1")
     if any(earlier.step >= later.step for earlier, later in itertools.pairwise(segments)):
         raise ValueError("segments must follow each other")
-    places = [(segment.epoch, segment.position) for segment in segments]
-    if sorted(places) != places or places[-1] > (epoch, position):
-        raise ValueError("segments must not go back to an earlier place")
+    # A segment may begin before the one before it: `seek(position=…)` goes back, and steps keep their numbers.
+    if (segments[-1].epoch, segments[-1].position) > (epoch, position):
+        raise ValueError("the last segment must not begin after the state's position")
     if not batch or rank >= ranks or remainder not in _REMAINDERS:
         raise ValueError("batches have rows, a rank is below the number of ranks, and a remainder is a known one")
     return LoaderState(

@@ -214,8 +214,8 @@ def test_what_opens_a_stream_is_warned_of() -> None:
     """So are the code of a stream's opener, and what it holds."""
     state = state_of(ps.stream(opener(1)).batch(8))
     assert load(ps.stream(opener(1)).batch(8), state) == ""
-    assert "what opens a stream" in load(ps.stream(opener(2)).batch(8), state)
-    assert "what opens a stream" in load(ps.stream(lambda: [1, 2, 3]).batch(8), state)
+    assert "function that opens a stream" in load(ps.stream(opener(2)).batch(8), state)
+    assert "function that opens a stream" in load(ps.stream(lambda: [1, 2, 3]).batch(8), state)
 
 
 RECORDS: dict[str, tuple[Any, Any]] = {

@@ -173,16 +173,21 @@ class LoaderIterator(Generic[T_co]):
 
     def _end_or_open_rest(self) -> None:
         with HeldInterrupts():  # an interrupt in here could end the epoch without counting it as ended
-            if not self._progress.has_rest():
-                self._ended = True
-                epoch = self._progress.current().epoch
-                self._progress.ended()
-                self.close()
-                if self._is_whole and self._clock.batches == self._batches_before:
-                    self._recorder.check_empty_epoch(epoch)
-                raise StopIteration
-            self.close()  # the next steps were delivered earlier: continue after them
-            self._open(self._progress.rest())
+            if self._progress.has_rest():
+                self.close()  # the next steps were delivered earlier: continue after them
+                self._open(self._progress.rest())
+            else:
+                self._end()
+        if self._ended:  # raised here, so that it isn't the context of an interrupt that was held
+            raise StopIteration
+
+    def _end(self) -> None:
+        self._ended = True
+        epoch = self._progress.current().epoch
+        self._progress.ended()
+        self.close()
+        if self._is_whole and self._clock.batches == self._batches_before:
+            self._recorder.check_empty_epoch(epoch)
 
     def _refuse_retired(self) -> None:
         if self._retired:
