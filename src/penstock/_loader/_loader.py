@@ -373,7 +373,7 @@ class Loader(Generic[T_co]):
 
     def __repr__(self) -> str:
         plan = self._plan
-        workers = f"{plan.who} ({plan.why})" if plan.why else plan.who
+        workers = f"{plan.workers_text} ({plan.why})" if plan.why else plan.workers_text
         return f"Loader({self._dataset!r}\n  {workers}, rank {plan.shard.rank} of {plan.shard.count}, step {self.step})"
 
     def _need_open(self) -> None:

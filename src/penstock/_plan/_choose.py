@@ -22,7 +22,7 @@ _UNKNOWN: Final = "nothing could be measured"
 
 @frozen
 class Cost:
-    """What a dataset's rows cost, measured on a few of them.
+    """The cost of a dataset's rows, measured on a few of them.
 
     Attributes:
         row_seconds: from a row's start to its end, its share of merging included.
@@ -42,7 +42,7 @@ class Cost:
 
 @frozen
 class Room:
-    """What there is to compute, and on what.
+    """The work of a step, and the processors for it.
 
     Attributes:
         step_rows: rows of a step, of this rank.

@@ -45,7 +45,7 @@ Section: TypeAlias = tuple[str, tuple[str, ...]]
 
 @frozen
 class Explanation:
-    """What a dataset is and how it will be read, in words; `print` it, or show it in a notebook.
+    """The description of a dataset, and of how it will be read; `print` it, or show it in a notebook.
 
     Attributes:
         steps: for every line of the dataset's tree, the last step first: the line itself; whether the step's elements

@@ -89,7 +89,7 @@ def share_place(owner: Plan, num_workers: object, limits: Limits, *, isolated: o
     _check_limits(limits)
     if num_workers != 0:
         raise UsageError(
-            f"workers=loader takes the workers of that loader ({owner.who}), however many; got "
+            f"workers=loader takes the workers of that loader ({owner.workers_text}), however many; got "
             f"num_workers={num_workers!r} beside it. Leave num_workers out"
         )
     if isolated or owner.isolated:

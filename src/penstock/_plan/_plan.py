@@ -93,7 +93,7 @@ class Shard:
 
 @frozen
 class Limits:
-    """What a loader may use, where the defaults don't fit.
+    """The limits of a loader's resources, where the defaults don't fit.
 
     Args:
         num_batch_workers: how many batches may be merged at once by a custom merge function or a step after `batch`;
@@ -144,7 +144,7 @@ class Plan:
 
     node: Node
     program: "Batches | Streaming"
-    """What was derived from the dataset: its rows or inputs, and what workers compute."""
+    """The program that was derived from the dataset: its rows or inputs, and the work of workers."""
     place: Place
     num_workers: int
     shard: Shard
@@ -183,7 +183,7 @@ class Plan:
         return self.program.streaming
 
     @property
-    def who(self) -> str:
+    def workers_text(self) -> str:
         """The workers, in words."""
         where = " in a helper process" if self.isolated else ""
         if self.place == "inline":
@@ -211,7 +211,7 @@ class Plan:
 
     @property
     def remainder(self) -> Remainder:
-        """What becomes of a last batch that isn't full."""
+        """The rule for a last batch that isn't full: keep, drop or pad."""
         batch = self.program.batch
         if isinstance(batch, Bucket):
             return "keep" if batch.bucketing.keep_short else "drop"

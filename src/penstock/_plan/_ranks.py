@@ -16,7 +16,7 @@ Ending: TypeAlias = Literal["positions", "limit", "endless", "uneven"]
 
 @frozen
 class Ranks:
-    """What ranks share of a dataset, and how they end."""
+    """The facts of a dataset that decide how many ranks can share it, and how they end."""
 
     sizes: tuple[int, ...]
     """Rows of the global batches, each of which is cut; empty without a batch."""

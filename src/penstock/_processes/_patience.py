@@ -8,35 +8,38 @@ person waiting after Ctrl-C.
 from typing import Final
 
 FUNCTION_SECONDS: Final = 2.0
-"""What a process or thread has to return from a function of the user once its work isn't wanted any more.
+"""The time that a process or thread has to return from a function of the user once its work isn't wanted any more.
 
 Decoding an image or reading a block takes milliseconds, so nearly every function ends by itself in this time. Then a
 process is killed; a thread can't be, and stays behind as a daemon.
 """
 
 PIPELINE_SECONDS: Final = 5.0
-"""What a pipeline's process has to end its stages after `stop()`, which documents it.
+"""The time that a pipeline's process has to end its stages after `stop()`, which documents it.
 
 Stages write files and close connections when they end, so they get more time than a single function.
 """
 
 ABANDONED_SECONDS: Final = 0.5
-"""What a pipeline's process has to end if nobody called `stop`: its pipeline was dropped, or the program ends."""
+"""The time that a pipeline's process has to end without `stop`: its pipeline was dropped, or the program ends."""
 
 EXIT_CODE_SECONDS: Final = 0.5
-"""What a process has to end by itself once it has closed its pipe.
+"""The time that a process has to end by itself once it has closed its pipe.
 
 It is about to end with an exit code of its own, which says more than a kill; but a child of it may keep it alive.
 """
 
 SERVER_ANSWER_SECONDS: Final = 1.0
-"""What the fork server has to send the exit code of a process that has ended.
+"""The time that the fork server has to send the exit code of a process that has ended.
 
 It sends it at once, unless it imports a module for another process at that moment. Without it the code is unknown.
 """
 
 SERVER_END_SECONDS: Final = 1.0
-"""What a fork server has to end once its control socket is broken; it has been killed, so this takes microseconds."""
+"""The time that a fork server has to end once its control socket is broken.
+
+It has been killed, so this takes microseconds.
+"""
 
 FIRST_RESTART_SECONDS: Final = 0.05
 LONGEST_RESTART_SECONDS: Final = 5.0

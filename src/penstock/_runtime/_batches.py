@@ -61,7 +61,7 @@ class Where(NamedTuple):
 
 
 class StepRange(NamedTuple):
-    """Which steps to go through: from `first` on, `steps` of them; for ordered datasets, from `where` on."""
+    """A range of steps: `steps` of them from `first` on; of a dataset that is read in order, from `where` on."""
 
     first: Unit
     steps: int

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Given(NamedTuple):
-    """What a batch is made of."""
+    """The content of a batch."""
 
     content: Element
     """Its rows; or the batch as it comes from below, where its rows are stacked there."""
@@ -57,7 +57,7 @@ class Cut(NamedTuple):
 
 
 class CollateTask(NamedTuple):
-    """What makes a `CollateJob` in a process, which then takes what is given."""
+    """The description of a `CollateJob` for a process, which then takes the given content."""
 
     cut: Cut
 

@@ -203,7 +203,7 @@ class FoldThread:
 
 
 class Folding(Protocol):
-    """What batches are made of, in order."""
+    """A source of the content of batches, in order."""
 
     def take(self) -> Made:
         """Return the next; raise as a stream's `next` does."""

@@ -125,7 +125,7 @@ def _refuse(error: BaseException, commands: "_Commands", sender: Sender) -> None
 
 
 class _Commands:
-    """What the trainer's process says, of which the latest counts."""
+    """The commands of the trainer's process; only the latest counts."""
 
     def __init__(self, pipe: "Connection[Any, Any]", sender: Sender, memory: SharedOutput) -> None:
         self._pipe = pipe

@@ -30,7 +30,7 @@ _MAX_BATCHES: Final = 64
 
 
 class RunStatus(IntEnum):
-    """What a message says of its run."""
+    """The status of a run, which each message states."""
 
     BATCHES = 0
     END = 1
@@ -38,7 +38,7 @@ class RunStatus(IntEnum):
 
 
 class BatchReport(NamedTuple):
-    """What comes with a batch, and with what ends a run.
+    """The report that comes with a batch, and with the end of a run.
 
     Attributes:
         token: what the stream gave with the batch; with an error, the step that failed, or None for the next in order.

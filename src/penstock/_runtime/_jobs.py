@@ -83,7 +83,7 @@ class Job(Protocol):
 
 
 class Learned:
-    """What a loader learns while it runs, to cut work well. Written by any worker; a lost update does no harm."""
+    """Facts that a loader learns while it runs, to cut work well. Any worker writes them; a lost update is harmless."""
 
     _SMOOTHING: Final = 0.2
 

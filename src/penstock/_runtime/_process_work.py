@@ -66,11 +66,11 @@ class Described(NamedTuple):
     living: tuple[int, ...]
     """The numbers of all memory that was in use when the job was armed; a process lets go of others."""
     crashing_rows: dict[tuple[int, ...], str]
-    """What is told of the job's elements that processes die of, as in `Context`."""
+    """The errors of the job's rows that crash processes, as in `Context`."""
 
 
 class _NoRoomError(Exception):
-    """What was computed doesn't fit its memory."""
+    """The result of a block doesn't fit its memory."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -106,7 +106,7 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, n
 
 
 class _Program(NamedTuple):
-    """What is computed for one loader."""
+    """The work for one loader."""
 
     plan: Plan
     merging: FileSemaphore

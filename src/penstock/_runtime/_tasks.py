@@ -16,7 +16,7 @@ from penstock.batching import Layout
 
 
 class BatchTask(NamedTuple):
-    """What makes a `BatchJob`."""
+    """The description of a `BatchJob`."""
 
     step_range: StepRange
     block_rows: int
@@ -25,7 +25,7 @@ class BatchTask(NamedTuple):
 
 
 class SpanTask(NamedTuple):
-    """What makes a `SpanJob`."""
+    """The description of a `SpanJob`."""
 
     leaf: int
     epoch: int
@@ -35,7 +35,7 @@ class SpanTask(NamedTuple):
 
 
 class GivenTask(Protocol):
-    """What makes a `GivenJob`."""
+    """The description of a `GivenJob`."""
 
     def job(self, plan: Plan) -> "GivenJob":
         """Return the job, in a process that has the plan."""

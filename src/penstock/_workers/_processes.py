@@ -75,7 +75,7 @@ class ProcessOwner(Protocol):
 
 @frozen
 class Work:
-    """What runs in each process.
+    """The program that runs in each process.
 
     Attributes:
         target: called with the process's pipe, its number, and `Inherited` descriptors.

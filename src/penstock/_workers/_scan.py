@@ -35,7 +35,7 @@ Task: TypeAlias = Callable[[int, int], Result]
 
 
 class Scanned(NamedTuple, Generic[Result]):
-    """What the function returned for the positions [start, stop)."""
+    """The results of the function for the positions [start, stop)."""
 
     start: int
     stop: int

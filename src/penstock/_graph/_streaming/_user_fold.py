@@ -43,7 +43,7 @@ _Ref: TypeAlias = tuple[Sequence[Token], int]
 
 @frozen
 class UserFoldStage:
-    """What an object of the user's makes of elements."""
+    """The elements that an object of the user's makes of others."""
 
     step: UserFold
     below: Stage

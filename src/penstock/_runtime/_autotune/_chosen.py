@@ -40,7 +40,7 @@ def chosen(plan: Plan, num_workers: int | Literal["auto"], workers: Workers) -> 
         return plan
     choice = _number(plan, workers) if num_workers == "auto" else _kind(plan, num_workers)
     decided = replace(plan, place=choice.place, num_workers=choice.num_workers, why=choice.why)
-    _logger.info("%s: %s", decided.who, choice.why)
+    _logger.info("%s: %s", decided.workers_text, choice.why)
     return decided
 
 

@@ -34,15 +34,15 @@ _Run = Callable[[int], None]
 
 
 class _Kind(NamedTuple):
-    """What is computed to be measured: pieces of so many rows each, by their numbers."""
+    """A kind of work that is measured: pieces of so many rows each, by their numbers."""
 
     rows: int
     make: Callable[[], _Run]
-    """Called in each thread; returns what computes a piece there."""
+    """Called in each thread; returns the function that computes a piece there."""
 
 
 class _Timed(NamedTuple):
-    """What a row takes."""
+    """The time that a row takes."""
 
     seconds: float
     cpu_seconds: float

@@ -26,7 +26,7 @@ class _TooLargeError(Exception):
 
 
 class _Copy:
-    """What a pickle is written to."""
+    """A file that a pickle is written to."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
