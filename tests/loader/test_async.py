@@ -35,29 +35,32 @@ def test_the_same_batches_over_epochs(dataset: ps.Dataset, workers: int) -> None
         assert loader.epoch == 2
 
 
-@pytest.mark.parametrize("kind", ["indexed", "in order"])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_other_tasks_run_meanwhile(kind: str, workers: int) -> None:
-    """While a batch is waited for, other tasks of the loop run: one of them lets the batch be made."""
-    gate = Gate(0)
+async def read_while_another_opens(loader: ps.Loader, gate: Gate) -> list[Any]:
+    """Return an epoch's batches; another task of the loop opens the gate once a worker waits at it."""
 
-    async def read(loader: ps.Loader) -> list[Any]:
+    async def read() -> list[Any]:
         return [batch.tolist() async for batch in loader]
 
     async def opens() -> None:
         await asyncio.to_thread(gate.wait_entered)
         gate.open()
 
-    async def main(loader: ps.Loader) -> list[Any]:
-        async with asyncio.TaskGroup() as group:
-            reading = group.create_task(read(loader))
-            group.create_task(opens())
-        return reading.result()
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(read())
+        group.create_task(opens())
+    return reading.result()
+
+
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_other_tasks_run_meanwhile(kind: str, workers: int) -> None:
+    """While a batch is waited for, other tasks of the loop run: one of them lets the batch be made."""
+    gate = Gate(0)
 
     rows = ps.range(40).map(gate)
     dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
     with ps.Loader(dataset, num_workers=workers) as loader:
-        assert asyncio.run(main(loader)) == EXPECTED
+        assert asyncio.run(read_while_another_opens(loader, gate)) == EXPECTED
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -74,22 +77,9 @@ def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: in
         gate(int(batch[0, 0]))
         return batch[:, 0]
 
-    async def read(loader: ps.Loader) -> list[Any]:
-        return [batch.tolist() async for batch in loader]
-
-    async def opens() -> None:
-        await asyncio.to_thread(gate.wait_entered)
-        gate.open()
-
-    async def main(loader: ps.Loader) -> list[Any]:
-        async with asyncio.TaskGroup() as group:
-            reading = group.create_task(read(loader))
-            group.create_task(opens())
-        return reading.result()
-
     dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails, on_error="skip")
     with ps.Loader(dataset, num_workers=workers) as loader:
-        assert asyncio.run(main(loader)) == [EXPECTED[0], *EXPECTED[2:]]
+        assert asyncio.run(read_while_another_opens(loader, gate)) == [EXPECTED[0], *EXPECTED[2:]]
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
