@@ -13,11 +13,11 @@ from penstock import _lazy, errors, sampling, sources
 from penstock._dataset import Dataset, concatenate, interleave, mix, read, stream
 from penstock._dataset import integers as range  # noqa: A004 - `ps.range` is to datasets what `range` is to lists
 from penstock._dataset import zip_datasets as zip  # noqa: A004 - `ps.zip` is to datasets what `zip` is to lists
-from penstock._graph._nodes import Combiner, Origin, Substitute
+from penstock._graph import Combiner, Origin, Substitute
 from penstock._plan._plan import Limits, Shard
 
 if TYPE_CHECKING:
-    from penstock._graph._per_worker import PerWorker
+    from penstock._graph import PerWorker
     from penstock._loader import Loader, LoaderIterator
     from penstock._plan._explain import Explanation
 else:
@@ -27,7 +27,7 @@ else:
         Explanation="penstock._plan._explain",
         Loader="penstock._loader",
         LoaderIterator="penstock._loader",
-        PerWorker="penstock._graph._per_worker",
+        PerWorker="penstock._graph",
     )
 
 __version__ = "0.1.0"

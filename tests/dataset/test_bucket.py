@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._graph._apply import Context
-from penstock._graph._in_order import in_order
+from penstock._streaming._in_order import in_order
 from penstock.batching import Pad
 from tests.dataset.packing import all_tokens, bare, follow
 from tests.equivalence.definition import close_all, concatenated, digest, digests, outcomes, ranks_of

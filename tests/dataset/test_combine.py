@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._graph._apply import Context
-from penstock._graph._in_order import in_order
+from penstock._streaming._in_order import in_order
 from tests.dataset.packing import follow
 from tests.equivalence.combiners import Delayed, Filled, Neighbours, Running
 from tests.equivalence.definition import digest, epoch_of

@@ -8,7 +8,7 @@ import pytest
 import penstock as ps
 from penstock import _decisions
 from penstock._decisions import Decision, decide, random_decisions
-from penstock._graph._streaming._batch import BatchStage
+from penstock._streaming._batch import BatchStage
 from penstock.batching import Stack
 from penstock.errors import InternalError
 from tests.decisions.comparing import PLACES, Comparison

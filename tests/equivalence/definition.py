@@ -8,8 +8,8 @@ import numpy as np
 import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
-from penstock._graph._in_order import elements, in_order
 from penstock._graph._length import length
+from penstock._streaming._in_order import elements, in_order
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
 

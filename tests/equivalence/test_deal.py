@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._graph._apply import Context
-from penstock._graph._in_order import in_order as plain
+from penstock._streaming._in_order import in_order as plain
 from tests.equivalence.definition import digest
 from tests.equivalence.joins import Counter, in_order
 

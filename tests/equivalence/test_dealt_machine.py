@@ -18,8 +18,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, preco
 
 import penstock as ps
 from penstock._graph._apply import Context
-from penstock._graph._in_order import in_order as plain
 from penstock._graph._length import is_indexable
+from penstock._streaming._in_order import in_order as plain
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest
 from tests.equivalence.functions import keeps_two_of_three

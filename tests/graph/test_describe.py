@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._graph._check import check_graph
 from penstock._graph._describe import chain_text, tree_text
 from penstock._graph._nodes import (
     Batch,
@@ -25,6 +24,7 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
 )
+from penstock._streaming._check import check_graph
 from penstock.batching import Stack
 from penstock.batching._bucketing import Bucketing
 from penstock.batching._packing import Packing

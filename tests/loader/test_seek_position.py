@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._graph._apply import Context
-from penstock._graph._in_order import in_order
+from penstock._streaming._in_order import in_order
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.functions import with_seed
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, SupportsIndex, T
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import _dataset, _graph, _plan, _storage
+from penstock import _dataset, _graph, _plan, _storage, _streaming
 from penstock._dataset._packing import (
     Lengths,
     bucket_limits,
@@ -25,12 +25,7 @@ from penstock._dataset._packing import (
     planned_buckets,
     planned_packing,
 )
-from penstock._graph._cache_identity import cache_identity
-from penstock._graph._describe import function_name, html_text, tree_text, verb_text
-from penstock._graph._fingerprint import fingerprint
-from penstock._graph._jax_keys import need_jax
-from penstock._graph._length import is_indexable, length
-from penstock._graph._nodes import (
+from penstock._graph import (
     Batch,
     Bucket,
     Cache,
@@ -52,12 +47,15 @@ from penstock._graph._nodes import (
     UserFold,
     Windows,
     WindowShuffle,
+    cache_identity,
     chain,
-    root,
-)
-from penstock._graph._rewrite import choose, repeated
-from penstock._graph._verify import (
+    choose,
+    fingerprint,
     finite_length,
+    function_name,
+    html_text,
+    is_indexable,
+    length,
     need_count,
     need_end,
     need_finite,
@@ -65,9 +63,14 @@ from penstock._graph._verify import (
     need_function,
     need_indexable,
     need_integer,
+    need_jax,
     need_name,
     parse_bytes,
     refuse,
+    repeated,
+    root,
+    tree_text,
+    verb_text,
     verify_cached,
     verify_step,
 )
@@ -156,7 +159,7 @@ class Dataset(Generic[T_co]):
         return element
 
     def __iter__(self) -> Iterator[T_co]:
-        return _graph.elements(self._node, 0, 0, _graph.Context())
+        return _streaming.elements(self._node, 0, 0, _graph.Context())
 
     def __eq__(self, other: object) -> bool:
         return self._node == other.node if isinstance(other, Dataset) else NotImplemented
@@ -192,7 +195,7 @@ class Dataset(Generic[T_co]):
             >>> import penstock as ps
             >>> ps.range(10).map(str).check()
         """
-        _graph.check_graph(self._node, need_count("count", count, 1))
+        _streaming.check_graph(self._node, need_count("count", count, 1))
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401 - the structure of the user's elements

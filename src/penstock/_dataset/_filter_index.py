@@ -10,14 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._dataset._index_file import Found, alone, read_index
-from penstock._graph._apply import Context
-from penstock._graph._blocks import evaluate_block
-from penstock._graph._cache_identity import code_identities
-from penstock._graph._describe import chain_text
-from penstock._graph._fingerprint import Fingerprint, all_details, fingerprint
-from penstock._graph._nodes import Filter, Map, Node, Substitute, walk
-from penstock._graph._rewrite import hold_order
-from penstock._graph._verify import need_finite
+from penstock._graph import (
+    Context,
+    Filter,
+    Fingerprint,
+    Map,
+    Node,
+    Substitute,
+    all_details,
+    chain_text,
+    code_identities,
+    evaluate_block,
+    fingerprint,
+    hold_order,
+    need_finite,
+    walk,
+)
 from penstock._progress import Progress, counted
 from penstock._workers._scan import Task, scan
 from penstock.errors import GraphError, UsageError

@@ -24,7 +24,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 
-from penstock._graph._fingerprint import Fingerprint
+from penstock._graph import Fingerprint
 from penstock.errors import UsageError
 from penstock.sampling import Bits
 from penstock.sources import map_file

@@ -4,10 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 from penstock._dataset._dataset import Dataset
-from penstock._graph._length import is_indexable, length
-from penstock._graph._nodes import Chain, Mix, Node, StreamingMix, Zip
-from penstock._graph._rewrite import prefixed, repeated
-from penstock._graph._verify import need_count, need_function, need_integer
+from penstock._graph import (
+    Chain,
+    Mix,
+    Node,
+    StreamingMix,
+    Zip,
+    is_indexable,
+    length,
+    need_count,
+    need_function,
+    need_integer,
+    prefixed,
+    repeated,
+)
 from penstock._seeds import derive
 from penstock.batching import LengthOf
 from penstock.errors import GraphError, UsageError

@@ -7,9 +7,18 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph._describe import function_name
-from penstock._graph._nodes import Batch, Group, Node, Reindex, root
-from penstock._graph._verify import need_count, need_finite, need_fixed_order, need_function
+from penstock._graph import (
+    Batch,
+    Group,
+    Node,
+    Reindex,
+    function_name,
+    need_count,
+    need_finite,
+    need_fixed_order,
+    need_function,
+    root,
+)
 from penstock._seeds import derive
 from penstock.batching import (
     STREAMING_BINS,

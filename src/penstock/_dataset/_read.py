@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._dataset._dataset import Dataset
-from penstock._graph._nodes import Read, Stream
-from penstock._graph._verify import need_integer
+from penstock._graph import Read, Stream, need_integer
 from penstock.errors import UsageError
 from penstock.sources import Range, as_source, content_digest, source_length
 

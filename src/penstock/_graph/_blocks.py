@@ -85,7 +85,7 @@ class Block(NamedTuple):
     """The number of elements that a predicate left out, rather than an error."""
 
 
-def joined(singles: list[Block]) -> Block:
+def join_blocks(singles: list[Block]) -> Block:
     """Return blocks of one position each as one block."""
     numbers = [number for number, single in enumerate(singles) if single.elements]
     kept = None if len(numbers) == len(singles) else np.array(numbers, np.int64)

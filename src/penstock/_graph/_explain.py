@@ -4,12 +4,11 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from penstock._graph._apply import Context
 from penstock._graph._describe import MAX_PARTS, leaf_texts, length_text, verb_text
-from penstock._graph._in_order import elements
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
     Cache,
+    Element,
     Map,
     Mix,
     Node,
@@ -35,10 +34,10 @@ def reading_text(node: Node) -> str:
     return "in order" if any(not is_indexable(parent) for parent in parents_of(node)) else "in order from here on"
 
 
-def element_lines(node: Node) -> list[str]:
+def element_lines(elements: Iterator[Element]) -> list[str]:
     """Return a line for each leaf of the first element, or the error of its evaluation."""
     try:
-        first = list(itertools.islice(elements(node, 0, 0, Context()), 1))
+        first = list(itertools.islice(elements, 1))
     except Exception as error:  # noqa: BLE001 - an error of the user's code is shown
         notes: list[str] = getattr(error, "__notes__", [])
         return [f"the first can't be computed: {type(error).__name__}: {error}", *notes]

@@ -11,9 +11,7 @@ import numpy as np
 
 from penstock import _runtime
 from penstock._dataset import Dataset, T_co
-from penstock._graph._fingerprint import Fingerprint, fingerprint, note_held_values, seen_past
-from penstock._graph._nodes import Map, Origin, Read, walk
-from penstock._graph._verify import need_count
+from penstock._graph import Fingerprint, Map, Origin, Read, fingerprint, need_count, note_held_values, seen_past, walk
 from penstock._loader._iterator import Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, Progress
 from penstock._loader._sharing import SharedWorkers

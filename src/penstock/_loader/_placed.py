@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from penstock._caught import Caught
 from penstock._decisions import PLACED_AHEAD, decide
-from penstock._graph._nodes import Element
+from penstock._graph import Element
 from penstock._loader._loader import Loader
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._streams import Stream

@@ -37,7 +37,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
 from penstock._caught import Caught
-from penstock._graph._nodes import Element
+from penstock._graph import Element
 from penstock._loader._placed import Place, PlacedLoader, PlacedStream
 from penstock._os import Bell, Closer, DaemonThread, HeldInterrupts
 from penstock._runtime._batches import StepRange

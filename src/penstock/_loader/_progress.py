@@ -7,7 +7,7 @@ holds the token at which each of the last steps began.
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from penstock._graph._length import is_endless
+from penstock._graph import is_endless
 from penstock._loader._reached import Reached
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit

@@ -4,17 +4,24 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock._graph._apply import Context
-from penstock._graph._streaming._block_input import read_inline
-from penstock._graph._streaming._build import Opening, first_rank_segment, open_stages
-from penstock._graph._streaming._deal import dealt_rank_segments, from_json, to_json
-from penstock._graph._streaming._rank_segments import RankSegment
-from penstock._graph._streaming._seek import positions_of, token_at
-from penstock._graph._streaming._stage import Stage
+from penstock._graph import Context
 from penstock._loader._progress import Point, check_position
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit, Where
 from penstock._state import LoaderState, Segment, Token
+from penstock._streaming import (
+    Opening,
+    RankSegment,
+    Stage,
+    dealt_rank_segments,
+    first_rank_segment,
+    open_stages,
+    positions_of,
+    rank_segments_from_json,
+    rank_segments_to_json,
+    read_inline,
+    token_at,
+)
 from penstock.errors import InternalError, StateError
 
 _REMEMBERED: Final = 256  # steps whose tokens are kept, for `state_dict(step=…)` and `seek`
@@ -152,7 +159,9 @@ class StreamingProgress:
         position = self._unit(known).position
         segments = (Segment(step, known.epoch, position, self._batch),)
         rank_segments = (
-            None if known.where.rank_segments == self._own_rank_segments else to_json(known.where.rank_segments)
+            None
+            if known.where.rank_segments == self._own_rank_segments
+            else rank_segments_to_json(known.where.rank_segments)
         )
         return Point(step, known.epoch, position, segments, known.where.token, rank_segments)
 
@@ -172,7 +181,9 @@ class StreamingProgress:
         own = next((state for state in states if (state.rank, state.shape.ranks) == (rank, count)), None)
         if own is not None:
             rank_segments = (
-                self._own_rank_segments if own.rank_segments is None else from_json(own.rank_segments, self._node)
+                self._own_rank_segments
+                if own.rank_segments is None
+                else rank_segments_from_json(own.rank_segments, self._node)
             )
             where = Where(rank_segments, own.cursor)
             self._check(where, own.epoch)
@@ -193,7 +204,7 @@ class StreamingProgress:
 
     def _rank_segments_of(self, state: LoaderState) -> tuple[RankSegment, ...]:
         if state.rank_segments is not None:
-            return from_json(state.rank_segments, self._node)
+            return rank_segments_from_json(state.rank_segments, self._node)
         return (first_rank_segment(self._node, state.rank, state.shape.ranks),)
 
     def _check(self, where: Where, epoch: int) -> None:

@@ -3,19 +3,12 @@
 from typing import TypeAlias
 
 from penstock._frozen import frozen
-from penstock._graph._describe import MAX_PARTS, chain_text, escaped, function_name, tree_lines, verb_text
-from penstock._graph._explain import (
-    cache_lines,
-    element_lines,
-    mixture_lines,
-    random_lines,
-    reading_text,
-)
-from penstock._graph._length import is_endless
-from penstock._graph._nodes import (
+from penstock._graph import (
+    MAX_PARTS,
     Batch,
     Bucket,
     Chain,
+    Context,
     FlatMap,
     Limit,
     Node,
@@ -26,14 +19,24 @@ from penstock._graph._nodes import (
     UserFold,
     WindowShuffle,
     Zip,
+    awaits,
+    cache_lines,
+    chain_text,
+    element_lines,
+    escaped,
+    function_name,
+    is_endless,
+    mixture_lines,
+    random_lines,
+    reading_text,
+    tree_lines,
+    verb_text,
     walk,
 )
-from penstock._graph._streaming._build import MAX_INPUTS
-from penstock._graph._streaming._collate import Collate
-from penstock._graph._upcoming import awaits
 from penstock._plan._lower import program_of
 from penstock._plan._program import Batches, Streaming
 from penstock._plan._ranks import Ranks, ranks_of
+from penstock._streaming import MAX_INPUTS, Collate, elements
 from penstock.batching import Stack
 
 _MAX_RANKS = 64
@@ -87,7 +90,7 @@ def explain(node: Node, *, evaluate: bool) -> Explanation:
     caches = cache_lines(node)  # before an element is put into them
     sections = {
         "plan": _plan_lines(node, program),
-        "element": element_lines(node) if evaluate else ["not computed: evaluate=False"],
+        "element": element_lines(elements(node, 0, 0, Context())) if evaluate else ["not computed: evaluate=False"],
         "batches": _batch_lines(program),
         "ranks": _rank_lines(program, ranks_of(node, program)),
         "state": _state_lines(node, program),

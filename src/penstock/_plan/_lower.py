@@ -3,10 +3,7 @@
 import sys
 from typing import Final
 
-from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
-from penstock._graph._outermost_batch import outermost_batch
-from penstock._graph._verify import need_count, parse_bytes
+from penstock._graph import Batch, Map, Node, Reindex, length, need_count, outermost_batch, parse_bytes, walk
 from penstock._plan._plan import Limits, Place, Plan, Shard
 from penstock._plan._program import Batches, Streaming
 from penstock._plan._ranks import check_ranks

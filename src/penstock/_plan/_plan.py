@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from penstock._frozen import frozen
-from penstock._graph._length import length
-from penstock._graph._nodes import Bucket, Node, Remainder
+from penstock._graph import Bucket, Node, Remainder, length
 from penstock._plan._rank_in import JaxSharding, TorchGroup, TorchMesh, rank_in_jax, rank_in_torch
 
 if TYPE_CHECKING:

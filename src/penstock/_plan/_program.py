@@ -10,10 +10,8 @@ from functools import cached_property
 from typing import NoReturn
 
 from penstock._frozen import frozen
-from penstock._graph._nodes import Batch, Bucket, Limit, Map, Node, Reindex, Stream
-from penstock._graph._streaming._build import MAX_INPUTS, even_limit, input_refs_of, worker_collate
-from penstock._graph._streaming._collate import Collate
-from penstock._graph._streaming._locations import InputRef
+from penstock._graph import Batch, Bucket, Limit, Map, Node, Reindex, Stream
+from penstock._streaming import MAX_INPUTS, Collate, InputRef, even_limit, input_refs_of, worker_collate
 from penstock.batching import Stack
 from penstock.errors import InternalError
 

@@ -3,10 +3,7 @@
 from typing import Literal, TypeAlias
 
 from penstock._frozen import frozen
-from penstock._graph._describe import chain_text
-from penstock._graph._length import is_endless
-from penstock._graph._nodes import Batch, Bucket, Map, Node, Substitute, parents_of
-from penstock._graph._verify import refuse
+from penstock._graph import Batch, Bucket, Map, Node, Substitute, chain_text, is_endless, parents_of, refuse
 from penstock._plan._plan import Shard
 from penstock._plan._program import Batches, Streaming
 from penstock.errors import UsageError

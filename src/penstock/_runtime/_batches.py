@@ -8,25 +8,33 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Location, after_error, apply_one
-from penstock._graph._blocks import evaluate_block
-from penstock._graph._crashing_rows import element_after_crash
-from penstock._graph._evaluate import element_at
-from penstock._graph._locate import locate
-from penstock._graph._mask import with_mask
-from penstock._graph._nodes import Element, Map, Node, Origin, Read, Reindex
-from penstock._graph._seed_position import (
+from penstock._graph import (
+    DROPPED,
+    Context,
+    Element,
     Integers,
+    Location,
+    Map,
+    Node,
+    Origin,
+    Read,
+    Reindex,
     SeedPosition,
+    after_error,
+    apply_one,
+    element_after_crash,
+    element_at,
+    evaluate_block,
     indices,
+    locate,
     nested_ordinal,
     passes_below,
     seed_position_block,
+    with_mask,
 )
-from penstock._graph._streaming._chunk import Token
-from penstock._graph._streaming._rank_segments import RankSegment
 from penstock._plan._plan import Shard
 from penstock._plan._program import Batches
+from penstock._streaming import RankSegment, Token
 from penstock.batching import RowStacker, Stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler

@@ -10,7 +10,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock._graph._apply import Context
+from penstock._graph import Context
 from penstock._plan._plan import Plan
 from penstock._runtime._jobs import Learned
 from penstock._runtime._recorder import Recorder

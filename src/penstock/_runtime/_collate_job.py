@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock._caught import Caught
-from penstock._graph._apply import Context
-from penstock._graph._nodes import Element
-from penstock._graph._streaming._batch import Rest
-from penstock._graph._streaming._chunk import Provenance
-from penstock._graph._streaming._collate import CollateRun
+from penstock._graph import Context, Element
 from penstock._memory import Lease, Region
 from penstock._pickles import Pickled, dump_by_value
 from penstock._plan._plan import Plan
 from penstock._runtime._job_failure import NO_FAILURE, JobFailure
 from penstock._runtime._jobs import ComeTo, Learned
 from penstock._runtime._pickle_buffers import joined
+from penstock._streaming import CollateRun, Provenance, Rest
 from penstock.errors import InternalError, UsageError
 
 if TYPE_CHECKING:

@@ -29,11 +29,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, SUFFIX_BATCHES, decide
-from penstock._graph._apply import DROPPED, Context
-from penstock._graph._nodes import Element
-from penstock._graph._streaming._batch import Rest
-from penstock._graph._streaming._chunk import Token
-from penstock._graph._streaming._collate import Collate, CollateRun
+from penstock._graph import DROPPED, Context, Element
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._client import Client
 from penstock._runtime._collate_job import CollateJob, Cut, Given, collate_run
@@ -45,6 +41,7 @@ from penstock._runtime._queue import GivenQueue
 from penstock._runtime._scheduler import Scheduler
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import ThreadStreamingBatches
+from penstock._streaming import Collate, CollateRun, Rest, Token
 from penstock.errors import WorkerError
 
 _JOB_SECONDS: Final = 0.005  # of several small batches; handing them over takes a tenth of it

@@ -1,11 +1,10 @@
 """Error messages for rows and batches that crash workers: the record, and the ways to continue without it."""
 
-from penstock._graph._locate import locate, source_of
-from penstock._graph._nodes import Node, Read
-from penstock._graph._streaming._block_input import BlockInput
+from penstock._graph import Node, Read, locate, source_of
 from penstock._plan._plan import Shard
 from penstock._plan._program import Batches
 from penstock._runtime._batches import Unit, origin, rows_of
+from penstock._streaming import BlockInput
 from penstock.errors import WorkerError
 from penstock.sources import describe_key
 

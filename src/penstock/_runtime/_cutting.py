@@ -21,13 +21,13 @@ from typing import Final
 
 from penstock._caught import raised_by_handler
 from penstock._decisions import JOB_BATCHES, JOB_BLOCKS, JOB_POSITIONS, KNOWN_LAYOUT, decide
-from penstock._graph._streaming._block_input import BlockInput
 from penstock._plan._program import Batches
 from penstock._runtime._batches import StepRange
 from penstock._runtime._client import Client
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
 from penstock._runtime._scheduler import BLOCKS, Scheduler
 from penstock._runtime._span_job import SpanJob
+from penstock._streaming import BlockInput
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
 _MAX_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %

@@ -37,9 +37,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
-from penstock._graph._nodes import Element, Node
-from penstock._graph._streaming._chunk import Provenance, Token, no_provenance
-from penstock._graph._streaming._collate import Collate
+from penstock._graph import Element, Node
 from penstock._os import Bell, DaemonThread, HeldInterrupts
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._client import Client
@@ -47,6 +45,7 @@ from penstock._runtime._scheduler import Scheduler
 from penstock._runtime._stalls import Patience, Stall
 from penstock._runtime._streams import EndOfEpoch
 from penstock._runtime._threads import ThreadStreamingBatches
+from penstock._streaming import Collate, Provenance, Token, no_provenance
 from penstock.errors import InternalError
 
 _CHUNK_SECONDS: Final = 0.002

@@ -6,8 +6,7 @@ row of an error. `DirectBatches` is the short path, for records that are only re
 
 from typing import Final
 
-from penstock._graph._apply import Context
-from penstock._graph._nodes import Element
+from penstock._graph import Context, Element
 from penstock._plan._plan import Plan, Shard
 from penstock._plan._program import Batches
 from penstock._runtime._batches import (

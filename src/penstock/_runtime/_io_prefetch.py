@@ -34,9 +34,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import READ_KEYS, REQUESTED_AHEAD, decide
-from penstock._graph._apply import Context
-from penstock._graph._nodes import Node
-from penstock._graph._upcoming import Upcoming, awaited_sources
+from penstock._graph import Context, Node, Upcoming, awaited_sources
 from penstock._os import Closer, HeldInterrupts
 from penstock.errors import ClosedError
 from penstock.sources import (

@@ -36,8 +36,7 @@ from itertools import zip_longest
 from typing import Final, cast
 
 from penstock._caught import Caught
-from penstock._graph._nodes import Element, walk
-from penstock._graph._streaming._chunk import Token
+from penstock._graph import Element, walk
 from penstock._os import DaemonThread, HeldInterrupts
 from penstock._plan._plan import Plan
 from penstock._processes import RestartPolicy, Starting, Supervisor, is_imported, observe_seeds, unpack_error
@@ -51,6 +50,7 @@ from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_plan import shared
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import SMALL_LEAF_BYTES
+from penstock._streaming import Token
 from penstock._tree import flatten
 from penstock.batching import cut
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError

@@ -23,8 +23,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import MESSAGE_JOBS, decide
-from penstock._graph._jax_keys import leave_accelerators
-from penstock._graph._nodes import Element
+from penstock._graph import Element, leave_accelerators
 from penstock._memory import open_region
 from penstock._os import DaemonThread
 from penstock._plan._plan import Plan

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from penstock._caught import Caught
 from penstock._decisions import MESSAGE_BATCHES, decide
-from penstock._graph._nodes import Element
-from penstock._graph._streaming._chunk import Token
+from penstock._graph import Element
 from penstock._processes import PackedError, pack_error
 from penstock._runtime._recorder import HelperRecorder
 from penstock._runtime._shared_output import MIN_BYTES
 from penstock._runtime._streams import EndOfEpoch
+from penstock._streaming import Token
 from penstock._tree import flatten
 from penstock.errors import UsageError
 from penstock.events import Event

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from penstock._graph._apply import Context
-from penstock._graph._nodes import Element, Node, Read
-from penstock._graph._seed_position import Integers
-from penstock._graph._upcoming import Upcoming, upcoming
+from penstock._graph import Context, Element, Integers, Node, Read, Upcoming, upcoming
 from penstock._memory import Lease, Region
 from penstock._plan._plan import Plan
 from penstock._plan._program import Batches

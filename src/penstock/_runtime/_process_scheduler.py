@@ -33,7 +33,7 @@ from itertools import chain
 from typing import Any, Final, cast
 
 from penstock._caught import Caught
-from penstock._graph._apply import Context
+from penstock._graph import Context
 from penstock._memory import Lease, Region, aligned, create_region
 from penstock._pickles import Pickled
 from penstock._plan._plan import Plan

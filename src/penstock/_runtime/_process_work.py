@@ -18,8 +18,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
-from penstock._graph._apply import Context
-from penstock._graph._jax_keys import leave_accelerators
+from penstock._graph import Context, leave_accelerators
 from penstock._memory import Region, aligned, open_region
 from penstock._pickles import dump_by_value
 from penstock._plan._plan import Plan

@@ -6,8 +6,7 @@ import warnings
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from penstock._graph._length import is_indexable
-from penstock._graph._nodes import Filter, Map, Node, walk
+from penstock._graph import Filter, Map, Node, is_indexable, walk
 from penstock.errors import GraphError
 from penstock.events import Event, Replaced, Skipped, Substituted, WorkerDied
 

@@ -1,7 +1,7 @@
 """The steps that were not delivered yet, so that computing them can be begun again anywhere."""
 
-from penstock._graph._streaming._chunk import Token
 from penstock._runtime._batches import StepRange, Unit
+from penstock._streaming import Token
 
 
 class Remaining:

@@ -1,9 +1,6 @@
 """The runtime of a loader: it opens the streams that the loader reads, and owns the workers behind them."""
 
-from penstock._graph._apply import Location
-from penstock._graph._nodes import Element, Origin
-from penstock._graph._seed_position import indices
-from penstock._graph._streaming._block_input import read_inline
+from penstock._graph import Element, Location, Origin, indices
 from penstock._os import HeldInterrupts
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, origin, rows_of
@@ -16,6 +13,7 @@ from penstock._runtime._scheduler import Scheduler
 from penstock._runtime._streaming import StreamingBatches
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
 from penstock._runtime._threads import ThreadBatchStream
+from penstock._streaming import read_inline
 from penstock.errors import ClosedError, StateError
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
 
-from penstock._graph._nodes import Element
+from penstock._graph import Element
 from penstock._memory import Lease, Region
 from penstock._os import Bell, DaemonThread
 from penstock._runtime._streams import EndOfEpoch

@@ -5,9 +5,7 @@ from dataclasses import replace
 from typing import Final, cast
 
 from penstock._caught import Caught
-from penstock._graph._nodes import Filter, Map, Node, Stream, parents_of, walk
-from penstock._graph._outermost_batch import outermost_batch
-from penstock._graph._rewrite import with_parents
+from penstock._graph import Filter, Map, Node, Stream, outermost_batch, parents_of, walk, with_parents
 from penstock._memory import Region, create_region
 from penstock._pickles import Pickled, dump, pickler, stream_of
 from penstock._plan._plan import Plan

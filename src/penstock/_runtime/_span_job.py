@@ -5,15 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock._graph._apply import Context
-from penstock._graph._blocks import Block, joined
-from penstock._graph._nodes import Element, Node
-from penstock._graph._seed_position import Integers
-from penstock._graph._streaming._block_input import BlockInput
-from penstock._graph._upcoming import Upcoming, upcoming
+from penstock._graph import Block, Context, Element, Integers, Node, Upcoming, join_blocks, upcoming
 from penstock._memory import Lease, Region
 from penstock._runtime._job_failure import NO_FAILURE
 from penstock._runtime._jobs import ComeTo
+from penstock._streaming import BlockInput
 from penstock.errors import InternalError
 
 if TYPE_CHECKING:
@@ -81,7 +77,7 @@ class SpanJob:
         for number in span:
             come_to(0, number - self.span.start)
             found.append(self.block_input.evaluate(number, number + 1, context))
-        self.parts[block] = (span, joined(found))
+        self.parts[block] = (span, join_blocks(found))
         return len(span)
 
     def try_row(self, step: int, row: int, context: Context) -> None:

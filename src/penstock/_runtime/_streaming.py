@@ -8,21 +8,23 @@ Guarantees:
 from types import GeneratorType
 from typing import TYPE_CHECKING
 
-from penstock._graph._apply import Context, Location
-from penstock._graph._nodes import Element, Stream
-from penstock._graph._streaming._block_input import BlockInput, Reader
-from penstock._graph._streaming._build import (
-    Opening,
-    first_read,
-    open_stages,
-)
-from penstock._graph._streaming._chunk import Chunk, Provenance, Token
-from penstock._graph._streaming._collate import Collate
-from penstock._graph._streaming._locations import StreamedLocations
-from penstock._graph._streaming._stage import Stage
+from penstock._graph import Context, Element, Location, Stream
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._streams import EndOfEpoch
+from penstock._streaming import (
+    BlockInput,
+    Chunk,
+    Collate,
+    Opening,
+    Provenance,
+    Reader,
+    Stage,
+    StreamedLocations,
+    Token,
+    first_read,
+    open_stages,
+)
 from penstock.errors import InternalError
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from typing import Final, Protocol
 
 from penstock._caught import Caught
 from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, decide
-from penstock._graph._apply import Context
-from penstock._graph._nodes import Element, Mix, root
-from penstock._graph._streaming._chunk import Token
+from penstock._graph import Context, Element, Mix, root
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit, reads_directly
 from penstock._runtime._inline import DirectBatches, InlineBatches, can_be_direct
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
+from penstock._streaming import Token
 
 _CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
 _MAX_CHUNK_SECONDS: Final = 0.01  # as long as computing more at once makes each so much cheaper

@@ -4,14 +4,14 @@ import pickle
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
-from penstock._graph._apply import Context
-from penstock._graph._streaming._block_input import BlockInput, InputRange, read_inline
+from penstock._graph import Context
 from penstock._memory import Lease, Region
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange
 from penstock._runtime._collate_job import CollateJob, CollateTask
 from penstock._runtime._jobs import BatchJob, ComeTo, Job, Learned
 from penstock._runtime._span_job import SpanJob
+from penstock._streaming import BlockInput, InputRange, read_inline
 from penstock.batching import Layout
 
 

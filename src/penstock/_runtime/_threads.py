@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, decide
-from penstock._graph._apply import Context
-from penstock._graph._crashing_rows import handles_errors
-from penstock._graph._nodes import Element, Node
-from penstock._graph._streaming._block_input import BlockInput, one_by_one
-from penstock._graph._streaming._chunk import Chunk, Token
-from penstock._graph._streaming._collate import Collate
-from penstock._graph._upcoming import awaits
+from penstock._graph import Context, Element, Node, awaits, handles_errors
 from penstock._runtime._batches import WHOLE_BATCH, StepRange, Unit, coordinates_of, may_be_replaced
 from penstock._runtime._client import Client
 from penstock._runtime._crashing_rows import crashing_position_error, crashing_row_error
@@ -29,6 +23,7 @@ from penstock._runtime._scheduler import Scheduler
 from penstock._runtime._span_job import SpanJob
 from penstock._runtime._streaming import StreamingBatches
 from penstock._runtime._streams import EndOfEpoch
+from penstock._streaming import BlockInput, Chunk, Collate, Token, one_by_one
 from penstock._tree import flatten, is_array
 from penstock.errors import WorkerError
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph._nodes import Element
+from penstock._graph import Element
 from penstock._plan._plan import Shard
 from penstock._tree import is_array, is_container, map_leaves, subject
 from penstock.errors import GraphError, UsageError

@@ -6,10 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock._dataset import Dataset
-from penstock._graph._describe import chain_text
-from penstock._graph._length import is_endless
-from penstock._graph._nodes import Element
-from penstock._graph._verify import need_count
+from penstock._graph import Element, chain_text, is_endless, need_count
 from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader
 from penstock._plan._plan import Limits, Plan, Shard
 from penstock.errors import GraphError

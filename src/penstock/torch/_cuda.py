@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from penstock._graph._nodes import Element
+from penstock._graph import Element
 from penstock._memory import aligned
 from penstock._tree import flatten, unflatten
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 
 from penstock._dataset import Dataset
-from penstock._graph._nodes import Element
-from penstock._graph._verify import need_count
+from penstock._graph import Element, need_count
 from penstock._loader._placed import PlacedLoader
 from penstock._plan._plan import Limits, Shard
 from penstock._tree import map_leaves

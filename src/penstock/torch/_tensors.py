@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock._graph._nodes import Element
+from penstock._graph import Element
 from penstock._tree import flatten, is_array, leaf_paths, subject, unflatten
 from penstock.errors import GraphError
 from penstock.transport._encoding._torch_tensors import ITEM_BYTES

@@ -5,10 +5,7 @@ import sys
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, Literal
 
-from penstock._graph._nodes import Map, Node, walk
-from penstock._graph._per_worker import PerWorker
-from penstock._graph._streaming._block_input import count_positions
-from penstock._graph._upcoming import awaits
+from penstock._graph import Map, Node, PerWorker, awaits, walk
 from penstock._plan._choose import (
     Choice,
     Cost,
@@ -24,6 +21,7 @@ from penstock._runtime._autotune._measure import measure
 from penstock._runtime._autotune._processors import usable_processors
 from penstock._runtime._autotune._sendable import copy_of, obstacle
 from penstock._runtime._batches import StepRange, Unit, rows_of
+from penstock._streaming import count_positions
 
 _logger: Final = logging.getLogger("penstock")
 

@@ -14,14 +14,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from penstock._caught import Caught
-from penstock._graph._apply import Context
-from penstock._graph._blocks import evaluate_block
-from penstock._graph._streaming._block_input import count_positions
+from penstock._graph import Context, evaluate_block
 from penstock._os import DaemonThread
 from penstock._plan._choose import Cost
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit, rows_of
 from penstock._runtime._inline import InlineBatches
+from penstock._streaming import count_positions
 
 _SECONDS: Final = 0.2
 _PIECE_SECONDS: Final = 0.03  # of what two threads are compared on; the interpreter changes threads every 0.005

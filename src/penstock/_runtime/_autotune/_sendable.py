@@ -11,8 +11,7 @@ import sys
 from typing import Any, Final, cast
 
 from penstock._caught import Caught
-from penstock._graph._nodes import Cache, walk
-from penstock._graph._upcoming import awaits
+from penstock._graph import Cache, awaits, walk
 from penstock._pickles import pickler
 from penstock._plan._plan import Plan
 from penstock._processes import has_cloudpickle, is_guarded, is_imported, missing

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch.utils.data
 
-from penstock._graph._verify import need_count, need_integer
+from penstock._graph import need_count, need_integer
 from penstock.errors import StateError, UsageError
 from penstock.sources import forget_state, forgets, load_state
 from penstock.torch._data_loader._epoch import (

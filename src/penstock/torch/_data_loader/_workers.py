@@ -3,7 +3,7 @@
 from time import monotonic
 from typing import Any, Final, NoReturn, TypeAlias
 
-from penstock._graph._nodes import Read
+from penstock._graph import Read
 from penstock._os import Closer, HeldInterrupts, Waiter
 from penstock._plan._plan import Limits, Plan, Shard, StartMethod
 from penstock._plan._program import Batches

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ca
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph._apply import Context
-from penstock._graph._nodes import Read
+from penstock._graph import Context, Read
 from penstock._memory import Lease, Region
 from penstock._plan._plan import Plan
 from penstock._runtime._job_failure import NO_FAILURE, JobFailure

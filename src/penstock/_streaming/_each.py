@@ -6,12 +6,10 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph._apply import DROPPED, Context, apply_block, apply_into, whereabouts
-from penstock._graph._evaluate import element_at
-from penstock._graph._nodes import Element, Filter, Map
-from penstock._graph._streaming._chunk import Chunk, Provenance, Token
-from penstock._graph._streaming._locations import InputRef, StreamedLocations
-from penstock._graph._streaming._stage import Point, Stage
+from penstock._graph import DROPPED, Context, Element, Filter, Map, apply_block, apply_into, element_at, whereabouts
+from penstock._streaming._chunk import Chunk, Provenance, Token
+from penstock._streaming._locations import InputRef, StreamedLocations
+from penstock._streaming._stage import Point, Stage
 
 
 @frozen

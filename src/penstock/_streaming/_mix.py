@@ -14,9 +14,9 @@ import numpy as np
 
 from penstock._decisions import MIXTURE_ELEMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph._nodes import Element, StreamingMix
-from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token, no_provenance
-from penstock._graph._streaming._stage import LARGEST, Point, Stage, check_number, one_each, parts_of
+from penstock._graph import Element, StreamingMix
+from penstock._streaming._chunk import Chunk, Lazy, Provenance, Token, no_provenance
+from penstock._streaming._stage import LARGEST, Point, Stage, check_number, one_each, parts_of
 from penstock.errors import GraphError
 
 _AT_ONCE: Final = 64  # elements of a chunk

@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph._nodes import Element
-from penstock._graph._seed_position import SeedPositions
+from penstock._graph import Element, SeedPositions
 from penstock.errors import InternalError
 
 Token: TypeAlias = Any

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from penstock._frozen import frozen
-from penstock._graph._apply import Context
-from penstock._graph._nodes import (
+from penstock._graph import (
     Batch,
     Bucket,
     Cache,
     Chain,
+    Context,
     Filter,
     FlatMap,
     Limit,
@@ -32,11 +32,11 @@ from penstock._graph._nodes import (
     UserFold,
     WindowShuffle,
     Zip,
+    outermost_batch,
     parents_of,
 )
-from penstock._graph._outermost_batch import outermost_batch
-from penstock._graph._streaming._batch import BatchStage
-from penstock._graph._streaming._block_input import (
+from penstock._streaming._batch import BatchStage
+from penstock._streaming._block_input import (
     BlockInput,
     InputRange,
     Reader,
@@ -44,21 +44,21 @@ from penstock._graph._streaming._block_input import (
     count_positions,
     is_block_input,
 )
-from penstock._graph._streaming._bucket import BucketStage
-from penstock._graph._streaming._chunk import Token, is_compound
-from penstock._graph._streaming._collate import Collate, collate_of
-from penstock._graph._streaming._each import FilterStage, MapStage
-from penstock._graph._streaming._join import ChainStage, ZipStage
-from penstock._graph._streaming._limit import LimitStage
-from penstock._graph._streaming._locations import InputRef
-from penstock._graph._streaming._mix import StreamingMixStage
-from penstock._graph._streaming._pack import PackStage
-from penstock._graph._streaming._rank_segments import RankSegment, RankSegmentsStage
-from penstock._graph._streaming._rows import RowsStage
-from penstock._graph._streaming._stage import Stage, StepStage
-from penstock._graph._streaming._stream import StreamStage
-from penstock._graph._streaming._user_fold import UserFoldStage
-from penstock._graph._streaming._window import WindowShuffleStage
+from penstock._streaming._bucket import BucketStage
+from penstock._streaming._chunk import Token, is_compound
+from penstock._streaming._collate import Collate, collate_of
+from penstock._streaming._each import FilterStage, MapStage
+from penstock._streaming._join import ChainStage, ZipStage
+from penstock._streaming._limit import LimitStage
+from penstock._streaming._locations import InputRef
+from penstock._streaming._mix import StreamingMixStage
+from penstock._streaming._pack import PackStage
+from penstock._streaming._rank_segments import RankSegment, RankSegmentsStage
+from penstock._streaming._rows import RowsStage
+from penstock._streaming._stage import Stage, StepStage
+from penstock._streaming._stream import StreamStage
+from penstock._streaming._user_fold import UserFoldStage
+from penstock._streaming._window import WindowShuffleStage
 from penstock.errors import InternalError
 
 _ENDLESS = 1 << 62

@@ -7,10 +7,10 @@ again after each resume.
 from collections.abc import Iterator, Sequence
 
 from penstock._frozen import frozen
-from penstock._graph._nodes import Element, Limit
-from penstock._graph._streaming._batch import Rest
-from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token
-from penstock._graph._streaming._stage import Point, Stage, check_number, parts_of
+from penstock._graph import Element, Limit
+from penstock._streaming._batch import Rest
+from penstock._streaming._chunk import Chunk, Lazy, Provenance, Token
+from penstock._streaming._stage import Point, Stage, check_number, parts_of
 from penstock.errors import GraphError
 
 

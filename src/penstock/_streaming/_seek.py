@@ -8,8 +8,7 @@ epoch shows how many these are. An epoch's own beginning can be reached in every
 
 from typing import NoReturn
 
-from penstock._graph._describe import verb_text
-from penstock._graph._nodes import (
+from penstock._graph import (
     Batch,
     Bucket,
     Chain,
@@ -22,15 +21,16 @@ from penstock._graph._nodes import (
     StreamingMix,
     Unbatch,
     Zip,
+    outermost_batch,
+    verb_text,
 )
-from penstock._graph._outermost_batch import outermost_batch
-from penstock._graph._streaming._batch import BatchStage
-from penstock._graph._streaming._block_input import BlockInput, count_positions, is_block_input
-from penstock._graph._streaming._chunk import Token
-from penstock._graph._streaming._each import FilterStage, MapStage
-from penstock._graph._streaming._rank_segments import RankSegmentsStage
-from penstock._graph._streaming._rows import RowsStage
-from penstock._graph._streaming._stage import Point, Stage
+from penstock._streaming._batch import BatchStage
+from penstock._streaming._block_input import BlockInput, count_positions, is_block_input
+from penstock._streaming._chunk import Token
+from penstock._streaming._each import FilterStage, MapStage
+from penstock._streaming._rank_segments import RankSegmentsStage
+from penstock._streaming._rows import RowsStage
+from penstock._streaming._stage import Point, Stage
 from penstock.errors import InternalError, UsageError
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock._frozen import frozen
-from penstock._graph._nodes import Element, Zip
-from penstock._graph._streaming._chunk import Chunk, Lazy, Pending, Provenance, Token
-from penstock._graph._streaming._stage import Point, Stage, one_each, parts_of
+from penstock._graph import Element, Zip
+from penstock._streaming._chunk import Chunk, Lazy, Pending, Provenance, Token
+from penstock._streaming._stage import Point, Stage, one_each, parts_of
 from penstock.errors import GraphError
 
 _MAX_AT_ONCE: Final = 64

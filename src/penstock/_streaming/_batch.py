@@ -3,11 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from penstock._frozen import frozen
-from penstock._graph._blocks import merge_block
-from penstock._graph._mask import with_mask
-from penstock._graph._nodes import Batch, Element
-from penstock._graph._streaming._chunk import Chunk, Group, Pending, Provenance, Token
-from penstock._graph._streaming._stage import Point, Stage, one_each
+from penstock._graph import Batch, Element, merge_block, with_mask
+from penstock._streaming._chunk import Chunk, Group, Pending, Provenance, Token
+from penstock._streaming._stage import Point, Stage, one_each
 from penstock.batching import Stack
 
 

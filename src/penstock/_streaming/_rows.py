@@ -14,14 +14,10 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._decisions import PARENT_ELEMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph._apply import Context
-from penstock._graph._evaluate import element_at
-from penstock._graph._flat import flat_into
-from penstock._graph._nodes import Element, FlatMap, Unbatch
-from penstock._graph._seed_position import Integers, nested_ordinals
-from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, no_provenance
-from penstock._graph._streaming._locations import InputRef, StreamedLocations
-from penstock._graph._streaming._stage import (
+from penstock._graph import Context, Element, FlatMap, Integers, Unbatch, element_at, flat_into, nested_ordinals
+from penstock._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, no_provenance
+from penstock._streaming._locations import InputRef, StreamedLocations
+from penstock._streaming._stage import (
     LARGEST,
     Point,
     Stage,

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, SupportsIndex, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph._nodes import Element
-from penstock._graph._seed_position import nested_ordinals
-from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, is_compound, no_provenance
-from penstock._graph._streaming._sequence_tokens import Assigned, Next, OpenTokens, TokenLog, as_lists
-from penstock._graph._streaming._stage import check_enough
+from penstock._graph import Element, nested_ordinals
+from penstock._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, is_compound, no_provenance
+from penstock._streaming._sequence_tokens import Assigned, Next, OpenTokens, TokenLog, as_lists
+from penstock._streaming._stage import check_enough
 from penstock.batching import (
     Form,
     OpenBins,

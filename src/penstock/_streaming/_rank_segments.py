@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock._frozen import frozen
-from penstock._graph._nodes import Element
-from penstock._graph._streaming._block_input import InputRange, Span
-from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token
-from penstock._graph._streaming._stage import Point, Stage, check_number, one_each, parts_of
+from penstock._graph import Element
+from penstock._streaming._block_input import InputRange, Span
+from penstock._streaming._chunk import Chunk, Lazy, Provenance, Token
+from penstock._streaming._stage import Point, Stage, check_number, one_each, parts_of
 
 
 class RankSegment(NamedTuple):

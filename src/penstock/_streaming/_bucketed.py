@@ -3,9 +3,8 @@
 import functools
 from collections.abc import Callable, Iterator
 
-from penstock._graph._apply import Location
-from penstock._graph._nodes import Bucket, Element
-from penstock._graph._packed import where_read
+from penstock._graph import Bucket, Element, Location
+from penstock._streaming._packed import where_read
 
 LocatedElement = tuple[Element, Location]
 

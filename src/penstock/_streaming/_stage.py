@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 
-from penstock._graph._nodes import Element
-from penstock._graph._streaming._chunk import Chunk, Provenance, Token, is_compound, no_provenance
+from penstock._graph import Element
+from penstock._streaming._chunk import Chunk, Provenance, Token, is_compound, no_provenance
 from penstock.errors import StateError
 
 LARGEST: Final = 1 << 62

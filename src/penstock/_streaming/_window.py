@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph._nodes import Element, WindowShuffle
-from penstock._graph._streaming._chunk import Chunk, Group, Lazy, Provenance, Token, groups, no_provenance
-from penstock._graph._streaming._locations import InputRef, StreamedLocations
-from penstock._graph._streaming._stage import Point, Stage, check_enough, check_held, check_number, parts_of, refuse
+from penstock._graph import Element, WindowShuffle
 from penstock._seeds import derive
+from penstock._streaming._chunk import Chunk, Group, Lazy, Provenance, Token, groups, no_provenance
+from penstock._streaming._locations import InputRef, StreamedLocations
+from penstock._streaming._stage import Point, Stage, check_enough, check_held, check_number, parts_of, refuse
 from penstock.errors import StateError
 from penstock.sampling import Permutation
 

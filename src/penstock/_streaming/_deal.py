@@ -5,18 +5,17 @@ Also the JSON form of segments in a state.
 
 from collections.abc import Sequence
 
-from penstock._graph._apply import Context
-from penstock._graph._nodes import Limit, Node, Stream, Zip, walk
-from penstock._graph._streaming._batch import BatchStage
-from penstock._graph._streaming._block_input import InputRange, Span, count_positions, is_block_input, read_inline
-from penstock._graph._streaming._build import Opening, inputs_of, open_stages, rank_segments_of, rank_segments_top
-from penstock._graph._streaming._chunk import Token, is_compound
-from penstock._graph._streaming._limit import LimitStage
-from penstock._graph._streaming._rank_segments import RankSegment, RankSegmentsStage, deal
-from penstock._graph._streaming._rows import RowsStage
-from penstock._graph._streaming._stage import LARGEST, Stage, StepStage, check_number, parts_of, refuse
-from penstock._graph._streaming._stream import check_snapshot
-from penstock._graph._streaming._window import WindowShuffleStage
+from penstock._graph import Context, Limit, Node, Stream, Zip, walk
+from penstock._streaming._batch import BatchStage
+from penstock._streaming._block_input import InputRange, Span, count_positions, is_block_input, read_inline
+from penstock._streaming._build import Opening, inputs_of, open_stages, rank_segments_of, rank_segments_top
+from penstock._streaming._chunk import Token, is_compound
+from penstock._streaming._limit import LimitStage
+from penstock._streaming._rank_segments import RankSegment, RankSegmentsStage, deal
+from penstock._streaming._rows import RowsStage
+from penstock._streaming._stage import LARGEST, Stage, StepStage, check_number, parts_of, refuse
+from penstock._streaming._stream import check_snapshot
+from penstock._streaming._window import WindowShuffleStage
 from penstock.errors import StateError
 
 
@@ -94,7 +93,7 @@ def _check_steps(node: Node) -> None:
             )
 
 
-def to_json(rank_segments: tuple[RankSegment, ...]) -> Token:
+def rank_segments_to_json(rank_segments: tuple[RankSegment, ...]) -> Token:
     """Return segments as nested tuples of integers and strings."""
     return tuple(
         (
@@ -105,8 +104,8 @@ def to_json(rank_segments: tuple[RankSegment, ...]) -> Token:
     )
 
 
-def from_json(value: Token, node: Node) -> tuple[RankSegment, ...]:
-    """Return the segments from the result of `to_json`. Their tokens are not checked.
+def rank_segments_from_json(value: Token, node: Node) -> tuple[RankSegment, ...]:
+    """Return the segments from the result of `rank_segments_to_json`. Their tokens are not checked.
 
     Raises:
         StateError: this dataset can't have such segments.

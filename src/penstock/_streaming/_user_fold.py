@@ -15,12 +15,11 @@ import numpy as np
 
 from penstock._decisions import COMBINED_ELEMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph._apply import Location
-from penstock._graph._nodes import Element, UserFold
-from penstock._graph._seed_position import flushed_ordinal, nested_ordinal
-from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, no_provenance
-from penstock._graph._streaming._locations import InputRef, StreamedLocations
-from penstock._graph._streaming._stage import (
+from penstock._graph import Element, Location, UserFold, flushed_ordinal, nested_ordinal
+from penstock._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, no_provenance
+from penstock._streaming._combined import CheckedCombiner
+from penstock._streaming._locations import InputRef, StreamedLocations
+from penstock._streaming._stage import (
     LARGEST,
     Point,
     Stage,
@@ -31,7 +30,6 @@ from penstock._graph._streaming._stage import (
     parts_of,
     refuse,
 )
-from penstock._graph._user_fold import CheckedCombiner
 from penstock.errors import StateError
 
 _CHUNK_SECONDS: Final = 0.002

@@ -10,27 +10,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock._frozen import frozen
-from penstock._graph._apply import DROPPED, Context, Location, apply_one, salt_of
-from penstock._graph._bucketed import bucketed
-from penstock._graph._evaluate import element_at, keeps, location_of, merge_rows, row_location
-from penstock._graph._flat import flat_elements
-from penstock._graph._length import is_indexable, length
-from penstock._graph._nodes import (
+from penstock._graph import (
+    DROPPED,
     Batch,
     Bucket,
     Cache,
     Chain,
+    Context,
     Element,
     Filter,
     FlatMap,
     Group,
     Limit,
+    Location,
     Map,
     Mix,
     Node,
     Pack,
     Read,
     Reindex,
+    SeedPosition,
     Stream,
     StreamingMix,
     Unbatch,
@@ -38,15 +37,25 @@ from penstock._graph._nodes import (
     Windows,
     WindowShuffle,
     Zip,
+    apply_one,
+    element_at,
+    flat_elements,
+    is_indexable,
+    keeps,
+    length,
+    location_of,
+    merge_rows,
+    outermost_batch,
+    row_location,
+    salt_of,
 )
-from penstock._graph._outermost_batch import outermost_batch
-from penstock._graph._packed import packed
-from penstock._graph._seed_position import SeedPosition
-from penstock._graph._streaming._join import joined
-from penstock._graph._streaming._mix import measured
-from penstock._graph._streaming._stream import read
-from penstock._graph._streaming._window import window_order
-from penstock._graph._user_fold import combined
+from penstock._streaming._bucketed import bucketed
+from penstock._streaming._combined import combined
+from penstock._streaming._join import joined
+from penstock._streaming._mix import measured
+from penstock._streaming._packed import packed
+from penstock._streaming._stream import read
+from penstock._streaming._window import window_order
 from penstock.batching import split_rows
 from penstock.errors import GraphError, InternalError
 

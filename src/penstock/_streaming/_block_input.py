@@ -15,14 +15,24 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._decisions import LEAF_ELEMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph._apply import DROPPED, Context
-from penstock._graph._blocks import Block, evaluate_block, joined
-from penstock._graph._crashing_rows import element_after_crash
-from penstock._graph._length import is_indexable, length
-from penstock._graph._nodes import Element, Filter, Map, Node
-from penstock._graph._seed_position import Integers, seed_position_block
-from penstock._graph._streaming._chunk import Chunk, Picked, Provenance, Token
-from penstock._graph._streaming._stage import Point, check_number
+from penstock._graph import (
+    DROPPED,
+    Block,
+    Context,
+    Element,
+    Filter,
+    Integers,
+    Map,
+    Node,
+    element_after_crash,
+    evaluate_block,
+    is_indexable,
+    join_blocks,
+    length,
+    seed_position_block,
+)
+from penstock._streaming._chunk import Chunk, Picked, Provenance, Token
+from penstock._streaming._stage import Point, check_number
 from penstock.errors import InternalError, StateError
 
 _CHUNK_SECONDS: Final = 0.002
@@ -120,7 +130,7 @@ class BlockInput:
     def evaluate(self, start: int, stop: int, context: Context) -> Block:
         """Return the elements with numbers [start, stop)."""
         if context.crashing_rows and self.among(start, stop, context.crashing_rows):
-            return joined(
+            return join_blocks(
                 [self._around(position, context) for position in self.input_range.positions(start, stop).tolist()]
             )
         positions = self.input_range.positions(start, stop)

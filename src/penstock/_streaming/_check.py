@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Location, apply_one
-from penstock._graph._describe import chain_text
-from penstock._graph._evaluate import element_at, keeps, location_of
-from penstock._graph._flat import flat_elements
-from penstock._graph._in_order import in_order
-from penstock._graph._length import is_indexable, length
-from penstock._graph._locate import first_below
-from penstock._graph._nodes import (
+from penstock._graph import (
+    DROPPED,
     Chain,
+    Context,
     Element,
     Filter,
     FlatMap,
+    Location,
     Map,
     Mix,
     Node,
@@ -28,12 +24,22 @@ from penstock._graph._nodes import (
     Unbatch,
     UserFold,
     Zip,
+    apply_one,
     chain,
+    chain_text,
+    divide_rows,
+    element_at,
+    first_below,
+    flat_elements,
+    is_indexable,
+    keeps,
+    length,
+    location_of,
     root,
     walk,
 )
-from penstock._graph._seed_position import divide_rows
-from penstock._graph._user_fold import CheckedCombiner, at
+from penstock._streaming._combined import CheckedCombiner, at
+from penstock._streaming._in_order import in_order
 from penstock._tree import flatten
 from penstock.errors import GraphError
 

@@ -10,11 +10,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph._bucketed import bucket_of
-from penstock._graph._nodes import Bucket, Element
-from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token, is_compound, no_provenance
-from penstock._graph._streaming._locations import InputRef, StreamedLocations
-from penstock._graph._streaming._stage import Point, Stage, one_each, parts_of, refuse
+from penstock._graph import Bucket, Element
+from penstock._streaming._bucketed import bucket_of
+from penstock._streaming._chunk import Chunk, Lazy, Provenance, Token, is_compound, no_provenance
+from penstock._streaming._locations import InputRef, StreamedLocations
+from penstock._streaming._stage import Point, Stage, one_each, parts_of, refuse
 from penstock.errors import StateError
 
 _Refs: TypeAlias = list[tuple[Sequence[Token], int]]

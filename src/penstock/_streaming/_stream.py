@@ -15,10 +15,10 @@ import numpy as np
 
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph._nodes import Element, Stream
-from penstock._graph._streaming._block_input import InputRange
-from penstock._graph._streaming._chunk import Chunk, Provenance, Token
-from penstock._graph._streaming._stage import LARGEST, Point, check_number, one_each, parts_of, refuse
+from penstock._graph import Element, Stream
+from penstock._streaming._block_input import InputRange
+from penstock._streaming._chunk import Chunk, Provenance, Token
+from penstock._streaming._stage import LARGEST, Point, check_number, one_each, parts_of, refuse
 from penstock.errors import GraphError, StateError
 from penstock.sources import begin_pass, forgets, state_methods
 

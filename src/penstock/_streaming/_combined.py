@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
-from penstock._graph._apply import Location, whereabouts
-from penstock._graph._nodes import Element, UserFold
-from penstock._graph._seed_position import flushed_ordinal, row_seed_position
+from penstock._graph import Element, Location, UserFold, flushed_ordinal, row_seed_position, whereabouts
 from penstock.errors import GraphError
 
 LocatedElement = tuple[Element, Location]

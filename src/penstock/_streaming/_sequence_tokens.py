@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph._streaming._chunk import Token
+from penstock._streaming._chunk import Token
 from penstock.batching import Pieces
 
 Integers: TypeAlias = NDArray[np.int64]

@@ -18,14 +18,25 @@ from typing import Any, TypeGuard
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph._apply import DROPPED, Context, after_error, apply_block, apply_into
-from penstock._graph._blocks import merge_block
-from penstock._graph._evaluate import element_at
-from penstock._graph._nodes import Batch, Bucket, Element, Limit, Map, Node
-from penstock._graph._streaming._batch import Rest
-from penstock._graph._streaming._block_input import is_block_input
-from penstock._graph._streaming._chunk import Provenance
-from penstock._graph._streaming._locations import InputRef, StreamedLocations
+from penstock._graph import (
+    DROPPED,
+    Batch,
+    Bucket,
+    Context,
+    Element,
+    Limit,
+    Map,
+    Node,
+    after_error,
+    apply_block,
+    apply_into,
+    element_at,
+    merge_block,
+)
+from penstock._streaming._batch import Rest
+from penstock._streaming._block_input import is_block_input
+from penstock._streaming._chunk import Provenance
+from penstock._streaming._locations import InputRef, StreamedLocations
 from penstock.batching import Stack
 from penstock.errors import InternalError
 

@@ -9,11 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock._graph._apply import Location, salt_of
-from penstock._graph._locate import key_block, locate
-from penstock._graph._nodes import Node, Stream
-from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, indices
-from penstock._graph._streaming._chunk import EPOCH, INPUT, POSITION, Provenance, seeds_of
+from penstock._graph import (
+    Integers,
+    Location,
+    Node,
+    SeedPosition,
+    SeedPositions,
+    Stream,
+    indices,
+    key_block,
+    locate,
+    salt_of,
+)
+from penstock._streaming._chunk import EPOCH, INPUT, POSITION, Provenance, seeds_of
 
 
 class InputRef(NamedTuple):

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph._apply import Location
-from penstock._graph._nodes import Element, Pack
-from penstock._graph._seed_position import row_seed_position
+from penstock._graph import Element, Location, Pack, row_seed_position
 from penstock.batching import Form, Packing, extra_names, form_of, lengths_of
 from penstock.errors import GraphError
 

@@ -19,12 +19,12 @@ import numpy as np
 
 from penstock._decisions import PACK_DOCUMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph._nodes import Element, Pack
-from penstock._graph._packed import where_read
-from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token, is_compound
-from penstock._graph._streaming._locations import InputRef, StreamedLocations
-from penstock._graph._streaming._packer import Intake, Packer
-from penstock._graph._streaming._stage import (
+from penstock._graph import Element, Pack
+from penstock._streaming._chunk import Chunk, Lazy, Provenance, Token, is_compound
+from penstock._streaming._locations import InputRef, StreamedLocations
+from penstock._streaming._packed import where_read
+from penstock._streaming._packer import Intake, Packer
+from penstock._streaming._stage import (
     LARGEST,
     Point,
     Stage,
