@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import penstock as ps
 from benchmarks.bench import Bench
 from benchmarks.scenario import NANOSECONDS, Batch, Contestant, Measurement, Scenario
-from penstock._graph._locate import components_of, keys_of, locate_block
+from penstock._graph._coordinates import components_of, keys_of, locate_block
 from penstock.sources import Arrays
 
 Elements = Literal["ints", "rows"]

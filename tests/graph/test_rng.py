@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.random import Generator, Philox  # noqa: TID251 - the same generator, made anew as the promise states it
 
 import penstock as ps
+from penstock._graph._coordinates import SeedPosition, SeedPositions
 from penstock._graph._rng import StepGenerator
-from penstock._graph._seed_position import SeedPosition, SeedPositions
 from penstock._seeds import derive
 from tests.dataset.functions import draw
 from tests.equivalence.definition import digest, digests

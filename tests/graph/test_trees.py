@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from penstock._graph._apply import Context
 from penstock._graph._blocks import evaluate_block
+from penstock._graph._coordinates import locate, seed_position
 from penstock._graph._evaluate import element_at
 from penstock._graph._length import is_endless, is_indexable, length
-from penstock._graph._locate import locate
 from penstock._graph._nodes import (
     Cache,
     Chain,
@@ -32,7 +32,6 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
 )
-from penstock._graph._seed_position import seed_position
 from penstock._storage._memory_cache import MemoryCache
 from penstock.errors import GraphError, UsageError
 from penstock.sampling import Ragged, Repeat, Shuffle, Slice, WeightedMixture, WindowTable

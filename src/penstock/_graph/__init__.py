@@ -3,8 +3,6 @@
 from typing import TYPE_CHECKING
 
 from penstock import _lazy
-from penstock._graph._cache_identity import cache_identity as cache_identity
-from penstock._graph._cache_identity import code_identities as code_identities
 from penstock._graph._describe import MAX_PARTS as MAX_PARTS
 from penstock._graph._describe import chain_text as chain_text
 from penstock._graph._describe import escaped as escaped
@@ -15,14 +13,15 @@ from penstock._graph._describe import tree_text as tree_text
 from penstock._graph._describe import verb_text as verb_text
 from penstock._graph._fingerprint import Fingerprint as Fingerprint
 from penstock._graph._fingerprint import all_details as all_details
+from penstock._graph._fingerprint import cache_identity as cache_identity
+from penstock._graph._fingerprint import code_identities as code_identities
 from penstock._graph._fingerprint import fingerprint as fingerprint
 from penstock._graph._fingerprint import note_held_values as note_held_values
 from penstock._graph._fingerprint import seen_past as seen_past
-from penstock._graph._jax_keys import leave_accelerators as leave_accelerators
-from penstock._graph._jax_keys import need_jax as need_jax
 from penstock._graph._length import is_endless as is_endless
 from penstock._graph._length import is_indexable as is_indexable
 from penstock._graph._length import length as length
+from penstock._graph._length import outermost_batch as outermost_batch
 from penstock._graph._nodes import Batch as Batch
 from penstock._graph._nodes import Bucket as Bucket
 from penstock._graph._nodes import Cache as Cache
@@ -57,7 +56,6 @@ from penstock._graph._nodes import chain as chain
 from penstock._graph._nodes import parents_of as parents_of
 from penstock._graph._nodes import root as root
 from penstock._graph._nodes import walk as walk
-from penstock._graph._outermost_batch import outermost_batch as outermost_batch
 from penstock._graph._rewrite import choose as choose
 from penstock._graph._rewrite import hold_order as hold_order
 from penstock._graph._rewrite import prefixed as prefixed
@@ -71,6 +69,7 @@ from penstock._graph._verify import need_fixed_order as need_fixed_order
 from penstock._graph._verify import need_function as need_function
 from penstock._graph._verify import need_indexable as need_indexable
 from penstock._graph._verify import need_integer as need_integer
+from penstock._graph._verify import need_jax as need_jax
 from penstock._graph._verify import need_name as need_name
 from penstock._graph._verify import parse_bytes as parse_bytes
 from penstock._graph._verify import refuse as refuse
@@ -85,47 +84,48 @@ if TYPE_CHECKING:
     from penstock._graph._apply import apply_block as apply_block
     from penstock._graph._apply import apply_into as apply_into
     from penstock._graph._apply import apply_one as apply_one
+    from penstock._graph._apply import flat_elements as flat_elements
+    from penstock._graph._apply import flat_into as flat_into
     from penstock._graph._apply import salt_of as salt_of
     from penstock._graph._apply import whereabouts as whereabouts
     from penstock._graph._blocks import Block as Block
+    from penstock._graph._blocks import element_after_crash as element_after_crash
     from penstock._graph._blocks import evaluate_block as evaluate_block
+    from penstock._graph._blocks import handles_errors as handles_errors
     from penstock._graph._blocks import join_blocks as join_blocks
     from penstock._graph._blocks import merge_block as merge_block
-    from penstock._graph._crashing_rows import element_after_crash as element_after_crash
-    from penstock._graph._crashing_rows import handles_errors as handles_errors
+    from penstock._graph._coordinates import Integers as Integers
+    from penstock._graph._coordinates import SeedPosition as SeedPosition
+    from penstock._graph._coordinates import SeedPositions as SeedPositions
+    from penstock._graph._coordinates import Upcoming as Upcoming
+    from penstock._graph._coordinates import awaited_sources as awaited_sources
+    from penstock._graph._coordinates import awaits as awaits
+    from penstock._graph._coordinates import divide_rows as divide_rows
+    from penstock._graph._coordinates import first_below as first_below
+    from penstock._graph._coordinates import flushed_ordinal as flushed_ordinal
+    from penstock._graph._coordinates import indices as indices
+    from penstock._graph._coordinates import key_block as key_block
+    from penstock._graph._coordinates import locate as locate
+    from penstock._graph._coordinates import nested_ordinal as nested_ordinal
+    from penstock._graph._coordinates import nested_ordinals as nested_ordinals
+    from penstock._graph._coordinates import passes_below as passes_below
+    from penstock._graph._coordinates import row_seed_position as row_seed_position
+    from penstock._graph._coordinates import seed_position_block as seed_position_block
+    from penstock._graph._coordinates import source_of as source_of
+    from penstock._graph._coordinates import upcoming as upcoming
     from penstock._graph._evaluate import element_at as element_at
     from penstock._graph._evaluate import keeps as keeps
     from penstock._graph._evaluate import location_of as location_of
     from penstock._graph._evaluate import merge_rows as merge_rows
     from penstock._graph._evaluate import row_location as row_location
+    from penstock._graph._evaluate import with_mask as with_mask
     from penstock._graph._explain import cache_lines as cache_lines
     from penstock._graph._explain import element_lines as element_lines
     from penstock._graph._explain import mixture_lines as mixture_lines
     from penstock._graph._explain import random_lines as random_lines
     from penstock._graph._explain import reading_text as reading_text
-    from penstock._graph._flat import flat_elements as flat_elements
-    from penstock._graph._flat import flat_into as flat_into
-    from penstock._graph._locate import first_below as first_below
-    from penstock._graph._locate import key_block as key_block
-    from penstock._graph._locate import locate as locate
-    from penstock._graph._locate import source_of as source_of
-    from penstock._graph._mask import with_mask as with_mask
     from penstock._graph._per_worker import PerWorker as PerWorker
-    from penstock._graph._seed_position import Integers as Integers
-    from penstock._graph._seed_position import SeedPosition as SeedPosition
-    from penstock._graph._seed_position import SeedPositions as SeedPositions
-    from penstock._graph._seed_position import divide_rows as divide_rows
-    from penstock._graph._seed_position import flushed_ordinal as flushed_ordinal
-    from penstock._graph._seed_position import indices as indices
-    from penstock._graph._seed_position import nested_ordinal as nested_ordinal
-    from penstock._graph._seed_position import nested_ordinals as nested_ordinals
-    from penstock._graph._seed_position import passes_below as passes_below
-    from penstock._graph._seed_position import row_seed_position as row_seed_position
-    from penstock._graph._seed_position import seed_position_block as seed_position_block
-    from penstock._graph._upcoming import Upcoming as Upcoming
-    from penstock._graph._upcoming import awaited_sources as awaited_sources
-    from penstock._graph._upcoming import awaits as awaits
-    from penstock._graph._upcoming import upcoming as upcoming
+    from penstock._graph._rng import leave_accelerators as leave_accelerators
 else:
     # Loaded on demand: a program that only describes a dataset evaluates nothing.
     __getattr__ = _lazy.from_modules(
@@ -137,45 +137,46 @@ else:
         apply_block="penstock._graph._apply",
         apply_into="penstock._graph._apply",
         apply_one="penstock._graph._apply",
+        flat_elements="penstock._graph._apply",
+        flat_into="penstock._graph._apply",
         salt_of="penstock._graph._apply",
         whereabouts="penstock._graph._apply",
         Block="penstock._graph._blocks",
+        element_after_crash="penstock._graph._blocks",
         evaluate_block="penstock._graph._blocks",
+        handles_errors="penstock._graph._blocks",
         join_blocks="penstock._graph._blocks",
         merge_block="penstock._graph._blocks",
-        element_after_crash="penstock._graph._crashing_rows",
-        handles_errors="penstock._graph._crashing_rows",
+        Integers="penstock._graph._coordinates",
+        SeedPosition="penstock._graph._coordinates",
+        SeedPositions="penstock._graph._coordinates",
+        Upcoming="penstock._graph._coordinates",
+        awaited_sources="penstock._graph._coordinates",
+        awaits="penstock._graph._coordinates",
+        divide_rows="penstock._graph._coordinates",
+        first_below="penstock._graph._coordinates",
+        flushed_ordinal="penstock._graph._coordinates",
+        indices="penstock._graph._coordinates",
+        key_block="penstock._graph._coordinates",
+        locate="penstock._graph._coordinates",
+        nested_ordinal="penstock._graph._coordinates",
+        nested_ordinals="penstock._graph._coordinates",
+        passes_below="penstock._graph._coordinates",
+        row_seed_position="penstock._graph._coordinates",
+        seed_position_block="penstock._graph._coordinates",
+        source_of="penstock._graph._coordinates",
+        upcoming="penstock._graph._coordinates",
         element_at="penstock._graph._evaluate",
         keeps="penstock._graph._evaluate",
         location_of="penstock._graph._evaluate",
         merge_rows="penstock._graph._evaluate",
         row_location="penstock._graph._evaluate",
+        with_mask="penstock._graph._evaluate",
         cache_lines="penstock._graph._explain",
         element_lines="penstock._graph._explain",
         mixture_lines="penstock._graph._explain",
         random_lines="penstock._graph._explain",
         reading_text="penstock._graph._explain",
-        flat_elements="penstock._graph._flat",
-        flat_into="penstock._graph._flat",
-        first_below="penstock._graph._locate",
-        key_block="penstock._graph._locate",
-        locate="penstock._graph._locate",
-        source_of="penstock._graph._locate",
-        with_mask="penstock._graph._mask",
         PerWorker="penstock._graph._per_worker",
-        Integers="penstock._graph._seed_position",
-        SeedPosition="penstock._graph._seed_position",
-        SeedPositions="penstock._graph._seed_position",
-        divide_rows="penstock._graph._seed_position",
-        flushed_ordinal="penstock._graph._seed_position",
-        indices="penstock._graph._seed_position",
-        nested_ordinal="penstock._graph._seed_position",
-        nested_ordinals="penstock._graph._seed_position",
-        passes_below="penstock._graph._seed_position",
-        row_seed_position="penstock._graph._seed_position",
-        seed_position_block="penstock._graph._seed_position",
-        Upcoming="penstock._graph._upcoming",
-        awaited_sources="penstock._graph._upcoming",
-        awaits="penstock._graph._upcoming",
-        upcoming="penstock._graph._upcoming",
+        leave_accelerators="penstock._graph._rng",
     )

@@ -1,5 +1,8 @@
 """Application of a step's function: to one element (the definition), and to a block, with equal results.
 
+The `Context` has the tools of one thread's evaluations, and a `Location` the coordinates of one element, for its random
+stream, its `Origin` and its error notes.
+
 A function may fail, and may write to its input. The three answers to a failure (`on_error=`) must be the same for one
 element, for a block on a thread, and in a worker process, though a block is one loop over the function.
 
@@ -14,6 +17,8 @@ element, for a block on a thread, and in a worker process, though a block is one
 - What an interrupt handler of the user raises is no error of the element: it passes through (`raised_by_handler`).
 
 No frame holds an exception after it is raised (`del error`): its traceback would keep rows, or the loader, alive.
+
+The function of a `flat_map` is applied like that of a `map` to lists; the lists are checked against the known counts.
 """
 
 import threading
@@ -23,14 +28,12 @@ from typing import Any, Final, Protocol, assert_never, cast
 
 from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
-from penstock._graph._jax_keys import key_of, keys_of
+from penstock._graph._coordinates import Integers, SeedPosition, SeedPositions, indices, source_of
 from penstock._graph._length import length
-from penstock._graph._locate import source_of
 from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute, UserFold
-from penstock._graph._rng import StepGenerator, seeded_globals
-from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, indices
+from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
 from penstock._seeds import derive, derive_block
-from penstock.errors import InternalError
+from penstock.errors import GraphError, InternalError
 from penstock.events import Event, Observer, Skipped, Substituted
 from penstock.sources import RETRY_WAITS_SECONDS, Keys, Record, Source, describe_key, is_transient, read_records
 
@@ -240,7 +243,7 @@ def _apply_at_once(
             for element, seed in zip(elements, seeds, strict=True):
                 add(function(element, seed))
         case "key":
-            keys = keys_of(derive_block(step.seed, *locations.seeds()))
+            keys = jax_keys(derive_block(step.seed, *locations.seeds()))
             for element, key in zip(elements, keys, strict=True):
                 add(function(element, key))
         case "origin":
@@ -262,7 +265,7 @@ def _call(step: Map, element: Element, location: Location, context: Context) -> 
         case "seed":
             return _no_stop_iteration(step, step.function, element, derive(step.seed, *location.address))
         case "key":
-            key = key_of(derive(step.seed, *location.address))
+            key = jax_key(derive(step.seed, *location.address))
             return _no_stop_iteration(step, step.function, element, key)
         case "globals":
             with seeded_globals(derive(step.seed, *location.address)):
@@ -353,3 +356,57 @@ def _where(location: Location) -> tuple[int, int, int]:
 
 def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def flat_elements(
+    step: FlatMap, element: Element, location: Location, context: Context, element_at: ElementAt
+) -> list[Element]:
+    """Return the elements that the step makes of one element of its parent.
+
+    Raises:
+        GraphError: the function didn't return a list.
+    """
+    return _as_list(step, apply_one(_as_map(step), element, location, context, element_at))
+
+
+def flat_into(
+    lists: list[list[Element]],
+    step: FlatMap,
+    elements: list[Element],
+    locations: Locations,
+    context: Context,
+    element_at: ElementAt,
+) -> None:
+    """Add `flat_elements` of every element of a block to an empty list; after an error the list has those before it."""
+    made: list[Element] = []
+    try:
+        apply_into(made, _as_map(step), elements, locations, context, element_at)
+    finally:
+        lists.extend(_as_list(step, each) for each in made)
+
+
+def check_made(step: FlatMap, parent: int, found: int) -> None:
+    """Raise a GraphError if the step made another number of elements than its counts say for the parent's position."""
+    if step.counts is None:
+        return
+    expected = int(step.counts.counts[parent])
+    if found != expected:
+        raise GraphError(
+            f"step {step.name!r} made {found} elements of the one at position {parent}, where counts= says {expected}. "
+            "Give the counts that the function makes, or leave counts= out and read in order."
+        )
+
+
+def _as_map(step: FlatMap) -> Map:
+    """Return the step as a map to lists, which has the same errors, notes and retries."""
+    return Map(step.parent, step.function, step.name, seed=0)
+
+
+def _as_list(step: FlatMap, made: Element) -> list[Element]:
+    kind = type(made).__name__
+    if isinstance(made, str | bytes | dict) or not hasattr(made, "__iter__"):
+        raise GraphError(
+            f"the function of step {step.name!r} must return a list of elements; got a {kind}. "
+            "Return [element] for a single one, and [] for none."
+        )
+    return list(made)

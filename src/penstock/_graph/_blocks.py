@@ -12,6 +12,10 @@ may write to its input.
 A part of a mixture may have only a row or two in a block. Arrays of one row cost more than they save, so such blocks
 are divided with lists, and up to four rows of a part are evaluated one by one (`_mix_few`).
 
+A row that crashes workers is never computed, and the outermost `on_error` above it decides (`element_after_crash`).
+Which step's function crashed the process is unknown. So the crash counts as an error of the outermost step whose
+`on_error` is not "raise"; if the row has several zipped parts, of the first part with such a step.
+
 Invariants:
   - The elements equal `element_at` of each position.
   - The function of a map is called once for each element, unless an error that may pass is retried. When it raises, the
@@ -25,14 +29,46 @@ from typing import Final, NamedTuple, assert_never, cast
 import numpy as np
 
 from penstock._caught import Caught
-from penstock._graph._apply import DROPPED, Context, Location, apply_again, apply_block
-from penstock._graph._cache import cached
-from penstock._graph._evaluate import check_row_count, element_at, keeps, location_of, zipped
-from penstock._graph._flat import check_made, flat_into
-from penstock._graph._frames import Span, cut_window, read_windows, reads_spans
+from penstock._graph._apply import (
+    DROPPED,
+    Context,
+    Location,
+    after_error,
+    apply_again,
+    apply_block,
+    apply_one,
+    check_made,
+    flat_into,
+)
+from penstock._graph._coordinates import (
+    Integers,
+    SeedPosition,
+    SeedPositions,
+    Share,
+    components_of,
+    distinct,
+    divide_rows,
+    indices,
+    keys_of,
+    locate_block,
+    rows_of_batches,
+    seed_position_block,
+    split_by_part,
+)
+from penstock._graph._evaluate import (
+    Span,
+    cached,
+    check_row_count,
+    cut_window,
+    element_at,
+    keeps,
+    location_of,
+    read_windows,
+    reads_spans,
+    with_mask,
+    zipped,
+)
 from penstock._graph._length import length, rows_per_batch
-from penstock._graph._locate import Share, components_of, keys_of, locate_block, split_by_part
-from penstock._graph._mask import with_mask
 from penstock._graph._nodes import (
     Batch,
     Bucket,
@@ -56,14 +92,6 @@ from penstock._graph._nodes import (
     Windows,
     WindowShuffle,
     Zip,
-)
-from penstock._graph._seed_position import (
-    Integers,
-    SeedPosition,
-    SeedPositions,
-    divide_rows,
-    indices,
-    seed_position_block,
 )
 from penstock._tree import is_array, map_leaves
 from penstock.batching import Stack, fast_stack, split_rows
@@ -229,13 +257,6 @@ def _batches(step: Batch, epochs: Integers, positions: Integers, context: Contex
     return [merge_block(step, elements[start:stop], step.size) for start, stop in itertools.pairwise(bounds)]
 
 
-def rows_of_batches(batches: Integers, size: int, total: int) -> tuple[Integers, Integers]:
-    """Return the number of rows of each batch, and the positions of the rows of all batches."""
-    counts = np.minimum(size, total - batches * size)
-    ends = np.cumsum(counts)
-    return counts, np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - batches * size, counts)
-
-
 def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
     """Return the rows merged as `merge_rows` defines it; stacking takes a faster path."""
     count = len(rows)
@@ -379,15 +400,6 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
     return element
 
 
-def distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers, list[int]]:
-    """Return the distinct coordinates of a block, and for each element the number of its own among them."""
-    if len(epochs) and (epochs == epochs[0]).all():
-        found, which = np.unique(positions, return_inverse=True)
-        return np.full_like(found, epochs[0]), found, which.reshape(-1).tolist()
-    pairs, which = np.unique(np.stack([epochs, positions]), axis=1, return_inverse=True)
-    return pairs[0].copy(), pairs[1].copy(), which.reshape(-1).tolist()
-
-
 def _take(lists: list[list[Element]], which: list[int], ordinals: list[int]) -> list[Element]:
     """Return one element of each list. A repeated one is a copy, since a function above may write to its input."""
     locations = list(zip(which, ordinals, strict=True))
@@ -404,3 +416,59 @@ def _take(lists: list[list[Element]], which: list[int], ordinals: list[int]) -> 
 
 def _copied(leaf: object) -> object:
     return leaf.copy() if is_array(leaf) else leaf
+
+
+def handles_errors(node: Node, epoch: int, position: int) -> bool:
+    """Return whether a step between a node and the element's record replaces a failing element or leaves it out."""
+    match node:
+        case Map(parent=parent, on_error=on_error):
+            return on_error != "raise" or handles_errors(parent, epoch, position)
+        case Filter(parent=parent):
+            return handles_errors(parent, epoch, position)
+        case Reindex(parent=parent, sampler=sampler):
+            return handles_errors(parent, *sampler(epoch, position))
+        case Mix(parts=parts, rule=rule):
+            number, part_epoch, part_position = rule(epoch, position)
+            return handles_errors(parts[number], part_epoch, part_position)
+        case Zip(parts=parts):
+            return any(handles_errors(part, epoch, position) for part in parts)
+        case _:
+            return False
+
+
+def element_after_crash(node: Node, epoch: int, position: int, death: Exception, context: Context) -> Element:
+    """Return the element that replaces a crashing row, or DROPPED; raise `death` if every step raises its errors."""
+    match node:
+        case Map(parent=parent, on_error=on_error):
+            location = _location_at(parent, epoch, position)
+            if on_error != "raise":
+                return after_error(node, death, location, context, element_at)
+            below = element_after_crash(parent, epoch, position, death, context)
+            return below if below is DROPPED else apply_one(node, below, location, context, element_at)
+        case Filter(parent=parent):
+            below = element_after_crash(parent, epoch, position, death, context)
+            if below is DROPPED:
+                return DROPPED
+            location = _location_at(parent, epoch, position)
+            return below if keeps(node, below, location) else DROPPED
+        case Reindex(parent=parent, sampler=sampler):
+            return element_after_crash(parent, *sampler(epoch, position), death, context)
+        case Mix(parts=parts, rule=rule):
+            number, part_epoch, part_position = rule(epoch, position)
+            return element_after_crash(parts[number], part_epoch, part_position, death, context)
+        case Zip(parts=parts):
+            crashing_rows = next((part for part in parts if handles_errors(part, epoch, position)), parts[0])
+            columns = [
+                element_after_crash(part, epoch, position, death, context)
+                if part is crashing_rows
+                else element_at(part, epoch, position, context)
+                for part in parts
+            ]
+            return zipped(node, columns)
+        case _:
+            raise death
+
+
+def _location_at(node: Node, epoch: int, position: int) -> Location:
+    """Return an element's location at a node that may leave elements out, for which `location_of` isn't defined."""
+    return BlockLocations(node, np.array([epoch], np.int64), np.array([position], np.int64), None).at(0)

@@ -13,6 +13,9 @@ A sampler, a mixture's rule or a source of the user's counts by its `fingerprint
 
 The digests are compared with those in saved states, and the golden records hold them. So the texts that are hashed here
 never change, whatever the names in the code: a new kind of text goes into `details`, which old states don't have.
+
+A cache on disk and the index of a filter are keyed by `cache_identity` and `code_identities`, which cover the complete
+code of the functions.
 """
 
 import functools
@@ -26,7 +29,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._graph._code import code_identity, held_values
-from penstock._graph._length import is_indexable
+from penstock._graph._length import is_indexable, outermost_batch
 from penstock._graph._nodes import (
     Batch,
     Bucket,
@@ -54,7 +57,6 @@ from penstock._graph._nodes import (
     chain,
     walk,
 )
-from penstock._graph._outermost_batch import outermost_batch
 from penstock.errors import InternalError
 from penstock.sampling import (
     CheckedSampler,
@@ -379,3 +381,24 @@ def _known(function: Callable[..., Any], known: _Known) -> tuple[Callable[..., A
     if id(function) not in known:
         known[id(function)] = function, code_identity(function, with_state=False), held_values(function)
     return known[id(function)]
+
+
+def cache_identity(node: Node, version: str | None) -> str:
+    """Return 32 hexadecimal digits that identify a node's elements.
+
+    Args:
+        node: the cached node.
+        version: replaces the code of the node's functions; None includes their code.
+    """
+    parts = fingerprint(node)
+    details = all_details(node)
+    hasher = hashlib.blake2b(digest_size=16)
+    codes = [f"version {version}"] if version is not None else code_identities(node)
+    for text in (parts.source, parts.order, *codes, *details["source"], *details["order"]):
+        hasher.update(f"{len(text)}:{text}".encode())
+    return hasher.hexdigest()
+
+
+def code_identities(node: Node) -> list[str]:
+    """Return the code identity of each function below and at a node."""
+    return [code_identity(function) for step in walk(node) for function in functions_of(step)]

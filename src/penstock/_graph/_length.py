@@ -1,4 +1,4 @@
-"""Lengths of nodes: the number of elements, and whether they have positions or an end."""
+"""Lengths of nodes: the number of elements, whether they have positions or an end, and the rows of batches."""
 
 from typing import NamedTuple, assert_never
 
@@ -155,3 +155,18 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             return None
         case _:
             assert_never(node)
+
+
+def outermost_batch(node: Node) -> Batch | Bucket | None:
+    """Return the batch that ranks share, or None if there is no batch or a step above it needs whole batches.
+
+    If the rows of batches have positions (`unbatch` of an indexable batch), ranks share these rows, and no batch. A
+    `pack` above a batch makes sequences of several batches, so there ranks share no batch, either.
+    """
+    while not isinstance(node, Batch | Bucket):
+        if not isinstance(node, Map | Filter | FlatMap | Unbatch | WindowShuffle | Limit):
+            return None
+        if isinstance(node, FlatMap | Unbatch) and is_indexable(node):
+            return None
+        node = node.parent
+    return node

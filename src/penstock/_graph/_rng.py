@@ -1,32 +1,46 @@
-"""One NumPy Generator, set for each element: a pure function of a step's seed and the element's seed position.
+"""Random arguments of functions: generators, keys of JAX, and seeded global generators.
 
-The bit generator is Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). Its 128-bit key is
-(seed, derive(seed, "key")) of the step; its 256-bit counter starts at (0, ordinal, position, epoch), the lowest word
-first. So streams of different elements can't overlap before 2**64 blocks are drawn, and setting one costs a few stores.
+Each is a pure function of a step's seed and the element's seed position.
+
+*Generators.* One NumPy `Generator` is set to one element's stream after the other. The bit generator is Philox (Salmon
+et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). Its 128-bit key is (seed, derive(seed, "key")) of the
+step; its 256-bit counter starts at (0, ordinal, position, epoch), the lowest word first. So streams of different
+elements can't overlap before 2**64 blocks are drawn, and setting one costs a few stores.
 
 Assigning `Philox.state` costs microseconds, so for a block of elements the words are written into the C struct of the
 bit generator. NumPy doesn't promise the struct's layout, so a test write is compared with the public `state` once; if
 they differ, `state` is assigned instead.
+
+*Keys of JAX* are made on the host from 64-bit seeds, independent of JAX's configuration. `jax.random.key(seed)` drops
+the upper half of the seed unless 64-bit numbers are enabled, so among millions of elements some would share a key; and
+it uses the default algorithm, which the user may have changed. So the two 32-bit words are passed as key data of
+"threefry2x32". JAX is imported when the first key is made: describing a dataset doesn't load it.
 """
 
 import collections.abc
 import contextlib
 import ctypes
 import functools
+import importlib
+import os
 import random
 import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock._graph._seed_position import SeedPosition, SeedPositions
+from penstock._graph._coordinates import SeedPosition, SeedPositions
 from penstock._seeds import MASK, derive
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WORDS: Final = 4
 _COUNTER_BYTES: Final = 8 * _WORDS
+_JAX_ALGORITHM: Final = "threefry2x32"
+_JAX_VARIABLE: Final = "JAX_PLATFORMS"
 
 
 class StepGenerator:
@@ -172,3 +186,35 @@ def seeded_globals(seed: int) -> collections.abc.Generator[None, None, None]:
         np.random.set_state(numpy_state)
         if torch is not None:
             torch.set_rng_state(torch_state)
+
+
+def jax_keys(seeds: NDArray[np.uint64]) -> list[Any]:
+    """Return a key of `jax.random` for each seed."""
+    jax = importlib.import_module("jax")
+    words = np.stack([seeds >> np.uint64(32), seeds & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
+    return list(jax.random.wrap_key_data(jax.device_put(words, _host()), impl=_JAX_ALGORITHM))
+
+
+def jax_key(seed: int) -> object:
+    """Return the key of one seed."""
+    return jax_keys(np.array([seed], np.uint64))[0]
+
+
+@functools.cache
+def _host() -> object:
+    """Return the host's device: a key on it keeps the arrays that are computed from it on the host."""
+    jax = importlib.import_module("jax")
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        raise UsageError(
+            f'rng="jax" computes on the host, and {_JAX_VARIABLE} leaves it out ({error}). Add it, as in "cuda,cpu".'
+        ) from error
+
+
+def leave_accelerators() -> None:
+    """Restrict JAX to the host in a worker process: opening an accelerator would take most of its memory."""
+    os.environ[_JAX_VARIABLE] = "cpu"
+    config: Any = getattr(sys.modules.get("jax"), "config", None)  # a loaded JAX has read the variable already
+    if config is not None:
+        config.update("jax_platforms", "cpu")

@@ -1,5 +1,6 @@
 """Checks of verbs' arguments and of the datasets they are called on. Errors show the chain of steps."""
 
+import importlib.util
 import re
 from typing import NoReturn, SupportsIndex
 
@@ -8,7 +9,7 @@ from penstock._graph._describe import chain_text, function_name
 from penstock._graph._length import is_endless, is_indexable, length
 from penstock._graph._nodes import FlatMap, Map, Node, Substitute, parents_of, walk
 from penstock._graph._rewrite import varies_by_epoch
-from penstock.errors import GraphError, NoLengthError, UsageError
+from penstock.errors import GraphError, MissingDependencyError, NoLengthError, UsageError
 
 MAX_POSITIONS = 1 << 62
 _UNITS = {
@@ -99,6 +100,12 @@ def need_function(verb: str, function: object) -> None:
     """Raise a UsageError if the argument for a function can't be called."""
     if not callable(function):
         raise UsageError(f"{verb} takes a function; got {function!r}")
+
+
+def need_jax() -> None:
+    """Raise a MissingDependencyError where JAX isn't installed."""
+    if importlib.util.find_spec("jax") is None:
+        raise MissingDependencyError("JAX", extra="jax")
 
 
 def need_name(name: object) -> str:
