@@ -1,6 +1,8 @@
 """The table of mutants stays true: each can be planted, and names tests that there are."""
 
 import ast
+import builtins
+import symtable
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,25 @@ def test_each_mutant_changes_code() -> None:
     """A mutant has a name of its own, and its fault is other code than the right one."""
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert [mutant.name for mutant in MUTANTS if mutant.old.split() == mutant.new.split()] == []
+
+
+def test_each_fault_uses_names_that_there_are() -> None:
+    """An undefined name raises wherever its line runs, so that any test would catch it, and prove nothing."""
+    wrong: list[str] = []
+    for mutant in MUTANTS:
+        wrong += (f"{mutant.name}: {name}" for name in _undefined_names(mutated(mutant, place_of(mutant))))
+    assert not wrong, "\n".join(wrong)
+
+
+def _undefined_names(text: str) -> set[str]:
+    module = symtable.symtable(text, "fault", "exec")
+    tables, used = [module], set[str]()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        used |= {each.get_name() for each in table.get_symbols() if not (each.is_local() or each.is_free())}
+    defined = {each.get_name() for each in module.get_symbols() if each.is_local()}
+    return used - defined - {*vars(builtins), "__file__"}
 
 
 def test_each_mutant_names_tests_that_exist() -> None:
