@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from penstock._processes._child import ChildProcess, StartMethod, check_start_method, uses_server
     from penstock._processes._exceptions import PackedError, error_text, pack_error, unpack_error, unpack_raised
     from penstock._processes._fork_server._modules import modules_of, naming
+    from penstock._processes._helper import (
+        Begin,
+        HelperProcess,
+        MessageKind,
+        OwnerGoneError,
+        listen_to_owner,
+        report_started,
+    )
     from penstock._processes._main_module import check_guard, has_cloudpickle, is_guarded, is_imported, missing
     from penstock._processes._patience import ABANDONED_SECONDS, FUNCTION_SECONDS, PIPELINE_SECONDS
     from penstock._processes._pidfd import has_ended, watch_process
@@ -21,9 +29,13 @@ else:
     __getattr__ = _lazy.from_modules(
         __name__,
         ABANDONED_SECONDS="penstock._processes._patience",
+        Begin="penstock._processes._helper",
         ChildProcess="penstock._processes._child",
         FUNCTION_SECONDS="penstock._processes._patience",
         GlobalSeeds="penstock._processes._seeding",
+        HelperProcess="penstock._processes._helper",
+        MessageKind="penstock._processes._helper",
+        OwnerGoneError="penstock._processes._helper",
         PIPELINE_SECONDS="penstock._processes._patience",
         PackedError="penstock._processes._exceptions",
         RestartPolicy="penstock._processes._supervisor",
@@ -38,11 +50,13 @@ else:
         has_ended="penstock._processes._pidfd",
         is_guarded="penstock._processes._main_module",
         is_imported="penstock._processes._main_module",
+        listen_to_owner="penstock._processes._helper",
         missing="penstock._processes._main_module",
         modules_of="penstock._processes._fork_server._modules",
         naming="penstock._processes._fork_server._modules",
         observe_seeds="penstock._processes._seeding",
         pack_error="penstock._processes._exceptions",
+        report_started="penstock._processes._helper",
         seed_pool_process="penstock._processes._seeding",
         unpack_error="penstock._processes._exceptions",
         unpack_raised="penstock._processes._exceptions",
@@ -54,8 +68,12 @@ __all__ = [
     "ABANDONED_SECONDS",
     "FUNCTION_SECONDS",
     "PIPELINE_SECONDS",
+    "Begin",
     "ChildProcess",
     "GlobalSeeds",
+    "HelperProcess",
+    "MessageKind",
+    "OwnerGoneError",
     "PackedError",
     "RestartPolicy",
     "StartMethod",
@@ -69,11 +87,13 @@ __all__ = [
     "has_ended",
     "is_guarded",
     "is_imported",
+    "listen_to_owner",
     "missing",
     "modules_of",
     "naming",
     "observe_seeds",
     "pack_error",
+    "report_started",
     "seed_pool_process",
     "unpack_error",
     "unpack_raised",

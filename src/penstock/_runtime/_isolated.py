@@ -22,7 +22,7 @@ Guarantees:
   - `close` returns when the processes have ended and were waited for; one that is inside a function of the dataset is
     killed after a moment. They end with their parent, and print nothing on Ctrl-C.
 
-A stream belongs to one thread; `Helper.close` and `IsolatedStream.close` may be called wherever the garbage collector
+A stream belongs to one thread; `Helpers.close` and `IsolatedStream.close` may be called wherever the garbage collector
 runs.
 """
 
@@ -31,19 +31,39 @@ import pickle
 import threading
 import warnings
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock._graph import Element, walk
-from penstock._os import DaemonThread, HeldInterrupts
+from penstock._memory import Region
+from penstock._os import Bell, DaemonThread, HeldInterrupts
 from penstock._plan._plan import Plan
-from penstock._processes import RestartPolicy, Starting, Supervisor, is_imported, observe_seeds, unpack_error
+from penstock._processes import (
+    FUNCTION_SECONDS,
+    Begin,
+    HelperProcess,
+    MessageKind,
+    RestartPolicy,
+    Starting,
+    Supervisor,
+    is_imported,
+    observe_seeds,
+    unpack_error,
+)
 from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._isolated_helper import Begin, Setup, inner_plan, serve
-from penstock._runtime._isolated_outbox import NO_REPORT, BatchReport, Message, RunStatus
-from penstock._runtime._isolated_process import HelperProcess
+from penstock._runtime._isolated_helper import (
+    NO_REPORT,
+    BatchReport,
+    Message,
+    RunSteps,
+    Setup,
+    Starved,
+    inner_plan,
+    serve,
+)
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._remaining import Remaining
 from penstock._runtime._runtime import Runtime
@@ -52,9 +72,11 @@ from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import SMALL_LEAF_BYTES
 from penstock._streaming import Token
 from penstock._tree import flatten
+from penstock._workers._processes import Inherited
 from penstock.batching import cut
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
+from penstock.transport._pipe import TensorPipeReader
 
 _MAX_DEATHS: Final = 3
 _STEPS_ALONE: Final = 64  # after so many but one, since the crashing step may be as far ahead
@@ -65,12 +87,83 @@ _USUALLY_KEPT: Final = 2  # messages: of the batch that is worked on, and of the
 _logger = logging.getLogger("penstock")
 
 
-class Helper:
-    """Owns the helper process, and those that come in its place. Serves one stream at a time; outlives it.
+class BatchReader(TensorPipeReader):
+    """The reading end of the tensor pipe, whose loader has a warning of its own about kept memory."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when `receive` may have become quick."""
+        return self._operations.fileno()
+
+    @property
+    def was_joined(self) -> bool:
+        """Whether the helper has connected."""
+        return bool(self._writer_pids)
+
+    @property
+    def keeps_referred(self) -> bool:
+        """Whether this process may keep memory that the helper's workers compute in."""
+        return self._last is not None and not self._last.ended and self._last.keeps_referred
+
+    @property
+    def kept(self) -> int:
+        """The number of messages whose memory this process keeps, without those on their way."""
+        last = self._last
+        return 0 if last is None or last.ended else last.held - last.capacity
+
+    def _warn_about_kept_elements(self) -> None:
+        pass
+
+
+class LoaderHelper(HelperProcess[BatchReader]):
+    """One helper of a loader, from its start to the end of everything that belongs to it.
+
+    Attributes:
+        over: rung when the process has died and `death` is set.
+        death: why it died.
+        successor: the helper that was started in its place, if a run had begun in it.
+        has_begun: whether a run had.
+        is_hopeless: whether it failed by itself before it had started, as any other would.
+    """
+
+    def __init__(self, supervisor: Supervisor, setup: Setup, plan: Region, *, copy: bool) -> None:
+        self.over = Bell()
+        self.death: WorkerError | None = None
+        self.successor: LoaderHelper | None = None
+        self.has_begun = self.is_hopeless = False
+        self.watch: DaemonThread | None = None
+        self._starved_at = -1  # messages
+        self._ending = threading.RLock()
+        reader = BatchReader(allow_pickle=True, copy=copy)
+        setup = setup._replace(address=reader.address)
+        super().__init__(supervisor, "helper process", (setup, Inherited((plan.descriptor,))), reader)
+
+    def send(self, command: object) -> None:
+        """Send a command; if the helper has died, the consumer gets an error from the reader."""
+        with suppress(OSError):
+            super().send(command)
+
+    def starve(self) -> None:
+        """Report, once for each message, that the consumer waits for it and keeps memory of some before it."""
+        if self._starved_at != self.reader.messages:
+            self._starved_at = self.reader.messages
+            self.send(Starved(self._starved_at))
+
+    def end(self) -> None:
+        """End the process, if it runs, and close what belongs to it; may be called again, and anywhere."""
+        self.reader.close()  # before the lock: ends the wait of the consumer, and of the helper for room
+        with self._ending:
+            self.stop(FUNCTION_SECONDS)
+            if self.watch is not None and not self.watch.is_current:
+                self.watch.wait(None)
+            self._supervisor.release(self.child)
+
+
+class Helpers:
+    """Owns the helper process, and its successors. Serves one stream at a time; outlives it.
 
     Args:
         plan: what it runs.
-        recorder: counts deaths, and gives new processes the events before.
+        recorder: counts deaths; new helpers continue from its events.
 
     Attributes:
         bytes_in_flight: in the helper's and the shared memory, as last reported.
@@ -88,15 +181,15 @@ class Helper:
             serve, lambda _number, started: seeds.child(started), policy=_RESTARTS, starting=starting
         )
         self._make = partial(
-            HelperProcess,
+            LoaderHelper,
             self._supervisor,
             Setup("", plan.prefetch if plan.place == "inline" else 1, max_bytes),
             shared(inner, asked="isolated=True"),
             copy=plan.copy,
         )
         self._lock = threading.RLock()  # over the two below; the collector may close this wherever it is held
-        self._processes: list[HelperProcess] = []  # all that were not ended
-        self._current: HelperProcess | None = None
+        self._processes: list[LoaderHelper] = []  # all that have not been ended
+        self._current: LoaderHelper | None = None
         self._sending = threading.Lock()
         self._runs = 0
         self._supervisor.end_with_program(self.close)
@@ -107,32 +200,32 @@ class Helper:
         return self._supervisor.is_closing
 
     def check(self) -> None:
-        """Raise if the helper can't be used: in a fork, or when it was closed."""
+        """Raise if the helpers belong to the process that this one was forked from."""
         if not self._supervisor.is_owned_here:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
 
-    def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[HelperProcess, int]:
+    def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[LoaderHelper, int]:
         """Begin a run, its first steps alone, in the current process or in a new one; return its number."""
         self.check()
         with HeldInterrupts(), self._sending:
             process = self._running()
             self._runs += 1
             process.has_begun = True
-            process.send(Begin(self._runs, step_ranges, alone=alone, remembered=self.recorder.remembered()))
+            process.send(Begin(self._runs, RunSteps(step_ranges, alone, self.recorder.remembered())))
             return process, self._runs
 
-    def cancel(self, process: HelperProcess, run: int) -> None:
-        """Have a run computed no further; called anywhere."""
+    def cancel(self, process: LoaderHelper, run: int) -> None:
+        """End a run; may be called anywhere."""
         # A thread that finds this locked is inside `begin`, which gives up the run before.
         if self._supervisor.is_owned_here and self._sending.acquire(blocking=False):
             try:
                 if run == self._runs and not self.is_closed:
                     self._runs += 1
-                    process.send(Begin(self._runs, []))
+                    process.send(Begin(self._runs, RunSteps([])))
             finally:
                 self._sending.release()
 
-    def reap(self, process: HelperProcess) -> WorkerError:
+    def reap(self, process: LoaderHelper) -> WorkerError:
         """Return why a process died, once its successor has taken its place."""
         process.child.kill()  # it is lost to this process, whatever it is doing
         process.over.wait()
@@ -156,13 +249,13 @@ class Helper:
             self._end(process)
         self._supervisor.close()
 
-    def _end(self, process: HelperProcess) -> None:
+    def _end(self, process: LoaderHelper) -> None:
         process.end()
         with self._lock:
             if process in self._processes:
                 self._processes.remove(process)
 
-    def _running(self) -> HelperProcess:
+    def _running(self) -> LoaderHelper:
         with self._lock:
             if self.is_closed:
                 raise ClosedError("the loader was closed")
@@ -170,7 +263,7 @@ class Helper:
                 self._current = self._start()
             return self._current
 
-    def _start(self) -> HelperProcess:
+    def _start(self) -> LoaderHelper:
         process = self._make()
         with self._lock:
             closed = self.is_closed
@@ -183,7 +276,7 @@ class Helper:
 
     # -- in a thread for each process
 
-    def _watch(self, process: HelperProcess) -> None:
+    def _watch(self, process: LoaderHelper) -> None:
         process.child.wait_for_end()
         with self._lock:
             closed = self.is_closed
@@ -191,19 +284,21 @@ class Helper:
             self._replace(process)
         process.over.ring()
 
-    def _replace(self, process: HelperProcess) -> None:
-        """Learn why a process died, and have its successor begin."""
+    def _replace(self, process: LoaderHelper) -> None:
+        """Find out why a process died, and start its successor."""
         death, may_restart = self._supervisor.reap(process.child, started=process.has_started())
         process.death = death
         if not process.reader.was_joined:
-            process.reader.close()  # else a consumer that waits for a batch would wait for ever
+            process.reader.close()  # otherwise a consumer that waits for a batch would wait for ever
         process.is_hopeless = not may_restart
         if process.is_hopeless:
             return
         self.recorder.observe(WorkerDied(None, process.child.pid, death.exit_code, str(death), None, None))
         _logger.warning("%s; another one takes its place", death)
-        if process.has_begun:  # else the next run starts one: helpers that die at once would be started without end
-            with Caught():  # likewise
+        if (
+            process.has_begun
+        ):  # otherwise the next run starts one; helpers that die at once would be started without end
+            with Caught():  # otherwise the next run starts one
                 process.successor = self._start()
 
 
@@ -212,12 +307,12 @@ class IsolatedRuntime(Runtime):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self._helper: Helper | None = None  # made when the first stream is opened
+        self._helper: Helpers | None = None  # made when the first stream is opened
 
     def open_stream(self, step_ranges: list[StepRange], *, ahead: int = 0) -> Stream:
         self.recorder.start_epoch()
         if self._helper is None:
-            self._helper = Helper(self._plan, self.recorder)
+            self._helper = Helpers(self._plan, self.recorder)
             self._refuse_closed()
         return IsolatedStream(self._helper, self._plan, step_ranges, ahead)
 
@@ -233,7 +328,7 @@ class IsolatedRuntime(Runtime):
 class IsolatedStream:
     """Batches that a helper process computes."""
 
-    def __init__(self, helper: Helper, plan: Plan, step_ranges: list[StepRange], ahead: int) -> None:
+    def __init__(self, helper: Helpers, plan: Plan, step_ranges: list[StepRange], ahead: int) -> None:
         self._helper = helper
         self._recorder = helper.recorder
         self._nodes = list(walk(plan.node))
@@ -242,13 +337,13 @@ class IsolatedStream:
         self._left = Remaining(step_ranges)
         self._failing: Unit | None = None
         self._received: deque[tuple[Element, BatchReport]] = deque()
-        self._last: tuple[RunStatus, BatchReport] | None = None  # what ended the run
-        self._failure = Caught()  # met by `is_ready`
+        self._last: tuple[MessageKind, BatchReport] | None = None  # the end of the run
+        self._failure = Caught()  # of `is_ready`, for `next` to raise
         self._deaths = 0  # in a row
         self._lost = False  # whether the process has died
         self._closed = False
         self._run = 0
-        self._process: HelperProcess | None = None  # in which the run was begun
+        self._process: LoaderHelper | None = None  # in which the run was begun
         self._begin()
 
     def next(self) -> tuple[Element, Token]:
@@ -262,7 +357,7 @@ class IsolatedStream:
         if self._received:
             return self._delivered()
         if self._last is None:
-            raise InternalError("a run ends with a word that it has ended")
+            raise InternalError("a run ends with a message of its end")
         status, report = self._last
         self._last = status, NO_REPORT
         self._count(report)
@@ -300,7 +395,7 @@ class IsolatedStream:
         """Return whether there is a batch, or an end, or an error for `next` to raise."""
         with Caught(Exception) as caught:
             return self._failure.error is not None or self._receive(0.0, awaited=awaited)
-        self._failure = caught  # for `next` to raise
+        self._failure = caught
         return True
 
     def fileno(self) -> int | None:
@@ -314,7 +409,7 @@ class IsolatedStream:
         if self._last is None and self._process is not None:
             self._helper.cancel(self._process, self._run)
 
-    def _begin(self) -> HelperProcess:
+    def _begin(self) -> LoaderHelper:
         """Begin a run of the batches that were not delivered."""
         alone = _STEPS_ALONE if self._deaths == _MAX_DEATHS - 1 else 0
         process, self._run = self._helper.begin(self._left.step_ranges(), alone=alone)
@@ -322,7 +417,7 @@ class IsolatedStream:
         return process
 
     def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> bool:
-        """Return whether there is a batch, or what ended the run; receive until then, or only what is there."""
+        """Receive until there is a batch or the end of the run, or only what has arrived; return whether there is one."""
         while not (self._closed or self._received or self._last is not None):
             process = self._process or self._begin()
             if self._lost:
@@ -338,16 +433,18 @@ class IsolatedStream:
                 self._accept(message)
             except (PeerError, EndOfPipeError):
                 self._lost = True
-            except ClosedError:  # by another thread: the loader, or what the process never came to send to
+            except ClosedError:  # by another thread: the loader, or the reader of a helper that never connected
                 self._closed = self._helper.is_closed
                 self._lost = not self._closed
             except UsageError:
                 raise UsageError(self._starved_text()) from None
         return True
 
-    def _message(self, process: HelperProcess, timeout_seconds: float | None, *, awaited: bool) -> object:
-        """Return what the helper sends next; None if there was nothing for so many seconds."""
-        if awaited and process.reader.keeps_referred:  # perhaps all that there is: hardly ever, and telling wakes it
+    def _message(self, process: LoaderHelper, timeout_seconds: float | None, *, awaited: bool) -> object:
+        """Return the next message; None if there was none for so many seconds."""
+        if (
+            awaited and process.reader.keeps_referred
+        ):  # perhaps all that there is; rarely, so wait before the helper is woken
             patience = _PATIENCE_SECONDS if timeout_seconds is None else 0.0
             with Caught(TimeoutError):
                 return process.reader.receive(timeout_seconds=patience)
@@ -356,7 +453,7 @@ class IsolatedStream:
             return process.reader.receive(timeout_seconds=timeout_seconds)
         return None
 
-    def _reap(self, process: HelperProcess) -> None:
+    def _reap(self, process: LoaderHelper) -> None:
         death = self._helper.reap(process)
         self._process, self._lost = None, False
         self._deaths += 1
@@ -379,10 +476,10 @@ class IsolatedStream:
         if bounds is not None:
             columns, structure = flatten(batches[0])
             batches = cut(structure, columns, bounds.tolist(), SMALL_LEAF_BYTES)
-        if status == RunStatus.BATCHES:
+        if status == MessageKind.ITEM:
             self._received.extend(zip_longest(batches, reports, fillvalue=NO_REPORT))
         else:
-            self._last = RunStatus(status), reports[0] if reports else NO_REPORT
+            self._last = MessageKind(status), reports[0] if reports else NO_REPORT
 
     def _count(self, report: BatchReport) -> None:
         for event in report.events:
@@ -390,7 +487,7 @@ class IsolatedStream:
         for number, kept, dropped in report.filtered:
             self._recorder.count_filtered(self._nodes[number], kept, dropped)
 
-    def _warn_of_kept(self, process: HelperProcess) -> None:
+    def _warn_of_kept(self, process: LoaderHelper) -> None:
         kept = process.reader.kept
         if kept > self._usually_kept and not self._helper.has_warned_of_kept:
             self._helper.has_warned_of_kept = True

@@ -1,43 +1,55 @@
-"""The helper process of an isolated loader: it runs the whole runtime, and sends batches to the trainer's process.
+"""The helper of an isolated loader: it runs the whole runtime, and sends batches to the trainer's process.
+
+The messages, their order, and the behaviour at errors, crashes and the end are those of `_processes/_helper.py`. The
+helper's own: the work of a run is the steps that remain of an epoch (`RunSteps`); `Starved` is a command beside it; and
+the data channel carries several small batches in one message.
 
 Guarantees:
-  - One run at a time, each the rest of an epoch. After each batch the helper looks for a newer run, or the end.
+  - After each message the helper checks for a newer run, or the end.
   - Batches computed before an error are sent before it. A run ends with its error, or at the end of the epoch.
   - Events of elements travel with the batch before which they were recorded.
-  - A batch is requested when there is room for one in flight. A large one is computed where the trainer's process reads
-    it, and so is a job of small ones; all others are copied once, into shared memory that was used before.
-
-Batches go through the tensor pipe, in the format of `_isolated_outbox`. Commands come through the process's own pipe,
-pickled; an empty one means the end.
+  - A batch is computed when there is room for one in flight. A large batch, or a job of small ones, is computed where
+    the trainer's process reads it; all others are copied once, into shared memory that was used before.
 """
 
 import os
 import pickle
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock._caught import Caught
-from penstock._decisions import MESSAGE_JOBS, decide
+from penstock._decisions import MESSAGE_BATCHES, MESSAGE_JOBS, decide
 from penstock._graph import Element, leave_accelerators
 from penstock._memory import open_region
-from penstock._os import DaemonThread
 from penstock._plan._plan import Plan
-from penstock._processes import pack_error
+from penstock._processes import (
+    Begin,
+    MessageKind,
+    OwnerGoneError,
+    PackedError,
+    listen_to_owner,
+    pack_error,
+    report_started,
+)
 from penstock._runtime._batches import StepRange
-from penstock._runtime._isolated_outbox import NO_REPORT, BatchReport, Message, Outbox, RunStatus, TrainerGoneError
 from penstock._runtime._pickle_buffers import read
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_output import MIN_BYTES, SharedOutput
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import ThreadBatchStream
+from penstock._streaming import Token
+from penstock._tree import flatten
 from penstock._workers._processes import Inherited
-from penstock.errors import ClosedError, PeerError, PenstockError
+from penstock.errors import ClosedError, PeerError, PenstockError, UsageError
+from penstock.events import Event
 from penstock.transport._arena import Arena
 from penstock.transport._pipe._operations import Steps
 from penstock.transport._pipe._sender import Sender
@@ -46,15 +58,23 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 ResultT = TypeVar("ResultT")
+Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64] | None]
+"""A message of the data channel: `(run, kind, batches, reports, bytes_in_flight, bounds)`.
+
+Where `bounds` is an array, all batches are stacked in the only one of `batches`, and batch i is its rows [bounds[i],
+bounds[i + 1]): then several batches cost hardly more than one. `reports` is pickled.
+"""
 _CHUNK_BYTES: Final = {"inline": 1_000_000, "threads": 4_000_000, "processes": 4_000_000}  # fresh memory if inline
+_CHUNK_SECONDS: Final = 0.002  # of computing for one message; sending takes a twentieth of it
+_MAX_BATCHES: Final = 64
 
 
 class Setup(NamedTuple):
-    """How batches are sent.
+    """The settings of the data channel.
 
     Attributes:
         address: of the trainer's end of the tensor pipe.
-        capacity: how many messages may be on their way.
+        capacity: the number of messages that may be on their way.
         max_bytes: of shared memory; None for no bound.
     """
 
@@ -63,35 +83,53 @@ class Setup(NamedTuple):
     max_bytes: int | None
 
 
-class Begin(NamedTuple):
-    """Begin a run; the one before is over.
+class RunSteps(NamedTuple):
+    """The work of a run.
 
     Attributes:
-        run: its number, higher than those before.
-        step_ranges: which steps; none if it is only the end of the one before.
-        alone: so many steps, at first, are computed one by one, by a process made for that: others have died here.
-        remembered: what the trainer's recorder knows.
+        step_ranges: the steps; none if the run only ends the one before.
+        alone: the number of steps at the beginning that are computed one by one, by a process made for that, since
+            helpers have died in one of them.
+        remembered: the state of the trainer's recorder.
     """
 
-    run: int
     step_ranges: list[StepRange]
     alone: int = 0
     remembered: Remembered = Remembered((), ())
 
 
 class Starved(NamedTuple):
-    """The trainer's process waits for more than so many messages, and keeps memory of some of them."""
+    """The command of a trainer that waits for another message, and keeps memory of some of the `messages` before."""
 
     messages: int
 
 
+class BatchReport(NamedTuple):
+    """The report that comes with a batch, and with the end of a run.
+
+    Attributes:
+        token: of the stream after the batch; with an error, the step that failed, or None for the next in order.
+        events: of elements, since the batch before.
+        filtered: the elements that filters kept and left out since then: number of the step, and both counts.
+        error: the failure of the run.
+    """
+
+    token: Token
+    events: tuple[Event, ...]
+    filtered: tuple[tuple[int, int, int], ...]
+    error: PackedError | None = None
+
+
+NO_REPORT: Final = BatchReport(None, (), ())
+
+
 def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
-    """Run a loader for the trainer's process until that says the end, or is gone."""
+    """Run a loader for the trainer's process until that sends the end, or has ended."""
     leave_accelerators()
     (descriptor,) = plan.taken
     region = open_region(descriptor)
     os.close(descriptor)
-    with suppress(PeerError, ClosedError):  # it has been closed meanwhile
+    with suppress(PeerError, ClosedError):  # the trainer has closed the pipe meanwhile
         sender = Sender(
             setup.address,
             Arena(max_bytes=setup.max_bytes),
@@ -105,8 +143,7 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
         helper: _Helper | None = None
         with Caught() as caught:
             helper = _Helper(lambda: cast("Plan", read(region, slice(None), 0)), commands, sender, memory)
-        with suppress(OSError):
-            pipe.send_bytes(b"started")
+        report_started(pipe, caught.error)
         if helper is not None:
             helper.serve()
         else:
@@ -114,49 +151,45 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
 
 
 def _refuse(error: BaseException, commands: "_Commands", sender: Sender) -> None:
-    """Answer all commands with the error of a plan that can't be used here."""
+    """Answer each run with the error of a plan that can't be used here."""
     error.add_note("while the helper process of isolated=True was being prepared")
     report = pickle.dumps((NO_REPORT._replace(error=pack_error(error)),))
     while (begin := commands.next()) is not None:
-        message: Message = (begin.run, int(RunStatus.FAILED), [], report, 0, None)
+        message: Message = (begin.run, int(MessageKind.FAILED), [], report, 0, None)
         with suppress(PenstockError):
             sender.operations.run(sender.sending(message), None)
 
 
 class _Commands:
-    """The commands of the trainer's process; only the latest counts."""
+    """The latest command of the trainer's process to begin a run."""
 
     def __init__(self, pipe: "Connection[Any, Any]", sender: Sender, memory: SharedOutput) -> None:
-        self._pipe = pipe
         self._sender = sender
         self._memory = memory
         memory.is_over = lambda: self.waiting
         self._changed = threading.Condition()  # protects both below
-        self._latest: Begin | None = None
+        self._latest: Begin[RunSteps] | None = None
         self._has_ended = False
-        self._taken = 0
-        self._thread = DaemonThread(self._listen, "penstock-commands")
+        self._taken = 0  # the number of the run that was taken last
+        listen_to_owner(pipe, self._receive)
 
-    def _listen(self) -> None:
-        with suppress(EOFError, OSError):
-            while message := self._pipe.recv_bytes():
-                command: Begin | Starved = pickle.loads(message)
-                if isinstance(command, Starved):
-                    self._memory.starve(command.messages)
-                    continue
-                with self._changed:
-                    self._latest = command
-                    self._changed.notify_all()
-                self._memory.wake()
+    def _receive(self, command: Begin[RunSteps] | Starved | None) -> None:
+        if isinstance(command, Starved):
+            self._memory.starve(command.messages)
+            return
         with self._changed:
-            self._has_ended = True
+            if command is None:
+                self._has_ended = True
+            else:
+                self._latest = command
             self._changed.notify_all()
         self._memory.wake()
-        with suppress(PenstockError):
-            self._sender.operations.close()  # ends the wait of a thread that waits for room
+        if command is None:
+            with suppress(PenstockError):
+                self._sender.operations.close()  # ends the wait of a thread for room
 
-    def next(self) -> Begin | None:
-        """Return the latest command that was not taken yet, or None at the end; wait for it."""
+    def next(self) -> Begin[RunSteps] | None:
+        """Wait for a command that was not taken yet, and return it; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended or self._is_newer())
             if self._has_ended or self._latest is None:
@@ -185,35 +218,35 @@ class _Helper:
         self._sender = sender
         self._recorder = HelperRecorder(plan.node)
         self._memory = memory
-        # With a bound of memory batches are copied: then it is known how much they take.
+        # Where memory is bounded, batches are copied, so that the memory they take is known.
         self._runtime = Runtime(plan, self._recorder, lender=memory if plan.memory is None else None)
         memory.returned = self._runtime.arm_more
-        self._careful: Runtime | None = None  # made for steps that may kill processes
+        self._careful: Runtime | None = None  # made for steps that may crash processes
         self._plan = plan
 
     def serve(self) -> None:
-        """Do what the trainer's process says, until it says the end or is gone."""
+        """Compute one run after the other, until the end."""
         try:
-            with suppress(TrainerGoneError):
+            with suppress(OwnerGoneError):
                 while (begin := self._commands.next()) is not None:
-                    if begin.step_ranges:
-                        self._run(begin)
+                    if begin.work.step_ranges:
+                        self._run(begin.run, begin.work)
         finally:
             if self._careful is not None:
                 self._careful.close()
             self._runtime.close()
             self._memory.close()
 
-    def _run(self, begin: Begin) -> None:
-        self._recorder.recall(begin.remembered)
+    def _run(self, run: int, steps: RunSteps) -> None:
+        self._recorder.recall(steps.remembered)
         self._recorder.taken()
-        outbox = Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], begin.run, self._send)
+        outbox = Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], run, self._send)
         with Caught() as caught:
-            step_ranges = begin.step_ranges
-            if begin.alone:
-                step_ranges = [self._send_alone(step_ranges[0], begin.alone, outbox), *step_ranges[1:]]
+            step_ranges = steps.step_ranges
+            if steps.alone:
+                step_ranges = [self._send_alone(step_ranges[0], steps.alone, outbox), *step_ranges[1:]]
             self._send_all(self._runtime.open_stream(step_ranges), outbox)
-        if caught.error is None or isinstance(caught.error, TrainerGoneError):
+        if caught.error is None or isinstance(caught.error, OwnerGoneError):
             outbox.drop()
             if caught.error is not None:
                 raise caught.taken()
@@ -223,7 +256,7 @@ class _Helper:
     def _send_alone(self, step_range: StepRange, steps: int, outbox: "Outbox") -> StepRange:
         """Compute and send some steps, of which one may crash processes; return the range of the others.
 
-        A process of this one's computes them. So it is known what it dies of, and `on_error` is followed.
+        A worker process of the helper computes them, so the crashing row is found, and `on_error` applies to it.
         """
         stream = self._carefully().open_alone(step_range)
         try:
@@ -244,7 +277,7 @@ class _Helper:
 
     def _carefully(self) -> Runtime:
         if self._careful is None:
-            plan = self._load_plan()  # as it was sent: what is in use may hold what can't be sent, as open files
+            plan = self._load_plan()  # a fresh copy: the one in use may hold open files, which can't be sent
             limits = plan.limits if plan.num_workers else replace(plan.limits, worker_init=None)
             plan = replace(plan, place="processes", num_workers=1, prefetch=1, limits=limits)
             self._recorder.know(plan.node)
@@ -256,7 +289,7 @@ class _Helper:
             self._send_each(stream, outbox)
         except Exception:
             failing = stream.failing()
-            if outbox.failing is None and failing is not None:  # else a batch before it could not be sent
+            if outbox.failing is None and failing is not None:  # otherwise a batch before it could not be sent
                 outbox.failing = failing.step
             raise
         finally:
@@ -282,14 +315,14 @@ class _Helper:
     def _send(
         self,
         run: int,
-        status: RunStatus,
+        kind: MessageKind,
         batches: list[Element],
         reports: list[BatchReport],
         bounds: list[int] | None = None,
     ) -> None:
         packed = b"" if all(each == NO_REPORT for each in reports) else pickle.dumps(tuple(reports))
         in_flight = self._runtime.bytes_in_flight() + self._sender.arena.counters.bytes
-        message: Message = (run, int(status), batches, packed, in_flight, None if bounds is None else np.array(bounds))
+        message: Message = (run, int(kind), batches, packed, in_flight, None if bounds is None else np.array(bounds))
         slots = self._do(lambda: self._sender.sending(message))
         self._memory.keep(slots, batches)
 
@@ -297,15 +330,129 @@ class _Helper:
         try:
             return self._sender.operations.run(make_steps(), None)
         except (ClosedError, PeerError) as error:
-            raise TrainerGoneError from error
+            raise OwnerGoneError from error
+
+
+class Send(Protocol):
+    """Sends batches; with `bounds`, they are stacked."""
+
+    def __call__(
+        self,
+        run: int,
+        kind: MessageKind,
+        batches: list[Element],
+        reports: list[BatchReport],
+        bounds: list[int] | None = None,
+        /,
+    ) -> None: ...
+
+
+class Outbox:
+    """Collects the batches of one message: as many small ones as take about two milliseconds.
+
+    Their number is a power of two where possible, since the pipe keeps a layout for each number.
+
+    Attributes:
+        failing: the step whose batch can't be computed or sent, where batches come in no order.
+    """
+
+    def __init__(self, recorder: HelperRecorder, chunk_bytes: int, run: int, send: Send) -> None:
+        self._recorder = recorder
+        self._chunk_bytes = chunk_bytes
+        self._run = run
+        self._send = send
+        self.failing: Token = None
+        self._batches: list[Element] = []
+        self._reports: list[BatchReport] = []
+        self._bytes = 0
+        self._has_large = False  # a batch that needs no copy: it is sent at once
+        self._began = 0.0
+        self._wanted = 1  # batches, by the time that the last ones took
+        self._limit = 1  # batches, of the next message
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._batches
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._batches) >= self._limit or self._bytes >= self._chunk_bytes or self._has_large
+
+    def begin(self) -> None:
+        """Start the clock of the next message."""
+        self._began = time.perf_counter()
+        self._limit = decide(MESSAGE_BATCHES, self._wanted)
+
+    def add(self, batch: Element, token: Token) -> None:
+        self._batches.append(batch)
+        self._reports.append(BatchReport(token, *self._recorder.taken()))
+        size_bytes = _size_bytes(batch)
+        self._bytes += size_bytes
+        self._has_large |= size_bytes >= MIN_BYTES
+
+    def send_stacked(self, stacked: Element, bounds: list[int], tokens: Sequence[Token]) -> None:
+        """Send batches that are stacked in memory, at once; there are no others."""
+        reports = [BatchReport(tokens[0], *self._recorder.taken())]
+        if tokens[0] is not None:
+            reports += (NO_REPORT._replace(token=token) for token in tokens[1:])
+        self._send(self._run, MessageKind.ITEM, [stacked], reports, bounds)
+
+    def send(self) -> None:
+        """Send the collected batches; where one can't be sent, those before it."""
+        self._learn()
+        batches, reports = self._batches, self._reports
+        self.drop()
+        try:
+            self._send(self._run, MessageKind.ITEM, batches, reports)
+        except UsageError as error:
+            if len(batches) == 1:
+                self.failing = reports[0].token
+                raise UsageError(
+                    f"a batch must be able to leave the helper process of isolated=True; got one of which {error}"
+                ) from error
+        else:
+            return
+        for batch, each in zip(batches, reports, strict=True):
+            self._batches, self._reports = [batch], [each]
+            self.send()
+
+    def _learn(self) -> None:
+        seconds = time.perf_counter() - self._began
+        if seconds > _CHUNK_SECONDS:
+            self._wanted = max(self._wanted // 2, 1)
+        elif 2 * seconds < _CHUNK_SECONDS and 2 * self._bytes <= self._chunk_bytes and self.is_full:
+            self._wanted = min(2 * self._wanted, _MAX_BATCHES)
+
+    def end(self, error: BaseException) -> None:
+        """Send the collected batches, and the end of the run or its failure."""
+        kind = MessageKind.END if isinstance(error, EndOfEpoch) else MessageKind.FAILED
+        if self._batches:
+            with Caught() as caught:
+                self.send()
+            if caught.error is not None:  # of a batch before the one that failed
+                error, kind = caught.taken(), MessageKind.FAILED
+        if isinstance(error, OwnerGoneError):
+            raise error
+        packed = pack_error(error, with_cause=True) if kind is MessageKind.FAILED else None
+        self._send(self._run, kind, [], [BatchReport(self.failing, *self._recorder.taken(), packed)])
+
+    def drop(self) -> None:
+        """Discard the collected batches."""
+        self._batches, self._reports, self._bytes, self._has_large = [], [], 0, False
+
+
+def _size_bytes(batch: Element) -> int:
+    """Return about how large a batch's leaves are."""
+    leaves, _ = flatten(batch)
+    return sum(len(leaf) if isinstance(leaf, bytes) else int(getattr(leaf, "nbytes", 0)) for leaf in leaves)
 
 
 def inner_plan(plan: Plan) -> Plan:
     """Return the plan that the helper runs.
 
     A large batch that waits in the pipe is one of those that the scheduler has memory for. Where memory is bounded, all
-    are copied: one waits in the pipe, the others of `prefetch` in the scheduler; but two there, without which workers
-    would wait for each other's last rows.
+    batches are copied: one of `prefetch` waits in the pipe, the others in the scheduler, but at least two, since with
+    one the workers would wait for each other's last rows.
     """
     if plan.place == "inline" or plan.memory is None:
         return replace(plan, isolated=False)

@@ -250,7 +250,7 @@ PROCESSES: Final = (
     ),
     Mutant(
         "isolated: of several batches one that can't be sent is forgotten",
-        "_runtime/_isolated_outbox.py",
+        "_runtime/_isolated_helper.py",
         "for batch, each in zip(batches, reports, strict=True):",
         "for batch, each in zip(batches[1:], reports[1:], strict=True):",
         ("loader/isolated/test_errors.py",),

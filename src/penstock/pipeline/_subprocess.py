@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Generic, Self
 
 from penstock._caught import Caught
-from penstock._processes import StartMethod, check_start_method, unpack_error
+from penstock._processes import MessageKind, StartMethod, check_start_method, unpack_error
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._engine._engine import State, one_shot
@@ -26,13 +26,11 @@ from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._ops import Item, OutT_co
 from penstock.pipeline._pipeline import build_pipeline
 from penstock.pipeline._statistics._report import PipelineReport
-from penstock.pipeline._subprocess._link import Link
-from penstock.pipeline._subprocess._messages import Setup, Word
-from penstock.pipeline._subprocess._runs import Runs
-from penstock.pipeline._subprocess._sending import Sending, Successors
+from penstock.pipeline._subprocess_helper import Sending, Setup, Successors
+from penstock.pipeline._subprocess_runs import Link, Runs
 
-_ITEM: Final = Word.ITEM
-_END_OF_PASS: Final = Word.END_OF_PASS
+_ITEM: Final = MessageKind.ITEM
+_END_OF_PASS: Final = MessageKind.END_OF_PASS
 _ON_THEIR_WAY: Final = 2  # items, so that one travels while the one before it is read
 
 
@@ -92,7 +90,7 @@ def run_in_subprocess(
     runs = Runs(
         lambda timeout: Link(make_setup, start_method, timeout),
         continuous=config.continuous,
-        goes_on=config.continuous or one_shot(config) is not None,
+        continues_pass=config.continuous or one_shot(config) is not None,
     )
     return SubprocessPipeline(runs, config.names(), here.report)
 
@@ -187,13 +185,13 @@ class SubprocessPipeline(Generic[OutT_co]):
             ClosedError: the pipeline was stopped, before or during the call.
         """
         link = self._runs.current()
-        word, content = link.receive(link.run, timeout)
-        if word is not _ITEM:
+        kind, content = link.receive(link.run, timeout)
+        if kind is not _ITEM:
             try:
                 over = EOFError("the pass is over")
-                error = self._runs.ended(word, content)
+                error = self._runs.ended(kind, content)
             except BaseException:
-                link.due = (word, content)
+                link.due = (kind, content)
                 raise
             raise over if error is None else error
         item: OutT_co = content
@@ -294,16 +292,16 @@ class PassIterator(Iterator[Item]):
     def __next__(self) -> Item:
         while not self._ended:
             self._runs.check_reader(self._number)
-            word, content = self._link.receive(self._run, self._timeout)
-            if word is _ITEM:
+            kind, content = self._link.receive(self._run, self._timeout)
+            if kind is _ITEM:
                 self._is_rest = False
                 return content
             try:
-                error = self._runs.ended(word, content)
+                error = self._runs.ended(kind, content)
             except BaseException:
-                self._link.due = (word, content)
+                self._link.due = (kind, content)
                 raise
-            if self._is_rest and word is _END_OF_PASS:
+            if self._is_rest and kind is _END_OF_PASS:
                 self._is_rest = False
                 self._number = self._runs.reader
                 continue
@@ -333,16 +331,16 @@ class AsyncPassIterator(AsyncIterator[Item]):
         while not self._ended:
             number, link, is_rest = self._begun
             self._runs.check_reader(number)
-            word, content = await link.areceive(self._run)
-            if word is _ITEM:
+            kind, content = await link.areceive(self._run)
+            if kind is _ITEM:
                 self._begun = number, link, False
                 return content
             try:
-                error = self._runs.ended(word, content)
+                error = self._runs.ended(kind, content)
             except BaseException:
-                link.due = (word, content)
+                link.due = (kind, content)
                 raise
-            if is_rest and word is _END_OF_PASS:
+            if is_rest and kind is _END_OF_PASS:
                 self._begun = self._runs.reader, link, False
                 continue
             self._ended = True
