@@ -295,9 +295,7 @@ class Helpers:
             return
         self.recorder.observe(WorkerDied(None, process.child.pid, death.exit_code, str(death), None, None))
         _logger.warning("%s; another one takes its place", death)
-        if (
-            process.has_begun
-        ):  # otherwise the next run starts one; helpers that die at once would be started without end
+        if process.has_begun:  # otherwise helpers that die at once would be started without end
             with Caught():  # otherwise the next run starts one
                 process.successor = self._start()
 
@@ -417,7 +415,7 @@ class IsolatedStream:
         return process
 
     def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> bool:
-        """Receive until there is a batch or the end of the run, or only what has arrived; return whether there is one."""
+        """Return whether there is a batch or the end of the run; receive until then, or only arrived messages."""
         while not (self._closed or self._received or self._last is not None):
             process = self._process or self._begin()
             if self._lost:
@@ -442,9 +440,7 @@ class IsolatedStream:
 
     def _message(self, process: LoaderHelper, timeout_seconds: float | None, *, awaited: bool) -> object:
         """Return the next message; None if there was none for so many seconds."""
-        if (
-            awaited and process.reader.keeps_referred
-        ):  # perhaps all that there is; rarely, so wait before the helper is woken
+        if awaited and process.reader.keeps_referred:  # perhaps all that there is; rare, so wait a moment first
             patience = _PATIENCE_SECONDS if timeout_seconds is None else 0.0
             with Caught(TimeoutError):
                 return process.reader.receive(timeout_seconds=patience)
