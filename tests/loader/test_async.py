@@ -1,4 +1,4 @@
-"""`async for` over a loader: the same batches, and the event loop goes on while the next one is being made."""
+"""`async for` over a loader delivers the same batches, and the event loop runs while a batch is computed."""
 
 import asyncio
 import threading
@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._runtime._queue import GivenQueue, JobQueue
 from tests.loader.gates import Gate
+from tests.places import in_places
 
-WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+WORKERS = in_places("inline", "thread", "threads")
 EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
 
 
@@ -22,13 +24,13 @@ def keep(number: int) -> bool:
 
 @WORKERS
 @pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(keep).batch(4)])
-def test_the_same_batches_over_epochs(dataset: ps.Dataset, workers: int) -> None:
-    """Every epoch read with `async for` equals the epoch read with `for`, and may be mixed with it."""
+def test_async_for_delivers_the_same_batches(dataset: ps.Dataset, place: dict[str, Any]) -> None:
+    """Epochs read with `async for` and with `for` are equal, and may alternate."""
 
     async def read(loader: ps.Loader) -> list[Any]:
         return [batch.tolist() async for batch in loader]
 
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with ps.Loader(dataset, **place) as loader:
         assert asyncio.run(read(loader)) == EXPECTED
         assert [batch.tolist() for batch in loader] == EXPECTED
         assert asyncio.run(read(loader)) == EXPECTED
@@ -36,10 +38,10 @@ def test_the_same_batches_over_epochs(dataset: ps.Dataset, workers: int) -> None
 
 
 async def read_while_another_opens(loader: ps.Loader, gate: Gate) -> list[Any]:
-    """Return an epoch's batches; another task of the loop opens the gate once a worker waits at it."""
+    """Return an epoch's batches; another task opens the gate when a worker waits at it."""
 
     async def read() -> list[Any]:
-        return [batch.tolist() async for batch in loader]
+        return [batch async for batch in loader]
 
     async def opens() -> None:
         await asyncio.to_thread(gate.wait_entered)
@@ -53,23 +55,25 @@ async def read_while_another_opens(loader: ps.Loader, gate: Gate) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["indexed", "in order"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_other_tasks_run_meanwhile(kind: str, workers: int) -> None:
-    """While a batch is waited for, other tasks of the loop run: one of them lets the batch be made."""
+def test_other_tasks_run_during_a_wait(kind: str, workers: int) -> None:
+    """While one task waits for a batch, another runs and lets the batch be computed."""
     gate = Gate(0)
 
     rows = ps.range(40).map(gate)
     dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
     with ps.Loader(dataset, num_workers=workers) as loader:
-        assert asyncio.run(read_while_another_opens(loader, gate)) == EXPECTED
+        assert [batch.tolist() for batch in asyncio.run(read_while_another_opens(loader, gate))] == EXPECTED
+
+
+def large(number: int) -> Any:
+    """Return a row so large that no job has several batches."""
+    return np.full(1 << 20, number, np.int32)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: int) -> None:
-    """A batch that `on_error="skip"` leaves out lets the loop run on: the batch after it may take long."""
+    """The loop also runs while the batch after a skipped one is computed."""
     gate = Gate(8)
-
-    def large(number: int) -> Any:
-        return np.full(1 << 20, number, np.int32)  # so that no job has several batches
 
     def second_fails(batch: Any) -> Any:
         if batch[0, 0] == 4:
@@ -79,22 +83,51 @@ def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: in
 
     dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails, on_error="skip")
     with ps.Loader(dataset, num_workers=workers) as loader:
-        assert asyncio.run(read_while_another_opens(loader, gate)) == [EXPECTED[0], *EXPECTED[2:]]
+        found = asyncio.run(read_while_another_opens(loader, gate))
+    assert [batch.tolist() for batch in found] == [EXPECTED[0], *EXPECTED[2:]]
+
+
+def test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop also runs where the skipped batch is complete as soon as the consumer arms its job."""
+    gate, has_skipped = Gate(8), threading.Event()
+    is_ready, fits = GivenQueue.is_ready, vars(JobQueue)["_fits"]
+
+    def is_ready_later(queue: Any) -> bool:
+        is_ready(queue)
+        if queue.has_armed and not has_skipped.is_set():
+            queue.wait(lambda: False, lambda: None)  # until the job is complete
+        return is_ready(queue)
+
+    def fits_for_the_consumer(queue: Any, job: Any) -> bool:
+        return threading.current_thread() is threading.main_thread() and fits(queue, job)
+
+    def second_fails(batch: Any) -> Any:
+        if batch[0, 0] == 4:
+            has_skipped.set()
+            raise ValueError("the second batch")
+        return np.array(gate(int(batch[0, 0])) // 4)
+
+    monkeypatch.setattr(GivenQueue, "is_ready", is_ready_later)
+    monkeypatch.setattr(GivenQueue, "_fits", fits_for_the_consumer)
+    dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails, on_error="skip")
+    with ps.Loader(dataset, num_workers=1) as loader:
+        found = asyncio.run(read_while_another_opens(loader, gate))
+    assert [int(step) for step in found] == [0, *range(2, 10)]
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """An event loop that counts how often something begins to wait for a descriptor."""
+    """An event loop that counts its waits for descriptors."""
 
     waits = 0
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override] # wider
-        """Wait for a descriptor."""
+        """Count a wait, and begin it."""
         self.waits += 1
         super().add_reader(fd, callback, *args)
 
 
 def test_waiting_does_not_spin() -> None:
-    """While a batch is late, and those after it are ready, the loop sleeps: it is not woken again and again."""
+    """While a batch is late and later ones are ready, the loop isn't woken again and again."""
     gate = Gate(8)
     passed = threading.Event()
 
@@ -123,8 +156,8 @@ def test_waiting_does_not_spin() -> None:
         assert 1 <= runner.run(main()) < 10
 
 
-def test_cancelling_a_wait_loses_nothing() -> None:
-    """A wait that is cancelled leaves the loader as if the batch had not been asked for."""
+def test_a_cancelled_wait_loses_no_batch() -> None:
+    """A cancelled wait leaves the loader as if the batch had not been requested."""
     gate = Gate(4)
 
     async def main() -> list[Any]:
@@ -146,8 +179,8 @@ def test_cancelling_a_wait_loses_nothing() -> None:
 
 
 @WORKERS
-def test_errors_arrive_in_the_task(workers: int) -> None:
-    """What a function raises is raised by `async for`, after the batches before it, and the loop goes on."""
+def test_errors_are_raised_in_the_task(place: dict[str, Any]) -> None:
+    """`async for` raises a function's exception after the batches before it, and continues after a seek."""
 
     def fails(number: int) -> int:
         if number == 9:
@@ -156,7 +189,7 @@ def test_errors_arrive_in_the_task(workers: int) -> None:
 
     async def main() -> list[Any]:
         found: list[Any] = []
-        with ps.Loader(ps.range(40).map(fails).batch(4), num_workers=workers) as loader:
+        with ps.Loader(ps.range(40).map(fails).batch(4), **place) as loader:
             with pytest.raises(KeyError):
                 await collect(aiter(loader), found)
             loader.seek(3)
@@ -173,7 +206,7 @@ async def collect(batches: Any, found: list[Any]) -> None:
 
 
 def test_closing_ends_a_wait() -> None:
-    """A task that waits for a batch when the loader is closed is told so."""
+    """A task that waits for a batch gets a ClosedError when the loader is closed."""
     gate = Gate(0)
 
     async def main() -> None:
@@ -189,8 +222,8 @@ def test_closing_ends_a_wait() -> None:
     asyncio.run(main())
 
 
-def test_two_loaders_in_one_loop() -> None:
-    """Tasks that read different loaders take turns, and each gets its own batches."""
+def test_tasks_read_several_loaders_in_one_loop() -> None:
+    """Each task gets the batches of its own loader."""
 
     async def read(seed: int) -> list[Any]:
         with ps.Loader(ps.range(40, seed=seed).shuffle().batch(4), num_workers=2) as loader:

@@ -371,7 +371,8 @@ class CollateStream:
     def _does_not_wait(self) -> bool | None:
         """Return whether `next` would not wait, where the first job is not complete; None if a job was armed."""
         if self._queue.waits_for_memory:
-            return self._queue.is_ready() or (None if self._queue.has_armed else False)
+            is_ready = self._queue.is_ready()  # arms the job, if there is memory
+            return None if self._queue.has_armed else is_ready  # the job's batch may be left out
         if not self._has_come():
             return False
         if self._queue.is_empty and self._folded.has_more and not self._folded.comes(self._wake):

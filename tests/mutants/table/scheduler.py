@@ -144,7 +144,7 @@ SCHEDULER: Final = (
         "_runtime/_fold_thread.py",
         "self._step_range._replace(where=self._step_range.where._replace(token=made.token))",
         "self._step_range",
-        ("loader/test_folds_ahead.py", "failures/test_going_on.py", "equivalence/test_folds_above_batches.py"),
+        ("loader/test_folds_ahead.py", "failures/test_resuming.py", "equivalence/test_folds_above_batches.py"),
     ),
     Mutant(
         "fold: dropped elements are counted with each batch again",
@@ -180,6 +180,13 @@ SCHEDULER: Final = (
         "self._step_range.after(0 if is_left_out else 1, made.token)",
         "self._step_range",
         ("workers/test_rows_above_folds.py", "equivalence/test_folds_above_batches.py", "equivalence/test_algebra.py"),
+    ),
+    Mutant(
+        "collate jobs: a batch whose job waited for memory is ready, though it is left out",
+        "_runtime/_collate_stream.py",
+        "return None if self._queue.has_armed else is_ready",
+        "return is_ready or (None if self._queue.has_armed else False)",
+        ("loader/test_async.py::test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory",),
     ),
     Mutant(
         "collate jobs: the rows of a batch begin one row late",
