@@ -1,4 +1,4 @@
-"""Compares batches with the definition while decisions are random, until there were so many.
+"""A program that compares so many batches with the definition while decisions are random.
 
     python -m tests.decisions --batches 1000000 [--seed 1] [--place threads] [--dataset "pack, batch"]
 
@@ -24,16 +24,16 @@ def _say(line: str) -> None:
 def main() -> int:
     """Compare, and print the table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.decisions", description=__doc__)
-    parser.add_argument("--batches", type=int, default=1_000_000, help="how many to compare, at least")
-    parser.add_argument("--elements", type=int, default=6_000, help="of the source of each dataset")
-    parser.add_argument("--seed", type=int, default=1, help="of the first decisions")
-    parser.add_argument("--place", choices=[*PLACES], action="append", help="where; by default everywhere")
-    parser.add_argument("--dataset", choices=[*DATASETS], action="append", help="which; by default all")
-    asked = parser.parse_args()
-    comparison = Comparison(asked.elements)
+    parser.add_argument("--batches", type=int, default=1_000_000, help="the least number of batches to compare")
+    parser.add_argument("--elements", type=int, default=6_000, help="the number of elements in each dataset's source")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the first decisions")
+    parser.add_argument("--place", choices=[*PLACES], action="append", help="a place; by default all")
+    parser.add_argument("--dataset", choices=[*DATASETS], action="append", help="a dataset; by default all")
+    options = parser.parse_args()
+    comparison = Comparison(options.elements)
     began = shown = time.monotonic()
-    names, places = asked.dataset or [*DATASETS], asked.place or [*PLACES]
-    for _ in compare_until(comparison, asked.batches, names, places, asked.seed):
+    names, places = options.dataset or [*DATASETS], options.place or [*PLACES]
+    for _ in compare_until(comparison, options.batches, names, places, options.seed):
         now = time.monotonic()
         if now - shown >= _LINE_SECONDS:
             shown = now

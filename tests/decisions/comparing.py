@@ -1,4 +1,4 @@
-"""Comparing what loaders give with the definition, batch for batch, while decisions are random."""
+"""A comparison of loaders' batches with the definition, batch for batch, while decisions are random."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -7,16 +7,13 @@ from typing import Any, Final, NamedTuple
 
 import penstock as ps
 from penstock._decisions import random_decisions
+from tests import places
 from tests.decisions.datasets import DATASETS
 from tests.equivalence.definition import digest, epoch_of
 
-PLACES: Final[dict[str, dict[str, Any]]] = {
-    "inline": {"num_workers": 0},
-    "threads": {"num_workers": 2, "workers": "threads"},
-    "processes": {"num_workers": 2, "workers": "processes"},
-    "isolated": {"num_workers": 0, "isolated": True},
-    "isolated threads": {"num_workers": 2, "workers": "threads", "isolated": True},
-    "isolated processes": {"num_workers": 1, "workers": "processes", "isolated": True},
+PLACES: Final = {
+    name: places.PLACES[name]
+    for name in ("inline", "threads", "processes", "isolated", "isolated threads", "isolated processes")
 }
 EPOCHS: Final = 2
 _MISSING: Final = "no batch"
@@ -26,12 +23,12 @@ class Wrong(NamedTuple):
     """A batch that is not what the definition says.
 
     Attributes:
-        dataset: by its name.
-        place: by its name.
-        seed: of the decisions; None where they were left to time.
-        epoch: of the loader.
-        number: of the batch in its epoch.
-        found: in its place, shortened.
+        dataset: the dataset's name.
+        place: the place's name.
+        seed: the seed of the decisions; None where time made them.
+        epoch: the loader's epoch.
+        number: the batch's number in its epoch.
+        found: the batch in its place, shortened.
     """
 
     dataset: str
@@ -43,14 +40,14 @@ class Wrong(NamedTuple):
 
 
 class Comparison:
-    """Compares, and counts.
+    """Compares epochs with the definition, and counts batches.
 
     Args:
-        count: how many elements the source of each dataset has.
+        count: the number of elements in each dataset's source.
 
     Attributes:
-        counts: how many batches were compared, by dataset and place.
-        wrong: those that differ.
+        counts: the numbers of compared batches, by dataset and place.
+        wrong: the batches that differ.
     """
 
     def __init__(self, count: int = 600) -> None:
@@ -61,11 +58,11 @@ class Comparison:
 
     @property
     def total(self) -> int:
-        """How many batches were compared."""
+        """The number of compared batches."""
         return self.counts.total()
 
     def expected(self, name: str) -> list[list[Any]]:
-        """Return the digests of a dataset's first epochs, by the definition."""
+        """Return the digests of a dataset's first epochs by the definition."""
         if name not in self._expected:
             dataset = DATASETS[name](self._count)
             self._expected[name] = [[digest(batch) for batch in epoch_of(dataset, each)] for each in range(EPOCHS)]
@@ -84,15 +81,15 @@ class Comparison:
 
 
 def _with_error(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield batches, and in the place of one that fails its error, which is the last."""
+    """Yield batches, and then the error if one fails."""
     try:
         yield from batches
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is wrong
+    except Exception as error:  # noqa: BLE001 - any error differs from the definition
         yield error
 
 
 def seeds(first: int) -> Iterator[int | None]:
-    """Yield seeds of decisions without end; one run in six leaves them to time."""
+    """Yield seeds of decisions without end; in one run of six, None leaves the decisions to time."""
     number = first
     while True:
         yield None if number % 6 == 0 else number
@@ -102,7 +99,7 @@ def seeds(first: int) -> Iterator[int | None]:
 def compare_until(
     comparison: Comparison, batches: int, names: list[str], places: list[str], seed: int
 ) -> Iterator[None]:
-    """Run all datasets in all places, with one seed after the other, until so many batches were compared."""
+    """Run all datasets in all places, with one seed after the other, up to so many batches."""
     for each in seeds(seed):
         for place in places:
             for name in names:

@@ -1,4 +1,4 @@
-"""Datasets of small elements, of every verb that passes elements on in chunks, jobs or messages."""
+"""Datasets of small elements, with every verb that passes elements on in chunks, jobs or messages."""
 
 from collections.abc import Callable
 from functools import partial
@@ -42,7 +42,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 def noisy(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Return the element with a draw."""
+    """Return the element with a random number."""
     return {**element, "noise": rng.random()}
 
 
@@ -52,58 +52,58 @@ def is_kept(element: dict[str, Any]) -> bool:
 
 
 def refuses_some(element: dict[str, Any]) -> dict[str, Any]:
-    """Fail on about every ninth row, always."""
+    """Fail at about every ninth row, always."""
     if element["number"] * 40_503 % 9 == 4:
         raise ValueError("corrupt")
     return element
 
 
 def copies(element: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return none to three rows made of one."""
+    """Return up to three rows made of one."""
     return [{**element, "copy": copy} for copy in range(element["number"] * 7919 % 4)]
 
 
 def size_of(element: dict[str, Any]) -> int:
-    """Return what a row is put into a bucket by."""
+    """Return the size that decides a row's bucket."""
     return 1 + int(element["number"]) * 7919 % 40
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge rows into something other than a stack."""
+    """Merge rows into a value that is no stack."""
     return {"numbers": [each["number"] for each in rows], "sum": np.array(sum(each["number"] for each in rows))}
 
 
 def above(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch that was changed as a whole."""
+    """Return a batch with a total over its rows."""
     return {**batch, "total": np.asarray(batch["number"]).sum()}
 
 
 class Sized:
-    """Groups of consecutive rows whose sizes sum to 50 at most, told by their first row and their number."""
+    """A combiner of consecutive rows whose sizes sum to at most 50, into two summaries."""
 
     def __init__(self) -> None:
         self.waiting: list[dict[str, Any]] = []
 
     @property
     def held(self) -> int:
-        """How many rows wait."""
+        """The number of waiting rows."""
         return len(self.waiting)
 
     def add(self, element: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what waits where another row has no room."""
+        """Return the summaries of the waiting rows when this row has no room."""
         groups = self.flush() if self.waiting and sum(map(size_of, (*self.waiting, element))) > 50 else []
         self.waiting.append(element)
         return groups
 
     def flush(self) -> list[dict[str, Any]]:
-        """Return what waits, and its sum."""
+        """Return the summaries of the waiting rows."""
         group, self.waiting = self.waiting, []
         total = {**group[0], "number": sum(each["number"] for each in group)}
         return [{**group[0], "count": len(group)}, {**total, "count": -1}]
 
 
 class Sums:
-    """The sum of all rows so far, at every row but each third; it needs all of them."""
+    """A combiner that returns the sum of all rows so far, but for each third row; it needs all of them."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -170,4 +170,4 @@ DATASETS: Final[dict[str, Callable[[int], ps.Dataset[Any]]]] = {
     ),
     "elements": lambda count: _rows(count).filter(is_kept).random_map(noisy),
 }
-"""How each is made over a source of so many elements, by what it is called."""
+"""Functions that make each dataset over a source of so many elements, by its name."""

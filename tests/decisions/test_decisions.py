@@ -1,4 +1,4 @@
-"""Whatever is decided by time or scheduling, in whatever place: batches are what the definition says."""
+"""Batches equal the definition whatever time or scheduling decides, in every place."""
 
 import os
 from typing import Any
@@ -22,7 +22,7 @@ DECISIONS = [value for value in vars(_decisions).values() if isinstance(value, D
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.each_value
 def test_batches_equal_the_definition(name: str, place: str) -> None:
-    """Each dataset in each place, for two seeds of the decisions."""
+    """Two seeds of the decisions change no batch of any dataset in any place."""
     comparison = Comparison()
     for seed in (len(name), 2 * len(name) + len(place)):
         comparison.run(name, place, seed)
@@ -32,7 +32,7 @@ def test_batches_equal_the_definition(name: str, place: str) -> None:
 
 @pytest.mark.parametrize("place", ["threads", "processes"])
 def test_a_fault_that_needs_a_rare_alignment_is_found(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a chunk that is a whole batch is taken for the batch's list of rows, a few seeds show it."""
+    """A few seeds show a chunk that is taken for a whole batch's list of rows."""
     stacks: Any = property(lambda self: isinstance(self.step.merge, Stack))
     monkeypatch.setattr(BatchStage, "_stacks", stacks)
     comparison = Comparison()
@@ -44,13 +44,13 @@ def test_a_fault_that_needs_a_rare_alignment_is_found(place: str, monkeypatch: p
 
 
 def test_by_default_the_proposal_is_taken() -> None:
-    """Whatever it is: nothing is checked then."""
+    """Without random decisions, any proposal is returned unchecked."""
     assert [decide(decision, 7) for decision in DECISIONS] == [7] * len(DECISIONS)
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: decision.name)
 def test_random_decisions_are_legal_and_repeatable(decision: Decision) -> None:
-    """All are in their range, below a caller's own bound too, and the same for the same seed; seeds differ."""
+    """Decisions are in range, also below a caller's bound, and depend on the seed alone."""
     highest = min(decision.highest, decision.lowest + 9)
     draws: list[list[int]] = []
     for seed in (*range(30), 3):
@@ -61,14 +61,14 @@ def test_random_decisions_are_legal_and_repeatable(decision: Decision) -> None:
     assert len({tuple(drawn) for drawn in draws}) > 5
 
 
-def test_a_proposal_that_is_not_legal_is_noticed() -> None:
-    """So the ranges that are listed hold."""
+def test_an_illegal_proposal_is_an_error() -> None:
+    """The error names the decision, the value and the listed range."""
     with random_decisions(1), pytest.raises(InternalError, match=r"batches of a job: 300 is not in \[1, 192\]"):
         decide(_decisions.JOB_BATCHES, 300)
 
 
-def test_decisions_are_left_to_time_again_after_the_block() -> None:
-    """Within a block that says None, too; and the environment is as it was."""
+def test_the_block_ends_random_decisions() -> None:
+    """So does an inner block with None; the environment is restored."""
     before = dict(os.environ)
     with random_decisions(1):
         with random_decisions(None):
@@ -79,14 +79,14 @@ def test_decisions_are_left_to_time_again_after_the_block() -> None:
 
 
 def decided(number: int) -> int:
-    """Return what a process decides."""
+    """Return a decision of this process."""
     del number
     return decide(_decisions.JOB_POSITIONS, 10_000)
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_processes_decide_at_random_too(start_method: Any) -> None:
-    """Workers follow the block that their loader was started in, however they are started."""
+def test_processes_decide_at_random(start_method: Any) -> None:
+    """Workers follow the block in which their loader started, by any start method."""
     limits = ps.Limits(start_method=start_method)
     found: set[bool] = set()
     for seed in (2, None, 3):
@@ -98,8 +98,8 @@ def test_processes_decide_at_random_too(start_method: Any) -> None:
     assert found == {True}
 
 
-def test_rows_that_come_as_anything_but_a_list_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is made of nothing else, so that such a fault is met where it is, and no wrong batch is handed out."""
+def test_rows_that_are_no_list_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is made of a list only, so a faulty chunk is an error and no wrong batch."""
     stacks: Any = property(lambda self: isinstance(self.step.merge, Stack))
     monkeypatch.setattr(BatchStage, "_stacks", stacks)
     dataset = DATASETS["whole documents, pack, a function"](600)

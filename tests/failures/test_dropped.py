@@ -1,4 +1,4 @@
-"""A loader that nobody holds is gone at once, also after an error: no traceback of its own keeps it."""
+"""A loader without references is collected at once, also after an error: no traceback of its own refers to it."""
 
 import gc
 import os
@@ -9,42 +9,37 @@ import pytest
 
 import penstock as ps
 from penstock.errors import WorkerError
+from tests.places import place_of
 
 POSITION = 7
-PROCESSES = {"num_workers": 1, "workers": "processes"}
-HAS_PROCESSES = hasattr(os, "memfd_create")
 
 
 def fails(number: int) -> int:
-    """Raise for one number."""
+    """Raise at one number."""
     if number == POSITION:
         raise KeyError(number)
     return number
 
 
 def leaves(number: int) -> int:
-    """End the process for one number."""
+    """End the process at one number."""
     if number == POSITION:
         os._exit(3)
     return number
 
 
 @pytest.mark.parametrize(
-    ("function", "options"),
+    ("function", "place"),
     [
-        (fails, {}),
-        (fails, {"num_workers": 1}),
-        pytest.param(fails, PROCESSES, marks=pytest.mark.skipif(not HAS_PROCESSES, reason="they are Linux's")),
-        pytest.param(leaves, PROCESSES, marks=pytest.mark.skipif(not HAS_PROCESSES, reason="they are Linux's")),
-        pytest.param(fails, {"isolated": True}, marks=pytest.mark.skipif(not HAS_PROCESSES, reason="it is Linux's")),
-        pytest.param(leaves, {"isolated": True}, marks=pytest.mark.skipif(not HAS_PROCESSES, reason="it is Linux's")),
+        *(place_of(name, fails) for name in ("inline", "thread", "processes", "isolated")),
+        *(place_of(name, leaves) for name in ("processes", "isolated")),
     ],
 )
-def test_gone_after_an_error(function: Any, options: dict[str, Any]) -> None:
-    """Its workers end with it, and not with the garbage collector's next run."""
+def test_a_loader_is_collected_after_an_error(function: Any, place: dict[str, Any]) -> None:
+    """Its workers end with it, and don't wait for the garbage collector's next run."""
     gc.disable()
     try:
-        loader = ps.Loader(ps.range(32).map(function).batch(4), **options)
+        loader = ps.Loader(ps.range(32).map(function).batch(4), **place)
         batches = iter(loader)
         with pytest.raises((KeyError, WorkerError)) as raised:
             list(batches)
@@ -56,15 +51,15 @@ def test_gone_after_an_error(function: Any, options: dict[str, Any]) -> None:
 
 
 def refuses_most(number: int) -> int:
-    """Raise for seven numbers of eight."""
+    """Raise at seven numbers of eight."""
     if number % 8:
         raise KeyError(number)
     return number
 
 
 @pytest.mark.parametrize("budget", [None, 3])
-def test_gone_after_errors_that_were_replaced(budget: int | None) -> None:
-    """Substitutes that fail too keep nothing either, whether one is found or the budget is used up."""
+def test_a_loader_is_collected_after_replaced_errors(budget: int | None) -> None:
+    """Failing substitutes keep no reference either, whether one succeeds or the budget is used up."""
     replacing = ps.Substitute(attempts=1000, budget=budget)
     gc.disable()
     try:

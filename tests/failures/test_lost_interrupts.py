@@ -1,4 +1,4 @@
-"""Ctrl-C while something is pickled or unpickled is a KeyboardInterrupt, and no sign that it can't be."""
+"""Ctrl-C during pickling or unpickling is a KeyboardInterrupt, and not taken for a failure to pickle."""
 
 import pickle
 import signal
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no PO
 
 
 class Interrupting:
-    """A function, and an index, that is interrupted while it is pickled, the first time."""
+    """A function, and an index, whose first pickling is interrupted."""
 
     interrupts = 0
 
@@ -28,7 +28,7 @@ class Interrupting:
         return value
 
     def __reduce__(self) -> tuple[type["Interrupting"], tuple[()]]:
-        """Press Ctrl-C."""
+        """Send Ctrl-C, the first time."""
         if not self.interrupts:
             self.interrupts += 1
             signal.raise_signal(signal.SIGINT)
@@ -36,10 +36,10 @@ class Interrupting:
 
 
 class InterruptingError(Exception):
-    """An error that is interrupted while it is unpickled."""
+    """An error whose unpickling is interrupted."""
 
     def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
-        """Press Ctrl-C there."""
+        """Send Ctrl-C where it is unpickled."""
         return signal.raise_signal, (signal.SIGINT,)
 
 
@@ -47,11 +47,11 @@ class Rows:
     """A dataset of numbers for torch's loader."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of rows."""
         return 4
 
     def __getitem__(self, index: object) -> int:
-        """Return one of them."""
+        """Return a row."""
         return 0
 
 
@@ -74,7 +74,7 @@ def send_dataset_of_torch() -> object:
 
 
 def send_indices_of_torch() -> object:
-    """Give a batch's indices to the processes of torch's loader."""
+    """Send a batch's indices to the processes of torch's loader."""
     rows: Any = Rows()
     indices: Any = [[Interrupting()]]
     return next(iter(DataLoader(rows, batch_sampler=indices, num_workers=1)))
@@ -104,24 +104,24 @@ DOING = [
 
 
 @pytest.mark.parametrize("do", DOING)
-def test_pickling(do: Callable[[], object]) -> None:
-    """It comes out of whatever pickles."""
+def test_an_interrupt_during_pickling_is_raised(do: Callable[[], object]) -> None:
+    """Each operation that pickles raises it."""
     with pytest.raises(KeyboardInterrupt):
         do()
 
 
-def test_unpickling_an_error() -> None:
-    """It comes out instead of the error that another process sent."""
+def test_an_interrupt_during_unpickling_is_raised() -> None:
+    """It is raised in place of the error that another process sent."""
     packed = PackedError(pickle.dumps(InterruptingError()), "InterruptingError", "", "", 0)
     with pytest.raises(KeyboardInterrupt):
         unpack_error(packed)
 
 
 class EndingError(Exception):
-    """An error that can't be unpickled without the end of who does it."""
+    """An error whose unpickling raises an exception that ends threads."""
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """Raise its argument there."""
+        """Raise the argument where it is unpickled."""
         return end, self.args
 
 
@@ -131,8 +131,8 @@ def end(kind: type[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_unpickling_what_ends_a_thread(kind: type[BaseException]) -> None:
-    """In a thread, which Ctrl-C never comes to, it is told in words: whoever listens to a process must go on."""
+def test_a_thread_survives_an_error_that_ends_threads(kind: type[BaseException]) -> None:
+    """A thread, which Ctrl-C never reaches, gets the error's text: a thread that serves a process must continue."""
     found: list[object] = []
     packed = PackedError(pickle.dumps(EndingError(kind)), "EndingError", "its words", "", 0)
     thread = threading.Thread(target=lambda: found.append(unpack_error(packed)))

@@ -31,7 +31,7 @@ def many(*, ordered: bool) -> ps.Dataset:
 @WORKERS
 @KINDS
 def test_five_hundred_parts_need_no_threads_of_their_own(workers: int, kind: str) -> None:
-    """A mixture of 500 parts has the threads that its loader was given, and memory that doesn't grow with the steps."""
+    """A mixture of 500 parts uses its loader's threads only, and memory that doesn't grow with the steps."""
     ordered = kind == "ordered"
     dataset = many(ordered=ordered).batch(16)
     process, threads = psutil.Process(), threading.active_count()
@@ -54,7 +54,7 @@ def test_five_hundred_parts_need_no_threads_of_their_own(workers: int, kind: str
 @pytest.mark.parametrize("ratio", [(1, 1), (3, 1)])
 @KINDS
 def test_every_rank_has_its_share_of_every_part(ranks: int, ratio: tuple[int, int], kind: str) -> None:
-    """Over 100,000 elements, in batches of 64 cut by ranks, each rank has each part's share within 1 %."""
+    """Over 100,000 elements in batches of 64, each rank has each part's share within 1 %."""
     ordered = kind == "ordered"
     first, second = ps.range(100_000), ps.range(100_000, 200_000)
     if ordered:
@@ -73,15 +73,15 @@ def test_every_rank_has_its_share_of_every_part(ranks: int, ratio: tuple[int, in
 
 @pytest.mark.parametrize("weights", [{"a": 0.333, "b": 0.667}, {"a": 0.334, "b": 0.666}, {"a": 1, "b": 997}])
 def test_weights_are_not_rounded(weights: dict[str, float]) -> None:
-    """Weights that differ in the third place give shares that do; whole numbers are exact over a period."""
+    """Weights that differ in the third place give different shares; whole numbers are exact in a period."""
     period = 1000 if weights["a"] < 1 else 998
     mixed = ps.mix({"a": ps.range(period), "b": ps.range(period, 3 * period)}, weights)
     found = sum(number < period for number in mixed[:period])
     assert found == round(period * weights["a"] / sum(weights.values()))
 
 
-def test_a_part_of_weight_0_is_there_and_never_comes() -> None:
-    """A weight of 0 is no error: the part waits for its turn in the schedule."""
+def test_a_part_may_have_weight_0() -> None:
+    """A part of weight 0 gives no element until the schedule raises its weight."""
     parts = {"now": ps.range(50), "later": ps.range(50, 100)}
     assert list(ps.mix(parts, {"now": 1, "later": 0})) == list(range(50))
     mixed = ps.mix(parts, {0: {"now": 1}, 20: {"now": 1, "later": 1}}, stop="all")
@@ -91,8 +91,8 @@ def test_a_part_of_weight_0_is_there_and_never_comes() -> None:
 
 @WORKERS
 @KINDS
-def test_what_happens_when_a_part_ends_is_said(workers: int, kind: str) -> None:
-    """The rest of a mixture is left out only where `stop` says "first"; with "all" every element comes, once."""
+def test_stop_decides_where_a_mixture_ends(workers: int, kind: str) -> None:
+    """Only `stop="first"` leaves out the rest of a mixture; with "all" every element comes once."""
     ordered = kind == "ordered"
     short, long = ps.range(10), ps.range(10, 110)
     if ordered:
@@ -115,7 +115,7 @@ def test_what_happens_when_a_part_ends_is_said(workers: int, kind: str) -> None:
 
 
 def test_a_cache_keeps_every_element() -> None:
-    """What doesn't fit a cache, or was not reached in the first epoch, comes in every epoch all the same."""
+    """Elements that don't fit a cache, or that an abandoned epoch missed, come in every epoch."""
     computed: list[int] = []
 
     def decode(number: int) -> Any:
@@ -127,14 +127,14 @@ def test_a_cache_keeps_every_element() -> None:
     for _ in range(3):
         assert sorted(int(element[0]) for element in dataset) == list(range(40))
     with ps.Loader(dataset.batch(4)) as loader:
-        next(iter(loader))  # an epoch that is left early
+        next(iter(loader))  # an epoch that is abandoned
         for _ in range(2):
             assert sorted(np.concatenate(list(loader))[:, 0].tolist()) == list(range(40))
     assert len(computed) < 5 * 40
 
 
-def test_one_more_part_moves_no_other() -> None:
-    """Each part's elements, their order and their random numbers are the same with another part beside it."""
+def test_another_part_changes_no_part() -> None:
+    """Another part changes no part's elements, order or random numbers."""
     parts = {name: ps.range(40, seed=3).shuffle().random_map(noisy) for name in "ab"}
     two = ps.mix(parts, stop="all")
     three = ps.mix({"new": parts["a"], **parts}, {"new": 5, "a": 1, "b": 2}, stop="all")

@@ -12,13 +12,13 @@ WORKERS = pytest.mark.parametrize("workers", [0, 2])
 
 
 def epochs_of(dataset: ps.Dataset, count: int, workers: int = 0) -> list[list[Any]]:
-    """Return the elements of the first epochs, as a loader gives them."""
+    """Return the elements of the first epochs, read by a loader."""
     with ps.Loader(dataset, num_workers=workers) as loader:
         return [list(loader) for _ in range(count)]
 
 
 def test_a_slice_of_a_shuffle_keeps_its_records_in_every_pass() -> None:
-    """Shuffled, sliced and repeated, a part has each of its own records once in every pass, and none of the others."""
+    """Every pass of a shuffled, sliced and repeated part has each of its records once, and no other."""
     shuffled = ps.range(100, seed=1).shuffle()
     for part in (shuffled[:20], shuffled.take(20), shuffled[80:], shuffled.shard(1, 5)):
         own = sorted(part)
@@ -31,7 +31,7 @@ def test_a_slice_of_a_shuffle_keeps_its_records_in_every_pass() -> None:
 
 @pytest.mark.parametrize("length", [25, 7, 10, 1])
 def test_a_partial_window_loses_nothing(length: int) -> None:
-    """Where the last window of a shuffle is partial each element comes once, none of the next epoch's among them."""
+    """A shuffle with a partial last window has each element of its epoch once, and none of the next."""
     dataset = ps.range(length, seed=3).window_shuffle(10)
     for epoch in epochs_of(dataset, 4):
         assert sorted(epoch) == list(range(length))
@@ -40,7 +40,7 @@ def test_a_partial_window_loses_nothing(length: int) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_padded_windows_cover_every_frame(stride: int) -> None:
-    """With `partial="pad"` every frame of every episode is in a window, also those after the last full one."""
+    """With `partial="pad"`, every frame of every episode is in a window, also those after the last full one."""
     lengths = [5, 1, 0, 3, 8]
     episodes = [{"frame": np.arange(count) + 100 * number} for number, count in enumerate(lengths)]
     windows = ps.read(episodes).windows(3, stride, lengths=lengths, partial="pad", mask="is_data")
@@ -50,7 +50,7 @@ def test_padded_windows_cover_every_frame(stride: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 5, 4**8 + 1, 4**9 + 1, 4**10 + 1, 2**17 + 1])
 def test_a_shuffle_is_a_permutation_just_above_powers_of_four(length: int) -> None:
-    """Where the length is one more than a power of four no element comes twice, and none is missing."""
+    """With one element more than a power of four, each element comes once."""
     shuffled = ps.range(length, seed=9).shuffle()
     with ps.Loader(shuffled.batch(1 << 16)) as loader:
         for _ in range(2):
@@ -85,7 +85,7 @@ def flip(element: Any, rng: np.random.Generator) -> tuple[Any, ...]:
 
 
 def test_another_step_reseeds_none() -> None:
-    """A map, a random map or a shuffle more, before or after, leaves the random numbers of named steps as they were."""
+    """Another map, random map or shuffle changes no random number of the named steps."""
     start = ps.range(30, seed=5)
     plain = start.random_map(crop).random_map(flip)
     expected = {element[0]: element for element in plain}
@@ -101,7 +101,7 @@ def test_another_step_reseeds_none() -> None:
 
 
 def test_two_lambdas_have_two_streams() -> None:
-    """Random steps never share a stream: not two lambdas, not one function used twice, not equal parts of a mixture."""
+    """Random steps never share a stream: not lambdas, not a repeated function, not equal parts of a mixture."""
     twice = (
         ps.range(200, seed=2).random_map(lambda _, rng: (rng.random(),)).random_map(lambda e, rng: (*e, rng.random()))
     )
@@ -128,7 +128,7 @@ def test_none_is_an_element(workers: int) -> None:
 
 
 def test_zip_of_unequal_lengths_is_refused() -> None:
-    """Lengths that differ are an error, before anything is read or where they are met; ending early must be said."""
+    """Unequal lengths are an error, at once or where they are met, unless `unequal` allows them."""
     with pytest.raises(ps.errors.GraphError, match="equal lengths"):
         ps.zip([ps.range(3), ps.range(4)])
     filtered = ps.range(8).filter(lambda number: number % 2)
@@ -139,8 +139,8 @@ def test_zip_of_unequal_lengths_is_refused() -> None:
 
 
 @WORKERS
-def test_repeat_goes_on_over_what_is_read_in_order(workers: int) -> None:
-    """Filtered data can be repeated, also without end: in full batches, in new orders, with nothing lost."""
+def test_filtered_data_can_be_repeated(workers: int) -> None:
+    """Also without end: in full batches, in new orders, with every element in each pass."""
     odd = ps.range(21, seed=4).shuffle().filter(lambda number: number % 2)
     (batches,) = epochs_of(odd.repeat(3).batch(4), 1, workers)
     assert [len(batch) for batch in batches] == [4] * 7 + [2]
@@ -155,7 +155,7 @@ def test_repeat_goes_on_over_what_is_read_in_order(workers: int) -> None:
 
 @WORKERS
 def test_every_epoch_begins_again(workers: int) -> None:
-    """An epoch that ended, or was left early, is followed by a whole one; none is empty."""
+    """A whole epoch follows an epoch that ended or was abandoned."""
     with ps.Loader(ps.range(10, seed=1).shuffle().batch(3), num_workers=workers) as loader:
         for epoch in range(3):
             assert sorted(np.concatenate(list(loader)).tolist()) == list(range(10))
@@ -166,7 +166,7 @@ def test_every_epoch_begins_again(workers: int) -> None:
 
 
 def test_every_rank_meets_every_record() -> None:
-    """The shuffle goes over all ranks: over some epochs a rank gets other records, not always those of a fixed part."""
+    """The shuffle goes over all ranks: a rank gets other records in each epoch, not those of a fixed part."""
     batches = ps.range(64, seed=6).shuffle().batch(8)
     for rank in range(4):
         with ps.Loader(batches, shard=ps.Shard(rank, 4)) as loader:

@@ -1,4 +1,4 @@
-"""Functions may write to their element; where one raises for another element, each was still called once for each."""
+"""Functions may write to their element, and each is called once for an element, also where another element raises."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +9,10 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from tests.equivalence.definition import epoch_of, outcomes
+from tests.places import in_places
 
 BAD = 13
-PLACES: list[dict[str, Any]] = [
-    {"num_workers": 0},
-    {"num_workers": 2, "workers": "threads"},
-    {"num_workers": 2, "workers": "processes"},
-]
+WITH_PROCESSES = in_places("inline", "threads", "processes")
 
 
 def array(number: int) -> NDArray[np.int64]:
@@ -24,7 +21,7 @@ def array(number: int) -> NDArray[np.int64]:
 
 
 def doubled(element: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Double an element where it lies; of one raise an error then, by which nobody would know it a second time."""
+    """Double an element in place; then raise at one, where a second call would not recognise it."""
     element *= 2
     if element[0] == 2 * BAD:
         raise ValueError(f"no element {BAD}")
@@ -32,7 +29,7 @@ def doubled(element: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def doubled_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Double a batch where it lies; raise an error then if one of its elements is the bad one."""
+    """Double a batch in place; then raise if one of its elements is the bad one."""
     batch *= 2
     if (batch == 2 * BAD).any():
         raise ValueError(f"no batch with element {BAD}")
@@ -40,7 +37,7 @@ def doubled_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def doubled_or_stopped(element: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Do the same; the error is one that would end an iteration."""
+    """Double an element in place; then raise StopIteration at one."""
     element *= 2
     if element[0] == 2 * BAD:
         raise StopIteration
@@ -48,7 +45,7 @@ def doubled_or_stopped(element: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def noisy(element: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Add a number to an element where it lies, and then maybe raise."""
+    """Add a random number to an element in place; then raise at some."""
     is_bad = element[0] % 4 == 1
     element += rng.integers(1000)
     if is_bad:
@@ -57,7 +54,7 @@ def noisy(element: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.in
 
 
 def copies(element: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return two elements made of one, which is doubled where it lies."""
+    """Return two elements made of one, which is doubled in place."""
     return [doubled(element), element + 1]
 
 
@@ -80,18 +77,18 @@ MAKES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["inline", "threads", "processes"])
+@WITH_PROCESSES
 @pytest.mark.parametrize("steps", list(MAKES))
 def test_each_element_is_written_to_once(steps: str, place: dict[str, Any]) -> None:
-    """Batches and errors are the definition's, which calls the function of one element after the other."""
+    """Batches and errors are the definition's, which calls the function once for each element."""
     dataset = MAKES[steps](ps.range(40).map(array))
     with ps.Loader(dataset, **place) as loader:
         assert outcomes(loader) == outcomes(epoch_of(dataset, 0))
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["inline", "threads", "processes"])
-def test_an_error_may_be_a_stop_iteration(place: dict[str, Any]) -> None:
-    """It is told as what it would otherwise hide, with itself as the cause; batches before it come first."""
+@WITH_PROCESSES
+def test_a_stop_iteration_becomes_a_runtime_error(place: dict[str, Any]) -> None:
+    """The RuntimeError has the StopIteration as its cause, and comes after the batches before it."""
     with ps.Loader(ps.range(40).map(array).map(doubled_or_stopped).batch(4), **place) as loader:
         batches = iter(loader)
         assert [next(batches)[0, 0] for _ in range(3)] == [0, 8, 16]
@@ -100,10 +97,10 @@ def test_an_error_may_be_a_stop_iteration(place: dict[str, Any]) -> None:
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
-@pytest.mark.parametrize("place", PLACES[:2])
+@in_places("inline", "threads")
 @pytest.mark.parametrize("steps", ["unbatch", "flat_map"])
 def test_a_row_that_is_chosen_twice_is_not_shared(steps: str, place: dict[str, Any]) -> None:
-    """Each choice of a row, of a batch that is taken apart or of a list of `flat_map`, has memory of its own."""
+    """Each selection of a row has memory of its own, from a batch or from a list of `flat_map`."""
     arrays = ps.range(8).map(array)
     rows = arrays.batch(4).unbatch() if steps == "unbatch" else arrays.flat_map(copies, counts=[2] * 8)
     dataset = rows.select([2, 5, 2, 2, 5, 1]).map(doubled, name="again").batch(6)

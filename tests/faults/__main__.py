@@ -1,10 +1,10 @@
-"""Injects faults until there were so many, and says what was found.
+"""A program that injects so many faults, and prints its findings.
 
     python -m tests.faults --faults 10000 [--seed 0] [--round 17]
     python -m tests.faults --working --seconds 600 [--seed 0] [--round 17]
 
 With `--working` the datasets are random ones whose functions take time. The exit status is 1 where a batch was lost,
-changed or repeated, or something was left behind, or hangs. `--round` runs one round of a seed again.
+changed or repeated, a resource was left behind, or a round hangs. `--round` runs one round of a seed again.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from tests.faults.work import WORKING_KINDS
 _HANGING_SECONDS: Final = 240.0
 _LINE_SECONDS: Final = 15.0
 _REDRAWN_SECONDS: Final = 0.2
-_MAX_BAD: Final = 20  # findings, after which nothing new is learned
+_MAX_BAD: Final = 20  # findings; later ones are rarely new
 _LOG_LINES: Final = 40
 
 
 class _Watch:
-    """Shows how far it is, and ends the program with all stacks where it gets no further."""
+    """Shows the progress, and ends the program with all stacks when it stops."""
 
     def __init__(self, findings: Findings, seed: int, wanted: int, seconds: float | None, stream: TextIO) -> None:
         self._stream = stream
@@ -45,14 +45,14 @@ class _Watch:
         self._seconds = seconds
         self._began = time.monotonic()
         self._shown = 0.0
-        self._told = 0
+        self._num_shown = 0
         self._is_live = stream.isatty()
         self._moved = threading.Event()
         threading.Thread(target=self._look, name="watch", daemon=True).start()
 
     @property
     def is_done(self) -> bool:
-        """Whether it is enough."""
+        """Whether enough faults were injected, or findings found."""
         if len(self._findings.bad) >= _MAX_BAD:
             return True
         if self._seconds is None:
@@ -61,9 +61,9 @@ class _Watch:
 
     def __call__(self) -> None:
         self._moved.set()
-        for finding in self._findings.bad[self._told :]:
+        for finding in self._findings.bad[self._num_shown :]:
             self._stream.write(f"\nfound: {finding}\n")
-        self._told = len(self._findings.bad)
+        self._num_shown = len(self._findings.bad)
         now = time.monotonic()
         if now - self._shown >= (_REDRAWN_SECONDS if self._is_live else _LINE_SECONDS):
             self._shown = now
@@ -72,7 +72,7 @@ class _Watch:
             self._stream.flush()
 
     def text(self) -> str:
-        """Return how far it is."""
+        """Return the progress in a line."""
         found, seconds = self._findings, time.monotonic() - self._began
         wanted = f" of {self._wanted:,}" if self._seconds is None else ""
         return (
@@ -96,25 +96,25 @@ def _waits_in(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/wchan").read_text() or "nothing"
     except OSError:
-        return "nobody knows what"
+        return "an unknown call"
 
 
 def main() -> int:
-    """Run, and print the table; return the exit status."""
+    """Run the rounds, and print the table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Injects faults, and looks for losses.")
-    parser.add_argument("--faults", type=int, default=10_000, help="how many to inject, at least")
-    parser.add_argument("--seconds", type=float, help="how long, instead")
+    parser.add_argument("--faults", type=int, default=10_000, help="the least number of faults")
+    parser.add_argument("--seconds", type=float, help="the time to run, in place of a number of faults")
     parser.add_argument("--working", action="store_true", help="read random datasets whose functions take time")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of every draw")
     parser.add_argument("--round", type=int, help="run only this round")
-    asked = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background programs ignore
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background programs of a shell ignore it
     with open(os.dup(2), "w", encoding="utf-8") as shown, tempfile.TemporaryFile("w+", encoding="utf-8") as log:
-        os.dup2(log.fileno(), 2)  # which all processes inherit: they log what becomes of them
+        os.dup2(log.fileno(), 2)  # all processes inherit it, and log their errors there
         findings = Findings()
-        kinds = WORKING_KINDS if asked.working else TRAPPED_KINDS
-        watch = _Watch(findings, asked.seed, asked.faults, asked.seconds, shown)
-        _run(asked.seed, asked.round, kinds, findings, watch)
+        kinds = WORKING_KINDS if options.working else TRAPPED_KINDS
+        watch = _Watch(findings, options.seed, options.faults, options.seconds, shown)
+        _run(options.seed, options.round, kinds, findings, watch)
         if not findings.are_fine:
             log.seek(0)
             shown.writelines(["\nThe last lines of the log:\n", *deque(log, _LOG_LINES)])
@@ -137,8 +137,8 @@ def _run(seed: int, only: int | None, kinds: Sequence[str], findings: Findings, 
         findings.table(),
         *(f"found: {finding}" for finding in findings.bad),
         f"seed {seed}: {watch.text()}",
-        f"batches: {wrong}; {findings.total(RAISED)} times an injected error came out of the loader, "
-        f"{findings.total(POISONED)} times one of a third death; {_processor_seconds():.0f} s of processor",
+        f"batches: {wrong}; the loader raised {findings.total(RAISED)} injected errors, and "
+        f"{findings.total(POISONED)} for a third crash; {_processor_seconds():.0f} s of processor",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -1,4 +1,4 @@
-"""What is drawn at random depends on a seed and a path alone, so that a round can be had again."""
+"""Random draws that depend on a seed and a path alone, so that a round can be repeated."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -12,8 +12,8 @@ class Chance:
     """Draws, one after the other.
 
     Args:
-        seed: of the run.
-        *path: what is drawn for.
+        seed: the run's seed.
+        *path: the purpose of the draws.
     """
 
     def __init__(self, seed: int, *path: int | str) -> None:
@@ -26,7 +26,7 @@ class Chance:
         return first + derive(self._seed, self._drawn) % (last - first + 1)
 
     def is_one_in(self, count: int) -> bool:
-        """Return True once in so many draws."""
+        """Return True once in so many draws, on average."""
         return self.between(1, count) == 1
 
     def one_of(self, values: Sequence[T]) -> T:

@@ -1,8 +1,7 @@
-"""Datasets whose functions do harm where a trap lies, once: whoever comes to it first springs it.
+"""Datasets whose functions do harm once at each trap: the first process or thread that reaches a trap springs it.
 
-A trap is a file, named by a number and with the kind of harm in it. Who unlinks it does the harm; so it is done once,
-whichever process, thread or consumer comes to that number, and afterwards the function is as pure as the definition
-wants it.
+A trap is a file, named by a number and with the kind of harm in it. The thread that unlinks it does the harm, so the
+harm is done once; after that the function is as pure as the definition requires.
 """
 
 import collections
@@ -11,7 +10,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -20,20 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock as ps
-from tests.equivalence.joins import Counter
 from tests.faults.chance import Chance
-from tests.faults.work import WORKING_KINDS, working_dataset
 
 INJECTED: Final = "injected"
-SPACING: Final = 4  # traps lie at multiples of it, so that most rows look for none
+SPACING: Final = 4  # traps are at multiples of it, so most rows look for none
 
 
 class InjectedError(Exception):
-    """What a trap raises."""
+    """The error of a trap."""
 
 
 class UnsendableError(Exception):
-    """Can't be pickled."""
+    """An error that can't be pickled."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("it holds a connection")
@@ -74,14 +71,14 @@ _HARM: Final[dict[str, Callable[[], None]]] = {
 }
 TRAPS_ANYWHERE: Final = ("raise", "memory")
 TRAPS_OF_PROCESSES: Final = ("unsendable", "sys.exit", "os._exit", "segv")
-DEADLY_TRAPS: Final = ("os._exit", "segv")
+CRASHING_TRAPS: Final = ("os._exit", "segv")
 
 
 class Traps:
     """The traps of a round.
 
     Args:
-        folder: where they lie.
+        folder: the folder of their files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,7 +86,7 @@ class Traps:
         self._laid: dict[int, str] = {}
 
     def lay(self, number: int, kind: str) -> bool:
-        """Lay a trap; return False if one lies there."""
+        """Lay a trap; return False if there is one."""
         number -= number % SPACING
         if number in self._laid:
             return False
@@ -100,11 +97,11 @@ class Traps:
         return True
 
     def waiting(self, kinds: Collection[str]) -> int:
-        """Return how many of some kinds were laid, and not counted as sprung."""
+        """Return the number of traps of some kinds that were laid, and not counted as sprung."""
         return sum(kind in kinds for kind in self._laid.values())
 
     def sprung(self, *, remove: bool = False) -> collections.Counter[str]:
-        """Return how many of each kind were sprung since the last call; with `remove`, take the others away."""
+        """Return the number of traps of each kind that were sprung since the last call; `remove` removes the others."""
         gone = {number: kind for number, kind in self._laid.items() if not (self._folder / str(number)).exists()}
         for number in list(self._laid) if remove else gone:
             (self._folder / str(number)).unlink(missing_ok=True)
@@ -113,7 +110,7 @@ class Traps:
 
 
 def spring(folder: str, number: int) -> None:
-    """Do the harm of the trap that lies at a number, if any does, and if it may be done in this process."""
+    """Do the harm of the trap at a number, if there is one and this process may do its harm."""
     if number % SPACING:
         return
     path = f"{folder}/{number}"
@@ -123,7 +120,7 @@ def spring(folder: str, number: int) -> None:
         if kind in TRAPS_OF_PROCESSES and multiprocessing.parent_process() is None:
             return
         os.unlink(path)
-    except FileNotFoundError:  # there is none, or another was first
+    except FileNotFoundError:  # there is none, or another thread was first
         return
     _HARM[kind]()
 
@@ -147,33 +144,33 @@ def named(folder: str, number: int) -> dict[str, Any]:
 
 
 def merged(folder: str, rows: list[int]) -> dict[str, Any]:
-    """Merge rows into something other than a stack."""
+    """Merge rows into a value that is no stack."""
     spring(folder, max(rows))
     return {"rows": rows, "total": np.array([sum(rows)])}
 
 
 def raised_by_one(folder: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch that was changed as a whole."""
+    """Return a batch with one added to every number."""
     spring(folder, int(batch["number"].max()))
     return {key: value + 1 for key, value in batch.items()}
 
 
 def written(folder: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch that was changed where it lies, the harm coming after that."""
+    """Change a batch in place; the harm comes after the write."""
     batch["image"] += 1
     spring(folder, int(batch["number"].max()))
     return batch
 
 
 def written_row(folder: str, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row that was changed where it lies, likewise."""
+    """Change a row in place; the harm comes after the write."""
     row["image"] += 1
     spring(folder, row["number"])
     return row
 
 
 def written_rows(folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge rows that were changed where they lie, likewise."""
+    """Change rows in place, and merge them; the harm comes after the writes."""
     for each in rows:
         each["image"] += 1
     spring(folder, max(each["number"] for each in rows))
@@ -181,12 +178,12 @@ def written_rows(folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def noisy(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Return a batch with noise of its own."""
+    """Return a batch with random numbers."""
     return {**batch, "noise": rng.random(3)}
 
 
 def refuses_some(number: int) -> int:
-    """Fail on every seventh number, always."""
+    """Fail at every seventh number, always."""
     if number % 7 == 3:
         raise ValueError("corrupt")
     return number
@@ -206,6 +203,27 @@ def document(folder: str, number: int) -> dict[str, NDArray[np.int32]]:
 def is_long(row: dict[str, Any]) -> bool:
     """Keep documents of more than two tokens."""
     return len(row["tokens"]) > 2
+
+
+class UpTo:
+    """A stream with a state: integers up to a stop, whose state is the next one."""
+
+    def __init__(self, stop: int) -> None:
+        self._stop = stop
+        self._next = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self._next < self._stop:
+            self._next += 1
+            yield self._next - 1
+
+    def get_state(self) -> int:
+        """Return the next integer."""
+        return self._next
+
+    def set_state(self, state: int) -> None:
+        """Continue there."""
+        self._next = state
 
 
 def _stacked(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
@@ -233,7 +251,7 @@ def _strings(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Datase
 
 
 def _substituted(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    # Traps lie above: what raises once while a substitute is computed has another one taken, as it should.
+    # Traps are above the substitutes: an error while a substitute is computed makes the step take another one.
     rows = numbers.map(refuses_some, on_error=ps.Substitute(attempts=64))
     return rows.map(partial(same, folder), name="same").batch(chance.between(1, 12))
 
@@ -252,7 +270,7 @@ def _above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Da
 
 def _rows_above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     if chance.is_one_in(2):
-        numbers = ps.stream(partial(Counter, chance.between(60, MAX_ROWS)))
+        numbers = ps.stream(partial(UpTo, chance.between(60, MAX_ROWS)))
     made = numbers.map(partial(row, folder, chance.one_of([16, 8_192])), name="row")
     rows = made.window_shuffle(chance.between(2, 40)).map(partial(written_row, folder), name="written")
     return rows.batch(chance.between(1, 12), remainder=chance.one_of(["keep", "drop"]))
@@ -269,23 +287,23 @@ def _packed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset
 
 
 class Pieces:
-    """Runs of consecutive rows, cut where their numbers sum to 200, each a row of its own; it holds their memory."""
+    """A combiner of consecutive rows whose numbers sum to 200, into two rows; it holds the memory of all rows."""
 
     def __init__(self) -> None:
         self.waiting: list[dict[str, Any]] = []
 
     @property
     def held(self) -> int:
-        """How many rows wait."""
+        """The number of waiting rows."""
         return len(self.waiting)
 
     def add(self, element: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what waits, where the row completes it."""
+        """Return the two rows when this row completes them."""
         self.waiting.append(element)
         return self.flush() if sum(int(each["number"]) for each in self.waiting) >= 200 else []
 
     def flush(self) -> list[dict[str, Any]]:
-        """Return the first and the last row that wait, with how many they are."""
+        """Return the first and the last waiting row, with the number of rows."""
         rows, self.waiting = self.waiting, []
         return [{**rows[0], "rows": len(rows)}, {**rows[-1], "rows": -len(rows)}]
 
@@ -323,8 +341,10 @@ MAX_ROWS: Final = 320
 
 
 def dataset_of(kind: str, folder: Path, chance: Chance) -> ps.Dataset[Any]:
-    """Return a dataset of a kind, with a random size and a random order, whose functions look for traps or work."""
-    if kind in WORKING_KINDS:
+    """Return a dataset of a kind, of random size and order, whose functions look for traps or take time."""
+    if kind not in _MAKERS:
+        from tests.faults.work import working_dataset  # noqa: PLC0415 - importing Hypothesis takes long in each process
+
         return working_dataset(kind, chance)
     numbers = ps.range(chance.between(60, MAX_ROWS), seed=chance.between(0, 1 << 32))
     return _MAKERS[kind](str(folder), chance, numbers if chance.is_one_in(4) else numbers.shuffle())

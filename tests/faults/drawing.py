@@ -1,7 +1,7 @@
 """Values of Hypothesis strategies, drawn from a seed alone.
 
-Hypothesis itself mixes in constants that it finds in the modules imported so far, so that the same seed gives other
-values in another program. A provider of choices that looks at nothing but the seed makes a round repeatable.
+Hypothesis itself mixes in constants of the modules that are imported so far, so one seed gives other values in another
+program. A provider of choices that uses nothing but the seed makes a round repeatable.
 """
 
 import math
@@ -23,7 +23,7 @@ _PARTS: Final = 2**53
 
 
 class SeededProvider(PrimitiveProvider):
-    """Draws by chance alone, which is set before each use."""
+    """Draws choices from `chance` alone, which is set before each use."""
 
     chance: ClassVar[Chance] = Chance(0)
 
@@ -36,10 +36,10 @@ class SeededProvider(PrimitiveProvider):
         min_value: int | None = None,
         max_value: int | None = None,
         *,
-        weights: dict[int, float] | None = None,  # noqa: ARG002 - a hint
+        weights: dict[int, float] | None = None,  # noqa: ARG002 - only a hint
         shrink_towards: int = 0,  # noqa: ARG002 - nothing shrinks
     ) -> int:
-        """Return an integer; where there are many, the bounds are among the likelier ones."""
+        """Return an integer; of a large range, the bounds are likelier than others."""
         last = _MAX_NUMBER if max_value is None else max_value
         first = min(last, 0) - _MAX_NUMBER if min_value is None else min_value
         if last - first >= _MANY and self.chance.is_one_in(8):
@@ -73,12 +73,12 @@ cast("dict[str, Any]", AVAILABLE_PROVIDERS)[_NAME] = f"{__name__}.{SeededProvide
 
 
 def drawn(strategy: st.SearchStrategy[T], number: int) -> T:
-    """Return the value of a strategy that belongs to a number."""
+    """Return the value that a strategy has for a number."""
     found: list[T] = []
 
     @seed(number)
     @settings(
-        max_examples=2,  # the first one is always the simplest
+        max_examples=2,  # the first is always the simplest
         backend=_NAME,
         database=None,
         deadline=None,

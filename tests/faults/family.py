@@ -1,7 +1,7 @@
-"""The processes that this program has started, and those that they have: found, harmed, and seen to have ended.
+"""The processes below this program: found, killed, and waited for.
 
-They are told apart by the names that they give themselves, and by how many workers stand between them and this
-program: the helper of an isolated loader is a worker itself, and its own workers stand below it.
+Their names and the number of workers above them distinguish them: the helper of an isolated loader is a worker itself,
+and its own workers are below it.
 """
 
 import os
@@ -24,9 +24,9 @@ class Process:
     """A process below this program.
 
     Attributes:
-        pid: its number.
-        name: what it calls itself.
-        depth: how many workers are above it.
+        pid: its id.
+        name: the name that it sets for itself.
+        depth: the number of workers above it.
     """
 
     pid: int
@@ -34,7 +34,7 @@ class Process:
     depth: int
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; return whether there was anyone to take it."""
+        """Send a signal; return whether the process existed."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
             return True
@@ -42,14 +42,14 @@ class Process:
 
 
 class Family:
-    """Owns descriptors of all processes that were seen, to know that they have ended, whoever their parent is then."""
+    """Owns descriptors of all processes that were seen, which show their end whichever process is their parent then."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, int]] = {}  # by number: its depth, and the descriptor
+        self._seen: dict[int, tuple[int, int]] = {}  # by id: the depth and the descriptor
         self.living()
 
     def living(self) -> list[Process]:
-        """Return all that run now, also those whose parent has ended."""
+        """Return all running processes, also those whose parent has ended."""
         for process in _below(os.getpid(), 0):
             if process.name.startswith("penstock-") and process.pid not in self._seen:
                 with suppress(ProcessLookupError):
@@ -60,15 +60,15 @@ class Family:
         return [process for process in now if process is not None]
 
     def workers(self, depth: int) -> list[Process]:
-        """Return the workers that have so many above them."""
+        """Return the workers with so many workers above them."""
         return [process for process in self.living() if process.name == "penstock-worker" and process.depth == depth]
 
     def servers(self) -> list[Process]:
-        """Return what forks them."""
+        """Return the fork servers."""
         return [process for process in self.living() if process.name == "penstock-forks"]
 
     def left_over(self) -> list[str]:
-        """Return who still runs, after waiting for the end of all; servers may stay as long as the program."""
+        """Wait for all to end; return those that still run. Fork servers may stay as long as the program."""
         staying = servers.held()[0]
         deadline = monotonic() + _PATIENCE_SECONDS
         left = [
@@ -80,7 +80,7 @@ class Family:
         return left
 
     def close(self) -> None:
-        """Forget all."""
+        """Forget all processes."""
         while self._seen:
             os.close(self._seen.popitem()[1][1])
 
@@ -91,7 +91,7 @@ class Family:
 
 
 def _below(pid: int, depth: int) -> Iterator[Process]:
-    with suppress(FileNotFoundError, ProcessLookupError):  # it ends while we look
+    with suppress(FileNotFoundError, ProcessLookupError):  # a process may end meanwhile
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(FileNotFoundError, ProcessLookupError):
                 for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():

@@ -1,4 +1,4 @@
-"""What was injected, compared and found, and the table of it."""
+"""The findings of a run, the counts of faults and batches, and their table."""
 
 import hashlib
 from collections import Counter
@@ -26,7 +26,7 @@ WRONG: Final = (LOST, CHANGED, REPEATED)
 
 @dataclass
 class Findings:
-    """Counts, by dataset, place and what is counted; and what must not be, in words."""
+    """Counts by dataset, place and column, and descriptions of what is wrong."""
 
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
     milliseconds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
@@ -34,16 +34,16 @@ class Findings:
     rounds: int = 0
 
     def total(self, *columns: str) -> int:
-        """Return how many of these were counted."""
+        """Return the sum of these columns."""
         return sum(count for (_, _, column), count in self.counts.items() if column in columns)
 
     def took(self, dataset: str, place: str, seconds: float) -> None:
-        """Add to how long reading took."""
+        """Add the time of a read."""
         self.milliseconds[dataset, place] += round(1000 * seconds)
 
     @property
     def injected(self) -> int:
-        """How many faults were injected."""
+        """The number of injected faults."""
         return self.total(*FAULTS)
 
     @property
@@ -75,11 +75,11 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def compare(expected: Sequence[Any], found: Sequence[Any], *, in_order: bool) -> Counter[str]:
-    """Return how many batches are lost, changed and repeated.
+    """Return the numbers of lost, changed and repeated batches.
 
     Args:
         expected: the digests of an epoch's batches.
-        found: of those that were handed out.
+        found: the digests of the delivered batches.
         in_order: whether their order counts.
     """
     if in_order and list(expected) == list(found):
@@ -88,18 +88,18 @@ def compare(expected: Sequence[Any], found: Sequence[Any], *, in_order: bool) ->
     lost, beyond = wanted - got, got - wanted
     repeated = sum(count for batch, count in beyond.items() if batch in wanted)
     changed = beyond.total() - repeated
-    if in_order and not lost and not beyond:  # all are there, some elsewhere
+    if in_order and not lost and not beyond:  # all are there, some out of order
         changed = sum(one != other for one, other in zip_longest(expected, found))
     return +Counter({LOST: max(lost.total() - changed, 0), CHANGED: changed, REPEATED: repeated})
 
 
 def brief(batch: Any) -> Any:
-    """Return a value that is equal only for equal batches, as `digest` does, but small."""
+    """Return a small value that is equal only for equal batches, as `digest` is."""
     return _shortened(digest(batch))
 
 
 def briefs(batches: Iterable[Any]) -> list[Any]:
-    """Return that of each batch, and, where the iteration raises, the error that ends it."""
+    """Return the brief of each batch, and the error, if one ends the iteration."""
     found: list[Any] = []
     try:
         found.extend(map(brief, batches))
@@ -109,7 +109,7 @@ def briefs(batches: Iterable[Any]) -> list[Any]:
 
 
 def ended_by(error: ValueError) -> tuple[str, str, str]:
-    """Return what stands for an error among batches."""
+    """Return the brief of an error."""
     return _ERROR, type(error).__name__, str(error)
 
 
@@ -119,7 +119,7 @@ def is_raised(outcomes: Sequence[Any]) -> bool:
 
 
 def first_difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
-    """Return where two lists of batches first differ, and how."""
+    """Describe the first difference between two lists of batches."""
     for number, (one, other) in enumerate(zip_longest(expected, found, fillvalue="nothing")):
         if one != other:
             return f"batch {number} should be {_excerpt(one, other)}, and is {_excerpt(other, one)}"

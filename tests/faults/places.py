@@ -33,19 +33,19 @@ _MIN_MEMORY: Final = 32 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """How a loader runs.
+    """A place: the arguments of a loader.
 
     Attributes:
-        name: in the summary.
-        workers: threads or processes; none where `num_workers` is 0.
-        num_workers: how many.
+        name: its name in the table.
+        workers: threads or processes; unused where `num_workers` is 0.
+        num_workers: the number of workers.
         isolated: whether a helper process runs it.
         ordered: whether batches come in order.
-        prefetch: how many batches are computed ahead.
-        memory: a bound of bytes.
-        copy: whether batches are copied out.
-        num_batch_workers: how many batches are merged at once.
-        read_ahead: how many records of async sources are requested ahead.
+        prefetch: the number of batches that are computed ahead.
+        memory: a bound in bytes.
+        copy: whether batches are copied.
+        num_batch_workers: the number of batches that are merged at once.
+        read_ahead: the number of records that are requested ahead of async sources.
         shard: the rank and the number of ranks.
     """
 
@@ -72,7 +72,7 @@ class Place:
         return self.isolated or self.has_worker_processes
 
     def faults(self) -> tuple[str, ...]:
-        """Return what can go wrong here, other than the end of the program."""
+        """Return the faults that can be injected here, other than the end of the program."""
         found: tuple[str, ...] = (RESTART, ABANDON, *TRAPS_ANYWHERE)
         if self.has_processes:
             found += (*TRAPS_OF_PROCESSES, KILL_SERVER, STOP, STOP_AND_KILL)
@@ -101,8 +101,8 @@ class Place:
         """Return the place with other bounds than the usual ones.
 
         Args:
-            chance: draws them.
-            largest_batch: how many bytes the largest batch has: a bound of memory allows for as many as are needed.
+            chance: draws the bounds.
+            largest_batch: the bytes of the largest batch: a bound of memory allows for as many as are needed.
         """
         prefetch, batch_workers = chance.between(1, 5), chance.one_of([None, 1, 2, 3])
         together = prefetch + 2 + max(self.num_workers, batch_workers or prefetch)

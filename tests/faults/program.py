@@ -1,4 +1,4 @@
-"""A whole program that reads a dataset, is killed by the system, and goes on as a new program from the state it told.
+"""A program that reads a dataset and is killed, and programs that resume from the state that it printed.
 
 `python -m tests.faults.program` is that program: it prints a line for each batch, its digest and the state after it.
 """
@@ -17,26 +17,26 @@ from tests.equivalence.definition import digest
 from tests.faults.chance import Chance
 from tests.faults.datasets import dataset_of
 from tests.faults.findings import BATCHES, Findings, compare
+from tests.faults.pace import at_once
 from tests.faults.places import KILL_PROGRAM, WHOLE, Place, place_for
 from tests.faults.subjects import Subject
-from tests.faults.work import at_once
 
 _ROOT: Final = Path(__file__).parents[2]
 _KILLS: Final = 2
 
 
 def run_killed(subject: Subject, made: tuple[str, str, int, int], chance: Chance, findings: Findings) -> None:
-    """Have an epoch read by programs that are killed, one after the other, and by one that is not.
+    """Read an epoch by a sequence of programs that are killed, and a last one that is not.
 
     Args:
-        subject: what is read.
-        made: how a program makes it: its kind, the folder of its traps, the seed and the round.
+        subject: the dataset.
+        made: the arguments by which a program makes it: its kind, the folder of its traps, the seed and the round.
         chance: draws the moments and the places.
-        findings: are added to.
+        findings: collects the findings.
     """
     kind, *_ = made
     with at_once():
-        expected = [_told(batch) for batch in subject.epoch(0, WHOLE)]
+        expected = [_printed(batch) for batch in subject.epoch(0, WHOLE)]
     found: list[str] = []
     state: Any = None
     in_order = True
@@ -60,11 +60,11 @@ def run_killed(subject: Subject, made: tuple[str, str, int, int], chance: Chance
 
 
 def _lines_of(task: dict[str, Any], stop: int | None) -> Iterator[dict[str, Any]]:
-    """Yield what a program prints, up to so many lines; kill it then, and wait for the end of all that it started."""
+    """Yield a program's lines; after `stop` of them, kill it, and wait for the end of its child processes."""
     command = [sys.executable, "-m", "tests.faults.program", json.dumps(task)]
     with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None:
-            raise AssertionError("it was asked for")
+            raise AssertionError("stdout is a pipe")
         try:
             for number, line in enumerate(process.stdout, 1):
                 yield json.loads(line)
@@ -73,12 +73,12 @@ def _lines_of(task: dict[str, Any], stop: int | None) -> Iterator[dict[str, Any]
         finally:
             if stop is not None:
                 process.kill()
-            process.stdout.read()  # whose end comes when all have closed it
+            process.stdout.read()  # it ends when the last child process has closed it
     if process.returncode != (0 if stop is None else -9):
         raise AssertionError(f"the program ended with {process.returncode}")
 
 
-def _told(batch: Any) -> str:
+def _printed(batch: Any) -> str:
     return hashlib.sha256(repr(digest(batch)).encode()).hexdigest()
 
 
@@ -91,7 +91,7 @@ def main() -> None:
         if task["state"] is not None:
             loader.load_state_dict(task["state"])
         for batch in loader:
-            sys.stdout.write(json.dumps({"batch": _told(batch), "state": loader.state_dict()}) + "\n")
+            sys.stdout.write(json.dumps({"batch": _printed(batch), "state": loader.state_dict()}) + "\n")
             sys.stdout.flush()
 
 

@@ -1,6 +1,6 @@
-"""Rounds: in each a dataset is read for some epochs, in one place after the other, while faults are injected.
+"""Rounds, in each of which a dataset is read for some epochs, in several places, while faults are injected.
 
-A round is decided by the seed and its number, but for moments: which worker is at what when it is killed is not.
+The seed and the number decide a round, except for timing: a worker's block at the moment of a kill varies.
 """
 
 import gc
@@ -27,7 +27,7 @@ from tests.equivalence.kinds import is_numpy
 from tests.faults import program
 from tests.faults.chance import Chance
 from tests.faults.datasets import (
-    DEADLY_TRAPS,
+    CRASHING_TRAPS,
     INJECTED,
     MAX_ROWS,
     TRAPPED_KINDS,
@@ -50,6 +50,7 @@ from tests.faults.findings import (
     first_difference,
     is_raised,
 )
+from tests.faults.pace import at_once
 from tests.faults.places import (
     ABANDON,
     FAULTS,
@@ -65,13 +66,13 @@ from tests.faults.places import (
     place_for,
 )
 from tests.faults.subjects import DatasetSubject, Subject
-from tests.faults.work import TORCH_KIND, WORKING_KINDS, at_once
+from tests.faults.work import TORCH_KIND, WORKING_KINDS
 from tests.leaks import held, left_behind
 
 FAULTS_PER_ROUND: Final = 24
 _MAX_EPOCHS: Final = 30
-_MAX_DEATHS: Final = 2  # in an epoch, as a rule: a third of the same block makes an error of it
-_MANY_DEATHS: Final = 8  # now and then, where such an error is told from the others
+_MAX_CRASHES: Final = 2  # in most epochs: a third crash in the same block is an error
+_MANY_CRASHES: Final = 8  # in some epochs, where such an error can be distinguished
 _MAX_ERRORS: Final = 100  # for one batch
 _PROGRAM_EVERY: Final = 4 * len(FAULTS)  # rounds: each kill of a program costs the start of two
 _FAULTS_OF_WORK: Final = (KILL, KILL_HELPER, STOP, STOP_AND_KILL, RESTART, ABANDON)
@@ -96,15 +97,15 @@ def run_round(
     faults: int = FAULTS_PER_ROUND,
     kinds: Sequence[str] = TRAPPED_KINDS,
 ) -> None:
-    """Read a dataset while faults are injected, and note what was found.
+    """Read a dataset while faults are injected, and collect the findings.
 
     Args:
-        seed: of the run.
-        number: of the round.
-        findings: are added to.
+        seed: the run's seed.
+        number: the round's number.
+        findings: collects the findings.
         progress: called often.
-        faults: how many to inject, about.
-        kinds: of datasets, one of which it is.
+        faults: about how many faults to inject.
+        kinds: the kinds of datasets to choose from.
     """
     chance = Chance(seed, number)
     favoured = FAULTS[number % len(FAULTS)]
@@ -122,7 +123,7 @@ def run_round(
     decisions = chance.between(1, 1 << 31) if chance.is_one_in(2) else None
     name = f"seed {seed}, round {number} ({kind}, {favoured}{'' if decisions is None else ', random decisions'})"
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # slow consumers that keep batches are warned
+        warnings.simplefilter("ignore")  # about batches that slow consumers keep
         subject = _subject(kind, Path(folder), Chance(seed, number, "dataset"))
         with Caught() as caught, random_decisions(decisions):
             if favoured == KILL_PROGRAM and not _raises(subject):
@@ -167,12 +168,12 @@ def _mapped_memory() -> int:
 
 @dataclass(frozen=True)
 class _Consumer:
-    """How batches are consumed.
+    """The consumer's behaviour.
 
     Attributes:
-        waits_one_in: after how many batches, as a rule, it takes its time; 0 for never.
-        seconds: how long.
-        keeps: how many batches it keeps.
+        waits_one_in: it waits after one of so many batches, on average; 0 for never.
+        seconds: the time of a wait.
+        keeps: the number of batches that it keeps.
     """
 
     waits_one_in: int = 0
@@ -203,18 +204,18 @@ class _Journey:
         self._expected: list[Any] = []
         self._found: list[Any] = []
         self._largest = 0  # bytes of a batch
-        self._kept: deque[tuple[Any, Any]] = deque()  # batches that the consumer keeps, and what they are
+        self._kept: deque[tuple[Any, Any]] = deque()  # batches that the consumer keeps, with their briefs
         self._consumer = _Consumer()
         if self._is_working:
             self._consumer = _Consumer(chance.one_of([0, 0, 1, 4]), chance.one_of(_SLOW_SECONDS), chance.between(0, 4))
         self._loader: Any = None
-        self._in_order = True  # whether all loaders of this epoch were
-        self._deaths = 0  # of one block, at most, since the loader was made or the epoch began; with those to come
-        self._most_deaths = _MAX_DEATHS
+        self._in_order = True  # whether all loaders of this epoch are ordered
+        self._crashes = 0  # the most in one block since the loader was made or the epoch began, with pending traps
+        self._most_crashes = _MAX_CRASHES
         self._has_killed_server = False
 
     def run(self, folder: Path, family: Family, faults: int, progress: Callable[[], None]) -> None:
-        """Go on until so many faults were injected, the favoured kind among them."""
+        """Read until so many faults were injected, the favoured kind among them."""
         self._traps = Traps(folder)
         self._family = family
         self._progress = progress
@@ -228,7 +229,7 @@ class _Journey:
                 if epoch:
                     self._expect(epoch)
                 self._read_epoch()
-                if is_raised(self._expected):  # whether another epoch begins depends on how many batches came before
+                if is_raised(self._expected):  # the number of delivered batches decides whether another epoch begins
                     break
                 if self._findings.injected >= wanted and self._findings.total(self._favoured) > favoured:
                     break
@@ -239,11 +240,11 @@ class _Journey:
             del self._batches
             self._close()
 
-    # -- where it is read
+    # -- places
 
     def _draw_place(self) -> None:
         shard = getattr(self, "_place", Place("none")).shard
-        # Out of order, batches behind an error may come before it.
+        # Out of order, batches after an error may come before it.
         needs_order = is_raised(self._expected)
         while True:
             place = replace(place_for(self._favoured, self._chance), shard=shard)
@@ -267,13 +268,13 @@ class _Journey:
         return isinstance(self._subject, DatasetSubject)
 
     def _close(self) -> None:
-        if self._is_ours:  # torch's is closed by the last reference's end
+        if self._is_ours:  # torch's is closed when its last reference is dropped
             self._loader.close()
 
-    # -- what is read
+    # -- batches
 
     def _expect(self, epoch: int) -> None:
-        """Compute what an epoch must give."""
+        """Compute the right batches of an epoch."""
         self._epoch = epoch
         self._found = []
         with at_once():
@@ -289,11 +290,10 @@ class _Journey:
     def _read_epoch(self) -> None:
         self._kept.clear()
         self._in_order = True
-        self._deaths = 0
-        poison_is_told = (
-            not self._is_working and self._kind != "substituted"
-        )  # where a deadly row is replaced like one that raises
-        self._most_deaths = _MANY_DEATHS if poison_is_told and self._chance.is_one_in(4) else _MAX_DEATHS
+        self._crashes = 0
+        # A substituted dataset replaces a crashing row as it replaces one that raises.
+        crash_is_an_error = not self._is_working and self._kind != "substituted"
+        self._most_crashes = _MANY_CRASHES if crash_is_an_error and self._chance.is_one_in(4) else _MAX_CRASHES
         if is_raised(self._expected) and not self._place.ordered:
             self._restart()
         count = len(self._expected)
@@ -314,7 +314,7 @@ class _Journey:
         self._progress()
 
     def _compare(self, count: int) -> None:
-        """Compare what was found to the first `count` batches that were expected."""
+        """Compare the found batches with the first `count` expected ones."""
         expected = self._expected[:count]
         wrong = compare(expected, self._found, in_order=self._in_order)
         for what, how_many in wrong.items():
@@ -330,7 +330,7 @@ class _Journey:
         self._in_order = self._in_order and self._place.ordered
 
     def _take(self, *, is_error_enough: bool = False) -> None:
-        """Take the next batch, or an error that was injected, and note where the epoch ends."""
+        """Take the next batch or an injected error, and note the end of the epoch."""
         for _ in range(_MAX_ERRORS):
             try:
                 batch = next(self._batches)
@@ -342,7 +342,7 @@ class _Journey:
                 if is_error_enough:
                     return
             except ValueError as error:
-                if not is_empty_epoch(error) or self._found or self._expected:  # which the definition has, too
+                if not is_empty_epoch(error) or self._found or self._expected:  # the definition raises it as well
                     self._found.append(ended_by(error))
                 self._is_at_end = True
                 return
@@ -367,15 +367,15 @@ class _Journey:
         while len(self._kept) > self._consumer.keeps:
             kept, before = self._kept.popleft()
             if brief(kept) != before:
-                raise AssertionError("a batch changed after it was handed out")
+                raise AssertionError("a batch changed after it was delivered")
 
     def _accept(self, error: Exception) -> None:
-        """Go on after an error that was injected; raise any other."""
+        """Count an injected error; raise any other."""
         if INJECTED in str(error):
             self._count(RAISED)
             return
         self._count_sprung()
-        if not isinstance(error, WorkerError) or self._deaths <= _MAX_DEATHS:
+        if not isinstance(error, WorkerError) or self._crashes <= _MAX_CRASHES:
             raise error
         self._count(POISONED)
         self._restart()
@@ -385,7 +385,7 @@ class _Journey:
     def _inject(self) -> None:
         faults = self._place.faults()
         fault = self._favoured if self._chance.is_one_in(2) else self._chance.one_of(faults)
-        if fault not in faults:  # after going on elsewhere
+        if fault not in faults:  # the round has moved to another place
             return
         if fault in (*TRAPS_ANYWHERE, *TRAPS_OF_PROCESSES):
             self._lay_trap()
@@ -394,9 +394,9 @@ class _Journey:
                 self._restart() if fault == RESTART else self._abandon()
                 self._count(fault)
         elif fault == KILL_SERVER:
-            if not self._has_killed_server and self._deaths < self._most_deaths:  # making another takes long
+            if not self._has_killed_server and self._crashes < self._most_crashes:  # making another takes long
                 self._has_killed_server = self._strike(self._family.servers(), signal.SIGKILL, KILL_SERVER)
-                self._deaths += self._has_killed_server  # a helper that it was about to fork counts as one that died
+                self._crashes += self._has_killed_server  # a helper that it was about to fork counts as crashed
         else:
             self._strike_worker(fault)
 
@@ -406,12 +406,12 @@ class _Journey:
         workers = self._family.workers(depth)
         if fault == STOP:
             self._stop(workers, None)
-        elif self._deaths < self._most_deaths:
+        elif self._crashes < self._most_crashes:
             if fault == STOP_AND_KILL:
                 self._stop(workers, signal.SIGKILL)
-            else:  # in a burst, a block may well lose all that try it
-                for _ in range(1 if self._most_deaths == _MAX_DEATHS else self._chance.between(1, 4)):
-                    self._deaths += self._strike(self._family.workers(depth), signal.SIGKILL, fault)
+            else:  # in a burst, a block may lose every worker that tries it
+                for _ in range(1 if self._most_crashes == _MAX_CRASHES else self._chance.between(1, 4)):
+                    self._crashes += self._strike(self._family.workers(depth), signal.SIGKILL, fault)
 
     def _strike(self, targets: list[Process], number: signal.Signals, fault: str) -> bool:
         struck = bool(targets) and self._chance.one_of(targets).signal(number)
@@ -419,7 +419,7 @@ class _Journey:
         return struck
 
     def _stop(self, workers: list[Process], then: signal.Signals | None) -> None:
-        """Stop a worker, take what comes from the others, and let it go on, or kill it."""
+        """Stop a worker, take batches of the others, and continue or kill it."""
         if not workers:
             return
         worker = self._chance.one_of(workers)
@@ -435,11 +435,11 @@ class _Journey:
             if then is None:
                 worker.signal(signal.SIGCONT)
             else:
-                self._deaths += worker.signal(then)
+                self._crashes += worker.signal(then)
         self._count(STOP if then is None else STOP_AND_KILL)
 
     def _is_ready(self) -> bool:
-        if not self._is_ours:  # torch's has no way to ask
+        if not self._is_ours:  # torch's loader can't be asked
             return False
         descriptor = self._batches.may_wait
         if descriptor is None:
@@ -454,33 +454,33 @@ class _Journey:
         return len(self._found) < len(self._expected)
 
     def _restart(self) -> None:
-        """Break off, and go on from the state in another place."""
+        """Abandon the loader, and resume from its state in another place."""
         state = json.dumps(self._loader.state_dict())
         self._count_sprung()
         if self._chance.is_one_in(2):
             self._close()
         if hasattr(self, "_batches"):
             del self._batches
-        self._loader = None  # which closes it
+        self._loader = None  # the dropped reference closes it
         before = self._place.shard
         self._draw_place()
         while not self._subject.has_state(self._place):  # torch's loader without an order refuses a state
             self._draw_place()
         if self._place.shard != before:
-            self._go_on_as_another_rank()
+            self._resume_as_another_rank()
         self._open()
-        self._deaths = self._traps.waiting(DEADLY_TRAPS)
+        self._crashes = self._traps.waiting(CRASHING_TRAPS)
         self._loader.load_state_dict(json.loads(state))
         self._begin()
 
-    def _go_on_as_another_rank(self) -> None:
+    def _resume_as_another_rank(self) -> None:
         count = len(self._found)
         self._compare(count)
         self._expect(self._epoch)
-        self._found = self._expected[:count]  # that was compared
+        self._found = self._expected[:count]  # they were compared
 
     def _abandon(self) -> None:
-        """Leave the iterator, maybe read a little of another epoch, and go on from the state in the same loader."""
+        """Abandon the iterator, maybe read some of another epoch, and load the state in the same loader."""
         state = self._loader.state_dict()
         if self._chance.is_one_in(2):
             del self._batches
@@ -493,14 +493,14 @@ class _Journey:
         self._begin()
 
     def _lay_trap(self) -> None:
-        if self._is_working:  # what its functions raise is part of what it means
+        if self._is_working:  # its functions look for no traps
             return
         kinds = [kind for kind in self._place.faults() if kind in (*TRAPS_ANYWHERE, *TRAPS_OF_PROCESSES)]
         kind = self._favoured if self._favoured in kinds and self._chance.is_one_in(2) else self._chance.one_of(kinds)
-        if kind in DEADLY_TRAPS:
-            if self._deaths >= self._most_deaths:
+        if kind in CRASHING_TRAPS:
+            if self._crashes >= self._most_crashes:
                 return
-            self._deaths += 1
+            self._crashes += 1
         self._traps.lay(self._chance.between(0, MAX_ROWS), kind)
 
     # -- counting

@@ -11,21 +11,21 @@ from tests.faults.places import Place
 
 
 class Subject(Protocol):
-    """Something that is read in epochs, of which it is known what they must give."""
+    """Epochs of batches that a loader must deliver."""
 
     can_change_ranks: bool
-    """Whether another rank may go on from the state of one."""
+    """Whether another rank may resume from a rank's state."""
 
     def epoch(self, number: int, shard: tuple[int, int]) -> Iterator[Any]:
-        """Yield a rank's batches of an epoch as they must be."""
+        """Yield the right batches of a rank's epoch."""
         ...
 
     def accepts(self, place: Place) -> bool:
-        """Return whether it can be read there."""
+        """Return whether the subject can be read in this place."""
         ...
 
     def has_state(self, place: Place) -> bool:
-        """Return whether a state that is saved there amid an epoch tells where the loader is."""
+        """Return whether a state that is saved in this place within an epoch can be resumed."""
         ...
 
     def open(self, place: Place) -> Any:
@@ -41,7 +41,7 @@ class DatasetSubject:
     """A dataset, compared with its definition.
 
     Args:
-        dataset: what is read.
+        dataset: the dataset.
     """
 
     def __init__(self, dataset: ps.Dataset[Any]) -> None:
@@ -50,7 +50,7 @@ class DatasetSubject:
         self.can_change_ranks = self._is_indexable
 
     def epoch(self, number: int, shard: tuple[int, int]) -> Iterator[Any]:
-        """Yield a rank's batches: by the definition, or, of several ranks, as a loader without workers gives them."""
+        """Yield a rank's batches: by the definition, or, of several ranks, by a loader without workers."""
         if shard[1] == 1:
             yield from epoch_of(self._dataset, number)
             return
@@ -64,7 +64,7 @@ class DatasetSubject:
             yield from loader
 
     def accepts(self, place: Place) -> bool:
-        """Return whether the batches can be cut into so many ranks."""
+        """Return whether the batches can be divided among so many ranks."""
         if place.shard[1] == 1:
             return True
         try:

@@ -1,4 +1,4 @@
-"""Faults of every kind are injected into loaders of every kind, and what they yield stays what the definition says."""
+"""Faults of every kind in loaders of every kind don't change what the loaders deliver."""
 
 import os
 import time
@@ -23,8 +23,9 @@ from tests.faults.findings import (
     first_difference,
     is_raised,
 )
+from tests.faults.pace import Pace, at_once
 from tests.faults.places import ABANDON, FAULTS, KILL, KILL_HELPER, KILL_PROGRAM, RESTART, STOP_AND_KILL
-from tests.faults.work import TORCH_KIND, WORKING_KINDS, CpuThrottle, at_once, working_dataset
+from tests.faults.work import TORCH_KIND, WORKING_KINDS, working_dataset
 
 OFTEN = (KILL, KILL_HELPER, KILL_PROGRAM, STOP_AND_KILL, RESTART, ABANDON)
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
@@ -37,8 +38,8 @@ def nothing() -> None:
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in OFTEN else pytest.mark.long) for fault in FAULTS]
 )
-def test_nothing_is_lost_changed_repeated_or_left_behind(fault: str) -> None:
-    """A round that favours a kind of fault, among others."""
+def test_faults_lose_change_and_repeat_nothing(fault: str) -> None:
+    """A round of faults, mostly of one kind, changes no batch and leaves no resource behind."""
     findings = Findings()
     rounds.run_round(0, FAULTS.index(fault), findings, nothing, faults=3)
     assert findings.bad == []
@@ -47,7 +48,7 @@ def test_nothing_is_lost_changed_repeated_or_left_behind(fault: str) -> None:
 
 @pytest.mark.parametrize("kind", WORKING_KINDS)
 def test_functions_that_take_time_change_nothing(kind: str) -> None:
-    """A round over a random dataset whose functions take time, on a number of ranks, with a consumer that is slow."""
+    """Slow functions and a slow consumer on some ranks change no batch of a random dataset."""
     findings = Findings()
     rounds.run_round(0, WORKING_KINDS.index(kind), findings, nothing, faults=3, kinds=(kind,))
     assert findings.bad == []
@@ -56,27 +57,27 @@ def test_functions_that_take_time_change_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in WORKING_KINDS if kind != TORCH_KIND])
 def test_a_seed_gives_the_same_dataset_again(kind: str) -> None:
-    """The random graph, and so its batches, depend on the seed alone."""
+    """The random graph, and its batches, depend on the seed alone."""
     one, other = (working_dataset(kind, Chance(5, kind)) for _ in range(2))
     with at_once():
         assert briefs(epoch_of(one, 0)) == briefs(epoch_of(other, 0))
 
 
 def test_functions_take_time_unless_the_definition_is_computed() -> None:
-    """What is spent is at least what was asked for, whatever kind of work it is, and nothing at once."""
+    """Each kind of work takes at least its time, but none while the definition is computed."""
     for kind in ("numpy", "python", "wait", "mixed"):
-        pace = CpuThrottle(kind, 0.01)
+        pace = Pace(kind, 0.01)
         began = time.perf_counter()
         pace.spend()
         assert time.perf_counter() - began >= 0.009
     with at_once():
         began = time.perf_counter()
-        CpuThrottle("wait", 60.0).spend()
+        Pace("wait", 60.0).spend()
         assert time.perf_counter() - began < 30
 
 
-def test_where_batches_differ_is_told() -> None:
-    """The first batch that differs is shown from where it differs, and an error that ends an epoch is one of them."""
+def test_the_first_difference_is_described() -> None:
+    """The message shows the first differing batch from the difference on, and counts an error as a batch."""
 
     def failing() -> Iterator[int]:
         yield 1
@@ -91,7 +92,7 @@ def test_where_batches_differ_is_told() -> None:
 
 @pytest.mark.parametrize("kinds", [TRAPPED_KINDS, WORKING_KINDS])
 def test_a_wrong_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
-    """Where the definition had another batch than the loader yields, and one less, both are found."""
+    """A round finds another batch and a missing one in the definition."""
 
     def other_epoch(dataset: ps.Dataset[Any], epoch: int) -> Iterator[Any]:
         _, _, *others = [*epoch_of(dataset, epoch), None, None]
@@ -116,8 +117,8 @@ def test_a_wrong_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch, kinds: Sequen
         ("bacd", {CHANGED: 2}),
     ],
 )
-def test_what_is_wrong_is_told_apart(found: str, wrong: dict[str, int]) -> None:
-    """Batches that are missing, that come again, that are others, and that come elsewhere."""
+def test_lost_repeated_and_changed_batches_are_counted(found: str, wrong: dict[str, int]) -> None:
+    """`compare` counts missing, repeated, different and misplaced batches."""
     assert compare("abcd", found, in_order=True) == wrong
     if found != "bacd":
         assert compare("abcd", found[::-1], in_order=False) == wrong

@@ -1,4 +1,4 @@
-"""Map-style datasets that take time, read by our version of torch's loader, and compared with torch's own."""
+"""Map-style datasets that take time, read by Penstock's version of torch's loader, and compared with torch's own."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ import numpy as np
 from penstock.torch import DataLoader
 from tests.equivalence.kinds import is_dict, is_list_or_tuple
 from tests.faults.chance import Chance
+from tests.faults.pace import Pace, pace_for
 from tests.faults.places import Place
-from tests.faults.work import CpuThrottle, Payload, pace_for
+from tests.faults.work import Payload
 from tests.torch.conformance.untyped import torch
 
 _RECORDS: Final = (33, 200)  # so that there is a full batch of any size
@@ -23,13 +24,13 @@ class Records:
     """Records with a number, text, an array and a tensor.
 
     Attributes:
-        count: how many.
-        pace: how long each takes.
-        payload: the bytes of each.
+        count: the number of records.
+        pace: the time of each read.
+        payload: the bytes of each record.
     """
 
     count: int
-    pace: CpuThrottle
+    pace: Pace
     payload: Payload
 
     def __len__(self) -> int:
@@ -42,7 +43,7 @@ class Records:
 
 
 class ManyRecords(Records):
-    """Records that are asked for by the batch."""
+    """Records that the loader requests by the batch."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Return several records."""
@@ -51,9 +52,9 @@ class ManyRecords(Records):
 
 @dataclass(frozen=True)
 class Collating:
-    """A function that makes a batch of records, slowly."""
+    """A collate function that takes time."""
 
-    pace: CpuThrottle
+    pace: Pace
 
     def __call__(self, rows: list[Any]) -> Any:
         """Return a batch."""
@@ -69,7 +70,7 @@ class TorchSubject:
     """A map-style dataset and the arguments of a loader.
 
     Args:
-        chance: draws them.
+        chance: draws the dataset and the arguments.
     """
 
     def __init__(self, chance: Chance) -> None:
@@ -90,7 +91,7 @@ class TorchSubject:
         self.can_change_ranks = False
 
     def epoch(self, number: int, shard: tuple[int, int]) -> Iterator[Any]:  # noqa: ARG002 - there is one rank
-        """Yield the batches that torch's own loader makes without workers."""
+        """Yield the batches of torch's own loader without workers."""
         loader = torch.utils.data.DataLoader(self._dataset, sampler=self._sampler(), **self._arguments)
         for _ in range(number):
             for _ in loader:
@@ -98,11 +99,11 @@ class TorchSubject:
         yield from loader
 
     def accepts(self, place: Place) -> bool:
-        """Return whether it can be read there: in processes, or without any."""
+        """Return whether the place is one of torch's: worker processes, or none."""
         return place.shard[1] == 1 and not place.isolated and (place.has_worker_processes or place.num_workers == 0)
 
     def has_state(self, place: Place) -> bool:
-        """Return whether batches come in order."""
+        """Return whether batches come in order, so that a state can be resumed."""
         return place.ordered or place.num_workers == 0
 
     def open(self, place: Place) -> Any:
@@ -120,7 +121,7 @@ class TorchSubject:
     def _sampler(self) -> Any:
         if not self._is_shuffled:
             return torch.utils.data.SequentialSampler(self._dataset)
-        # A generator of its own: how many seeds a loader draws depends on how long its workers stay.
+        # A generator of its own: the number of seeds that a loader draws depends on the lifetime of its workers.
         generator = torch.Generator().manual_seed(self._seed)
         return torch.utils.data.RandomSampler(self._dataset, generator=generator)
 

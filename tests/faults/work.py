@@ -1,14 +1,11 @@
 """Random datasets whose functions take time, as real ones do, over elements of a byte to some megabytes.
 
-They are the random graphs of the equivalence tests. Each of their functions works or waits before it returns what it
-would return anyway, so that the definition stays what it was; the definition itself is computed without this.
+They are the random graphs of the equivalence tests. Each of their functions works or waits before it returns its
+result, so their definition doesn't change.
 """
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -39,95 +36,24 @@ from tests.equivalence.joins import in_order, joined, uniform
 from tests.equivalence.mixtures import grouped, ordered_mixtures, tables
 from tests.faults.chance import Chance
 from tests.faults.drawing import drawn
+from tests.faults.pace import EPOCH_SECONDS, SECONDS, Pace, at_once, is_hurried, pace_for, paced
 
-Kind = Literal["numpy", "python", "wait", "mixed"]
-
-_KINDS_OF_WORK: Final[tuple[Kind, ...]] = ("numpy", "python", "wait", "mixed")
-_SECONDS: Final = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2)
-_EPOCH_SECONDS: Final = 1.5  # of work in an epoch, on one processor, about
 _EPOCH_BYTES: Final = 48 << 20
 _BYTES: Final = (1, 1, 64, 1 << 12, 1 << 16, 1 << 20, 4 << 20)
 _ROWS: Final = (1, 2, 3, 5, 8, 16, 64, 200, 512)
 _MAX_ELEMENTS: Final = 1_024
 _PASSES: Final = (1, 1, 4, 10)
-_ENOUGH: Final = 5  # batches, where a few draws give a dataset of so many
+_ENOUGH: Final = 5  # batches of a dataset, if a few draws give one of so many
 _DRAWS: Final = 8
 _MAX_READS: Final = 20_000
 _MAX_AWAITED_READS: Final = 2_000
 _ASSUMED_ROWS: Final = 8  # of a planned group
-_ASSUMED_ELEMENTS: Final = 200  # where only reading tells
-_STRAGGLES_ONE_IN: Final = 16
-_STRAGGLERS_TIMES: Final = 5
+_ASSUMED_ELEMENTS: Final = 200  # of a dataset without a length
 _KEYS_PER_READ: Final = (1, 1, 3)
-
-_NUMBERS: Final = np.arange(2_000, dtype=np.float64)[::-1].copy()
-
-
-class _Hurry:
-    """Whether functions return at once, in this process."""
-
-    is_on = False
-
-
-@contextmanager
-def at_once() -> Generator[None]:
-    """Have functions of this process take no time, for the definition."""
-    before, _Hurry.is_on = _Hurry.is_on, True
-    try:
-        yield
-    finally:
-        _Hurry.is_on = before
-
-
-@dataclass(frozen=True)
-class CpuThrottle:
-    """How long functions take.
-
-    Attributes:
-        kind: what they do meanwhile: NumPy's work without the GIL, Python's with it, waiting, or one after the other.
-        seconds: for each call; a few take several times as long.
-    """
-
-    kind: Kind
-    seconds: float
-
-    def spend(self) -> None:
-        """Take the time."""
-        if _Hurry.is_on:
-            return
-        now = time.perf_counter_ns()
-        seconds = self.seconds * (_STRAGGLERS_TIMES if now // 64 % _STRAGGLES_ONE_IN == 0 else 1)
-        kind = _KINDS_OF_WORK[now // 1_024 % 3] if self.kind == "mixed" else self.kind
-        if kind == "wait":
-            threading.Event().wait(seconds)
-            return
-        work = _numpy_work if kind == "numpy" else _python_work
-        until = now + int(seconds * 1e9)
-        while time.perf_counter_ns() < until:
-            work()
-
-
-def _numpy_work() -> None:
-    np.sort(_NUMBERS)
-
-
-def _python_work() -> None:
-    sum(range(200))
-
-
-def pace_for(chance: Chance, calls: int) -> CpuThrottle:
-    """Return a random pace at which so many calls take no more than a second or two."""
-    return CpuThrottle(chance.one_of(_KINDS_OF_WORK), min(chance.one_of(_SECONDS), _EPOCH_SECONDS / calls))
-
-
-def paced(pace: CpuThrottle, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns, later."""
-    pace.spend()
-    return function(*arguments)
 
 
 class SlowlyAwaited(Awaited):
-    """The records of a source, each of which takes a while to come."""
+    """The records of a source, each of which takes time."""
 
     def __init__(self, source: Any, keys_per_read: int, seconds: float) -> None:
         super().__init__(source, keys_per_read)
@@ -135,26 +61,26 @@ class SlowlyAwaited(Awaited):
 
     async def read(self, keys: NDArray[np.int64]) -> list[Any]:
         """Return the records."""
-        if not _Hurry.is_on:
+        if not is_hurried():
             await asyncio.sleep(self._seconds * (1 + int(keys[0]) % 3))
         return await super().read(keys)
 
 
 @dataclass(frozen=True)
 class Payload:
-    """Bytes that go with each element.
+    """The bytes of each element.
 
     Attributes:
-        size: how many, at most.
-        form: how they are laid out: one row of bytes; an image that is a view in another order of axes; floats that
-            are every other one of an array; or as many as each element's content says.
+        size: the largest number of bytes.
+        form: their layout: one row of bytes; an image that is a view in another order of axes; every other float of an
+            array; or as many bytes as each element's content says.
     """
 
     size: int
     form: Literal["bytes", "image", "strided", "ragged"]
 
     def of(self, element: Any) -> NDArray[Any]:
-        """Return those of an element."""
+        """Return the bytes of an element."""
         start = flat_sum(element)
         match self.form:
             case "bytes":
@@ -175,7 +101,7 @@ def weighed(payload: Payload, element: Any) -> Any:
 
 
 def summed(elements: list[Any]) -> Any:
-    """Merge a batch into its first element, the sum of each, and all payloads one after the other."""
+    """Merge a batch into its first element, each element's sum, and all payloads one after the other."""
     payloads = [np.ravel(each["payload"]).view(np.uint8) for each in elements if "payload" in each]
     return {
         "first": uniform(_without_payload(elements[0])),
@@ -204,7 +130,7 @@ WORKING_KINDS: Final = (*(f"{name}, working" for name in _BASES), TORCH_KIND)
 
 @st.composite
 def heavier(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset[Any]]) -> ps.Dataset[Any]:
-    """Draw a dataset, and in most cases give its elements weight, and make batches of them."""
+    """Draw a dataset; in most cases add bytes to its elements, and batch them."""
     dataset = draw(base)
     known = length(dataset.node)
     if draw(st.integers(0, 3)) == 0 or known == 0:
@@ -214,7 +140,7 @@ def heavier(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset[Any]]) -> ps.Dat
         dataset = dataset.repeat(min(-(-3 * rows // known), max(_MAX_ELEMENTS // known, 1)))
         known = length(dataset.node)
     if known is None and not any(isinstance(node, Limit) for node in walk(dataset.node)):
-        dataset = dataset.repeat(draw(st.sampled_from(_PASSES)))  # for chunks to end at many places
+        dataset = dataset.repeat(draw(st.sampled_from(_PASSES)))  # so that chunks end at many positions
     if draw(st.booleans()):
         dataset = dataset.map(uniform, name="made uniform")
     most = _EPOCH_BYTES // (known or _ASSUMED_ELEMENTS)
@@ -233,7 +159,7 @@ def heavier(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset[Any]]) -> ps.Dat
 
 @st.composite
 def changed(draw: st.DrawFn, dataset: ps.Dataset[Any], name: str) -> ps.Dataset[Any]:
-    """Draw a step over elements or batches, or none."""
+    """Draw a step over elements or batches, or no step."""
     is_indexable = length(dataset.node) is not None
     match draw(st.integers(0, 9)):
         case 0:
@@ -254,7 +180,7 @@ def changed(draw: st.DrawFn, dataset: ps.Dataset[Any], name: str) -> ps.Dataset[
 
 
 def working_dataset(kind: str, chance: Chance) -> ps.Dataset[Any]:
-    """Return a random dataset of one of `WORKING_KINDS`, but for torch's, whose functions take time."""
+    """Return a random dataset of one of `WORKING_KINDS`, other than torch's, whose functions take time."""
     base = _BASES[kind.removesuffix(", working")]
     is_awaited = chance.is_one_in(4)
     draws = 1
@@ -262,21 +188,21 @@ def working_dataset(kind: str, chance: Chance) -> ps.Dataset[Any]:
         draws += 1
     own = sum(_holds_own_function(node) for node in walk(dataset.node))
     elements = max((length(node) or _ASSUMED_ELEMENTS for node in walk(dataset.node)), default=1)
-    most = _EPOCH_SECONDS / (max(own, 1) * elements)
+    most = EPOCH_SECONDS / (max(own, 1) * elements)
     pace = pace_for(chance, max(own, 1) * elements)
-    awaited = (chance.one_of(_KEYS_PER_READ), min(chance.one_of(_SECONDS), 10 * most)) if is_awaited else None
+    awaited = (chance.one_of(_KEYS_PER_READ), min(chance.one_of(SECONDS), 10 * most)) if is_awaited else None
     return Dataset(_paced(dataset.node, pace, awaited))
 
 
 def _is_suitable(dataset: ps.Dataset[Any], is_awaited: bool, is_choosy: bool) -> bool:  # noqa: FBT001 - two of one kind
-    """Return whether the definition takes no minutes, and, if that is asked for, whether there are enough batches."""
+    """Return whether the definition takes no minutes and, if `is_choosy`, whether there are enough batches."""
     if _reads(dataset.node) > (_MAX_AWAITED_READS if is_awaited else _MAX_READS):
         return False
     return not is_choosy or _ENOUGH <= _batches(dataset) <= _MAX_ELEMENTS
 
 
 def _reads(node: Node) -> int:
-    """Return how many records the definition reads for an epoch, about: it computes a batch again for each row."""
+    """Estimate the reads of the definition for an epoch: it computes a batch again for each of its rows."""
     known = length(node)
     if known is not None:
         return known * _reads_of_one(node)
@@ -299,8 +225,8 @@ def _batches(dataset: ps.Dataset[Any]) -> int:
     return found
 
 
-def _paced(node: Node, pace: CpuThrottle, awaited: tuple[int, float] | None) -> Node:
-    """Return the graph with the tests' own functions, and maybe its sources, taking time."""
+def _paced(node: Node, pace: Pace, awaited: tuple[int, float] | None) -> Node:
+    """Return the graph so that the tests' own functions, and maybe its sources, take time."""
     if isinstance(node, Read) and awaited is not None:
         return replace(node, source=ps.sources.as_source(SlowlyAwaited(node.source, *awaited)))
     node = with_parents(node, tuple(_paced(parent, pace, awaited) for parent in parents_of(node)))

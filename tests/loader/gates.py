@@ -1,4 +1,4 @@
-"""Functions of a dataset that wait until the test lets them go on."""
+"""Functions of a dataset that wait until the test opens them."""
 
 import threading
 from typing import Any
@@ -7,7 +7,7 @@ PATIENCE_SECONDS = 20.0  # until a test that would hang fails instead
 
 
 class Gate:
-    """A function that, at one element, says that it was entered and waits to be opened."""
+    """A function that, at one element, signals that a worker entered it and waits to be opened."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -15,7 +15,7 @@ class Gate:
         self.opened = threading.Event()
 
     def __call__(self, element: Any) -> Any:
-        """Return the element, once the gate is open."""
+        """Return the element, after the gate is open."""
         if element == self.at:
             self.entered.set()
             assert self.opened.wait(PATIENCE_SECONDS)
@@ -26,5 +26,5 @@ class Gate:
         assert self.entered.wait(PATIENCE_SECONDS)
 
     def open(self) -> None:
-        """Let it go on."""
+        """Let the waiting worker continue."""
         self.opened.set()

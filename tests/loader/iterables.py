@@ -1,4 +1,4 @@
-"""Iterables that tell their state, each by one of the conventions that people have."""
+"""Iterables with a state, each by one of the common conventions."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,21 +26,21 @@ class Lazy:
             yield self._at
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many elements were given."""
+        """Return the number of elements so far."""
         return {"at": self._at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next pass begin there."""
+        """Start the next pass there."""
         self._start = state["at"]
 
 
 class Shuffled(Lazy):
-    """Each epoch in another order, by `set_epoch`."""
+    """An iterable with another order in each epoch, by `set_epoch`."""
 
     epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Note which epoch the next pass is of."""
+        """Set the epoch of the next pass."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -73,19 +73,19 @@ class Counter:
         return self._at
 
     def get_state(self) -> int:
-        """Return how many elements were given."""
+        """Return the number of elements so far."""
         return self._at
 
     def set_state(self, state: int) -> None:
-        """Go there."""
+        """Continue there."""
         self._at = state
 
 
 class Streaming:
     """A stand-in for MosaicML Streaming's `StreamingDataset`, with its bookkeeping of epochs and resumed samples.
 
-    It counts its passes as `next_epoch`, whose order its epoch decides. A loaded state stays until another is loaded,
-    and is outdated once `next_epoch` is past its epoch. `state_dict` takes how many samples were read.
+    It counts its passes as `next_epoch`; the epoch decides the order of a pass. A loaded state stays until another is
+    loaded, and is outdated when `next_epoch` is past its epoch. `state_dict` takes the number of read samples.
     """
 
     def __init__(self) -> None:
@@ -104,12 +104,12 @@ class Streaming:
         yield from order(epoch)[sample_in_epoch:]
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:  # noqa: FBT001 - as Streaming's
-        """Return the state after so many samples, of the epoch or since it was resumed."""
+        """Return the state after so many samples, of the epoch or since the resume."""
         epoch, offset = self._resume(self.next_epoch - 1)
         return {"epoch": epoch, "sample_in_epoch": num_samples if from_beginning else offset + num_samples}
 
     def load_state_dict(self, obj: dict[str, Any]) -> None:
-        """Have the next pass begin there, unless it is of a later epoch."""
+        """Start the next pass there, unless it is of a later epoch."""
         self._resume_text = json.dumps(obj)
 
 

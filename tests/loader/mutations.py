@@ -16,17 +16,17 @@ Make = Callable[[], "ps.Loader[Any]"]
 
 
 def thirds(number: Any) -> bool:
-    """Return whether a number is no multiple of three."""
+    """Keep numbers that are no multiple of three."""
     return int(number) % 3 != 0
 
 
 def few(number: Any) -> list[Any]:
-    """Return a number, none or several times."""
+    """Return a number up to three times."""
     return [number] * (int(number) % 4)
 
 
 def totals_of(group: Any) -> Any:
-    """Return how many elements a group has."""
+    """Return the number of elements of a group."""
     return len(group["totals"])
 
 
@@ -116,7 +116,7 @@ def states_of(dataset: ps.Dataset[Any], shape: dict[str, Any]) -> list[Any]:
 
 
 def dealt(name: str) -> list[Any]:
-    """Return states after a change of ranks, which have legs."""
+    """Return states after a change of ranks, which have rank segments."""
     old = [states_of(DATASETS[name](), {"shard": ps.Shard(rank, 2, uneven=True)})[1] for rank in range(2)]
     loader = ps.Loader(DATASETS[name](), shard=ps.Shard(0, 1))
     loader.load_state_dict(old)
@@ -127,7 +127,7 @@ def dealt(name: str) -> list[Any]:
 
 
 def plain(states: list[Any]) -> list[Any]:
-    """Return states as JSON gives them back."""
+    """Return states as JSON returns them."""
     found: list[Any] = json.loads(json.dumps(states))
     return found
 
@@ -154,7 +154,7 @@ _PLACES = (
     "rank",
     "shape",
 )
-"""The parts of a state that say where it is."""
+"""The parts of a state that say where it is; the cursor, with most structure, is mutated most often."""
 
 
 def is_a(value: object, kind: type) -> bool:

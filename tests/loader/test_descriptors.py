@@ -1,4 +1,4 @@
-"""Descriptors of a loader are closed when the last reference to it goes, without the collector's help."""
+"""A loader's descriptors are closed when its last reference is dropped, without the collector's help."""
 
 import gc
 import os
@@ -7,20 +7,14 @@ from typing import Any
 import pytest
 
 import penstock as ps
-
-PLACES: list[dict[str, Any]] = [
-    {},
-    {"num_workers": 2, "workers": "threads"},
-    {"num_workers": 2, "workers": "processes"},
-    {"isolated": True},
-]
+from tests.places import in_places
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts what Linux shows")
 @pytest.mark.parametrize("steps", [3, 1_000], ids=["left early", "whole"])
-@pytest.mark.parametrize("place", PLACES, ids=["inline", "threads", "processes", "isolated"])
+@in_places("inline", "threads", "processes", "isolated")
 def test_dropped_loaders_leave_no_descriptors(place: dict[str, Any], steps: int) -> None:
-    """Loaders that are made, used and dropped without a close, one after the other, keep nothing open."""
+    """Loaders that are made, read and dropped without `close`, one after the other, leave no descriptor open."""
 
     def use() -> int:
         loader = ps.Loader(ps.range(64, seed=1).batch(4), **place)
@@ -29,7 +23,7 @@ def test_dropped_loaders_leave_no_descriptors(place: dict[str, Any], steps: int)
         del loader
         return len(os.listdir("/proc/self/fd"))
 
-    use()  # what is made once
+    use()  # for descriptors that are opened once
     gc.collect()
     gc.disable()
     try:

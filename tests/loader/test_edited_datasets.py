@@ -1,4 +1,4 @@
-"""A state that is loaded into an edited dataset: refused, warned of, or not seen, as the how-to on resuming says."""
+"""A state in an edited dataset: refused, loaded with a warning, or loaded, as the how-to on resuming says."""
 
 import argparse
 import functools
@@ -25,7 +25,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def is_even(number: int) -> bool:
-    """Return whether a number is even."""
+    """Keep even numbers."""
     return number % 2 == 0
 
 
@@ -43,14 +43,14 @@ def state_of(dataset: ps.Dataset[Any]) -> str:
 
 
 def without_details(state: str) -> str:
-    """Return a state as earlier versions have saved it."""
+    """Return a state as earlier versions saved it."""
     plain = json.loads(state)
     plain["fingerprint"].pop("details", None)
     return json.dumps(plain)
 
 
 def load(dataset: ps.Dataset[Any], state: str, allow: tuple[str, ...] = ()) -> str:
-    """Load a state; return what was warned of."""
+    """Load a state; return the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ps.Loader(dataset).load_state_dict(state, allow=allow)
@@ -96,14 +96,14 @@ def in_dict(number: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_another_order_is_refused(name: str) -> None:
-    """How batches are cut below another step, and what a zip makes, are part of the order."""
+    """The size of batches below another step, and the structure of a zip, are part of the order."""
     before, after = ORDERS[name]()
     state = state_of(before)
     assert load(before, state) == ""
     with pytest.raises(ps.errors.StateError, match=r"another order.*allow=\{'order'\}"):
         load(after, state)
     assert load(after, state, ("order",)) == ""
-    assert load(after, without_details(state)) == ""  # as it was when that state was saved
+    assert load(after, without_details(state)) == ""  # earlier versions didn't save these details
 
 
 def test_the_loaders_own_batch_may_change() -> None:
@@ -199,7 +199,7 @@ FUNCTIONS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_other_values_in_a_function_are_warned_of(name: str) -> None:
-    """The values that a function holds count, and a state of an earlier version knows none."""
+    """The values that a function holds are part of the state; a state of an earlier version has none."""
 
     def dataset(factor: int) -> ps.Dataset[Any]:
         return numbers().map(FUNCTIONS[name](factor), name="f").batch(8)
@@ -210,8 +210,8 @@ def test_other_values_in_a_function_are_warned_of(name: str) -> None:
     assert load(dataset(3), without_details(state)) == ""
 
 
-def test_what_opens_a_stream_is_warned_of() -> None:
-    """So are the code of a stream's opener, and what it holds."""
+def test_another_opener_of_a_stream_is_warned_of() -> None:
+    """The code of a stream's opener, and the values that it holds, are part of the state."""
     state = state_of(ps.stream(opener(1)).batch(8))
     assert load(ps.stream(opener(1)).batch(8), state) == ""
     assert "function that opens a stream" in load(ps.stream(opener(2)).batch(8), state)
@@ -229,7 +229,7 @@ RECORDS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_other_records_are_warned_of(name: str) -> None:
-    """Of lists, tuples and arrays of objects a sample of the content counts; it may hold paths, so it is soft."""
+    """Sampled records of lists, tuples and object arrays count; they may hold paths, so a difference is a warning."""
     before, after = RECORDS[name]
     state = state_of(ps.read(before).shuffle().batch(8))
     assert load(ps.read(before).shuffle().batch(8), state) == ""
@@ -238,7 +238,7 @@ def test_other_records_are_warned_of(name: str) -> None:
 
 
 class Counting:
-    """Counts its calls, and keeps what it has computed."""
+    """A function that counts its calls, and keeps its results."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -250,8 +250,8 @@ class Counting:
         return self.known.setdefault(number, number * 2)
 
 
-def test_a_function_that_changes_what_it_holds_stays_itself() -> None:
-    """What counts is what a function held when the first loader of it was made, here as in another process."""
+def test_a_function_may_change_the_values_that_it_holds() -> None:
+    """The fingerprint keeps the values that the function held at the first loader, here and in other processes."""
     dataset = numbers().map(Counting()).batch(8)
     state = state_of(dataset)
     assert load(dataset, state) == ""
@@ -259,19 +259,19 @@ def test_a_function_that_changes_what_it_holds_stays_itself() -> None:
     assert state_of(dataset) == state
 
 
-def test_what_no_code_names_does_not_count() -> None:
-    """Of options those count that the code names: another folder for results is no other function."""
+def test_values_that_no_code_names_do_not_count() -> None:
+    """An option that the function's code doesn't name, such as a folder for results, changes nothing."""
     state = state_of(numbers().map(by_option(argparse.Namespace(factor=2, out="a"))).batch(8))
     assert load(numbers().map(by_option(argparse.Namespace(factor=2, out="b"))).batch(8), state) == ""
 
 
 def test_functions_without_values_add_nothing() -> None:
-    """A state of a dataset without any of this is as it was."""
+    """A state of a dataset without such values has no details."""
     assert "details" not in json.loads(state_of(numbers().shuffle().map(float).batch(8)))["fingerprint"]
 
 
-def test_large_values_take_no_time() -> None:
-    """What a function holds is looked at in bounded time, however large it is."""
+def test_large_values_are_sampled() -> None:
+    """The fingerprint reads a bounded part of the values that a function holds."""
     many = list(range(3_000_000))
     large = np.zeros(1 << 27)
     nested = [[[[k] * 100 for k in range(100)] for _ in range(100)] for _ in range(10)]
@@ -304,7 +304,7 @@ def test_processes_agree(hash_seed: str) -> None:
 
 
 def test_caches_tell_such_datasets_apart(tmp_path: Path) -> None:
-    """A cache on disk doesn't give a dataset the elements of another."""
+    """A cache on disk returns a dataset's own elements, and not those of a similar dataset."""
     for size in (3, 4):
         assert len(ps.range(12).batch(size).cache(tmp_path)[0]) == size
     assert list(ps.read([1, 2]).map(str).cache(tmp_path)) == ["1", "2"]

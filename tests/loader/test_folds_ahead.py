@@ -1,4 +1,4 @@
-"""With workers, what is read in order is folded before it is asked for: so far, and no further."""
+"""With workers, a fold thread reads folds ahead of the consumer, within a bound."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,27 +16,27 @@ PATIENCE_SECONDS = 20.0
 
 
 def keep(element: object) -> bool:
-    """Leave nothing out."""
+    """Keep every element."""
     del element
     return True
 
 
 class Merging:
-    """A merge that waits its turn: each batch is made when the test lets it."""
+    """A merge that counts its batches, and remembers the threads that made them."""
 
     def __init__(self) -> None:
         self.made = threading.Semaphore(0)
         self.threads: set[threading.Thread] = set()
 
     def __call__(self, rows: Sequence[Any]) -> Any:
-        """Return the rows, and say so."""
+        """Return the rows as an array."""
         self.threads.add(threading.current_thread())
         self.made.release()
         return np.array(rows)
 
 
-def test_folds_run_before_they_are_asked_for() -> None:
-    """While the consumer has one batch, the next ones are merged elsewhere, and the state is that of the one it has."""
+def test_folds_run_ahead_of_the_consumer() -> None:
+    """Workers merge the next batches while the consumer holds one; the state is that of the delivered batch."""
     merging = Merging()
     dataset = ps.range(400, seed=1).filter(keep).batch(4, merge=merging)
     with ps.Loader(dataset, num_workers=2, prefetch=2) as loader:
@@ -51,8 +51,8 @@ def test_folds_run_before_they_are_asked_for() -> None:
     assert next(iter(resumed)).tolist() == [4, 5, 6, 7]
 
 
-def test_what_is_folded_later_is_merged_while_the_consumer_is_away() -> None:
-    """A batch whose rows the fold has only once the consumer has left is merged all the same."""
+def test_rows_folded_while_the_consumer_is_away_are_merged() -> None:
+    """Workers merge a batch whose rows the fold completes only after `next` returned."""
     merging, left = Merging(), threading.Event()
 
     def keep_later(batch: list[int]) -> bool:
@@ -75,8 +75,8 @@ def test_what_is_folded_later_is_merged_while_the_consumer_is_away() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_filters_left_out_is_counted_when_it_was_handed_out(workers: int) -> None:
-    """The statistics tell of the batches that the consumer has, not of those that wait."""
+def test_filtered_elements_are_counted_with_their_batch(workers: int) -> None:
+    """The statistics count the filtered elements of delivered batches, and not of those that wait."""
     dataset = ps.range(400).filter(lambda number: number % 4 == 0).batch(1)
     with ps.Loader(dataset, num_workers=workers) as loader:
         assert len(list(loader)) == 100
@@ -84,8 +84,8 @@ def test_what_filters_left_out_is_counted_when_it_was_handed_out(workers: int) -
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_filters_left_out_after_the_last_batch_is_counted(workers: int) -> None:
-    """It comes with the end of the epoch."""
+def test_filtered_elements_after_the_last_batch_are_counted(workers: int) -> None:
+    """The end of the epoch brings the count of the elements that no batch followed."""
     dataset = ps.range(100_000).filter(lambda number: number < 4).batch(1)
     with ps.Loader(dataset, num_workers=workers) as loader:
         with pytest.warns(UserWarning, match="filter"):
@@ -93,8 +93,8 @@ def test_what_filters_left_out_after_the_last_batch_is_counted(workers: int) -> 
         assert loader.stats()["filtered"] == 99_996.0
 
 
-def test_a_fold_that_breaks_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that ends the fold's thread is raised after the batches that were made; it doesn't end the epoch."""
+def test_an_error_of_the_fold_thread_is_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer gets the batches that the fold thread made, then its error at every call; the epoch doesn't end."""
     whole = Fold.__iter__
 
     def breaking(fold: Fold) -> Iterator[Any]:
@@ -115,7 +115,7 @@ def test_a_fold_that_breaks_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Chunks:
-    """A fold of chunks without batches, each of which it announces."""
+    """A fold of chunks without batches, which announces each chunk."""
 
     def __init__(self) -> None:
         self.made = threading.Semaphore(0)
@@ -127,11 +127,11 @@ class Chunks:
             yield []
 
     def give_up(self) -> None:
-        """Wait for nothing."""
+        """Do nothing: this fold waits for nothing."""
 
 
-def test_as_many_chunks_wait_as_there_is_room_for() -> None:
-    """The thread makes no chunk beyond its room, and another one as soon as one is taken."""
+def test_the_fold_thread_makes_as_many_chunks_as_fit() -> None:
+    """The thread makes no chunk beyond its room, and makes another when the consumer takes one."""
     chunks = Chunks()
     thread = FoldThread(cast("Fold", chunks), 2, Bell())
     for _ in range(2):

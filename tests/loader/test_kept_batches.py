@@ -10,24 +10,24 @@ import pytest
 import penstock as ps
 
 BATCHES = 12
-LATE_SECONDS = 0.02  # after which the consumer waits, as a rule
+LATE_SECONDS = 0.02  # usually enough for the consumer to begin its wait
 
 
 def late_rows() -> Generator[Any]:
-    """Yield rows, each after the consumer has begun to wait for it."""
+    """Yield rows, each after the consumer usually began to wait for it."""
     for number in range(BATCHES):
         threading.Event().wait(LATE_SECONDS)
         yield np.full(1 << 18, number, np.int32)
 
 
 def sums(rows: list[Any]) -> Any:
-    """Merge rows."""
+    """Merge rows into memory of the batch's own."""
     return np.stack(rows) * 2
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
-def test_every_batch_is_kept_while_the_next_one_is_late(prefetch: int) -> None:
-    """Workers merge each batch in memory that the consumer keeps: the job of the next one needs more of it."""
+def test_a_late_batch_gets_memory_while_all_others_are_kept(prefetch: int) -> None:
+    """The consumer keeps the memory of every merged batch, so the next job leases more."""
     dataset = ps.stream(late_rows).batch(1, merge=sums)
     with (
         ps.Loader(dataset, num_workers=2, workers="processes", prefetch=prefetch) as loader,

@@ -1,4 +1,4 @@
-"""However an iteration ends, what computed for it stops, and the loader can be used again or says why not."""
+"""The end of an iteration stops what computed for it; the loader can be used again, or says why not."""
 
 import asyncio
 import gc
@@ -14,19 +14,20 @@ import pytest
 
 import penstock as ps
 from tests.loader.gates import Gate
+from tests.places import in_places
 
-WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+WORKERS = in_places("inline", "thread", "threads")
 EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
 
 
 def keep(element: object) -> bool:
-    """Leave nothing out."""
+    """Keep every element."""
     del element
     return True
 
 
 def same(element: object) -> object:
-    """Return what was given."""
+    """Return the element unchanged."""
     return element
 
 
@@ -41,14 +42,14 @@ def listed(batches: Any) -> list[Any]:
 
 
 def workers_alive() -> int:
-    """Return how many worker threads there are."""
+    """Return the number of worker threads."""
     return sum(thread.name.startswith("penstock-") for thread in threading.enumerate())
 
 
 @WORKERS
-def test_break_begins_the_next_epoch(workers: int) -> None:
-    """After a break, `iter` starts the next epoch; an iterator that is kept goes on instead."""
-    with ps.Loader(ps.range(40, seed=1).shuffle().batch(4), num_workers=workers) as loader:
+def test_a_break_begins_the_next_epoch(place: dict[str, Any]) -> None:
+    """After a break, `iter` starts the next epoch, while a kept iterator continues its own."""
+    with ps.Loader(ps.range(40, seed=1).shuffle().batch(4), **place) as loader:
         for _ in loader:
             break
         assert loader.epoch == 0
@@ -60,9 +61,9 @@ def test_break_begins_the_next_epoch(workers: int) -> None:
 
 
 @WORKERS
-def test_a_newer_iterator_retires_the_older(workers: int) -> None:
-    """The loader has one iterator at a time: the older one says so."""
-    with ps.Loader(numbers(), num_workers=workers) as loader:
+def test_a_newer_iterator_retires_the_older(place: dict[str, Any]) -> None:
+    """The older iterator says that a newer one took its place."""
+    with ps.Loader(numbers(), **place) as loader:
         older = iter(loader)
         next(older)
         newer = iter(loader)
@@ -74,9 +75,9 @@ def test_a_newer_iterator_retires_the_older(workers: int) -> None:
 
 @WORKERS
 @pytest.mark.parametrize("move", ["seek", "load"])
-def test_moving_the_loader_retires_its_iterator(workers: int, move: str) -> None:
-    """After `seek` or `load_state_dict` an iterator that was made before says to make a new one."""
-    with ps.Loader(numbers(), num_workers=workers) as loader:
+def test_moving_the_loader_retires_its_iterator(place: dict[str, Any], move: str) -> None:
+    """After `seek` or `load_state_dict` an older iterator says to make a new one."""
+    with ps.Loader(numbers(), **place) as loader:
         batches = iter(loader)
         next(batches)
         if move == "seek":
@@ -89,9 +90,9 @@ def test_moving_the_loader_retires_its_iterator(workers: int, move: str) -> None
 
 
 @WORKERS
-def test_a_closed_loader_says_so(workers: int) -> None:
-    """After `close`, iterating and moving raise a ClosedError; where it was and what it gave stay."""
-    loader = ps.Loader(numbers(), num_workers=workers)
+def test_a_closed_loader_says_so(place: dict[str, Any]) -> None:
+    """After `close`, iterating and moving raise a ClosedError; the state and the batches stay valid."""
+    loader = ps.Loader(numbers(), **place)
     batches = iter(loader)
     first = next(batches)
     state = loader.state_dict()
@@ -111,8 +112,8 @@ def test_a_closed_loader_says_so(workers: int) -> None:
 
 
 @pytest.mark.parametrize("in_order", ["", "in order"])
-def test_closing_waits_for_what_runs(in_order: str) -> None:
-    """`close` returns when no function runs any more, so that nothing runs after it."""
+def test_closing_waits_for_running_functions(in_order: str) -> None:
+    """`close` returns when no function of the dataset runs any more."""
     gate = Gate(6)
     dataset = ps.range(40).map(gate)
     dataset = (dataset.filter(keep) if in_order else dataset).batch(4)
@@ -120,7 +121,7 @@ def test_closing_waits_for_what_runs(in_order: str) -> None:
     batches = iter(loader)
     closing = threading.Thread(target=loader.close)
     if in_order:
-        asking = threading.Thread(target=next, args=(batches, None))  # what is read in order starts when asked
+        asking = threading.Thread(target=next, args=(batches, None))  # folds start at the first request
         asking.start()
         gate.wait_entered()
         gate.open()
@@ -140,38 +141,35 @@ ENDLESS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "above a fold": lambda rows: rows.filter(keep).repeat().batch(4).map(same),
     "elements above a fold": lambda rows: rows.filter(keep).repeat().window_shuffle(5).map(same),
 }
-NUMBERS_OF_WORKERS: dict[str, dict[str, Any]] = {
-    **{str(workers): {"num_workers": workers} for workers in (0, 1, 3)},
-    "isolated": {"isolated": True},
-}
+ISOLATED_TOO = in_places("inline", "thread", "threads", "isolated")
 
 
-@pytest.mark.parametrize("options", NUMBERS_OF_WORKERS.values(), ids=NUMBERS_OF_WORKERS)
+@ISOLATED_TOO
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_closing_is_no_end_of_an_epoch(kind: str, options: dict[str, Any]) -> None:
-    """Who waits for a batch while another thread closes the loader is told, and the loader stays where it was."""
-    loader = ps.Loader(ENDLESS[kind](ps.range(40).map(same)), **options)
+def test_closing_is_no_end_of_an_epoch(kind: str, place: dict[str, Any]) -> None:
+    """A thread that waits for a batch gets a ClosedError from `close`, and the loader's epoch doesn't end."""
+    loader = ps.Loader(ENDLESS[kind](ps.range(40).map(same)), **place)
     has_begun = threading.Event()
-    told: list[str] = []
+    messages: list[str] = []
 
     def read() -> None:
         try:
             for _ in loader:
                 has_begun.set()
         except ps.errors.ClosedError as error:
-            told.append(str(error))
+            messages.append(str(error))
 
     reading = threading.Thread(target=read)
     reading.start()
     has_begun.wait()
     loader.close()
     reading.join()
-    assert told == ["the loader was closed"]
+    assert messages == ["the loader was closed"]
     assert loader.epoch == 0
 
 
 def test_a_new_epoch_does_not_wait_for_the_old_one() -> None:
-    """After a break, what still runs for the old epoch drains while the new one is computed by the other workers."""
+    """Other workers compute the new epoch while blocks of the old one still run."""
     gate = Gate(12)
     with ps.Loader(ps.range(40).map(gate).map(same).batch(4), num_workers=3) as loader:
         loader.seek(3)
@@ -185,34 +183,34 @@ def test_a_new_epoch_does_not_wait_for_the_old_one() -> None:
 
 
 @WORKERS
-def test_an_exception_in_the_training_loop_leaves_the_loader_usable(workers: int) -> None:
-    """After the consumer's own exception, the loader goes on with the next epoch."""
-    with ps.Loader(numbers(), num_workers=workers) as loader:
+def test_an_exception_in_the_training_loop_leaves_the_loader_usable(place: dict[str, Any]) -> None:
+    """After the consumer's own exception, the loader continues with the next epoch."""
+    with ps.Loader(numbers(), **place) as loader:
         with pytest.raises(ZeroDivisionError):
             divide_by_first(loader)
         assert listed(loader) == EXPECTED
 
 
 def divide_by_first(loader: ps.Loader) -> None:
-    """Train on a number that is 0."""
+    """Divide by the first number, which is 0."""
     for batch in loader:
         divmod(1, int(batch[0]))
 
 
 @WORKERS
-def test_two_loaders_at_once(workers: int) -> None:
-    """Loaders don't meet: two over one dataset give the same, in turns."""
-    with ps.Loader(numbers(), num_workers=workers) as one, ps.Loader(numbers(), num_workers=workers) as other:
+def test_two_loaders_read_in_turns(place: dict[str, Any]) -> None:
+    """Two loaders over one dataset deliver the same batches when they are read in turns."""
+    with ps.Loader(numbers(), **place) as one, ps.Loader(numbers(), **place) as other:
         pairs = list(zip(one, other, strict=True))
     assert listed(first for first, _ in pairs) == listed(second for _, second in pairs) == EXPECTED
 
 
 @WORKERS
-def test_a_dropped_loader_is_collected(workers: int) -> None:
-    """A loader and an iterator that nobody refers to stop their workers, without a call and without the collector."""
+def test_a_dropped_loader_is_collected(place: dict[str, Any]) -> None:
+    """An unreferenced loader and iterator stop their workers without a call and without the collector."""
     gc.disable()
     try:
-        loader = ps.Loader(numbers(), num_workers=workers)
+        loader = ps.Loader(numbers(), **place)
         batches = iter(loader)
         next(batches)
         reference = weakref.ref(loader)
@@ -227,9 +225,9 @@ def test_a_dropped_loader_is_collected(workers: int) -> None:
 
 
 @WORKERS
-def test_a_loader_in_a_cycle_is_collected(workers: int) -> None:
-    """So is one in a reference cycle, when the collector finds it."""
-    loader = ps.Loader(numbers(), num_workers=workers)
+def test_a_loader_in_a_cycle_is_collected(place: dict[str, Any]) -> None:
+    """The collector stops the workers of a loader in a reference cycle."""
+    loader = ps.Loader(numbers(), **place)
     cycle: dict[str, Any] = {"loader": loader, "batches": iter(loader)}
     cycle["batch"], cycle["self"] = next(cycle["batches"]), cycle
     reference = weakref.ref(loader)
@@ -240,7 +238,7 @@ def test_a_loader_in_a_cycle_is_collected(workers: int) -> None:
 
 
 def test_the_collector_may_run_anywhere() -> None:
-    """An iterator left in a cycle may be collected by a worker, also while that owns the ring; it waits for nobody."""
+    """A worker that owns the ring may collect an iterator in a cycle; the collector waits for no thread."""
     thresholds = gc.get_threshold()
     gc.disable()
     try:
@@ -262,7 +260,7 @@ def test_the_collector_may_run_anywhere() -> None:
 
 
 def test_batches_outlive_their_loader() -> None:
-    """Batches stay valid when the loader that made them is closed and collected."""
+    """Batches stay valid when their loader is closed and collected."""
     loader = ps.Loader(ps.range(24).map(large).batch(2), num_workers=2)
     with pytest.warns(UserWarning, match=r"batches are kept by the training loop"):
         kept = list(loader)
@@ -273,12 +271,12 @@ def test_batches_outlive_their_loader() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_kept_batches_make_nobody_wait_unasked(count: int) -> None:
-    """Where kept batches hold all memory, more is taken as soon as it is looked whether the next batch is there."""
+def test_kept_batches_delay_no_poll(count: int) -> None:
+    """Where kept batches use all memory, asking whether the next batch is ready leases more."""
     gate = Gate(2 * count)
     dataset = ps.range(24).map(takes_long).map(gate).map(large).batch(2)
     with ps.Loader(dataset, num_workers=1, workers="threads", prefetch=1) as loader, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that they are kept
+        warnings.simplefilter("ignore")  # about kept batches
         batches = iter(loader)
         kept = [next(batches) for _ in range(count)]
         assert batches.may_wait is not None
@@ -294,12 +292,12 @@ def takes_long(number: int) -> int:
 
 
 def large(number: int) -> Any:
-    """Return a row that is not copied when it is handed out."""
+    """Return a row that is delivered without a copy."""
     return np.full(100_000, number)
 
 
 def test_a_loader_can_be_used_in_other_threads() -> None:
-    """Made in one thread, read in another, closed in a third: one at a time, any thread will do."""
+    """One thread makes a loader, another reads it, and a third closes it."""
     loader = ps.Loader(numbers(), num_workers=2)
     found: list[Any] = []
     for work in (lambda: found.extend(listed(loader)), loader.close):
@@ -310,7 +308,7 @@ def test_a_loader_can_be_used_in_other_threads() -> None:
 
 
 def test_an_abandoned_epoch_leaves_nothing_in_flight() -> None:
-    """When nothing refers to batches any more and no iterator is open, no memory is in flight."""
+    """Without references to batches and without an open iterator, no memory is in flight."""
     with ps.Loader(ps.range(40).map(large).batch(4), num_workers=2) as loader:
         for _ in range(3):
             batches = iter(loader)
@@ -326,16 +324,16 @@ def test_an_abandoned_epoch_leaves_nothing_in_flight() -> None:
 @WORKERS
 @pytest.mark.parametrize("kind", ["indexed", "ordered"])
 @pytest.mark.parametrize("steps", [3, 1_000])
-def test_the_collector_finds_nothing_that_runs_code_when_it_is_dropped(kind: str, workers: int, steps: int) -> None:
-    """No thread, task or frame of an epoch is left in a cycle: a Ctrl-C would be lost while one is collected."""
+def test_an_epoch_leaves_no_running_code_in_a_cycle(kind: str, place: dict[str, Any], steps: int) -> None:
+    """No thread, task or frame of an epoch is left in a cycle, where its collection would lose a Ctrl-C."""
     rows = ps.range(40, seed=1).shuffle()
 
     def load() -> None:
-        with ps.Loader((rows.filter(keep) if kind == "ordered" else rows).batch(4), num_workers=workers) as loader:
+        with ps.Loader((rows.filter(keep) if kind == "ordered" else rows).batch(4), **place) as loader:
             for _ in zip(range(steps), loader, strict=False):
                 pass
 
-    load()  # what is made once
+    load()  # for objects that are made once
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -350,17 +348,17 @@ def test_the_collector_finds_nothing_that_runs_code_when_it_is_dropped(kind: str
         gc.enable()
 
 
-@pytest.mark.parametrize("options", NUMBERS_OF_WORKERS.values(), ids=NUMBERS_OF_WORKERS)
-def test_closing_while_an_iterator_is_made(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever thread is first, who iterates is told, and nothing is left at work."""
-    loader = ps.Loader(ps.range(40).repeat().batch(4), **options)
+@ISOLATED_TOO
+def test_closing_while_an_iterator_is_made(place: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The iterating thread gets a ClosedError when `close` comes first, and no worker is left."""
+    loader = ps.Loader(ps.range(40).repeat().batch(4), **place)
     opened = vars(type(loader))["_open_stream"]
 
-    def closed_before(self: Any, courses: Any) -> Any:
+    def closed_before(self: Any, step_ranges: Any) -> Any:
         closing = threading.Thread(target=loader.close)
         closing.start()
         closing.join()
-        return opened(self, courses)
+        return opened(self, step_ranges)
 
     monkeypatch.setattr(type(loader), "_open_stream", closed_before)
     with pytest.raises(ps.errors.ClosedError, match="was closed"):

@@ -1,4 +1,4 @@
-"""States that were changed by chance are refused when they are loaded, or are states of another place."""
+"""Randomly mutated states are refused when they are loaded, or are states of another step."""
 
 import contextlib
 import itertools
@@ -17,13 +17,13 @@ from tests.loader.mutations import DATASETS, SHAPES, Mutations, dealt, nested, s
 
 @cache
 def cases(name: str) -> list[tuple[dict[str, Any], list[Any]]]:
-    """Return how loaders of a dataset may be made, and states of each; a list of states where ranks change."""
+    """Return arguments of loaders, with states of each; a state is a list where ranks change."""
     found: list[tuple[dict[str, Any], list[Any]]] = []
     for shape in SHAPES.values():
         with contextlib.suppress(ps.errors.PenstockError):  # a shard without batches, or batches of 3 for 2 ranks
             found.append((shape, states_of(DATASETS[name](), shape)))
     one: dict[str, Any] = {"shard": ps.Shard(0, 1)}
-    with contextlib.suppress(ps.errors.PenstockError):  # what can't be dealt to other ranks
+    with contextlib.suppress(ps.errors.PenstockError):  # a state that can't be divided among other ranks
         found.append((one, dealt(name)))
         ranks = [states_of(DATASETS[name](), {"shard": ps.Shard(rank, 2, uneven=True)})[1] for rank in range(2)]
         found.append((one, [ranks]))
@@ -33,8 +33,8 @@ def cases(name: str) -> list[tuple[dict[str, Any], list[Any]]]:
 @pytest.mark.parametrize("name", DATASETS)
 @settings(max_examples=20)
 @given(data=st.data(), chance=st.randoms(use_true_random=False))
-def test_a_mutated_state(name: str, data: st.DataObject, chance: Any) -> None:
-    """Loading raises a StateError and moves nothing, or what follows raises nothing but a StateError."""
+def test_a_mutated_state_is_refused_or_valid(name: str, data: st.DataObject, chance: Any) -> None:
+    """Loading raises a StateError and changes nothing, or reading raises nothing but a StateError."""
     shape, states = data.draw(st.sampled_from(cases(name)))
     mutated = Mutations(chance).mutated(data.draw(st.sampled_from(states)))
     loader = ps.Loader(DATASETS[name](), **{key: value for key, value in shape.items() if "workers" not in key})
@@ -46,15 +46,15 @@ def test_a_mutated_state(name: str, data: st.DataObject, chance: Any) -> None:
         except (ps.errors.StateError, ps.errors.UsageError):
             assert loader.state_dict() == before
             return
-        with contextlib.suppress(ps.errors.StateError):  # that other elements are there only reading shows
+        with contextlib.suppress(ps.errors.StateError):  # only reading shows that other elements are there
             assert json.dumps(loader.state_dict())
             assert len(list(itertools.islice(loader, 20))) <= 20
             assert json.dumps(loader.state_dict())
 
 
 @pytest.mark.parametrize("text", [json.dumps, str])
-def test_deep_states(text: Any) -> None:
-    """Lists that are very deep, as a value or as text, are refused."""
+def test_deep_states_are_refused(text: Any) -> None:
+    """Very deep lists, as a value or as text, are a StateError."""
     loader = ps.Loader(DATASETS["filter"]())
     state = loader.state_dict()
     for depth in (300, 20_000):
@@ -67,7 +67,7 @@ def test_deep_states(text: Any) -> None:
 
 
 def test_large_numbers_allocate_nothing() -> None:
-    """Numbers that no dataset has are refused, and none is counted up to."""
+    """Huge numbers are refused without a loop up to them."""
     loader = ps.Loader(DATASETS["filter"]())
     state = loader.state_dict()
     for large in (1 << 40, 1 << 62, 10**30, 10**5000):
@@ -82,8 +82,8 @@ def test_large_numbers_allocate_nothing() -> None:
             loader.load_state_dict({**state, "legs": legs})
 
 
-def test_places_that_only_reading_shows() -> None:
-    """A token that has the right form, but speaks of other elements, is a StateError where it is read."""
+def test_a_token_of_other_elements_fails_when_it_is_read() -> None:
+    """A well-formed token that doesn't fit the elements is a StateError at the next batch."""
     windows = ps.range(20).filter(bool).window_shuffle(8).batch(4)
     loader = ps.Loader(windows)
     next(iter(loader))

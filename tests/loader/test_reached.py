@@ -1,4 +1,4 @@
-"""What was handed out in no order is a set of steps, told in few numbers."""
+"""The steps that were delivered out of order are a set, stored as few spans."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,12 +7,12 @@ from penstock._loader._reached import Reached
 
 
 def steps_of(reached: Reached) -> set[int]:
-    """Return the steps that were handed out."""
+    """Return the delivered steps."""
     return {*range(reached.step), *(step for start, stop in reached.ahead for step in range(start, stop))}
 
 
 def check(reached: Reached, expected: set[int]) -> None:
-    """Check that these are the steps, told by the fewest spans."""
+    """Check that these are the steps, in the fewest spans."""
     assert steps_of(reached) == expected
     assert reached.total == len(expected)
     assert reached.end == max(expected, default=-1) + 1
@@ -27,8 +27,8 @@ def check(reached: Reached, expected: set[int]) -> None:
 
 
 @given(st.integers(0, 12).flatmap(lambda count: st.permutations(range(count))), st.data())
-def test_handing_out_and_taking_back_equal_a_set(order: list[int], data: st.DataObject) -> None:
-    """Step by step; and what is taken back was never handed out."""
+def test_delivered_and_withdrawn_steps_equal_a_set(order: list[int], data: st.DataObject) -> None:
+    """After each delivered step, and after any set of steps is withdrawn, the spans equal a set."""
     reached, expected = Reached(0), set[int]()
     for step in order:
         reached = reached.after(step)

@@ -1,4 +1,4 @@
-"""`seek(position=…)`: from there on the elements are the definition's, in every place, and nothing before is read."""
+"""`seek(position=…)`: the elements from there on are the definition's, in every place, and no earlier one is read."""
 
 import itertools
 from collections.abc import Callable
@@ -14,33 +14,28 @@ from penstock._graph._apply import Context
 from penstock._streaming._in_order import in_order
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.functions import with_seed
+from tests.places import in_places
 
 LENGTH = 40
-PLACES: dict[str, dict[str, Any]] = {
-    "inline": {},
-    "threads": {"num_workers": 2},
-    "processes": {"num_workers": 1, "workers": "processes"},
-    "isolated": {"isolated": True},
-}
 
 
 def marked(number: int, origin: ps.Origin) -> dict[str, int]:
-    """Return a row that tells the position that it was made of."""
+    """Return a row with the position of its element."""
     return {"position": origin.position, "number": int(number)}
 
 
 def thirds(row: Any) -> bool:
-    """Return whether a row is kept, two of three."""
+    """Keep two of three rows."""
     return int(np.asarray(row["number"]).flat[0]) % 3 != 1
 
 
 def copies(row: Any) -> list[Any]:
-    """Return a row, none or several times."""
+    """Return a row up to three times."""
     return [row] * (row["number"] % 4)
 
 
 def fails(row: Any) -> Any:
-    """Fail at some rows."""
+    """Return a row; fail at some."""
     if row["number"] % 5 == 2:
         raise ValueError("corrupt")
     return row
@@ -67,7 +62,7 @@ def inner(row: Any) -> Any:
 
 
 def drawn(row: Any, rng: np.random.Generator) -> Any:
-    """Return a row with a draw."""
+    """Return a row with a random draw."""
     return {**row, "draw": rng.random()}
 
 
@@ -77,12 +72,12 @@ def position_of(row: Any) -> int:
 
 
 def expected_from(dataset: ps.Dataset[Any], epoch: int, position: int) -> list[Any]:
-    """Return the rows of an epoch that are made of a position or a later one, by the definition."""
+    """Return the definition's rows of an epoch that are made of this position or a later one."""
     return [digest(plain(row)) for row in epoch_of(dataset, epoch) if position_of(row) >= position]
 
 
 def plain(row: Any) -> dict[str, float]:
-    """Return a row of Python's numbers, whether it came alone or in a batch."""
+    """Return a row, alone or in a batch, of Python's numbers."""
     return {key: np.asarray(value).item() for key, value in row.items()}
 
 
@@ -97,10 +92,10 @@ def rows_of(batches: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", ROWS)
 @given(position=st.integers(0, LENGTH), epoch=st.integers(0, 2), before=st.integers(0, 5), size=st.integers(1, 7))
-def test_what_follows_is_what_the_definition_has_from_there_on(
+def test_a_seek_continues_with_the_definitions_elements(
     name: str, position: int, epoch: int, before: int, size: int
 ) -> None:
-    """However far the loader was, the next batch begins at the position, and batches are cut from there."""
+    """From any step, the next batch begins at the position, and batches are cut from there."""
     dataset = ROWS[name]()
     loader = ps.Loader(dataset.batch(size))
     for _ in itertools.islice(loader, before):
@@ -117,13 +112,13 @@ def test_what_follows_is_what_the_definition_has_from_there_on(
         assert rows_of([following]) == expected_from(dataset, epoch + 1, 0)[:size]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@in_places("inline", "threads", "processes", "isolated")
 @pytest.mark.parametrize("name", ["indexable", "filter", "flat_map"])
-def test_every_place_gives_the_same_and_resumes(name: str, place: str) -> None:
-    """The batches and states after a seek are those of a loader without workers, and each state gives the rest."""
+def test_a_seek_and_its_states_are_equal_in_every_place(name: str, place: dict[str, Any]) -> None:
+    """Batches and states after a seek are those of an inline loader, and each state resumes."""
     dataset = ROWS[name]().batch(4)
     expected = expected_from(ROWS[name](), 0, 17)
-    with ps.Loader(dataset) as inline, ps.Loader(dataset, **PLACES[place]) as loader:
+    with ps.Loader(dataset) as inline, ps.Loader(dataset, **place) as loader:
         found: list[Any] = []
         for each in (inline, loader):
             next(iter(each))
@@ -133,13 +128,13 @@ def test_every_place_gives_the_same_and_resumes(name: str, place: str) -> None:
         assert found[0] == found[1]
         assert [row for batch, _ in found[1] for row in batch] == expected
     for number, (_, state) in enumerate(found[0][:-1]):
-        with ps.Loader(dataset, **PLACES[place]) as resumed:
+        with ps.Loader(dataset, **place) as resumed:
             resumed.load_state_dict(state)
             assert rows_of(resumed) == expected[4 * (number + 1) :]
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_ranks_that_go_there_together_have_the_rest(name: str) -> None:
+def test_ranks_that_seek_together_share_the_rest(name: str) -> None:
     """Each rank has those of its own rows that are made of this position or a later one."""
     dataset = ROWS[name]()
     for rank in range(2):
@@ -147,7 +142,7 @@ def test_ranks_that_go_there_together_have_the_rest(name: str) -> None:
         with ps.Loader(batches, shard=ps.Shard(rank, 2, uneven=True)) as loader:
             loader.seek(position=13)
             found = rows_of(loader)
-        if name == "indexable":  # whose global batches are cut
+        if name == "indexable":  # its global batches are divided by rows
             all_rows = expected_from(dataset, 0, 13)
             groups = [all_rows[start : start + 4] for start in range(0, len(all_rows), 4)]
             assert found == [
@@ -160,8 +155,8 @@ def test_ranks_that_go_there_together_have_the_rest(name: str) -> None:
         assert found == [row for row in rows_of(of_rank) if dict(row["dict"])["position"][1] >= 13]
 
 
-def test_steps_before_stay_known() -> None:
-    """Steps before the call keep their batches, and going back to one gives what followed it without the call."""
+def test_earlier_steps_stay_known() -> None:
+    """Earlier steps keep their batches; `seek` back to one continues as if there had been no seek to a position."""
     for name in ("indexable", "filter"):
         dataset = ROWS[name]().batch(4)
         with ps.Loader(dataset) as loader:
@@ -175,8 +170,8 @@ def test_steps_before_stay_known() -> None:
             assert rows_of(loader) == expected_from(ROWS[name](), 0, 0)[4:]
 
 
-def test_a_seek_back_and_another_forget_what_came_between() -> None:
-    """Steps after a step that was cut anew are those that follow it now."""
+def test_two_seeks_forget_the_steps_between() -> None:
+    """After a seek back and a seek to a position, the steps between are unknown."""
     dataset = ROWS["filter"]().batch(4)
     with ps.Loader(dataset) as loader:
         batches = iter(loader)
@@ -190,7 +185,7 @@ def test_a_seek_back_and_another_forget_what_came_between() -> None:
 
 
 def test_nothing_before_the_position_is_computed() -> None:
-    """Going there is arithmetic."""
+    """A seek to a position computes no element."""
     computed: list[int] = []
 
     def noted(number: int) -> int:
@@ -205,7 +200,7 @@ def test_nothing_before_the_position_is_computed() -> None:
 
 
 def test_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
-    """So the next batch is that epoch's first."""
+    """After a seek to an epoch's end, the next batch is the first of the next epoch."""
     for name in ("indexable", "filter"):
         with ps.Loader(ROWS[name]().batch(4)) as loader:
             loader.seek(position=LENGTH)
@@ -213,16 +208,16 @@ def test_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
             assert rows_of(loader) == expected_from(ROWS[name](), 1, 0)
 
 
-def test_the_epoch_is_the_loaders_own() -> None:
-    """By default it is that of the batch last delivered, also once the epoch has ended."""
+def test_the_default_epoch_is_that_of_the_last_batch() -> None:
+    """A seek stays in the epoch of the last delivered batch, also after that epoch's end."""
     with ps.Loader(ROWS["filter"]().batch(4)) as loader:
         list(loader)
         loader.seek(position=20)
         assert (loader.epoch, rows_of(loader)) == (0, expected_from(ROWS["filter"](), 0, 20))
 
 
-def test_an_iterator_ends_where_the_loader_goes_elsewhere() -> None:
-    """As after `seek(step)`."""
+def test_a_seek_retires_the_iterator() -> None:
+    """The iterator raises a ClosedError after a seek to a position, as after a seek to a step."""
     with ps.Loader(ROWS["filter"]().batch(4)) as loader:
         batches = iter(loader)
         next(batches)
@@ -231,15 +226,15 @@ def test_an_iterator_ends_where_the_loader_goes_elsewhere() -> None:
             next(batches)
 
 
-def test_passes_of_a_repeated_dataset_are_counted_through() -> None:
-    """A position of a later pass is behind those of the earlier ones."""
+def test_positions_count_through_the_passes_of_a_repeated_dataset() -> None:
+    """A position of a later pass follows those of the earlier passes."""
     with ps.Loader(ps.range(10).filter(bool).repeat(3).batch(4)) as loader:
         loader.seek(position=25)
         assert [batch.tolist() for batch in loader] == [[5, 6, 7, 8], [9]]
 
 
-def test_batches_that_are_reordered_are_counted_in_batches() -> None:
-    """As by `loader.position`."""
+def test_positions_of_reordered_batches_count_batches() -> None:
+    """They are counted as in `loader.position`."""
     dataset = ps.range(12).batch(4).shuffle()
     with ps.Loader(dataset) as loader:
         loader.seek(position=2)
@@ -247,7 +242,7 @@ def test_batches_that_are_reordered_are_counted_in_batches() -> None:
 
 
 def refuses(number: Any) -> Any:
-    """Return whether a number is kept."""
+    """Keep all numbers but 3."""
     return number != 3
 
 
@@ -272,7 +267,7 @@ OBSTACLES: dict[str, tuple[Callable[[], ps.Dataset[Any]], str]] = {
 
 
 class Pass:
-    """An object that gives what it is given."""
+    """A combiner that returns each element unchanged."""
 
     held = 0
 
@@ -286,8 +281,8 @@ class Pass:
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
-def test_steps_that_depend_on_what_came_before_are_named(name: str) -> None:
-    """Only the beginning of an epoch can be reached there; the loader stays where it was."""
+def test_a_step_that_depends_on_earlier_elements_is_named(name: str) -> None:
+    """Only an epoch's beginning can be reached; after the refusal the loader is unchanged."""
     make, message = OBSTACLES[name]
     with ps.Loader(make()) as loader:
         next(iter(loader))
@@ -305,7 +300,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({}, "seek takes a step, or position=; got step=None, position=None"),
     "both": ({"step": 1, "position": 2}, "seek takes a step, or position=; got step=1, position=2"),
     "an epoch of a step": ({"step": 1, "epoch": 2}, "epoch= is the epoch of position=; got step=1, epoch=2"),
-    "behind the end": ({"position": 41}, "position must be at most 40, the positions of an epoch; got position=41"),
+    "past the end": ({"position": 41}, "position must be at most 40, the positions of an epoch; got position=41"),
     "negative": ({"position": -1}, "position must be at least 0"),
     "a fraction": ({"position": 1.5}, "position must be a whole number"),
     "a negative epoch": ({"position": 1, "epoch": -1}, "epoch must be at least 0"),
@@ -314,7 +309,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_arguments_are_refused(name: str) -> None:
-    """The error says the rule and the value, for datasets with positions and for those that are read in order."""
+    """The error says the rule and the value, for indexable datasets and for those read in order."""
     arguments, message = WRONG[name]
     for dataset in (ROWS["indexable"](), ROWS["filter"]()):
         with ps.Loader(dataset.batch(4)) as loader, pytest.raises(ps.errors.UsageError, match=message):

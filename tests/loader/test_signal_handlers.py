@@ -1,4 +1,4 @@
-"""A signal's handler that raises, at any moment of `next`: `next` raises its exception, and no batch is lost."""
+"""`next` raises the exception of a signal handler at any moment, and no batch is lost."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,17 +10,10 @@ import penstock as ps
 from penstock._caught import raised_by_handler
 from penstock._loader import _iterator
 from penstock._loader._progress import IndexedProgress
+from tests.places import in_places
 from tests.ticks import KINDS, Tick, Ticks, chained
 from tests.ticks import ticking as ticking
 
-PLACES: dict[str, dict[str, Any]] = {
-    "inline": {},
-    "threads": {"num_workers": 2, "workers": "threads"},
-    "processes": {"num_workers": 2, "workers": "processes"},
-    "isolated": {"isolated": True},
-    "isolated threads": {"isolated": True, "num_workers": 2, "workers": "threads"},
-    "out of order": {"num_workers": 2, "workers": "threads", "ordered": False},
-}
 SIGNALS = 100
 NEXT = ps.LoaderIterator.__next__.__code__
 
@@ -31,12 +24,12 @@ def row(number: int) -> dict[str, Any]:
 
 
 def is_kept(element: Any) -> bool:
-    """Return whether a filter keeps an element."""
+    """Keep four of five elements."""
     return bool(element["number"] % 5 != 0)
 
 
 def plain() -> ps.Dataset[Any]:
-    """Return a dataset with positions."""
+    """Return an indexable dataset."""
     return ps.range(240, seed=1).shuffle().map(row).batch(4)
 
 
@@ -46,17 +39,17 @@ def folded() -> ps.Dataset[Any]:
 
 
 def skipping() -> ps.Dataset[Any]:
-    """Return a dataset of which a step leaves out what fails."""
+    """Return a dataset with a step that would skip failing elements."""
     return ps.range(240, seed=1).map(row, on_error="skip").batch(4)
 
 
 def replacing() -> ps.Dataset[Any]:
-    """Return a dataset of which a step replaces what fails."""
+    """Return a dataset with a step that would replace failing elements."""
     return ps.range(240, seed=1).map(row, on_error=ps.Substitute()).batch(4)
 
 
 def read(loader: ps.Loader[Any], ticks: Ticks, *, out_of_order: bool) -> tuple[list[list[int]], int]:
-    """Return an epoch's batches, and how many exceptions were caught on the way."""
+    """Return an epoch's batches, and the number of caught exceptions."""
     found: list[list[int]] = []
     caught = 0
     iterator = iter(loader)
@@ -74,19 +67,19 @@ def read(loader: ps.Loader[Any], ticks: Ticks, *, out_of_order: bool) -> tuple[l
 
 
 @pytest.mark.parametrize("kind", [Tick, TimeoutError, KeyboardInterrupt])
-@pytest.mark.parametrize("place", PLACES)
+@in_places("inline", "threads", "processes", "isolated", "isolated threads", "out of order")
 @pytest.mark.parametrize("dataset", [plain, folded, skipping, replacing])
 @pytest.mark.each_value
 def test_no_batch_is_lost(
     dataset: Callable[[], ps.Dataset[Any]],
-    place: str,
+    place: dict[str, Any],
     kind: type[BaseException],
     ticking: Callable[[type[BaseException], int], Ticks],
 ) -> None:
-    """All batches of all epochs come, each once, and no exception of a handler counts as one of the dataset's."""
+    """Every epoch has each batch once, and no exception of a handler counts as an element's error."""
     ticks = ticking(kind, 5)
-    is_unordered = not PLACES[place].get("ordered", True)
-    with ps.Loader(dataset()) as reference, ps.Loader(dataset(), **PLACES[place]) as loader:
+    is_unordered = not place.get("ordered", True)
+    with ps.Loader(dataset()) as reference, ps.Loader(dataset(), **place) as loader:
         caught = 0
         while caught < SIGNALS:
             found, more = read(loader, ticks, out_of_order=is_unordered)
@@ -100,7 +93,7 @@ def test_no_batch_is_lost(
 def test_a_second_signal_before_the_first_exception_is_examined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A batch that the stream gave when two signals came, one after the other, is delivered by the next call."""
+    """The next call delivers a batch that the stream returned when two signals came in a row."""
     signals = iter([1])
     count, examine = _iterator.Clock.count, raised_by_handler
 
@@ -125,7 +118,7 @@ def test_a_second_signal_before_the_first_exception_is_examined(
 
 
 def test_a_batch_that_was_counted_when_a_signal_came_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the count of a batch and the end of `next` an interrupt takes the count back."""
+    """An interrupt between a batch's count and the end of `next` takes the count back."""
     signals = iter([1])
     count = IndexedProgress.delivered
 

@@ -1,4 +1,4 @@
-"""A worker thread that hangs is named: by a warning in the log, and with a timeout by an error in the consumer."""
+"""A stalled worker thread is named by a warning in the log and, with a timeout, by an error in the consumer."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ TIMEOUT = 0.2
 
 
 class Hanging:
-    """A function of elements that hangs at some of them, until the test ends."""
+    """A function of elements that hangs at some of them until the test releases it."""
 
     def __init__(self, *at: int) -> None:
         self.at = at
@@ -30,7 +30,7 @@ class Hanging:
         self.released = threading.Event()
 
     def __call__(self, element: int) -> int:
-        """Return the element; at some of them, after the test."""
+        """Return the element; at some of them, only after the release."""
         if element in self.at:
             self.entered.release()
             assert self.released.wait(PATIENCE_SECONDS)
@@ -39,7 +39,7 @@ class Hanging:
 
 @pytest.fixture
 def hanging() -> Generator[Hanging]:
-    """Give a function that hangs at 5, and let it return after the test."""
+    """Return a function that hangs at 5, and release it after the test."""
     function = Hanging(5)
     yield function
     function.released.set()
@@ -47,26 +47,26 @@ def hanging() -> Generator[Hanging]:
 
 @contextlib.contextmanager
 def threads(dataset: ps.Dataset[Any], timeout: float | None = TIMEOUT, **options: Any) -> Generator[ps.Loader[Any]]:
-    """Give a loader with worker threads, two if nothing else is said."""
+    """Return a loader with two worker threads by default."""
     options = {"num_workers": 2, "workers": "threads", **options}
     with ps.Loader(dataset, limits=ps.Limits(timeout=timeout), **options) as loader:
         yield loader
 
 
 def stalls(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the warnings about waiting."""
+    """Return the logged warnings about waiting."""
     return [each.getMessage() for each in caplog.records if each.name == "penstock" and "waited" in each.getMessage()]
 
 
 def hangs_at_five(element: int) -> int:
-    """Return an element; the fifth one never, in a process that is killed at the end."""
+    """Return the element, but hang at 5; the process is killed at the end."""
     if element == 5:
         threading.Event().wait()
     return element
 
 
 class Released(threading.Thread):
-    """A thread that lets a function go on once the log has a warning."""
+    """A thread that releases a function when the log has a warning."""
 
     def __init__(self, function: Hanging, caplog: pytest.LogCaptureFixture) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Released(threading.Thread):
 def test_a_stall_is_logged_once(
     tmp_path: Path, hanging: Hanging, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The warning names worker, step, position, key, file and place; then the batch comes as if nothing had been."""
+    """The warning names worker, step, position, key, file and place; then the epoch continues unchanged."""
     monkeypatch.setattr(_stalls, "STALL_SECONDS", 0.1)
     for number in range(8):
         (tmp_path / f"{number}.txt").write_text(str(number))
@@ -105,7 +105,7 @@ def test_a_stall_is_logged_once(
 
 
 def test_a_timeout_raises_in_the_consumer(hanging: Hanging) -> None:
-    """The batches before come first; the loader goes past the batch with one thread fewer, and closes."""
+    """Earlier batches come first; `seek` passes the batch with one thread fewer, and the loader closes."""
     with threads(ps.range(16).map(hanging).batch(4)) as loader:
         batches = iter(loader)
         assert next(batches).tolist() == [0, 1, 2, 3]
@@ -122,8 +122,8 @@ def test_a_timeout_raises_in_the_consumer(hanging: Hanging) -> None:
         assert [batch.tolist() for batch in loader] == [[*range(start, start + 4)] for start in range(0, 16, 4)]
 
 
-def test_what_wakes_up_late_comes(hanging: Hanging) -> None:
-    """Once the function has returned, the call after the error gives the batch."""
+def test_a_batch_that_is_late_is_delivered(hanging: Hanging) -> None:
+    """When the function has returned, the call after the error returns the batch."""
     with threads(ps.range(16).map(hanging).batch(4)) as loader:
         batches = iter(loader)
         next(batches)
@@ -133,8 +133,8 @@ def test_what_wakes_up_late_comes(hanging: Hanging) -> None:
         assert [batch.tolist() for batch in batches] == [[*range(start, start + 4)] for start in range(4, 16, 4)]
 
 
-def test_memory_of_a_thread_that_hangs_is_not_used_again(hanging: Hanging) -> None:
-    """A thread that wakes up in a batch that was given up writes over none of the batches that came since."""
+def test_memory_of_a_hanging_thread_is_not_reused(hanging: Hanging) -> None:
+    """A thread that wakes up in an abandoned batch writes over none of the later batches."""
 
     def row(element: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.full(64, hanging(element))
@@ -153,8 +153,8 @@ def test_memory_of_a_thread_that_hangs_is_not_used_again(hanging: Hanging) -> No
         assert [batch[0, 0] for batch in again] == [*range(0, 64, 4)]
 
 
-def test_all_threads_hang(hanging: Hanging) -> None:
-    """Where no thread is left, what waits for one says so."""
+def test_an_error_says_that_all_threads_hang(hanging: Hanging) -> None:
+    """Where every thread hangs, a later batch's error names the work at which its thread hangs."""
     with threads(ps.range(16).map(hanging).batch(4), num_workers=1) as loader:
         with pytest.raises(WorkerError, match="key 5"):
             list(loader)
@@ -165,8 +165,8 @@ def test_all_threads_hang(hanging: Hanging) -> None:
         assert len(list(loader)) == 1
 
 
-def test_out_of_order_the_others_come_first(hanging: Hanging) -> None:
-    """Where any batch will do, one that hangs holds nothing up."""
+def test_out_of_order_a_hanging_batch_delays_no_other(hanging: Hanging) -> None:
+    """With `ordered=False` the other batches are delivered before the error."""
     with threads(ps.range(32).map(hanging).batch(4), ordered=False) as loader:
         seen: list[list[int]] = []
         with pytest.raises(WorkerError, match="key 5"):
@@ -176,7 +176,7 @@ def test_out_of_order_the_others_come_first(hanging: Hanging) -> None:
 
 
 def test_a_merge_that_hangs_is_named(hanging: Hanging) -> None:
-    """It is no row's doing."""
+    """The error names the merge of the step, and no row."""
     with threads(ps.range(16).batch(4, merge=lambda rows: hanging(int(rows[1])))) as loader:
         batches = iter(loader)
         assert next(batches) == 1
@@ -185,8 +185,8 @@ def test_a_merge_that_hangs_is_named(hanging: Hanging) -> None:
         hanging.released.set()
 
 
-def test_waiting_for_a_turn_to_merge_is_no_hanging() -> None:
-    """A slow merge holds the others up; only what is at work counts."""
+def test_waiting_for_a_merge_is_not_a_stall() -> None:
+    """A worker that waits while another merges doesn't count as hanging."""
     gate = Gate(0)
     limits = ps.Limits(timeout=PATIENCE_SECONDS, num_batch_workers=1)
 
@@ -200,8 +200,8 @@ def test_waiting_for_a_turn_to_merge_is_no_hanging() -> None:
         assert list(batches) == [0, 2, 4, 6]
 
 
-def test_a_start_that_hangs_is_named() -> None:
-    """The first batch waits for `worker_init`."""
+def test_a_hanging_worker_init_is_named() -> None:
+    """The error of the first batch names `worker_init`."""
     released = threading.Event()
     limits = ps.Limits(timeout=TIMEOUT, worker_init=lambda _: released.wait(PATIENCE_SECONDS))
     with ps.Loader(ps.range(8).batch(4), num_workers=2, workers="threads", limits=limits) as loader:
@@ -212,7 +212,7 @@ def test_a_start_that_hangs_is_named() -> None:
 
 
 def folded(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
-    """Return batches that a thread folds ahead."""
+    """Return batches that a fold thread reads ahead."""
     return dataset.filter(keeps).batch(4)
 
 
@@ -222,24 +222,26 @@ def with_steps_above(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
 
 
 def shuffled(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
-    """Return batches above a stage that is read in order."""
+    """Return batches above a shuffle window, which is read in order."""
     return dataset.window_shuffle(2).batch(4)
 
 
 def keeps(element: Any) -> bool:
-    """Return whether an element stays: all do."""
+    """Keep every element."""
     del element
     return True
 
 
 def itself(batch: Any) -> Any:
-    """Return a batch as it is."""
+    """Return the batch unchanged."""
     return batch
 
 
 @pytest.mark.parametrize("finish", [folded, with_steps_above, shuffled])
-def test_read_in_order_a_timeout_raises(finish: Callable[[ps.Dataset[Any]], ps.Dataset[Any]], hanging: Hanging) -> None:
-    """A thread folds ahead there: it is the consumer that raises, as often as it asks, until the function returns."""
+def test_a_timeout_raises_when_reading_in_order(
+    finish: Callable[[ps.Dataset[Any]], ps.Dataset[Any]], hanging: Hanging
+) -> None:
+    """The consumer raises at each call until the function returns, though a fold thread waits for it."""
     with threads(finish(ps.range(16).map(hanging))) as loader:
         seen: list[list[int]] = []
         batches = iter(loader)
@@ -252,7 +254,7 @@ def test_read_in_order_a_timeout_raises(finish: Callable[[ps.Dataset[Any]], ps.D
 
 
 def test_a_stream_that_hangs_is_named(hanging: Hanging) -> None:
-    """Nobody but the loader's own thread reads it."""
+    """The error names the thread that reads in order, which alone reads a stream."""
 
     def numbers() -> Iterator[int]:
         return map(hanging, range(16))
@@ -266,7 +268,7 @@ def test_a_stream_that_hangs_is_named(hanging: Hanging) -> None:
 
 
 def test_steps_above_a_fold_that_hang_are_named() -> None:
-    """Workers compute them."""
+    """The error names the merge, which workers compute."""
     hanging = Hanging(4)
 
     def above(batch: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
@@ -282,16 +284,16 @@ def test_steps_above_a_fold_that_hang_are_named() -> None:
         assert list(batches) == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
 
-def test_closing_does_not_wait_for_a_thread_that_hangs(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
-    """It waits for a moment, logs which thread is left, and returns; the thread ends when its function returns."""
+def test_closing_does_not_wait_for_a_hanging_thread(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
+    """`close` waits a moment, logs the thread and returns; the thread ends when its function returns."""
     with threads(ps.range(16).map(hanging).batch(4), num_workers=3) as loader, pytest.raises(WorkerError):
         list(loader)
     assert any("still inside a function" in each.getMessage() for each in caplog.records)
     assert not hanging.released.is_set()
 
 
-def test_a_helper_process_raises_it_too() -> None:
-    """The threads of an isolated loader are the helper's; the error comes to the trainer's process."""
+def test_an_isolated_loader_raises_a_timeout() -> None:
+    """A hanging thread of the helper is a WorkerError in the consumer's process."""
     with threads(ps.range(16).map(hangs_at_five).batch(4), isolated=True) as loader:
         batches = iter(loader)
         assert next(batches).tolist() == [0, 1, 2, 3]
@@ -301,10 +303,10 @@ def test_a_helper_process_raises_it_too() -> None:
         assert [batch.tolist() for batch in loader] == [[8, 9, 10, 11], [12, 13, 14, 15]]
 
 
-def test_processes_are_named_in_the_log(
+def test_a_stalled_process_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are killed after the timeout; the warning comes before."""
+    """The warning comes before the timeout at which the process is killed."""
     monkeypatch.setattr(_stalls, "STALL_SECONDS", 0.1)
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "hung"), dying.hangs)).batch(8)
     limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5)
@@ -314,13 +316,13 @@ def test_processes_are_named_in_the_log(
 
 
 def test_without_workers_a_timeout_is_refused() -> None:
-    """Nothing can watch the thread that computes."""
+    """A loader without workers refuses `timeout`, since no other thread waits for the computing one."""
     with pytest.raises(UsageError, match="nothing can watch the calling thread"):
         ps.Loader(ps.range(8).batch(4), limits=ps.Limits(timeout=1.0))
 
 
 def test_a_handler_that_raises_a_timeout_ends_the_wait(hanging: Hanging) -> None:
-    """A program's own alarm comes out of the waiting call, in the place of the loader's timeout."""
+    """A TimeoutError of the program's own alarm is raised by the waiting call, in place of the loader's timeout."""
 
     def alarm(number: int, frame: object) -> None:
         del number, frame

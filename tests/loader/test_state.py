@@ -1,4 +1,4 @@
-"""A loader's state: small, plain, exact, the same for any workers."""
+"""A loader's state: small, plain, exact, and the same for any workers."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ def numbers(size: int = 4, length: int = 40, *, seed: int = 3) -> ps.Dataset:
 
 
 def after(dataset: ps.Dataset, steps: int) -> dict[str, Any]:
-    """Return the state after so many batches, whole epochs read to their end."""
+    """Return the state after so many batches, with whole epochs before the last."""
     loader = ps.Loader(dataset)
     while steps:
         for _ in loader:
@@ -27,13 +27,13 @@ def after(dataset: ps.Dataset, steps: int) -> dict[str, Any]:
 
 
 def is_plain(value: object) -> bool:
-    """Return whether a value is made of exactly the types that JSON gives back."""
+    """Return whether a value consists of the types that JSON returns."""
     text = json.dumps(value)
     return repr(json.loads(text)) == repr(value)
 
 
 def even(number: int) -> bool:
-    """Return whether a number is even."""
+    """Keep even numbers."""
     return number % 2 == 0
 
 
@@ -51,7 +51,7 @@ def test_states_are_fresh_plain_values(dataset: ps.Dataset) -> None:
 
 
 def test_states_stay_below_a_kilobyte() -> None:
-    """After many epochs left early, restores and changed batch sizes, of a huge dataset, a state is small."""
+    """After many abandoned epochs, resumes and changed batch sizes of a huge dataset, a state is small."""
     length = 2**60
     loader = ps.Loader(ps.range(length).shuffle().batch(3))
     for count in range(60):
@@ -66,8 +66,8 @@ def test_states_stay_below_a_kilobyte() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 3]))
-def test_a_state_of_any_step(taken: int, step: int, workers: int) -> None:
-    """`state_dict(step=k)` is the state as if exactly k batches had been handed out, whatever was."""
+def test_the_state_of_any_step_can_be_requested(taken: int, step: int, workers: int) -> None:
+    """`state_dict(step=k)` is the state as if exactly k batches had been delivered."""
     with ps.Loader(numbers(), num_workers=workers) as loader:
         found = 0
         while found < taken:
@@ -78,8 +78,8 @@ def test_a_state_of_any_step(taken: int, step: int, workers: int) -> None:
         assert loader.state_dict(step=step) == after(numbers(), step)
 
 
-def test_an_earlier_step_than_a_break_can_be_saved() -> None:
-    """A state of a step from before an epoch was left early goes on with the rest of that epoch."""
+def test_a_state_from_before_a_break_can_be_saved() -> None:
+    """A state of an abandoned epoch's step resumes the rest of that epoch."""
     loader = ps.Loader(numbers())
     first = next(iter(loader)).tolist()
     batches = iter(loader)
@@ -91,8 +91,8 @@ def test_an_earlier_step_than_a_break_can_be_saved() -> None:
 
 
 @pytest.mark.parametrize("dataset", [numbers(), ps.range(40).filter(even).batch(4)])
-def test_a_state_after_a_break_and_a_new_iter_is_the_next_epochs(dataset: ps.Dataset) -> None:
-    """Once the next epoch was begun, the state is its start, also before its first batch."""
+def test_a_state_after_a_break_and_iter_is_the_next_epochs_start(dataset: ps.Dataset) -> None:
+    """The next epoch's first state is its start, also before its first batch."""
     loader = ps.Loader(dataset)
     next(iter(loader))
     iter(loader)
@@ -102,7 +102,7 @@ def test_a_state_after_a_break_and_a_new_iter_is_the_next_epochs(dataset: ps.Dat
 
 @pytest.mark.parametrize("dataset", [numbers(), ps.range(80, seed=1).shuffle().filter(even).batch(4)])
 def test_seeking_back_over_a_break_forgets_it(dataset: ps.Dataset) -> None:
-    """After seeking to before an epoch was left early, that epoch is read to its end, and steps are counted so."""
+    """After a seek to before a break, the whole epoch is read, and steps are counted accordingly."""
     loader = ps.Loader(dataset)
     expected = [batch.tolist() for batch in dataset]
     next(iter(loader))
@@ -117,11 +117,11 @@ def test_seeking_back_over_a_break_forgets_it(dataset: ps.Dataset) -> None:
     assert loader.batch_at(2).tolist() == expected[2]
 
 
-def test_seeking_back_over_a_break_forgets_what_came_after_it() -> None:
-    """What is read in order is not told of steps that will be others when they are handed out again."""
+def test_seeking_back_over_a_break_forgets_later_steps() -> None:
+    """A dataset that is read in order forgets steps that will have other batches."""
     loader = ps.Loader(ps.range(80, seed=1).shuffle().filter(even).batch(4))
     next(iter(loader))
-    list(loader)  # steps 1 to 10, the next epoch
+    list(loader)  # steps 1 to 10 are the next epoch
     loader.seek(0)
     for step in range(1, 10):
         with pytest.raises(ps.errors.StateError, match=r"only the last delivered steps are known: 0 to 0"):
@@ -129,7 +129,7 @@ def test_seeking_back_over_a_break_forgets_what_came_after_it() -> None:
 
 
 class Counting:
-    """Numbers, and how many of them were read."""
+    """A source of numbers that counts its reads."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -144,8 +144,8 @@ class Counting:
 
 
 @pytest.mark.parametrize("step", [10, 10**9])
-def test_restoring_costs_no_reading(step: int) -> None:
-    """Restored at any step of a huge dataset, a loader gives what seeking gives, and reads one batch for it."""
+def test_loading_a_state_reads_nothing(step: int) -> None:
+    """At any step of a huge dataset, a resumed loader equals one after `seek`, and reads only its batch."""
     source = Counting(2**40)
     dataset = ps.read(source, seed=5).shuffle().batch(8)
     sought = ps.Loader(dataset)
@@ -161,7 +161,7 @@ def test_restoring_costs_no_reading(step: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 5])
 def test_workers_are_no_part_of_a_state(workers: int) -> None:
-    """Loaders with other numbers of workers have equal states, and take each other's."""
+    """Loaders with other numbers of workers have equal states, and resume each other's."""
     expected = [batch.tolist() for batch in numbers()][4:]
     with ps.Loader(numbers(), num_workers=workers, prefetch=3) as loader:
         batches = iter(loader)
@@ -176,7 +176,7 @@ def test_workers_are_no_part_of_a_state(workers: int) -> None:
 @pytest.mark.parametrize("sees_end", [False, True])
 @pytest.mark.parametrize("dataset", [numbers(), ps.range(79).filter(even).batch(4)])
 def test_a_state_after_the_last_batch_is_the_next_epochs_start(dataset: ps.Dataset, sees_end: bool) -> None:  # noqa: FBT001 - a parameter
-    """Whether the end was seen or not, what follows the last batch is the next epoch."""
+    """The next epoch follows the last batch, whether or not the consumer met the end."""
     loader = ps.Loader(dataset)
     batches = iter(loader)
     for _ in range(10):
@@ -190,7 +190,7 @@ def test_a_state_after_the_last_batch_is_the_next_epochs_start(dataset: ps.Datas
 
 
 def test_iterators_have_the_state_too() -> None:
-    """`get_state` and `set_state` of an iterator are those of its loader; the iterator goes on from there."""
+    """An iterator's `get_state` and `set_state` use its loader's state, and the iterator continues from there."""
     loader = ps.Loader(numbers())
     batches = iter(loader)
     next(batches)

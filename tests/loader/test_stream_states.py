@@ -1,4 +1,4 @@
-"""Streams that tell their state resume exactly, whatever was done with the iterable before."""
+"""Streams with a state resume exactly, however the iterable was used before."""
 
 import itertools
 import json
@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from tests.loader.iterables import COUNT, ITERABLES, Lazy
+from tests.places import in_places
 
 
 def _hugging_face(name: str) -> Any:
@@ -50,7 +51,7 @@ HUGGING_FACE = (
 
 
 def made(name: str) -> Any:
-    """Return a new iterable of some kind."""
+    """Return a new iterable of a kind."""
     return ITERABLES[name]() if name in ITERABLES else _hugging_face(name)
 
 
@@ -60,21 +61,21 @@ def untouched(name: str) -> Any:
 
 
 def peeked(name: str) -> Any:
-    """Return an iterable of which the first element was looked at."""
+    """Return an iterable after a read of its first element."""
     iterable = made(name)
     next(iter(iterable))
     return iterable
 
 
 def read_once(name: str) -> Any:
-    """Return an iterable that was read to its end."""
+    """Return an iterable after a whole pass."""
     iterable = made(name)
     assert list(iterable)
     return iterable
 
 
 def read_twice(name: str) -> Any:
-    """Return an iterable that was read to its end, and then again in part."""
+    """Return an iterable after a whole pass and a part of another."""
     iterable = read_once(name)
     elements: Iterator[Any] = iter(iterable)
     assert list(itertools.islice(elements, 20))
@@ -82,7 +83,7 @@ def read_twice(name: str) -> Any:
 
 
 def resumed_before(name: str) -> Any:
-    """Return an iterable that a loader has resumed in its first epoch."""
+    """Return an iterable that a loader resumed in its first epoch."""
     iterable = made(name)
     loader = ps.Loader(batched(iterable))
     batches: Iterator[Any] = iter(loader)
@@ -98,7 +99,7 @@ def batched(iterable: Any) -> ps.Dataset[Any]:
 
 
 def batches_and_states(dataset: ps.Dataset[Any], epochs: int = 2) -> tuple[list[Any], list[str]]:
-    """Return the batches of some epochs, and the state after each."""
+    """Return the batches of some epochs, and the state after each batch."""
     loader = ps.Loader(dataset)
     batches: list[Any] = []
     states: list[str] = []
@@ -110,7 +111,7 @@ def batches_and_states(dataset: ps.Dataset[Any], epochs: int = 2) -> tuple[list[
 
 
 def rest(dataset: ps.Dataset[Any], state: str, count: int) -> list[Any]:
-    """Return as many batches as come after a state."""
+    """Return so many batches that follow a state."""
     loader = ps.Loader(dataset)
     loader.load_state_dict(state)
     passes: Iterator[Any] = itertools.chain.from_iterable(iter(lambda: list(loader), None))
@@ -124,7 +125,7 @@ USES = (untouched, peeked, read_once, read_twice, resumed_before)
     ("name", "use"), [*itertools.product([*ITERABLES, "hf"], USES), *itertools.product(HUGGING_FACE, [resumed_before])]
 )
 def test_a_stream_with_a_state_resumes_exactly(name: str, use: Callable[[str], Any]) -> None:
-    """After every batch of two epochs, in a new iterable as in one that was used before, what follows is the same."""
+    """After any batch of two epochs, a new or a used iterable continues with the same batches."""
     expected, _ = batches_and_states(batched(made(name)))
     found, states = batches_and_states(batched(use(name)))
     assert found == expected
@@ -136,20 +137,20 @@ def test_a_stream_with_a_state_resumes_exactly(name: str, use: Callable[[str], A
                 assert rest(batched(iterable), states[number], len(found) - number - 1) == found[number + 1 :]
 
 
-@pytest.mark.parametrize("kind", [{}, {"num_workers": 2, "workers": "threads"}], ids=["inline", "threads"])
+@in_places("inline", "threads")
 @pytest.mark.parametrize("name", ["lazy", "hf"])
-def test_workers_change_nothing(name: str, kind: dict[str, Any]) -> None:
-    """With workers, that read ahead, a used stream's state is that of what was handed out, too."""
+def test_states_of_streams_count_delivered_batches(name: str, place: dict[str, Any]) -> None:
+    """A state counts delivered batches, though workers read ahead of them."""
     expected, _ = batches_and_states(batched(made(name)))
-    with ps.Loader(batched(peeked(name)), **kind) as loader:
+    with ps.Loader(batched(peeked(name)), **place) as loader:
         seen = list(itertools.islice(loader, 5))
         state = json.dumps(loader.state_dict())
     assert seen == expected[:5]
     assert rest(batched(made(name)), state, 6) == expected[5:11]
 
 
-def test_repeated_streams() -> None:
-    """A stream that is repeated resumes in the pass where it was."""
+def test_a_repeated_stream_resumes_in_its_pass() -> None:
+    """A repeated stream resumes in the pass of the state."""
     dataset = ps.stream(peeked("shuffled")).repeat(3).batch(3)
     expected, states = batches_and_states(dataset, 1)
     for number in (3, 12, 13, 20, 30):
@@ -159,7 +160,7 @@ def test_repeated_streams() -> None:
 
 
 def test_a_shuffle_buffer_is_filled_again() -> None:
-    """A state that leaves out what a shuffle buffer holds isn't used: elements are read again, with a warning."""
+    """A state without the shuffle buffer's elements isn't used: elements are read again, with a warning."""
     expected, states = batches_and_states(batched(made("hf shuffle buffer")))
     with pytest.warns(UserWarning, match="leaves out what its shuffle buffer holds, so 15 elements are read again"):
         found = rest(batched(peeked("hf shuffle buffer")), states[4], len(expected) - 5)
@@ -167,7 +168,7 @@ def test_a_shuffle_buffer_is_filled_again() -> None:
 
 
 class CountsPasses(Lazy):
-    """Counts its passes by itself, and each has other elements."""
+    """An iterable that counts its passes; each pass has other elements."""
 
     passes = 0
 
@@ -177,17 +178,17 @@ class CountsPasses(Lazy):
             yield number + 100 * self.passes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the pass, and how many elements were given."""
+        """Return the pass, and the number of elements so far."""
         return {**super().state_dict(), "passes": self.passes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next pass begin there."""
+        """Start the next pass there."""
         super().load_state_dict(state)
         self.passes = state["passes"]
 
 
-def test_what_an_iterable_counts_by_itself() -> None:
-    """From its second element on, a pass's state holds what the iterable counts by itself."""
+def test_an_iterables_own_count_is_in_the_state() -> None:
+    """From a pass's second element on, the state has the iterable's own count."""
     used = CountsPasses()
     assert list(used)
     dataset = ps.stream(used).batch(2)
@@ -198,8 +199,8 @@ def test_what_an_iterable_counts_by_itself() -> None:
         assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in found[number + 1 :]]
 
 
-def test_a_state_that_the_user_has_loaded_is_kept() -> None:
-    """A pass over an iterable that the user has sent to some place begins there."""
+def test_a_state_that_the_user_loaded_is_kept() -> None:
+    """A pass begins where the user's `load_state_dict` put the iterable."""
     iterable = Lazy()
     iterable.load_state_dict({"at": 30})
     assert list(ps.stream(iterable)) == list(range(31, COUNT + 1))

@@ -1,4 +1,4 @@
-"""An iterator is read by one thread at a time: a second one is refused, and no batch is lost or repeated."""
+"""An iterator is read by one thread at a time: a second thread is refused, and no batch is lost or repeated."""
 
 import os
 import threading
@@ -10,21 +10,13 @@ import pytest
 
 import penstock as ps
 from penstock.errors import UsageError
+from tests.places import in_places
 
-PLACES: list[dict[str, Any]] = [
-    {},
-    {"num_workers": 1, "workers": "threads"},
-    {"num_workers": 1, "workers": "processes"},
-    {"isolated": True},
-    {"num_workers": 1, "workers": "threads", "isolated": True},
-    {"num_workers": 1, "workers": "threads", "ordered": False},
-]
-IDS = ["inline", "threads", "processes", "isolated", "isolated threads", "out of order"]
 PATIENCE_SECONDS = 30.0
 
 
 class Waits:
-    """A function that waits at the first element until somebody opens a pipe for writing."""
+    """A function that waits at the first element until the test opens a pipe for writing."""
 
     def __init__(self, pipe: Path) -> None:
         self._pipe = str(pipe)
@@ -37,18 +29,18 @@ class Waits:
 
 
 def keep(number: int) -> bool:
-    """Return whether a filter keeps an element."""
+    """Keep every element."""
     return number >= 0
 
 
 def datasets(pipe: Path) -> list[ps.Dataset[Any]]:
-    """Return a dataset with positions, and one that is read in order."""
+    """Return an indexable dataset, and one that is read in order."""
     waiting = ps.range(12).map(Waits(pipe))
     return [waiting.batch(2), waiting.filter(keep).batch(2)]
 
 
 class Reader:
-    """A thread that asks an iterator for one batch."""
+    """A thread that requests one batch of an iterator."""
 
     def __init__(self, iterator: Iterator[Any], name: str, has_failed: threading.Event) -> None:
         self.batch: Any = None
@@ -66,9 +58,9 @@ class Reader:
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["indexable", "in order"])
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@in_places("inline", "thread", "processes", "isolated", "isolated threads", "thread, out of order")
 def test_a_second_thread_is_refused(place: dict[str, Any], which: int, tmp_path: Path) -> None:
-    """The second thread gets an error that names both; the first one its batch, and each other one comes once."""
+    """The second thread's error names both threads; the first gets its batch, and each other batch comes once."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     has_failed = threading.Event()
@@ -78,7 +70,7 @@ def test_a_second_thread_is_refused(place: dict[str, Any], which: int, tmp_path:
         for reader in readers:
             reader.thread.start()
         assert has_failed.wait(PATIENCE_SECONDS)
-        assert loader.state_dict()["step"] == 0  # which any thread may ask for
+        assert loader.state_dict()["step"] == 0  # any thread may request the state
         pipe.open("w").close()
         for reader in readers:
             reader.thread.join()
@@ -90,7 +82,7 @@ def test_a_second_thread_is_refused(place: dict[str, Any], which: int, tmp_path:
         assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
 
 
-def test_threads_in_turn() -> None:
+def test_threads_may_take_turns() -> None:
     """Threads that take turns read an iterator together."""
     with ps.Loader(ps.range(8).batch(2)) as loader:
         iterator = iter(loader)
@@ -102,8 +94,8 @@ def test_threads_in_turn() -> None:
     assert found == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
-def test_next_inside_of_next() -> None:
-    """A function of the dataset that asks for a batch is refused."""
+def test_next_inside_of_next_is_refused() -> None:
+    """A function of the dataset that requests a batch is refused."""
     iterators: list[Iterator[Any]] = []
     with ps.Loader(ps.range(4).map(lambda number: next(iterators[0]) if iterators else number).batch(2)) as loader:
         iterators.append(iter(loader))

@@ -1,4 +1,4 @@
-"""A batch of a type of the user's has that type wherever it is computed, from the first batch to the last."""
+"""A batch of a user's type keeps that type in every place, from the first batch to the last."""
 
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ import pytest
 
 import penstock as ps
 from tests.equivalence.kinds import is_dict
+from tests.places import in_places
 
 
 class Attributes(dict[str, Any]):
-    """A dict whose items are attributes, as those of many libraries."""
+    """A dict whose items are attributes, as in many libraries."""
 
     def __getattr__(self, key: str) -> Any:
         return self[key]
 
 
 class Frozen(dict[str, Any]):
-    """A dict that takes no other values, so that no other one can be made from it."""
+    """A dict that takes no new values, so that none can be copied item by item."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise TypeError("frozen")
@@ -29,7 +30,7 @@ class Frozen(dict[str, Any]):
 
 
 class Shape(tuple[int, ...]):
-    """A tuple of a type of its own, as torch.Size."""
+    """A tuple of its own type, as torch.Size."""
 
     __slots__ = ()
 
@@ -76,7 +77,7 @@ KINDS: list[Any] = [
 
 @dataclass(frozen=True)
 class Packed:
-    """Makes a batch of one of the types, with a key that an array has as an attribute."""
+    """A function that makes a batch of one of the types, with a key that is also an array's attribute."""
 
     number: int
 
@@ -94,7 +95,7 @@ def kind_of(part: object) -> type:
 
 
 def types(batch: Any) -> tuple[type, type]:
-    """Return the types inside a batch, having checked its values."""
+    """Check a batch's values; return the types inside it."""
     x, inner = (batch["x"], batch["dtype"]) if is_dict(batch) else (batch.x, batch.dtype)
     assert np.array_equal(x * 2, inner[1])
     return kind_of(batch), kind_of(inner[0])
@@ -102,16 +103,16 @@ def types(batch: Any) -> tuple[type, type]:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_threads_keep_the_types_of_batches(function: Any) -> None:
-    """Threads copy small arrays out of the memory they share, and the containers around them stay what they are."""
+    """Threads copy small arrays out of shared memory and keep the containers around them."""
     dataset = ps.range(64).batch(8).map(function)
     expected = list(map(types, dataset))
     with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
         assert [types(batch) for _ in range(2) for batch in loader] == expected * 2
 
 
-@pytest.mark.parametrize("place", [{"num_workers": 1, "workers": "processes"}, {"isolated": True}], ids=str)
-def test_other_processes_keep_the_types_of_batches(place: Any) -> None:
-    """What comes from another process has the types that it was made with there."""
+@in_places("processes", "isolated")
+def test_processes_keep_the_types_of_batches(place: Any) -> None:
+    """A batch from another process has the types that it had there."""
     parts = [ps.range(16).batch(8).map(function) for function in FUNCTIONS]
     dataset = ps.concatenate(parts)
     with ps.Loader(dataset, **place) as loader:
@@ -119,7 +120,7 @@ def test_other_processes_keep_the_types_of_batches(place: Any) -> None:
 
 
 def test_stacked_elements_are_plain_containers_everywhere() -> None:
-    """Stacking makes dicts of elements whose type derives from dict, as the dataset itself does."""
+    """Stacking makes plain dicts of elements whose type derives from dict, as the dataset itself does."""
     dataset = ps.range(32).map(Numbers()).batch(8)
     assert {type(batch) for batch in dataset} == {dict}
     for workers in (0, 2):
@@ -128,7 +129,7 @@ def test_stacked_elements_are_plain_containers_everywhere() -> None:
 
 
 class Numbers:
-    """Makes an element of a number."""
+    """A function that makes an element of a number."""
 
     def __call__(self, number: int) -> Attributes:
         """Return the element."""
@@ -136,7 +137,7 @@ class Numbers:
 
 
 def test_an_element_that_is_taken_twice_keeps_its_type() -> None:
-    """A copy for the second time is what the element is."""
+    """The second copy of an element has the element's type."""
     dataset = ps.range(4).map(Numbers()).flat_map(list_of, counts=[1] * 4).select([1, 1, 2])
     with ps.Loader(dataset) as loader:
         assert [type(element) for element in loader] == [Attributes] * 3

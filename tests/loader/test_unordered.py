@@ -1,4 +1,4 @@
-"""Batches handed out as they become ready: an epoch's, each exactly once, from whatever state reading goes on."""
+"""Batches that are delivered as they become ready: each of an epoch exactly once, from any state."""
 
 import asyncio
 import json
@@ -16,21 +16,21 @@ from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import Gate
 from tests.loader.isolated.parts import Door
+from tests.places import LINUX, in_places
 from tests.workers.processes.functions import kills_itself, mark_process, slow
 from tests.workers.processes.killing import kill_a_worker
 
 EXAMPLES = settings().max_examples
-LINUX = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
 
 def loader_of(dataset: Any, **arguments: Any) -> "ps.Loader[Any]":
-    """Return a loader that hands batches out as they become ready, if nothing else is said."""
-    said: dict[str, Any] = {"ordered": False, "workers": "threads", **arguments}
-    return ps.Loader(dataset, **said)
+    """Return a loader that delivers batches as they become ready, by default from threads."""
+    options: dict[str, Any] = {"ordered": False, "workers": "threads", **arguments}
+    return ps.Loader(dataset, **options)
 
 
 def counted(batches: Any) -> list[str]:
-    """Return batches in an order that doesn't depend on theirs."""
+    """Return batches in an order that doesn't depend on their order."""
     return sorted(repr(digest(batch)) for batch in batches)
 
 
@@ -40,8 +40,8 @@ def steps_of(batches: Any) -> list[int]:
 
 
 @given(batched() | indexable(), st.integers(1, 3), st.lists(st.integers(0, 6), max_size=3), st.data())
-def test_nothing_is_lost_or_repeated(dataset: ps.Dataset, workers: int, stops: list[int], data: st.DataObject) -> None:
-    """Saved and gone on from at any points, by loaders in order and in none, an epoch has the definition's batches."""
+def test_no_batch_is_lost_or_repeated(dataset: ps.Dataset, workers: int, stops: list[int], data: st.DataObject) -> None:
+    """Ordered and unordered loaders that resume each other's states deliver the definition's batches together."""
     expected = outcomes(epoch_of(dataset, 0))
     if raised(expected) or not expected:
         return
@@ -71,8 +71,8 @@ def test_nothing_is_lost_or_repeated(dataset: ps.Dataset, workers: int, stops: l
     st.sets(st.integers(0, 8), max_size=2),
     st.sampled_from([{"workers": "processes"}, {"isolated": True}, {"isolated": True, "workers": "processes"}]),
 )
-def test_processes_that_are_killed_lose_nothing(dataset: ps.Dataset, kills: set[int], place: dict[str, Any]) -> None:
-    """Every epoch has the definition's batches, whichever processes die."""
+def test_killed_processes_lose_no_batch(dataset: ps.Dataset, kills: set[int], place: dict[str, Any]) -> None:
+    """Every epoch has the definition's batches, whichever processes are killed."""
     whole = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     if any(map(raised, whole)):
         return
@@ -86,8 +86,8 @@ def test_processes_that_are_killed_lose_nothing(dataset: ps.Dataset, kills: set[
             assert counted(found) == sorted(map(repr, expected))
 
 
-def test_a_slow_batch_holds_nothing_up() -> None:
-    """Those after it come, the state tells which, and it comes when it is ready."""
+def test_a_slow_batch_delays_no_other() -> None:
+    """Later batches are delivered first, the state lists them, and the slow batch comes when it is ready."""
     gate = Gate(0)
     with loader_of(ps.range(40).map(gate).batch(2), num_workers=2) as loader:
         batches = iter(loader)
@@ -106,16 +106,16 @@ def test_a_slow_batch_holds_nothing_up() -> None:
         assert sorted(steps_of(loader)) == list(range(20))
 
 
-@pytest.mark.parametrize("place", [{}, pytest.param({"isolated": True}, marks=LINUX)], ids=["threads", "isolated"])
-def test_a_slow_batch_holds_nothing_up_when_resumed(place: dict[str, Any], tmp_path: Path) -> None:
-    """A state with gaps is gone on from in all of them at once, in the same loader or another."""
+@in_places("out of order", "isolated, out of order")
+def test_a_slow_batch_delays_no_other_after_a_resume(place: dict[str, Any], tmp_path: Path) -> None:
+    """A loader that loads a state with gaps delivers the ready batches of all gaps."""
     os.mkfifo(tmp_path / "door")
     door = Door(str(tmp_path / "door"))
     dataset = ps.range(400).map(door).batch(2)
     state: Any = None
     found: list[int] = []
     for count in (50, 70, 79):
-        with loader_of(dataset, num_workers=2, **place) as loader:
+        with ps.Loader(dataset, **place) as loader:
             if state is not None:
                 loader.load_state_dict(state)
             batches = iter(loader)
@@ -126,8 +126,8 @@ def test_a_slow_batch_holds_nothing_up_when_resumed(place: dict[str, Any], tmp_p
 
 
 @pytest.mark.parametrize("remainder", ["drop", "keep", "pad"])
-def test_batches_that_are_chosen_among(remainder: Any) -> None:
-    """A state saved with batches handed out early is gone on from, where a step above the batch takes some of them."""
+def test_early_batches_of_a_sliced_dataset_resume(remainder: Any) -> None:
+    """A slice of batches resumes from a state that lists batches delivered early."""
     gate = Gate(0)
     dataset = ps.range(41).map(gate).batch(2, remainder=remainder)[:18]
     with loader_of(dataset, num_workers=2) as loader:
@@ -142,7 +142,7 @@ def test_batches_that_are_chosen_among(remainder: Any) -> None:
 
 
 def test_states_of_the_last_steps_are_known() -> None:
-    """As if fewer batches had been handed out: for wrappers that look ahead."""
+    """The loader returns the states of recent steps, as if fewer batches had been delivered."""
     gate = Gate(0)
     dataset = ps.range(2000).map(gate).batch(2)
     with loader_of(dataset, num_workers=2) as loader:
@@ -160,7 +160,7 @@ def test_states_of_the_last_steps_are_known() -> None:
 
 
 def test_states_of_an_earlier_epoch_are_refused() -> None:
-    """In which order its batches came is forgotten when the next one begins."""
+    """The loader forgets the order of an epoch's batches when the next epoch begins."""
     gate = Gate(0)
     with loader_of(ps.range(16).map(gate).batch(2), num_workers=2) as loader:
         for _ in zip(range(7), loader, strict=False):
@@ -174,8 +174,8 @@ def test_states_of_an_earlier_epoch_are_refused() -> None:
             loader.state_dict(step=7)
 
 
-def test_states_of_an_epoch_that_was_left_early_are_refused() -> None:
-    """What was handed out of it is forgotten, also of the steps between the first gap and the next epoch's number."""
+def test_states_of_an_abandoned_epoch_are_refused() -> None:
+    """The loader forgets the delivered batches of an abandoned epoch, up to the next epoch's first step."""
     gate = Gate(0)
     with loader_of(ps.range(32).map(gate).batch(2), num_workers=2) as loader:
         batches = iter(loader)
@@ -189,7 +189,7 @@ def test_states_of_an_epoch_that_was_left_early_are_refused() -> None:
 
 
 def test_ranks_differ_until_an_epochs_end() -> None:
-    """One that goes on in order says in its state that others may be elsewhere, also where its first step came last."""
+    """A rank that resumes in order keeps `ahead` in its state until the epoch ends: other ranks may be elsewhere."""
     gate = Gate(0)
     dataset = ps.range(32).map(gate).batch(2)
     with loader_of(dataset, num_workers=2, shard=ps.Shard(0, 2)) as loader:
@@ -210,8 +210,8 @@ def test_ranks_differ_until_an_epochs_end() -> None:
         alone.load_state_dict(state)
 
 
-def test_an_epoch_that_is_left_early_is_over() -> None:
-    """The next one is whole, and numbers its batches after all that were handed out."""
+def test_an_abandoned_epoch_is_over() -> None:
+    """The next epoch is whole, and its steps follow all delivered steps."""
     gate = Gate(0)
     with loader_of(ps.range(40).map(gate).batch(2), num_workers=2) as loader:
         batches = iter(loader)
@@ -229,8 +229,8 @@ def test_an_epoch_that_is_left_early_is_over() -> None:
 
 
 @pytest.mark.parametrize("kind", [False, True])
-def test_ranks_go_on_from_their_own_states(kind: bool) -> None:  # noqa: FBT001 - a case
-    """Each finds its own among all; no other's will do, nor other batches."""
+def test_ranks_resume_from_their_own_states(kind: bool) -> None:  # noqa: FBT001 - a case
+    """Each rank finds its own state in the list; another rank's state, or another batch size, is refused."""
     dataset = ps.range(64).map(slow).batch(4)
     found: list[int] = []
     states: list[Any] = []
@@ -251,15 +251,16 @@ def test_ranks_go_on_from_their_own_states(kind: bool) -> None:  # noqa: FBT001 
 
 
 def fails_at_four(number: int) -> int:
-    """Fail at one number."""
+    """Return the number; raise at 4."""
     if number == 4:
         raise ValueError("damaged")
     return number
 
 
-def test_an_error_says_which_step_it_is() -> None:
-    """It comes again until it is passed by; `seek` gives all from a step on."""
-    with loader_of(ps.range(20).map(fails_at_four).batch(2), num_workers=2) as loader:
+@in_places("out of order", "isolated, out of order")
+def test_an_error_names_its_step(place: dict[str, Any]) -> None:
+    """The error comes at every call until `seek` passes its step."""
+    with ps.Loader(ps.range(20).map(fails_at_four).batch(2), **place) as loader:
         batches = iter(loader)
         for _ in range(2):
             with pytest.raises(ValueError, match="damaged") as caught:
@@ -271,8 +272,8 @@ def test_an_error_says_which_step_it_is() -> None:
 
 
 @LINUX
-def test_a_deadly_batch_is_told_of_alone() -> None:
-    """Its step is in the error; after those that came, the others can be had."""
+def test_the_error_of_a_crashing_row_names_its_step() -> None:
+    """The other batches are delivered before the error, or from the state after it."""
     arguments: dict[str, Any] = {
         "num_workers": 2,
         "workers": "processes",
@@ -292,14 +293,14 @@ def test_a_deadly_batch_is_told_of_alone() -> None:
 
 @given(ordered(), st.integers(0, 3))
 @settings(max_examples=EXAMPLES // 3)
-def test_what_is_read_in_order_comes_in_order(dataset: ps.Dataset, workers: int) -> None:
-    """There is nothing to gain."""
+def test_a_streaming_dataset_is_delivered_in_order(dataset: ps.Dataset, workers: int) -> None:
+    """`ordered=False` changes nothing where a dataset is read in order."""
     with loader_of(dataset, num_workers=workers) as loader:
         assert outcomes(loader) == outcomes(epoch_of(dataset, 0))
 
 
 def test_without_workers_batches_come_in_order() -> None:
-    """And the state is one of any loader."""
+    """Without workers, the state has no `ahead` either."""
     with loader_of(ps.range(40).batch(2), num_workers=0, shard=ps.Shard(0, 2)) as loader:
         batches = iter(loader)
         next(batches)
@@ -307,8 +308,8 @@ def test_without_workers_batches_come_in_order() -> None:
         assert [int(batch[0]) // 2 for batch in batches] == list(range(1, 20))
 
 
-def test_async_for_takes_what_is_ready() -> None:
-    """It waits for any batch."""
+def test_async_for_takes_any_ready_batch() -> None:
+    """`async for` takes later batches while a slow one is computed."""
     gate = Gate(0)
 
     async def load() -> list[int]:
@@ -327,7 +328,7 @@ def test_async_for_takes_what_is_ready() -> None:
 
 @pytest.mark.parametrize("ahead", [[[0, 2]], [[2, 2]], [[1, 3], [3, 5]], [[4, 6], [1, 2]], [[1, "2"]], [[1, 90]], 7])
 def test_damaged_states_are_refused(ahead: Any) -> None:
-    """Spans follow each other, with gaps between, inside the epoch."""
+    """A state is refused unless its spans of early steps follow each other, with gaps, inside the epoch."""
     loader = loader_of(ps.range(40).batch(2))
     state = {**loader.state_dict(), "ahead": ahead, "rank": 0}
     with pytest.raises(StateError):

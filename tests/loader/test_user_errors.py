@@ -1,4 +1,4 @@
-"""What a user's function raises arrives as itself, says where it happened, and loses nothing before or after it."""
+"""An exception of a user's function is raised unchanged, with its place in a note, and no other batch is lost."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.places import in_places, place_of
 
-WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+WORKERS = in_places("inline", "thread", "threads")
 BAD = 17
 ORDER = [int(number) for number in ps.range(40, seed=3).shuffle()]
 POSITION = ORDER.index(BAD)
@@ -66,7 +67,7 @@ def fails_to_merge(rows: Sequence[Any]) -> Any:
 
 
 class FailingSource:
-    """Numbers, of which one can't be read."""
+    """A source of numbers, one of which can't be read."""
 
     def __len__(self) -> int:
         return 40
@@ -76,7 +77,7 @@ class FailingSource:
 
 
 class FailingBlocks(FailingSource):
-    """The same, read in blocks, or straight into a batch."""
+    """The same source, read in blocks or straight into a batch."""
 
     def read(self, keys: Any) -> list[int]:
         """Return the records."""
@@ -113,19 +114,28 @@ DATASETS: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
 }
 
 
+INDEXABLE = [name for name in DATASETS if "order" not in name and name != "predicate"]
+ISOLATED = ("isolated", "isolated processes")
+
+
 def keep_all(element: object) -> bool:
-    """Keep everything."""
+    """Keep every element."""
     del element
     return True
 
 
-@WORKERS
-@pytest.mark.parametrize("name", DATASETS)
-def test_an_exception_arrives_as_itself(name: str, workers: int) -> None:
-    """Type, attributes and traceback are the user's; notes name step, position and key; nothing before it is lost."""
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        *(place_of(place, name) for place in ("inline", "thread", "threads") for name in DATASETS),
+        *(place_of(place, name) for place in ISOLATED for name in ("map", "map, in order")),
+    ],
+)
+def test_an_exception_is_raised_unchanged(name: str, place: dict[str, Any]) -> None:
+    """It keeps its type and attributes; notes name step, position and key; earlier batches are delivered first."""
     make, note = DATASETS[name]
     dataset = make()
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with ps.Loader(dataset, **place) as loader:
         batches = iter(loader)
         assert [next(batches).tolist() for _ in range(STEP)] == [ORDER[i * 4 : i * 4 + 4] for i in range(STEP)]
         for _ in range(2):  # the same batch is tried again
@@ -134,15 +144,23 @@ def test_an_exception_arrives_as_itself(name: str, workers: int) -> None:
             assert caught.value.offset == BAD * 2
             assert any(note in each for each in caught.value.__notes__), caught.value.__notes__
             assert any(f"step {STEP}: epoch 0" in each for each in caught.value.__notes__)
-            assert caught.traceback[-1].name == "bad"
+            if place.get("isolated"):
+                assert any("in bad" in each for each in caught.value.__notes__)  # the helper's traceback
+            else:
+                assert caught.traceback[-1].name == "bad"
             assert loader.state_dict()["step"] == STEP
 
 
-@WORKERS
-@pytest.mark.parametrize("name", [name for name in DATASETS if "order" not in name and name != "predicate"])
-def test_seeking_goes_past_a_failing_batch(name: str, workers: int) -> None:
-    """After an exception `seek` to the next step gives all batches after the failing one."""
-    with ps.Loader(DATASETS[name][0](), num_workers=workers) as loader:
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        *(place_of(place, name) for place in ("inline", "thread", "threads") for name in INDEXABLE),
+        *(place_of(place, "map") for place in ISOLATED),
+    ],
+)
+def test_seek_passes_a_failing_batch(name: str, place: dict[str, Any]) -> None:
+    """After an exception, `seek` to the next step continues behind the failing batch."""
+    with ps.Loader(DATASETS[name][0](), **place) as loader:
         with pytest.raises(DecodeError):
             list(loader)
         loader.seek(STEP + 1)
@@ -150,11 +168,11 @@ def test_seeking_goes_past_a_failing_batch(name: str, workers: int) -> None:
 
 
 class Raises:
-    """Raises once, at a number; then the number is fine."""
+    """A function that raises at one number, in a worker and in the consumer, and then succeeds."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind = kind
-        self.left = 2  # a worker's attempt, and the one in the caller's thread
+        self.left = 2  # a worker's attempt, and the consumer's
         self._lock = threading.Lock()
 
     def __call__(self, number: int) -> int:
@@ -169,11 +187,13 @@ class Raises:
 @WORKERS
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, OSError, MemoryError])
 @pytest.mark.parametrize("in_order", ["", "in order"])
-def test_going_on_after_an_exception_loses_nothing(kind: type[BaseException], workers: int, in_order: str) -> None:
-    """Whatever is raised inside a function, also to end the program, the next call goes on with the same batch."""
+def test_the_iterator_continues_after_any_exception(
+    kind: type[BaseException], place: dict[str, Any], in_order: str
+) -> None:
+    """After any exception, also one that ends programs, the next call computes the same batch again."""
     numbers = rows().map(Raises(kind), name="raises")
     dataset = (numbers.filter(keep_all) if in_order else numbers).batch(4)
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with ps.Loader(dataset, **place) as loader:
         batches = iter(loader)
         found: list[Any] = []
         for _ in range(20):
@@ -187,14 +207,14 @@ def test_going_on_after_an_exception_loses_nothing(kind: type[BaseException], wo
 
 
 def stop(element: Any, *_: object) -> Any:
-    """Raise what would end an iteration without a word."""
+    """Raise StopIteration at one number; it would end a plain loop silently."""
     if element == BAD or str(BAD) in str(element).strip("[]").split(", "):
         raise StopIteration
     return element
 
 
 class StoppingSource(FailingSource):
-    """Numbers; the bad one raises StopIteration."""
+    """A source of numbers, one of which raises StopIteration."""
 
     def __getitem__(self, key: int) -> int:
         return int(stop(key))
@@ -213,20 +233,20 @@ STOPPING: dict[str, Callable[[], ps.Dataset]] = {
 
 
 def stop_in_batch(batch: Any) -> Any:
-    """Raise StopIteration for the bad batch."""
+    """Raise StopIteration at one batch."""
     return np.array(stop(batch.tolist()))
 
 
 def stop_to_keep(number: int) -> bool:
-    """Raise StopIteration for the bad number."""
+    """Raise StopIteration at one number."""
     return stop(number) is not None
 
 
 @WORKERS
 @pytest.mark.parametrize("name", STOPPING)
-def test_stop_iteration_is_an_error_not_an_end(name: str, workers: int) -> None:
-    """A StopIteration out of any user code is a RuntimeError at its batch, never a silent end of the epoch."""
-    with ps.Loader(STOPPING[name](), num_workers=workers) as loader:
+def test_stop_iteration_is_an_error_not_an_end(name: str, place: dict[str, Any]) -> None:
+    """A StopIteration of user code becomes a RuntimeError at its batch, never a silent end of the epoch."""
+    with ps.Loader(STOPPING[name](), **place) as loader:
         found: list[Any] = []
         with pytest.raises(RuntimeError, match="StopIteration"):
             found.extend(np.asarray(batch).tolist() for batch in Plainly(iter(loader)))
@@ -234,7 +254,7 @@ def test_stop_iteration_is_an_error_not_an_end(name: str, workers: int) -> None:
 
 
 class Plainly:
-    """Iterates without a generator, which would turn a StopIteration into a RuntimeError itself."""
+    """An iterator without a generator, which would turn a StopIteration into a RuntimeError by itself."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
@@ -247,13 +267,13 @@ class Plainly:
 
 
 class FailingSampler:
-    """An order of the user's that can't say where one element is."""
+    """A user's sampler that raises at one position."""
 
     def __len__(self) -> int:
         return 40
 
     def fingerprint(self) -> str:
-        """Return what identifies the order, so that nobody has to try it."""
+        """Return the identity of the order, so that no position is tried for it."""
         return "failing"
 
     def __call__(self, epoch: int, position: int) -> tuple[int, int]:
@@ -264,13 +284,13 @@ class FailingSampler:
 
 @WORKERS
 @pytest.mark.parametrize("where", ["below", "above"])
-def test_a_sampler_may_raise(workers: int, where: str) -> None:
-    """An error in a sampler comes at its own step, from below or above `batch`; the batches before it come first."""
+def test_a_sampler_may_raise(place: dict[str, Any], where: str) -> None:
+    """A sampler's error, below or above `batch`, is raised at its own step, after the batches before it."""
     if where == "below":
         dataset, step = ps.range(40).reindex(FailingSampler()).batch(4), BAD // 4
     else:
         dataset, step = ps.range(160).batch(4).reindex(FailingSampler()), BAD
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with ps.Loader(dataset, **place) as loader:
         batches = iter(loader)
         for number in range(step):
             assert next(batches).tolist() == list(range(number * 4, number * 4 + 4))

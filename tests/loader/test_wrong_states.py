@@ -1,4 +1,4 @@
-"""A wrong state, step or row is refused with what is wrong, and the loader stays where it was."""
+"""The loader refuses a wrong state, step or row, says what is wrong, and stays where it was."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def changed(part: str, value: object) -> Edit:
 
 
 def without(part: str) -> Edit:
-    """Return an edit that leaves out one part of a state."""
+    """Return an edit that removes one part of a state."""
     return lambda state: {key: value for key, value in state.items() if key != part}
 
 
@@ -69,7 +69,7 @@ WRONG: dict[str, tuple[Edit, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_states_are_refused(name: str) -> None:
-    """A damaged or foreign state raises a StateError that says what is wrong, and the loader stays where it was."""
+    """A damaged or foreign state is a StateError that says what is wrong; the loader continues unchanged."""
     edit, message = WRONG[name]
     loader = ps.Loader(numbers())
     batches = iter(loader)
@@ -82,7 +82,7 @@ def test_wrong_states_are_refused(name: str) -> None:
 
 
 def test_text_of_a_state_is_a_state() -> None:
-    """JSON text is taken as the value is."""
+    """A loader takes a state's JSON text as the state."""
     loader = ps.Loader(numbers())
     loader.load_state_dict(json.dumps(after(numbers(), 3)))
     assert loader.step == 3
@@ -98,7 +98,7 @@ def test_text_of_a_state_is_a_state() -> None:
     ],
 )
 def test_states_of_other_datasets_are_refused(differing: str, dataset: ps.Dataset) -> None:
-    """A state of another source, seed or order is refused by the parts that differ, unless these are allowed."""
+    """A state of another source, seed or order is refused; the message names the parts to allow."""
     state = after(numbers(), 2)
     loader = ps.Loader(dataset)
     with pytest.raises(ps.errors.StateError, match=rf"belongs to a dataset with another {differing}\. .*allow=\{{"):
@@ -108,13 +108,13 @@ def test_states_of_other_datasets_are_refused(differing: str, dataset: ps.Datase
 
 
 def test_unknown_parts_can_not_be_allowed() -> None:
-    """What may be allowed is listed."""
+    """The error lists the parts that may be allowed."""
     with pytest.raises(ps.errors.UsageError, match=re.escape("allow takes ['order', 'source']; got ['colour']")):
         ps.Loader(numbers()).load_state_dict(after(numbers(), 2), allow=["colour"])
 
 
 def test_states_of_ordered_datasets_go_to_other_ranks_together() -> None:
-    """For other ranks the states of all old ones are needed, each once; and only for the same kind of dataset."""
+    """Another number of ranks needs each old rank's state once, from the same kind of dataset."""
     dataset = ps.range(40).window_shuffle(3).batch(4)
     loaders = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
     for loader in loaders:
@@ -132,8 +132,8 @@ def test_states_of_ordered_datasets_go_to_other_ranks_together() -> None:
         ps.Loader(dataset).seek(7)
 
 
-def test_a_part_of_a_batch_is_not_dealt() -> None:
-    """A state within a batch that was taken apart goes to the same ranks alone; one at its end to any."""
+def test_a_part_of_a_batch_is_not_divided_among_ranks() -> None:
+    """A state within an unbatched batch resumes on the same ranks only; at its end, on any."""
     rows = ps.range(40).window_shuffle(3).batch(4).unbatch()
     loaders = [ps.Loader(rows, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
     iterators = [iter(loader) for loader in loaders]
@@ -148,8 +148,8 @@ def test_a_part_of_a_batch_is_not_dealt() -> None:
     assert sorted(firsts + seconds + [int(row) for row in alone]) == list(range(40))
 
 
-def test_other_functions_warn() -> None:
-    """Differing functions are told, and accepted."""
+def test_other_functions_are_warned_of() -> None:
+    """A state of other functions is loaded with a warning."""
     added, doubled = ps.range(8).map(add_one, name="f").batch(2), ps.range(8).map(double, name="f").batch(2)
     loader = ps.Loader(doubled)
     with pytest.warns(UserWarning, match=r"the dataset's functions differ from those of the state"):
@@ -158,7 +158,7 @@ def test_other_functions_warn() -> None:
 
 
 def test_another_numpy_warns_where_random_numbers_are_drawn() -> None:
-    """Distributions follow NumPy's version, so a state from another is told of; without random maps it is not."""
+    """Another NumPy version's state is loaded with a warning if a random map draws from NumPy."""
     noisy = ps.range(8).random_map(noise).batch(2)
     with pytest.warns(UserWarning, match=rf"saved under NumPy 0\.1, this is {re.escape(np.__version__)}"):
         ps.Loader(noisy).load_state_dict({**after(noisy, 1), "numpy": "0.1"})
@@ -182,7 +182,7 @@ def noise(number: int, rng: np.random.Generator) -> float:
 
 
 def test_steps_and_rows_must_exist() -> None:
-    """Wrong steps and rows are refused by name."""
+    """Steps and rows that don't exist are errors."""
     loader = ps.Loader(numbers())
     calls: list[Callable[[int], object]] = [loader.seek, loader.state_dict, loader.batch_at]
     for call in calls:
@@ -194,8 +194,8 @@ def test_steps_and_rows_must_exist() -> None:
         ps.Loader(ps.range(0).batch(2)).batch_at(0)
 
 
-def test_a_step_that_was_not_handed_out_is_not_made_up() -> None:
-    """Of a dataset that is read in order, the step after an epoch's last one is a StateError, not an end."""
+def test_a_step_past_the_end_of_an_epoch_is_an_error() -> None:
+    """A dataset that is read in order has no batch for the step after an epoch's last."""
     loader = ps.Loader(ps.range(8).filter(even).batch(4))
     next(iter(loader))
     with pytest.raises(ps.errors.StateError, match=r"epoch 0 has ended before step 1"):

@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine, that counts how many requests it has at once, and a source that asks it."""
+"""A real HTTP server on this machine that counts its simultaneous requests, and a source that reads from it."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 20.0  # until a test that would hang fails instead
 
 
 class Server:
-    """Answers `/key` with the key's square; the first `together` answers wait for each other."""
+    """A server that answers `/key` with the key's square; the first `together` answers wait for each other."""
 
     def __init__(self, together: int) -> None:
         self.together = together
@@ -70,7 +70,7 @@ def serving(together: int) -> Generator[Server]:
 
 
 class OverHttp:
-    """Squares that a server knows."""
+    """A source of squares that a server computes."""
 
     def __init__(self, port: int, length: int) -> None:
         self.port = port
@@ -80,7 +80,7 @@ class OverHttp:
         return self.length
 
     async def read(self, keys: NDArray[np.int64]) -> list[Any]:
-        """Ask for each key."""
+        """Request each key."""
         return [await self._ask(key) for key in keys.tolist()]
 
     async def _ask(self, key: int) -> Any:

@@ -1,4 +1,4 @@
-"""What an async source raises arrives as from any other source, and whoever goes away leaves nothing waiting."""
+"""Errors of an async source are those of any source, and an abandoned iterator leaves no request waiting."""
 
 import asyncio
 import gc
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from tests.loader.asynchronous.server import PATIENCE_SECONDS
+from tests.places import in_places
 
-WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+WORKERS = in_places("inline", "thread", "threads")
 KINDS = pytest.mark.parametrize("kind", ["indexed", "ordered"])
 BAD = 17
 
@@ -60,7 +61,7 @@ class Failing:
 
 
 class Plain(Failing):
-    """The same, read by plain code."""
+    """The same source, read by plain code."""
 
     def __getitem__(self, key: int) -> int:
         return int(self.read(np.array([key]))[0])
@@ -71,17 +72,17 @@ class Plain(Failing):
 
 
 def nothing() -> None:
-    """Make nothing."""
+    """Return no records."""
 
 
 def keep(element: object) -> bool:
-    """Leave nothing out."""
+    """Keep every element."""
     del element
     return True
 
 
 def dataset_of(source: Any, kind: str) -> ps.Dataset:
-    """Return small batches of a source's records in another order."""
+    """Return small batches of a source's shuffled records."""
     rows = ps.read(source, seed=3).shuffle()
     return rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
 
@@ -104,10 +105,10 @@ def raised_by(loader: Any) -> tuple[list[Any], Exception]:
 @pytest.mark.parametrize(
     "fault", [lambda: RefusedError(403, "/17"), lambda: ValueError("no image"), lambda: [1, 2, 3], nothing, IndexError]
 )
-def test_errors_are_those_of_any_source(kind: str, workers: int, fault: Callable[[], object]) -> None:
-    """Batches before it come first; then the error itself, with the notes it has from a source that isn't async."""
+def test_errors_are_those_of_any_source(kind: str, place: dict[str, Any], fault: Callable[[], object]) -> None:
+    """After the batches before it comes the error of a plain source, with the same notes."""
     _, plain = raised_by(ps.Loader(dataset_of(Plain(fault), kind)))
-    with ps.Loader(dataset_of(Failing(fault), kind), num_workers=workers) as loader:
+    with ps.Loader(dataset_of(Failing(fault), kind), **place) as loader:
         found, caught = raised_by(loader)
         assert found == EXPECTED[:STEP]
         assert (type(caught), str(caught)) == (type(plain), str(plain).replace("Plain", "Failing"))
@@ -122,10 +123,12 @@ def test_errors_are_those_of_any_source(kind: str, workers: int, fault: Callable
 @WORKERS
 @KINDS
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_what_ends_a_program_ends_no_loop(kind: str, workers: int, fault: Callable[[], object]) -> None:
-    """What a coroutine raises to end a program is raised where batches are asked for; the source goes on."""
+def test_an_exception_that_ends_programs_ends_no_event_loop(
+    kind: str, place: dict[str, Any], fault: Callable[[], object]
+) -> None:
+    """The consumer gets the coroutine's exception, and the source's loop continues."""
     source = Failing(fault, times=1000)
-    with ps.Loader(dataset_of(source, kind), num_workers=workers) as loader:
+    with ps.Loader(dataset_of(source, kind), **place) as loader:
         with pytest.raises((KeyboardInterrupt, SystemExit, CancelledError)):
             list(loader)
         source.times = 0
@@ -135,15 +138,15 @@ def test_what_ends_a_program_ends_no_loop(kind: str, workers: int, fault: Callab
 
 @WORKERS
 @KINDS
-def test_what_time_heals_is_tried_again(kind: str, workers: int) -> None:
-    """A connection that is lost now and then costs no batch and raises nothing."""
-    with ps.Loader(dataset_of(Failing(ConnectionResetError, times=2), kind), num_workers=workers) as loader:
+def test_a_passing_error_is_retried(kind: str, place: dict[str, Any]) -> None:
+    """A connection that is lost now and then loses no batch and raises nothing."""
+    with ps.Loader(dataset_of(Failing(ConnectionResetError, times=2), kind), **place) as loader:
         assert [batch.tolist() for batch in loader] == EXPECTED
 
 
 @WORKERS
-def test_a_substitute_is_read_when_it_is_needed(workers: int) -> None:
-    """`on_error` of a step above goes on with other records, as over any source."""
+def test_a_substitute_is_read_when_it_is_needed(place: dict[str, Any]) -> None:
+    """`on_error` of a step above reads substitutes, as over any source."""
 
     def refuse(number: int) -> int:
         if number % 5 == 1:
@@ -155,18 +158,18 @@ def test_a_substitute_is_read_when_it_is_needed(workers: int) -> None:
         return rows.shuffle().map(refuse, on_error=ps.Substitute()).batch(4)
 
     expected = [batch.tolist() for batch in dataset(list(range(40)))]
-    with ps.Loader(dataset(Failing(nothing, times=0)), num_workers=workers) as loader:
+    with ps.Loader(dataset(Failing(nothing, times=0)), **place) as loader:
         assert [batch.tolist() for batch in loader] == expected
 
 
 class Stuck:
-    """A source that answers for some keys, and counts who waits for others."""
+    """A source that answers some keys, and counts the requests that wait for others."""
 
     def __init__(self, answers: int) -> None:
         self.answers = answers
         self.waiting = 0
         self.stuck = threading.Event()
-        self.nobody = threading.Event()
+        self.is_idle = threading.Event()
 
     def __len__(self) -> int:
         return 1000
@@ -182,18 +185,18 @@ class Stuck:
         finally:
             self.waiting -= 1
             if not self.waiting:
-                self.nobody.set()
+                self.is_idle.set()
         return []
 
-    def need_nobody(self) -> None:
-        """Wait until nobody waits any more."""
-        assert self.nobody.wait(PATIENCE_SECONDS)
+    def wait_idle(self) -> None:
+        """Wait until no request waits any more."""
+        assert self.is_idle.wait(PATIENCE_SECONDS)
 
 
 @KINDS
 @pytest.mark.parametrize("end", ["close", "drop", "newer", "seek"])
-def test_whoever_goes_away_cancels_what_is_under_way(kind: str, end: str) -> None:
-    """Closing or dropping an iterator cancels its requests; none is left waiting, nor any worker."""
+def test_an_abandoned_iterator_cancels_its_requests(kind: str, end: str) -> None:
+    """Closing, dropping or replacing an iterator, or a seek, cancels its requests and frees its workers."""
     source = Stuck(8)
     rows = ps.read(source)
     dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
@@ -212,18 +215,18 @@ def test_whoever_goes_away_cancels_what_is_under_way(kind: str, end: str) -> Non
             assert next(iter(loader)).tolist() == [0, 1, 2, 3]
         case _:
             loader.seek(1)
-    source.need_nobody()
+    source.wait_idle()
     loader.close()
 
 
-def test_a_source_is_read_on_one_loop_for_as_long_as_it_lives() -> None:
-    """Indexing, loaders one after the other and their workers share a source's loop, which ends with the source."""
+def test_a_source_has_one_event_loop_for_its_lifetime() -> None:
+    """Indexing and successive loaders share a source's loop, which ends with the source."""
 
     def load(source: Any, workers: int) -> None:
         with ps.Loader(ps.read(source).shuffle().batch(4), num_workers=workers) as loader:
             assert sum(len(batch) for batch in loader) == 20
 
-    class Homely:
+    class Local:
         def __init__(self) -> None:
             self.loops: set[asyncio.AbstractEventLoop] = set()
             self.threads: set[threading.Thread] = set()
@@ -236,7 +239,7 @@ def test_a_source_is_read_on_one_loop_for_as_long_as_it_lives() -> None:
             self.threads.add(threading.current_thread())
             return [int(key) for key in keys]
 
-    source: Any = Homely()
+    source: Any = Local()
     assert ps.read(source)[3] == 3
     for workers in (0, 2, 2):
         load(source, workers)
@@ -244,7 +247,7 @@ def test_a_source_is_read_on_one_loop_for_as_long_as_it_lives() -> None:
     assert len(source.loops) == 1
     assert thread.is_alive()
     del source
-    for pipeline in threading.enumerate():  # that read ahead: closing a loader doesn't wait for its end
+    for pipeline in threading.enumerate():  # those that read ahead: closing a loader doesn't wait for their end
         if pipeline.name == "penstock-loop":
             pipeline.join(PATIENCE_SECONDS)
     gc.collect()
@@ -253,13 +256,13 @@ def test_a_source_is_read_on_one_loop_for_as_long_as_it_lives() -> None:
 
 
 @WORKERS
-def test_a_program_with_a_running_loop_can_read_too(workers: int) -> None:
-    """Inside a coroutine, as in a notebook, a dataset is indexed and loaded as anywhere."""
+def test_a_program_with_a_running_loop_can_read_too(place: dict[str, Any]) -> None:
+    """Inside a coroutine, as in a notebook, a dataset can be indexed and loaded."""
 
     async def main() -> None:
         dataset = dataset_of(Failing(nothing, times=0), "indexed")
         assert dataset[0].tolist() == EXPECTED[0]
-        with ps.Loader(dataset, num_workers=workers) as loader:
+        with ps.Loader(dataset, **place) as loader:
             assert [batch.tolist() for batch in loader] == EXPECTED
             assert [len(batch) async for batch in loader] == [4] * 10
 
@@ -267,7 +270,7 @@ def test_a_program_with_a_running_loop_can_read_too(workers: int) -> None:
 
 
 def test_reading_inside_its_own_read_is_refused() -> None:
-    """An async source that reads itself by plain code would wait for itself; it is told so."""
+    """An async source that reads itself by plain code would wait for itself; the error says so."""
 
     class Selfish:
         dataset: Any = None
@@ -286,7 +289,7 @@ def test_reading_inside_its_own_read_is_refused() -> None:
 
 
 def test_wrong_sources_and_limits_are_refused() -> None:
-    """What an async source lacks, or says wrongly, is told with the remedy, when the dataset is made."""
+    """The error names a source's missing or wrong part and the remedy, when the dataset is made."""
 
     class Endless:
         async def read(self, keys: NDArray[np.int64]) -> list[int]:
@@ -306,7 +309,7 @@ def test_wrong_sources_and_limits_are_refused() -> None:
 
 
 def test_a_class_with_slots_can_be_a_source() -> None:
-    """A source that nothing can refer to weakly has its loop for as long as its dataset lives."""
+    """A source without weak references has its loop as long as its dataset."""
 
     class Slotted:
         __slots__ = ()

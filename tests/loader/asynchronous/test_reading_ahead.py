@@ -1,4 +1,4 @@
-"""With workers, records of async sources are on their way before they are needed: so many at once, and no more."""
+"""With workers, records of async sources are requested ahead, within a bound."""
 
 import asyncio
 from typing import Any
@@ -12,19 +12,19 @@ from tests.loader.asynchronous.server import OverHttp, serving
 
 
 def keep(element: object) -> bool:
-    """Leave nothing out."""
+    """Keep every element."""
     del element
     return True
 
 
 def dataset_of(source: Any, kind: str) -> ps.Dataset:
-    """Return small batches of a source's records in another order."""
+    """Return small batches of a source's shuffled records."""
     rows = ps.read(source, seed=3).shuffle()
     return rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
 
 
 class Noting:
-    """Numbers, and the keys of each call."""
+    """A source of numbers that records the keys of each call."""
 
     def __init__(self, length: int, keys_per_read: int | None) -> None:
         self.length = length
@@ -45,7 +45,7 @@ class Noting:
 @pytest.mark.parametrize("kind", ["indexed", "ordered"])
 @pytest.mark.parametrize(("window", "workers"), [(1, 2), (7, 1), (100, 2)])
 def test_requests_at_a_server_reach_the_window_and_never_exceed_it(kind: str, window: int, workers: int) -> None:
-    """As many requests as `read_ahead` says are under way at once, however few workers there are and small batches."""
+    """`read_ahead` requests are open at once, however few workers there are and small batches."""
     expected = [batch.tolist() for batch in dataset_of([number**2 for number in range(300)], kind)]
     with serving(together=window) as server:
         dataset = dataset_of(OverHttp(server.port, 300), kind)
@@ -55,8 +55,8 @@ def test_requests_at_a_server_reach_the_window_and_never_exceed_it(kind: str, wi
         assert sorted(server.answered) == list(range(300))
 
 
-def test_nobody_reads_further_ahead_than_the_window() -> None:
-    """While nobody takes batches, no more records are asked for than batches in the making need, and the window has."""
+def test_reading_ahead_is_bounded() -> None:
+    """Without a consumer, only the records of the jobs in progress and of the window are requested."""
     source = Noting(10_000, None)
     loader = ps.Loader(dataset_of(source, "indexed"), num_workers=2, prefetch=2, limits=ps.Limits(read_ahead=50))
     batches = iter(loader)
@@ -70,8 +70,8 @@ def test_nobody_reads_further_ahead_than_the_window() -> None:
 
 @pytest.mark.parametrize("kind", ["indexed", "ordered"])
 @pytest.mark.parametrize(("keys_per_read", "most"), [(None, 1), (1, 1), (4, 4), (1000, 20)])
-def test_each_record_is_asked_for_once(kind: str, keys_per_read: int | None, most: int) -> None:
-    """A call gets as many keys as the source wants, within the window, and each key comes in one call."""
+def test_each_record_is_requested_once(kind: str, keys_per_read: int | None, most: int) -> None:
+    """A call gets as many keys as the source wants, within the window, and each key is in one call."""
     source = Noting(200, keys_per_read)
     with ps.Loader(dataset_of(source, kind), num_workers=2, limits=ps.Limits(read_ahead=20)) as loader:
         assert sum(len(batch) for batch in loader) == 200
@@ -79,7 +79,7 @@ def test_each_record_is_asked_for_once(kind: str, keys_per_read: int | None, mos
     assert max(map(len, source.calls)) <= most
 
 
-def test_a_record_is_handed_out_once() -> None:
+def test_equal_keys_get_their_own_records() -> None:
     """A function that writes to its record changes no other element of the same key."""
 
     class Arrays(Noting):
@@ -95,8 +95,8 @@ def test_a_record_is_handed_out_once() -> None:
         assert [batch[:, 0].tolist() for batch in loader] == [[3, 3, 3], [5, 3, 3]]
 
 
-def test_mixtures_read_their_parts_together() -> None:
-    """The records of several async sources and of others come into one batch; each source keeps its own loop."""
+def test_mixtures_read_ahead_of_all_parts() -> None:
+    """Records of several async sources and others form one batch; each source keeps its own loop."""
     parts = {"a": ps.read(Noting(40, None)), "b": ps.read(Noting(40, 3)), "c": ps.range(40)}
     expected = ps.mix({name: ps.range(40) for name in parts}, dict.fromkeys(parts, 1.0), seed=5).batch(8)
     mixed = ps.mix(parts, dict.fromkeys(parts, 1.0), seed=5).batch(8)
@@ -104,8 +104,8 @@ def test_mixtures_read_their_parts_together() -> None:
         assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in expected]
 
 
-def test_what_is_in_a_cache_is_not_asked_for_again() -> None:
-    """Below a cache only what the store lacks is read."""
+def test_cached_records_are_not_requested_again() -> None:
+    """Below a cache, the source is read only for elements that the cache lacks."""
     source = Noting(30, None)
     dataset = ps.read(source).map(int).cache().batch(4)
     with ps.Loader(dataset, num_workers=2) as loader:
@@ -115,7 +115,7 @@ def test_what_is_in_a_cache_is_not_asked_for_again() -> None:
 
 
 def test_without_workers_nothing_is_read_ahead() -> None:
-    """With `num_workers=0` a batch is read when it is asked for."""
+    """With `num_workers=0` a batch is read when it is requested."""
     source = Noting(40, None)
     batches = iter(ps.Loader(ps.read(source).batch(4)))
     assert not source.calls

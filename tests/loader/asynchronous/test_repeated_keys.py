@@ -12,7 +12,7 @@ from penstock._decisions import random_decisions
 
 
 class Failing:
-    """Squares of which the second request for each key fails, as a busy server may have it."""
+    """A source of squares that fails at the second request for each key, as a busy server may."""
 
     def __init__(self) -> None:
         self.asked: Counter[int] = Counter()
@@ -21,7 +21,7 @@ class Failing:
         return 8
 
     async def read(self, keys: NDArray[np.int64]) -> list[int]:
-        """Return squares."""
+        """Return squares, or fail."""
         await asyncio.sleep(0)
         for key in keys.tolist():
             self.asked[key] += 1
@@ -30,8 +30,8 @@ class Failing:
         return [key * key for key in keys.tolist()]
 
 
-def test_a_key_that_comes_several_times_while_a_request_for_it_fails() -> None:
-    """The worker reads the record that is missing itself; nothing stands in for it."""
+def test_a_failed_request_for_a_repeated_key_is_repeated() -> None:
+    """The worker itself reads a record whose request failed; no other record replaces it."""
     source = Failing()
     keys = [3, 3, 3, 5, 3, 5]
     with ps.Loader(ps.read(source).select(keys).batch(6), num_workers=1, workers="threads") as loader:
@@ -41,8 +41,8 @@ def test_a_key_that_comes_several_times_while_a_request_for_it_fails() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("isolated", [False, True])
-def test_however_few_of_them_are_requested_ahead(seed: int, isolated: bool) -> None:  # noqa: FBT001 - a case
-    """Keys drawn with replacement give their records, whichever are requested and whichever the worker reads."""
+def test_repeated_keys_give_their_records(seed: int, isolated: bool) -> None:  # noqa: FBT001 - a case
+    """Keys drawn with replacement give their records, whether requested ahead or read by a worker."""
     dataset = ps.read(Squares(), seed=seed).sample([1.0] * 2, 64)
     expected = list(dataset)
     with (
@@ -53,7 +53,7 @@ def test_however_few_of_them_are_requested_ahead(seed: int, isolated: bool) -> N
 
 
 class Squares:
-    """Two squares."""
+    """A source of two squares."""
 
     def __len__(self) -> int:
         return 2

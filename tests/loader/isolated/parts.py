@@ -1,4 +1,4 @@
-"""Functions for helper processes, which find them by their names; and loaders that are isolated."""
+"""Functions for helper processes, which import them by name, and isolated loaders."""
 
 import multiprocessing
 import os
@@ -32,7 +32,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 
 
 def is_even(number: int) -> bool:
-    """Keep every other number."""
+    """Keep even numbers."""
     return number % 2 == 0
 
 
@@ -42,19 +42,19 @@ def keep(number: int) -> bool:
 
 
 def is_child() -> bool:
-    """Return whether this is a process that another started."""
+    """Return whether another process started this one."""
     return multiprocessing.parent_process() is not None
 
 
 def kills_itself(number: int) -> int:
-    """Die of one number, in any process but the test's."""
+    """Kill this process at one number, unless it is the test's."""
     if number == DEADLY and is_child():
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
 class Connected:
-    """Returns what it is given; it can't be pickled any more once it was called."""
+    """A function that can't be pickled any more after its first call."""
 
     def __init__(self) -> None:
         self.connection: object = None
@@ -66,48 +66,48 @@ class Connected:
 
 
 def where(number: int) -> NDArray[np.int64]:
-    """Return the number, and the process that this is."""
+    """Return the number and this process's id."""
     return np.array([number, os.getpid()])
 
 
 def large_row(number: int) -> NDArray[np.uint8]:
-    """Return a row of which a batch lies in shared memory."""
+    """Return a row so large that a batch of them is in shared memory."""
     return np.full(100_000, number % 251, np.uint8)
 
 
 def slow(number: int) -> int:
-    """Return what was given, after a millisecond."""
+    """Return the number after a millisecond."""
     threading.Event().wait(0.001)
     return number
 
 
 class Door:
-    """A function that waits, at one number, until it is opened: in whatever process it is."""
+    """A function that waits, at one number and in any process, until the test opens it."""
 
     def __init__(self, path: str) -> None:
         self._path = path  # of a FIFO
 
     def __call__(self, number: int) -> int:
-        """Return what was given."""
+        """Return the number, when the door is open."""
         if number == 0:
             with open(self._path, "rb") as fifo:
                 fifo.read()
         return number
 
     def open(self) -> None:
-        """Let who waits go on."""
+        """Let the waiting function continue."""
         os.close(os.open(self._path, os.O_WRONLY))
 
 
 def fails_for_now(number: int) -> int:
-    """Fail at one number until there is a certain file."""
+    """Fail at one number until a certain file exists."""
     if number == DEADLY and not os.path.exists(os.environ["PENSTOCK_TEST_FILE"]):
         raise OSError("not there yet")
     return number
 
 
 def interrupts_parent(number: int) -> int:
-    """Press Ctrl-C for the parent at one number, unless there is a certain file, which is made."""
+    """Send Ctrl-C to the parent at one number, once; a file records it."""
     file = os.environ["PENSTOCK_TEST_FILE"]
     parent = multiprocessing.parent_process()
     if number == DEADLY and parent is not None and not os.path.exists(file):
@@ -117,7 +117,7 @@ def interrupts_parent(number: int) -> int:
 
 
 def stuck(number: int) -> int:
-    """Never return from one number, once it was told through a pipe that it is there."""
+    """Never return from one number, after a pipe has announced it."""
     if number == DEADLY:
         open(os.environ["PENSTOCK_TEST_FILE"], "w").close()
         threading.Event().wait()
@@ -125,29 +125,29 @@ def stuck(number: int) -> int:
 
 
 class StrangeError(Exception):
-    """Can't be built again where it arrives."""
+    """An error that can't be built again in another process."""
 
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")
 
 
 def strange(number: int) -> int:
-    """Raise at one number what can't be sent as itself."""
+    """Raise at one number an error that can't be sent as itself."""
     if number == DEADLY:
         raise StrangeError(1, 2)
     return number
 
 
 def unsendable(elements: list[Any]) -> Any:
-    """Merge some batch into what can't be sent."""
+    """Merge one of the batches into a value that can't be sent."""
     return (lambda: None) if DEADLY in elements else elements
 
 
 class Unreadable:
-    """Can be pickled, and not be built again in another process."""
+    """A function that can be pickled, but not be built again in another process."""
 
     def __call__(self, number: int) -> int:
-        """Return what was given."""
+        """Return the number."""
         return number
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -155,12 +155,12 @@ class Unreadable:
 
 
 def refuse() -> Unreadable:
-    """Build nothing in a helper."""
+    """Raise in a helper."""
     if is_child():
         raise LookupError("no such model here")
     return Unreadable()
 
 
 def most_in_flight(loader: ps.Loader) -> float:
-    """Return how many bytes are in flight in an epoch, at most."""
+    """Return the largest number of bytes in flight in an epoch."""
     return max(loader.stats()["bytes_in_flight"] for _ in loader)

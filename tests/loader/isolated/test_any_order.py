@@ -1,4 +1,4 @@
-"""An isolated loader hands batches out as they become ready, whatever becomes of its helper process."""
+"""An isolated loader delivers batches as they become ready, also after its helper crashed."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,6 @@ from penstock.errors import UsageError, WorkerError
 from tests.equivalence.definition import digest, epoch_of, outcomes
 from tests.loader.isolated import parts
 from tests.loader.isolated.parts import isolated
-from tests.workers.processes import functions
 from tests.workers.processes.killing import kill_a_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helpe
 
 @pytest.fixture
 def door(tmp_path: Path) -> parts.Door:
-    """Return a function that waits at number 0 until it is opened."""
+    """Return a function that waits at number 0 until the test opens it."""
     os.mkfifo(tmp_path / "door")
     return parts.Door(str(tmp_path / "door"))
 
@@ -29,8 +28,8 @@ def steps_of(batches: Any) -> list[int]:
     return [int(batch[0]) // 4 for batch in batches]
 
 
-def test_a_slow_batch_holds_nothing_up(door: parts.Door) -> None:
-    """Not even over the death of the helper: what came before doesn't come again, and the state tells what did."""
+def test_a_slow_batch_delays_no_other(door: parts.Door) -> None:
+    """Also after a crash of the helper: delivered batches don't come again, and the state lists them."""
     dataset = ps.range(20_000).map(door).batch(4)
     with isolated(dataset, 2, workers="threads", ordered=False) as loader:
         batches = iter(loader)
@@ -50,8 +49,8 @@ def test_a_slow_batch_holds_nothing_up(door: parts.Door) -> None:
 
 
 @pytest.mark.parametrize("make", [None, parts.large_row], ids=["small", "large"])
-def test_each_comes_with_its_step(make: Any) -> None:
-    """Sent together or where they lie, kept or not, in two epochs, of which the first is left early."""
+def test_each_batch_comes_with_its_step(make: Any) -> None:
+    """Small and large batches, kept or not, come with their steps in two epochs, of which one is abandoned."""
     rows = ps.range(4000 if make is None else 200, seed=3).shuffle()
     dataset = (rows if make is None else rows.map(make)).batch(4)
     with isolated(dataset, 2, ordered=False, copy=make is not None) as loader, ps.Loader(dataset) as inline:
@@ -68,20 +67,8 @@ def test_each_comes_with_its_step(make: Any) -> None:
         assert sorted(found, key=repr) == sorted(outcomes(epoch_of(dataset, 1)), key=repr)
 
 
-def test_an_error_says_which_step_it_is() -> None:
-    """It comes after those that were ready, and again; `seek` goes on behind it."""
-    with isolated(ps.range(100).map(functions.broken).batch(4), 2, ordered=False) as loader:
-        batches = iter(loader)
-        for _ in range(2):
-            with pytest.raises(LookupError, match="no record 37") as caught:
-                list(batches)
-            assert "while making the batch of step 9: epoch 0, from position 36 on" in caught.value.__notes__
-        loader.seek(10)
-        assert sorted(steps_of(loader)) == list(range(10, 25))
-
-
-def test_a_batch_that_can_not_be_sent() -> None:
-    """It is an error that says which step it is."""
+def test_an_unsendable_batch_is_an_error_of_its_step() -> None:
+    """The error names the step of the batch that can't be sent."""
     with isolated(ps.range(100).batch(4, merge=parts.unsendable), 2, ordered=False) as loader:
         with pytest.raises(UsageError, match="must be able to leave the helper process") as caught:
             list(loader)
@@ -89,13 +76,13 @@ def test_a_batch_that_can_not_be_sent() -> None:
 
 
 @pytest.mark.slow
-def test_what_kills_every_helper_is_told_soon() -> None:
-    """However many others there are to hand out between its deaths; they can be had before and after it."""
+def test_a_crashing_row_is_an_error_soon() -> None:
+    """A few restarts per step show the row; the other batches are delivered before the error or after it."""
     with isolated(ps.range(4000).map(parts.kills_itself).batch(4), 2, ordered=False) as loader:
         found: list[int] = []
         with pytest.raises(WorkerError, match=r"row 1 of step 9, .* crashes workers.*SIGKILL"):
             found.extend(int(batch[0]) // 4 for batch in loader)
-        # Two between any of the steps before it, and then those of the process that dies in the helper's place.
+        # Two for each of the steps before it, and then those of the worker process that crashes in the helper's place.
         assert loader.stats()["worker_restarts"] <= 2 * 9 + 2 + 3
         assert set(found) >= set(range(9))
         state = loader.state_dict()

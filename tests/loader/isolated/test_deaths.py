@@ -1,4 +1,4 @@
-"""Helper processes die, at any moment, and nobody notices but the log."""
+"""Helper processes may crash at any moment; the consumer sees only a log message."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a se
 def test_epochs_equal_the_definition(
     dataset: ps.Dataset, kind: Any, workers: int, kills: dict[int, bool], data: st.DataObject
 ) -> None:
-    """Every epoch has the bytes and the error that the definition gives, and so has what a saved state gives."""
+    """Every epoch has the definition's bytes and error, and so has a resume from its state."""
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     stop = data.draw(st.integers(0, max(len(whole[0]) - 1, 0)))
     with isolated(dataset, workers, workers=kind) as loader:
@@ -52,8 +52,8 @@ def test_epochs_equal_the_definition(
         assert found + outcomes(resumed) == whole[0]
 
 
-def test_deaths_far_apart_are_not_added_up() -> None:
-    """Any number of helpers may die, as long as each has delivered a batch that the one before it owed."""
+def test_crashes_far_apart_are_not_added_up() -> None:
+    """Any number of helpers may crash, as long as each delivered a batch that its predecessor didn't."""
     dataset = ps.range(720).map(functions.large_row).batch(12)  # each batch is a message of its own
     kills: dict[int, bool] = dict.fromkeys((10, 20, 30, 40, 50), True)
     with isolated(dataset, 0) as loader:
@@ -62,7 +62,7 @@ def test_deaths_far_apart_are_not_added_up() -> None:
 
 
 def _killing(batches: Any, kills: dict[int, bool]) -> Any:
-    """Yield batches; kill the helper, or its newest worker, before those whose numbers are given."""
+    """Yield batches; kill the helper or its newest worker before the batches of these numbers."""
     for number, batch in enumerate(batches):
         if number in kills:
             kill_a_worker(oldest=kills[number])
@@ -70,18 +70,18 @@ def _killing(batches: Any, kills: dict[int, bool]) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["indexed", "in order"])
-def test_killed_again_and_again(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """No batch is lost, repeated or changed, and those that are kept stay as they are; the log tells each death."""
+def test_repeated_kills_change_no_batch(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """No batch is lost, repeated or changed, kept batches stay valid, and each crash is logged."""
     rows = ps.range(600, seed=1).shuffle().map(parts.large_row)
     dataset = rows.batch(12) if kind == "indexed" else rows.filter(_is_any).batch(12)
     with ps.Loader(dataset) as inline, isolated(dataset, copy=kind == "in order") as loader:
         with caplog.at_level(logging.WARNING, "penstock"):
             found = list(_keeping(_killing(loader, dict.fromkeys((10, 11, 30), False))))
         assert_same(found, list(inline))
-        assert 2 <= loader.stats()["worker_restarts"] <= 3  # the last may come when all batches are here
-    deaths = [record.message for record in caplog.records if "another one takes its place" in record.message]
-    assert 2 <= len(deaths) <= 3
-    assert all("SIGKILL" in death for death in deaths)
+        assert 2 <= loader.stats()["worker_restarts"] <= 3  # the last kill may come when all batches have arrived
+    crashes = [record.message for record in caplog.records if "another one takes its place" in record.message]
+    assert 2 <= len(crashes) <= 3
+    assert all("SIGKILL" in crash for crash in crashes)
 
 
 def _is_any(row: Any) -> bool:
@@ -89,13 +89,13 @@ def _is_any(row: Any) -> bool:
 
 
 def _keeping(batches: Any) -> Any:
-    """Yield copies of all, but views of the last few before a kill."""
+    """Yield copies of all batches, but views of the last few before a kill."""
     for number, batch in enumerate(batches):
         yield batch if number in {9, 10, 29} else batch.copy()
 
 
-def test_killed_between_epochs() -> None:
-    """A helper that dies while nobody reads is replaced; the next epoch is whole."""
+def test_a_helper_killed_between_epochs_is_replaced() -> None:
+    """A helper that crashes between epochs is replaced, and the next epoch is whole."""
     with isolated(ps.range(40).batch(4)) as loader:
         for epoch in range(3):
             assert [batch[0] for batch in loader] == [*range(0, 40, 4)]
@@ -103,8 +103,8 @@ def test_killed_between_epochs() -> None:
             assert loader.epoch == epoch
 
 
-def test_killed_while_a_loop_waits() -> None:
-    """`async for` goes on, too."""
+def test_async_for_continues_after_a_crash() -> None:
+    """`async for` delivers every batch when helpers are killed."""
 
     async def read(loader: ps.Loader) -> list[int]:
         found: list[int] = []
@@ -120,17 +120,17 @@ def test_killed_while_a_loop_waits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "kind"), [(0, "in order"), (2, "indexed")])
-def test_what_kills_every_helper_is_told(num_workers: int, kind: str) -> None:
-    """A step that no helper survives is a WorkerError in its place, and names it; the batches before it come."""
+def test_a_crashing_row_is_an_error_of_its_step(num_workers: int, kind: str) -> None:
+    """A step at which every helper crashes is a WorkerError that names it, after the batches before it."""
     rows = ps.range(100).map(parts.kills_itself)
     dataset = rows.batch(4) if kind == "indexed" else rows.filter(parts.keep).batch(4)
     with isolated(dataset, num_workers) as loader:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
         for _ in range(2):
-            with pytest.raises(WorkerError, match=r"37.* crashes workers.*SIGKILL") as told:
+            with pytest.raises(WorkerError, match=r"37.* crashes workers.*SIGKILL") as raised:
                 next(batches)
-            assert told.value.exit_code == -signal.SIGKILL
+            assert raised.value.exit_code == -signal.SIGKILL
         if kind == "indexed":
             loader.seek(10)
             assert [batch[0] for batch in loader] == [*range(40, 100, 4)]
@@ -139,8 +139,8 @@ def test_what_kills_every_helper_is_told(num_workers: int, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["indexed", "in order", "above a fold"])
-def test_what_kills_every_helper_follows_on_error(num_workers: int, kind: str) -> None:
-    """Without worker processes, too, what kills is replaced or left out, where one of the steps says so."""
+def test_a_crashing_row_follows_on_error(num_workers: int, kind: str) -> None:
+    """A crashing row is replaced or skipped where a step says so, also without worker processes."""
     numbers: ps.Dataset[Any] = ps.range(100)
     datasets: dict[str, ps.Dataset[Any]] = {
         "indexed": numbers.map(parts.Connected()).map(parts.kills_itself, on_error=ps.Substitute()).batch(4),
@@ -160,7 +160,7 @@ def test_what_kills_every_helper_follows_on_error(num_workers: int, kind: str) -
 
 
 def test_events_are_counted_once() -> None:
-    """What was substituted before a death is not counted again after it."""
+    """A substitution before a crash is not counted again after it."""
     dataset = ps.range(100).map(functions.broken, on_error=ps.Substitute()).batch(4)
     with isolated(dataset) as loader:
         for number, _ in enumerate(loader):

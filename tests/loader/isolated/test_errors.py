@@ -1,4 +1,4 @@
-"""What goes wrong in a helper process arrives as it would without one."""
+"""Errors in a helper process are raised in the consumer as without one."""
 
 import os
 from pathlib import Path
@@ -15,29 +15,8 @@ from tests.workers.processes import functions
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("kind", ["indexed", "in order"])
-def test_an_error_is_the_users_own(num_workers: int, kind: str) -> None:
-    """What a function raises arrives in its place, each time, with the helper's traceback; others come before it."""
-    rows = ps.range(100).map(functions.broken)
-    dataset = rows.batch(4) if kind == "indexed" else rows.filter(parts.keep).batch(4)
-    with isolated(dataset, num_workers) as loader:
-        batches = iter(loader)
-        assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
-        for _ in range(2):
-            with pytest.raises(LookupError, match="no record 37") as raised:
-                next(batches)
-            notes = "\n".join(raised.value.__notes__)
-            assert "step 'broken'" in notes
-            assert "batch of step 9" in notes
-            assert "in broken" in notes
-        if kind == "indexed":
-            loader.seek(10)
-            assert [batch[0] for batch in loader] == [*range(40, 100, 4)]
-
-
-def test_an_error_that_time_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next call tries the batch again, and goes on."""
+def test_a_passing_error_is_raised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call computes the batch again, and the iterator continues."""
     monkeypatch.setenv("PENSTOCK_TEST_FILE", str(tmp_path / "there"))
     with isolated(ps.range(100).map(parts.fails_for_now).batch(4)) as loader:
         found: list[Any] = []
@@ -49,8 +28,8 @@ def test_an_error_that_time_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found == [*range(0, 100, 4)]
 
 
-def test_an_error_that_can_not_be_sent() -> None:
-    """It is told in words."""
+def test_an_unsendable_error_is_a_worker_error() -> None:
+    """The WorkerError has the type and text of an error that can't be sent."""
     with (
         isolated(ps.range(100).map(parts.strange).batch(4)) as loader,
         pytest.raises(WorkerError, match="StrangeError: 1 and 2"),
@@ -58,8 +37,8 @@ def test_an_error_that_can_not_be_sent() -> None:
         list(loader)
 
 
-def test_a_batch_that_can_not_be_sent() -> None:
-    """It is an error in its place, which names what can't be sent."""
+def test_an_unsendable_batch_is_an_error() -> None:
+    """The error comes in the batch's place and names the rule."""
     with isolated(ps.range(100).batch(4, merge=parts.unsendable)) as loader:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
@@ -68,16 +47,16 @@ def test_a_batch_that_can_not_be_sent() -> None:
                 next(batches)
 
 
-def test_a_dataset_that_can_not_be_sent() -> None:
-    """The rule, the cause and the remedies are in the message."""
+def test_an_unsendable_dataset_is_an_error() -> None:
+    """The message has the rule, the cause and the remedies."""
     with isolated(ps.range(8).map(functions.Unpicklable()).batch(4)) as loader:
         for _ in range(2):
             with pytest.raises(UsageError, match=r"isolated=True sends .*it holds a connection.*cloudpickle"):
                 iter(loader)
 
 
-def test_a_dataset_that_can_not_be_received() -> None:
-    """What building it in the helper raises arrives, each time; no process is started anew for it."""
+def test_an_unreadable_dataset_is_an_error() -> None:
+    """An error while the helper builds the dataset is raised each time, and restarts no process."""
     with isolated(ps.range(8).map(parts.Unreadable()).batch(4)) as loader:
         for _ in range(2):
             with pytest.raises(MessageError, match="no such model here") as raised:
@@ -86,8 +65,8 @@ def test_a_dataset_that_can_not_be_received() -> None:
         assert loader.stats()["worker_restarts"] == 0
 
 
-def test_a_worker_that_can_not_be_prepared() -> None:
-    """What `worker_init` raises in the helper's workers arrives instead of a batch."""
+def test_an_error_of_worker_init_is_raised() -> None:
+    """An error of `worker_init` in the helper's workers is raised in place of a batch."""
     with isolated(ps.range(8).batch(4), 1, limits=ps.Limits(worker_init=functions.refuses)) as loader:
         for _ in range(2):
             with pytest.raises(LookupError, match="no device"):

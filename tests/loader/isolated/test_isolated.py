@@ -1,4 +1,4 @@
-"""A loader that runs in a helper process: the same batches, and nothing of it computed by the trainer's."""
+"""An isolated loader delivers the same batches, and the consumer's process computes nothing."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ DATASETS: dict[str, ps.Dataset] = {
     ],
 )
 def test_equals_the_definition(name: str, num_workers: int, workers: Any) -> None:
-    """The same batches in the same order over several epochs; states go from isolated loaders to others and back."""
+    """Batches equal those of an inline loader over several epochs, and states pass between the two."""
     dataset = DATASETS[name]
     with ps.Loader(dataset) as inline, isolated(dataset, num_workers, workers=workers) as loader:
         for _ in range(2):
@@ -61,8 +61,8 @@ def test_equals_the_definition(name: str, num_workers: int, workers: Any) -> Non
 
 
 @pytest.mark.parametrize(("num_workers", "workers"), [(0, "threads"), (2, "processes")])
-def test_nothing_is_computed_here(num_workers: int, workers: Any) -> None:
-    """Functions run in the helper process, or its own worker processes; the loader says so."""
+def test_the_consumers_process_computes_nothing(num_workers: int, workers: Any) -> None:
+    """Functions run in the helper or its workers, and the loader's repr says so."""
     dataset = ps.range(32).map(parts.where).batch(8)
     with isolated(dataset, num_workers, workers=workers) as loader:
         processes = {pid for batch in loader for pid in batch[:, 1].tolist()}
@@ -71,8 +71,8 @@ def test_nothing_is_computed_here(num_workers: int, workers: Any) -> None:
 
 
 @pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(parts.keep).batch(4)])
-def test_read_by_a_loop(dataset: ps.Dataset) -> None:
-    """`async for` gives the same batches, and other tasks run while it waits for the process to start."""
+def test_async_for_reads_an_isolated_loader(dataset: ps.Dataset) -> None:
+    """`async for` delivers the same batches, and other tasks run while the helper starts."""
     ran: list[str] = []
 
     async def other() -> None:
@@ -91,8 +91,8 @@ def test_read_by_a_loop(dataset: ps.Dataset) -> None:
         assert [batch[0] for batch in loader] == [*range(0, 40, 4)]
 
 
-def test_epochs_left_early() -> None:
-    """After a `break` the next epoch begins at its start, in the same process; the old iterator's batches are gone."""
+def test_a_break_keeps_the_helper() -> None:
+    """After a break the next epoch begins at its start in the same process, without batches of the old one."""
     dataset = ps.range(400, seed=1).shuffle().map(parts.where).batch(4)
     pids: set[int] = set()
     numbers = ps.range(400, seed=1).shuffle().batch(4)
@@ -108,20 +108,20 @@ def test_epochs_left_early() -> None:
 
 
 def test_kept_batches_take_more_memory() -> None:
-    """A consumer that keeps batches gets the rest all the same, with one warning; they outlive the loader."""
+    """A consumer that keeps batches gets the rest with one warning, and its batches outlive the loader."""
     dataset = ps.range(400).map(parts.large_row).batch(20)
     with isolated(dataset) as loader:
-        with pytest.warns(UserWarning, match="are kept by the training loop") as told:
+        with pytest.warns(UserWarning, match="are kept by the training loop") as warned:
             kept = list(loader)
         kept += list(loader)
         assert loader.stats()["bytes_in_flight"] > 0
-    assert len(told) == 1
-    assert told[0].filename == __file__
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
     assert [int(images[-1, -1]) for images in kept] == 2 * [(step * 20 + 19) % 251 for step in range(20)]
 
 
-def test_copies_hold_no_memory() -> None:
-    """With copy=True nothing is warned of, and a bound that is enough for a few batches is enough."""
+def test_copies_use_no_shared_memory() -> None:
+    """With `copy=True` nothing is warned of, and memory for a few batches is enough."""
     dataset = ps.range(400).map(parts.large_row).batch(20)
     with warnings.catch_warnings(), isolated(dataset, copy=True, memory="8MB") as loader:
         warnings.simplefilter("error")
@@ -129,8 +129,8 @@ def test_copies_hold_no_memory() -> None:
     assert [int(images[0, 0]) for images in kept] == [step * 20 % 251 for step in range(20)]
 
 
-def test_a_bound_of_memory() -> None:
-    """Batches that are kept beyond `memory` are an error that says so; once they are dropped it goes on."""
+def test_memory_is_bounded() -> None:
+    """Kept batches beyond `memory` are an error; the iterator continues when they are dropped."""
     dataset = ps.range(400).map(parts.large_row).batch(20)
     with isolated(dataset, memory="8MB") as loader, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -145,8 +145,8 @@ def test_a_bound_of_memory() -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_stopped_at_any_time(after: int) -> None:
-    """A loader may be closed before its process has started, while that works, or when it is dropped."""
+def test_a_loader_may_be_closed_at_any_time(after: int) -> None:
+    """A loader may be closed before its helper started, or while it works; or it may be dropped."""
     loader = isolated(ps.range(1_000).map(parts.slow).batch(4))
     batches = iter(loader)
     for _ in range(after):
@@ -157,8 +157,8 @@ def test_stopped_at_any_time(after: int) -> None:
         loader.close()
 
 
-def test_closed_while_a_function_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A helper that does not come back from a function is killed."""
+def test_close_kills_a_stuck_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`close` kills a helper that doesn't return from a function."""
     monkeypatch.setenv("PENSTOCK_TEST_FILE", str(tmp_path / "entered"))
     os.mkfifo(tmp_path / "entered")
     loader = isolated(ps.range(100)[parts.DEADLY :].map(parts.stuck).batch(4))
@@ -169,8 +169,8 @@ def test_closed_while_a_function_is_stuck(tmp_path: Path, monkeypatch: pytest.Mo
         next(batches)
 
 
-def test_interrupted_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C comes out of the wait for a batch; the same iterator goes on, and no batch is lost or comes twice."""
+def test_an_interrupted_wait_loses_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C interrupts the wait for a batch; the iterator continues without a lost or repeated batch."""
     monkeypatch.setenv("PENSTOCK_TEST_FILE", str(tmp_path / "pressed"))
     found: list[Any] = []
     with isolated(ps.range(100).map(parts.interrupts_parent).batch(4)) as loader:
@@ -181,8 +181,8 @@ def test_interrupted_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [batch[0] for batch in found] == [*range(0, 100, 4)]
 
 
-def test_what_was_counted_is_counted_here() -> None:
-    """Substituted, skipped and filtered elements are counted as without isolation, each once."""
+def test_the_helpers_counts_arrive() -> None:
+    """Substituted, skipped and filtered elements are counted once each, as without isolation."""
     dataset = (
         ps.range(100)
         .map(functions.broken, on_error=ps.Substitute())

@@ -1,4 +1,4 @@
-"""Large batches are computed where the trainer's process reads them, and stay untouched while it refers to them."""
+"""Large batches are computed in memory that the consumer reads, and stay unchanged while it refers to them."""
 
 import os
 import warnings
@@ -27,7 +27,7 @@ def rows(count: int, seed: int = 1) -> ps.Dataset:
 
 
 def named(batch: Any) -> dict[str, Any]:
-    """Return what lies in the batch's memory, in part and backwards, beside what doesn't."""
+    """Return parts and views of the batch's memory, beside values outside of it."""
     return {"part": batch[1:], "backwards": batch[::-1], "new": batch + 1, "few": batch[:, :3].copy(), "name": "x"}
 
 
@@ -39,10 +39,10 @@ def named(batch: Any) -> dict[str, Any]:
     st.integers(1, 3),
     st.lists(st.integers(0, 5), min_size=1, max_size=8),
 )
-def test_what_is_kept_stays(workers: Any, num_workers: int, prefetch: int, keeps: list[int]) -> None:
-    """Batches that are kept, each for a while, are what the definition says at its end."""
+def test_kept_batches_stay_unchanged(workers: Any, num_workers: int, prefetch: int, keeps: list[int]) -> None:
+    """Batches that are kept, each for some steps, equal the definition's to the end."""
     dataset = rows(400).batch(ROWS)
-    kept: list[tuple[int, Any, Any]] = []  # until when, itself, and what it must be
+    kept: list[tuple[int, Any, Any]] = []  # until which step; the batch; the expected batch
     with warnings.catch_warnings(), isolated(dataset, num_workers, workers=workers, prefetch=prefetch) as loader:
         warnings.simplefilter("ignore")  # that some are kept
         with ps.Loader(dataset) as inline:
@@ -56,8 +56,8 @@ def test_what_is_kept_stays(workers: Any, num_workers: int, prefetch: int, keeps
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("prefetch", [1, 3])
-def test_it_takes_no_more_memory(workers: Any, prefetch: int, capfd: pytest.CaptureFixture[str]) -> None:
-    """No more is in flight than with a loader that isn't isolated, once the size of a batch is known."""
+def test_isolation_takes_no_more_memory(workers: Any, prefetch: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """When the size of a batch is known, no more is in flight than without isolation."""
     dataset = rows(600).batch(ROWS)
     with ps.Loader(dataset, num_workers=2, workers=workers, prefetch=prefetch) as loader:
         assert sum(map(len, loader)) == 600
@@ -69,8 +69,8 @@ def test_it_takes_no_more_memory(workers: Any, prefetch: int, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_parts_of_a_batch(workers: Any) -> None:
-    """What a function makes of a batch arrives, whether it lies in the batch's memory or not."""
+def test_views_of_a_batch_arrive(workers: Any) -> None:
+    """A function's results arrive, whether or not they are views of the batch's memory."""
     dataset = rows(240).batch(ROWS).map(named)
     with ps.Loader(dataset) as inline, isolated(dataset, 2, workers=workers) as loader:
         for _ in range(2):
@@ -78,7 +78,7 @@ def test_parts_of_a_batch(workers: Any) -> None:
 
 
 def test_batches_may_be_written_to() -> None:
-    """What the consumer writes to a batch is its own."""
+    """A write of the consumer changes its own batch only."""
     dataset = rows(240).batch(ROWS)
     with isolated(dataset, 2, workers="threads") as loader:
         expected = list(ps.Loader(dataset))
@@ -88,8 +88,8 @@ def test_batches_may_be_written_to() -> None:
 
 
 @pytest.mark.parametrize("oldest", [True, False], ids=["the helper", "a worker of its"])
-def test_killed_while_batches_are_kept(oldest: bool) -> None:  # noqa: FBT001 - a case
-    """Batches that are kept stay as they are when a process is killed, and those after them come all the same."""
+def test_kept_batches_survive_a_kill(oldest: bool) -> None:  # noqa: FBT001 - a case
+    """Kept batches stay unchanged when a process is killed, and the later batches come."""
     dataset = rows(600).batch(ROWS)
     expected, found = list(ps.Loader(dataset)), list[Any]()
     with warnings.catch_warnings(), isolated(dataset, 2, workers="processes") as loader:
@@ -105,8 +105,8 @@ def test_killed_while_batches_are_kept(oldest: bool) -> None:  # noqa: FBT001 - 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("prefetch", [1, 2])
 @pytest.mark.parametrize("size", [100_000, 1_000])
-def test_all_may_be_kept(workers: Any, prefetch: int, size: int) -> None:
-    """A consumer that keeps every batch gets the rest all the same: of large ones, and of small ones in large jobs."""
+def test_all_batches_may_be_kept(workers: Any, prefetch: int, size: int) -> None:
+    """A consumer that keeps every batch gets the rest: of large ones, and of small ones in large jobs."""
     dataset = ps.range(600).map(partial(row_of, size)).batch(ROWS)
     with warnings.catch_warnings(), isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
         warnings.simplefilter("ignore")  # that they are kept
@@ -122,8 +122,8 @@ def row_of(size: int, number: int) -> Any:
     return np.full(size, number % 251, np.uint8)
 
 
-def test_epochs_that_are_left() -> None:
-    """An iterator that is left takes what was under way with it; kept batches of several stay as they are."""
+def test_kept_batches_survive_abandoned_epochs() -> None:
+    """An abandoned iterator's jobs end with it, and its kept batches stay unchanged."""
     dataset = rows(240).batch(ROWS)
     expected = list(ps.Loader(dataset))
     kept: list[Any] = []

@@ -1,4 +1,4 @@
-"""The memory that batches are sent from: how it comes back, and when more is lent."""
+"""The memory that batches are sent from: when it returns, and when more is leased."""
 
 import os
 from typing import Any, cast
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helpe
 SIZE = 2_000_000
 
 
-def test_what_came_back_is_noticed_before_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A receiver that gives memory back, and then says that it waits, is no reason to lend more."""
+def test_returned_memory_is_used_before_more_is_leased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more memory is leased for a receiver that returned some and then says that it waits."""
 
     def never_started(*_: object) -> None:
-        """Stand for the thread that notices returns, and is late."""
+        """Replace the thread that notices returns, as if it were late."""
 
     monkeypatch.setattr("penstock._runtime._shared_output.DaemonThread", never_started)
     with TensorPipeReader() as reader:
@@ -27,7 +27,7 @@ def test_what_came_back_is_noticed_before_who_waits(monkeypatch: pytest.MonkeyPa
         memory = SharedOutput(sender)
 
         def passed() -> Any:
-            """Return what is received of a batch in lent memory."""
+            """Send a batch in leased memory; return the received one."""
             batch = np.frombuffer(cast("memoryview", memory.allocate(SIZE)), np.uint8, SIZE)
             memory.keep(sender.operations.run(sender.sending(batch), None), [batch])
             return reader.receive()

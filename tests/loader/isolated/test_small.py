@@ -1,4 +1,4 @@
-"""Small batches that lie stacked in memory arrive together, and are cut apart where they are handed out."""
+"""Small batches that are stacked in memory are sent together, and the consumer's process divides them."""
 
 import os
 import warnings
@@ -17,7 +17,7 @@ EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a se
 
 
 def mixed(number: int) -> dict[str, Any]:
-    """Return a row of which a batch's largest leaf lies in shared memory, and the others are copied out of it."""
+    """Return a row so that a batch's largest leaf is in shared memory, and the others are copied out of it."""
     return {"image": np.full(20_000, number % 251, np.uint8), "label": number, "box": (np.float32(number), None)}
 
 
@@ -48,7 +48,7 @@ def test_equals_the_definition(
     stop: int,
     copy: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """The same batches in the same order over two epochs, after one that was left early, and from its state on."""
+    """Batches equal an inline loader's over two epochs, after an abandoned one, and from its state on."""
     dataset = ps.range(total, seed=1).shuffle().map(mixed).batch(size, remainder=remainder)
     with ps.Loader(dataset) as inline, isolated(dataset, num_workers, workers=workers, copy=copy) as loader:
         for _ in range(2):
@@ -64,11 +64,11 @@ def test_equals_the_definition(
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_several_arrive_together(workers: Any) -> None:
-    """Large leaves of the batches of one job lie in one memory, and small ones in none; what is written stays apart."""
+def test_batches_of_a_job_share_memory(workers: Any) -> None:
+    """Large leaves of a job's batches are in one memory, small ones in none, and a write changes one batch."""
     dataset = ps.range(4000).map(mixed).batch(8)
     with ps.Loader(dataset) as inline, warnings.catch_warnings(), isolated(dataset, 2, workers=workers) as loader:
-        warnings.simplefilter("ignore")  # that some are kept
+        warnings.simplefilter("ignore")  # about kept batches
         assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
         kept = [batch for batch, _ in zip(loader, range(300), strict=False)]
         together = {batch["image"].__array_interface__["data"][0] >> 23 for batch in kept}
@@ -81,8 +81,8 @@ def test_several_arrive_together(workers: Any) -> None:
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("prefetch", [1, 8])
-def test_those_that_arrive_together_are_bounded(workers: Any, prefetch: int) -> None:
-    """Messages hold many small batches, but 64 MB at most are in flight, of 240."""
+def test_memory_of_small_batches_is_bounded(workers: Any, prefetch: int) -> None:
+    """Messages hold many small batches, but at most 64 MB of all 240 MB are in flight."""
     dataset = ps.range(12_000).map(mixed).batch(8)
     with isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
         for _ in range(2):
@@ -90,8 +90,8 @@ def test_those_that_arrive_together_are_bounded(workers: Any, prefetch: int) -> 
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_an_error_among_them(workers: Any) -> None:
-    """All before the batch of a row that fails come before the error, and those after it when it is skipped."""
+def test_an_error_among_small_batches(workers: Any) -> None:
+    """All batches before a failing row come before its error, and the others come after a seek."""
     loader = isolated(ps.range(2500).map(fails).batch(5), 2, workers=workers)
     found: list[int] = []
     errors: list[int] = []
@@ -108,8 +108,8 @@ def test_an_error_among_them(workers: Any) -> None:
     assert found == [number for number in range(2500) if not 995 <= number % 1000 < 1000]
 
 
-def test_what_happened_to_elements_is_told_once() -> None:
-    """What was put in the place of rows that fail is counted, and told, by the end of the epoch."""
+def test_replaced_elements_are_counted_once() -> None:
+    """Substitutions are counted and listed by the end of the epoch, once each."""
     dataset = ps.range(5000).map(fails, on_error=ps.Substitute()).batch(10)
     with ps.Loader(dataset) as inline, isolated(dataset, 2, workers="processes") as loader:
         for epoch in (1, 2):
@@ -118,8 +118,8 @@ def test_what_happened_to_elements_is_told_once() -> None:
         assert [each.key for each in loader.replaced()] == [each.key for each in inline.replaced()]
 
 
-def test_kept_labels_keep_no_images() -> None:
-    """Small leaves may all be kept: they hold nothing of what lies in shared memory."""
+def test_kept_small_leaves_use_no_shared_memory() -> None:
+    """Small leaves may all be kept, since they refer to no shared memory."""
     dataset = ps.range(4000).map(mixed).batch(8)
     with isolated(dataset, 2, workers="threads") as loader, warnings.catch_warnings():
         warnings.simplefilter("error")

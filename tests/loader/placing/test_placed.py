@@ -1,27 +1,32 @@
-"""Batches that are placed ahead, as the loaders for frameworks do it: only what is handed out counts."""
+"""Loaders that place batches ahead, in the consumer's thread or in another: only delivered batches count."""
 
 import asyncio
 import json
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._loader._placed import PlacedLoader
+from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader
 from penstock.errors import ClosedError
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
-from tests.loader.gates import Gate
+from tests.loader.gates import PATIENCE_SECONDS, Gate
+from tests.places import PLACES, in_places, place_of
 
-EXPECTED = [[number, number + 1] for number in range(0, 12, 2)]
-WORKERS = pytest.mark.parametrize("workers", [0, 2])
+EXPECTED = [[number, number + 1] for number in range(0, 40, 2)]
+WORKERS = in_places("inline", "threads")
 
 
 class Placing(PlacedLoader):
-    """Hands out the batches as they are, and says which were placed and handed over."""
+    """Delivers batches unchanged, and records which were placed and handed over."""
 
     def __init__(self, dataset: Any, ahead: int, **arguments: Any) -> None:
         super().__init__(dataset, **arguments)
@@ -46,6 +51,29 @@ class Placing(PlacedLoader):
             self.fails(doing, batch)
 
 
+class PlacedByThread(ThreadPlacedLoader):
+    """Delivers batches unchanged; all keep the memory that they were computed in."""
+
+    def __init__(self, dataset: Any, ahead: int, **arguments: Any) -> None:
+        super().__init__(dataset, **arguments)
+        self._ahead = ahead
+        self._keeps_memory = True
+        self._thread = PlacementThread("placing")
+
+    def _place(self, batch: Any) -> Callable[[], Any]:
+        return lambda: batch
+
+
+BY_THREAD = ("threads", "processes", "isolated", "isolated threads")
+EVERY_LOADER = pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        *(place_of(name, Placing) for name in ("inline", "threads", "out of order")),
+        *(place_of(name, PlacedByThread) for name in BY_THREAD),
+    ],
+)
+
+
 class FailsOnce:
     """Raises an error the first time that a batch is placed or handed over."""
 
@@ -61,15 +89,26 @@ class FailsOnce:
 
 
 def numbers() -> ps.Dataset:
-    """Return six batches of two numbers."""
-    return ps.range(12).batch(2)
+    """Return twenty batches of two numbers."""
+    return ps.range(40).batch(2)
+
+
+def divide(number: int) -> int:
+    """Return the number; fail at 7."""
+    return number // (number - 7) * 0 + number
+
+
+def large(number: int) -> Any:
+    """Return a row in leased memory, not a copy."""
+    return np.full(1 << 17, number, np.int64)
 
 
 def counted(batches: Any) -> list[str]:
-    """Return batches in an order that doesn't depend on theirs."""
+    """Return batches in an order that doesn't depend on their order."""
     return sorted(repr(digest(batch)) for batch in batches)
 
 
+@pytest.mark.parametrize("kind", [Placing, PlacedByThread])
 @given(
     dataset=batched() | indexable() | ordered(),
     ahead=st.integers(0, 3),
@@ -77,17 +116,18 @@ def counted(batches: Any) -> list[str]:
     in_order=st.booleans(),
     stops=st.lists(st.integers(1, 6), max_size=3),
 )
-def test_nothing_is_lost_or_repeated(
-    dataset: ps.Dataset, ahead: int, workers: int, stops: list[int], *, in_order: bool
+def test_no_batch_is_lost_or_repeated(
+    kind: Any, dataset: ps.Dataset, ahead: int, workers: int, stops: list[int], *, in_order: bool
 ) -> None:
-    """Left at any points and gone on from by another loader, an epoch has the definition's batches."""
+    """Loaders that resume each other's states, saved after any batches, deliver an epoch's batches."""
     expected = outcomes(epoch_of(dataset, 0))
     if raised(expected) or not expected:
         return
+    ahead = max(ahead, kind is PlacedByThread)
     found: list[Any] = []
     state: Any = None
     for stop in (*stops, 0):
-        with Placing(dataset, ahead, num_workers=workers, workers="threads", ordered=in_order) as loader:
+        with kind(dataset, ahead, num_workers=workers, workers="threads", ordered=in_order) as loader:
             if state is not None:
                 loader.load_state_dict(json.loads(state))
                 if loader.epoch:
@@ -104,12 +144,12 @@ def test_nothing_is_lost_or_repeated(
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_only_what_is_handed_out_counts(ahead: int) -> None:
-    """So many batches are placed ahead, and the state, the step and the counters know nothing of them."""
+def test_only_delivered_batches_count(ahead: int) -> None:
+    """So many batches are placed ahead; the state, the step and the counters are those of delivered batches."""
     loader = Placing(numbers(), ahead)
     for step, batch in enumerate(loader):
         assert batch.tolist() == EXPECTED[step]
-        assert len(loader.placed) == min(step + 1 + ahead, 6)
+        assert len(loader.placed) == min(step + 1 + ahead, 20)
         assert len(loader.handed_over) == step + 1
         assert (loader.step, loader.stats()["batches"]) == (step, step + 1)
         assert loader.state_dict() == ps.Loader(numbers()).state_dict(step=step + 1)
@@ -117,35 +157,27 @@ def test_only_what_is_handed_out_counts(ahead: int) -> None:
     assert loader.epoch == 1
 
 
-@WORKERS
-@pytest.mark.parametrize("in_order", [True, False])
-def test_an_error_comes_after_the_batches_before_it(workers: int, *, in_order: bool) -> None:
-    """What a function raises comes when its batch is asked for, as often as it is; `seek` goes past it."""
-
-    def divide(number: int) -> int:
-        return number // (number - 7) * 0 + number
-
-    dataset = ps.range(12).map(divide).batch(2)
-    with Placing(dataset, 2, num_workers=workers, workers="threads", ordered=in_order) as loader:
+@EVERY_LOADER
+def test_an_error_comes_after_the_batches_before_it(kind: Any, place: dict[str, Any]) -> None:
+    """An exception of a function is raised whenever its batch is requested; `seek` moves past it."""
+    with kind(ps.range(40).map(divide).batch(2), 2, **place) as loader:
         found: list[Any] = []
         iterator = iter(loader)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError) as caught:
                 found.extend(batch.tolist() for batch in iterator)
             assert any("step 3:" in note for note in caught.value.__notes__)
-        state = loader.state_dict()
-        if in_order or not workers:
-            assert (found, state["step"]) == (EXPECTED[:3], 3)
+        if place.get("ordered", True):
+            assert (found, loader.state_dict()["step"]) == (EXPECTED[:3], 3)
         loader.seek(4)
-        assert [batch.tolist() for batch in loader] == EXPECTED[4:]
+        assert sorted(batch.tolist() for batch in loader) == EXPECTED[4:]
 
 
-@WORKERS
-@pytest.mark.parametrize("in_order", [True, False])
+@in_places("inline", "threads", "out of order")
 @pytest.mark.parametrize("doing", ["placing", "handing over"])
-def test_what_cannot_be_placed_is_tried_again(workers: int, doing: str, *, in_order: bool) -> None:
-    """An error of the placing names its step and loses no batch, and the state stands before it."""
-    with Placing(numbers(), 2, num_workers=workers, workers="threads", ordered=in_order) as loader:
+def test_a_batch_that_can_not_be_placed_is_tried_again(place: dict[str, Any], doing: str) -> None:
+    """An error of the placement names its step and loses no batch; the state is that before the batch."""
+    with Placing(numbers(), 2, **place) as loader:
         loader.fails = FailsOnce(doing, 4, MemoryError("of the device"))
         found: list[Any] = []
         iterator = iter(loader)
@@ -162,9 +194,9 @@ def test_what_cannot_be_placed_is_tried_again(workers: int, doing: str, *, in_or
 
 @WORKERS
 @pytest.mark.parametrize("doing", ["placing", "handing over"])
-def test_an_interrupt_loses_nothing(workers: int, doing: str) -> None:
-    """After Ctrl-C anywhere in the placing, the iterator goes on with what was not handed out."""
-    with Placing(numbers(), 2, num_workers=workers, workers="threads") as loader:
+def test_an_interrupt_loses_no_batch(place: dict[str, Any], doing: str) -> None:
+    """After Ctrl-C within a placement, the iterator continues with the next undelivered batch."""
+    with Placing(numbers(), 2, **place) as loader:
         loader.fails = FailsOnce(doing, 6, KeyboardInterrupt())
         found: list[Any] = []
         iterator = iter(loader)
@@ -173,10 +205,10 @@ def test_an_interrupt_loses_nothing(workers: int, doing: str) -> None:
         assert found + [batch.tolist() for batch in iterator] == EXPECTED
 
 
-def test_what_is_not_ready_is_not_waited_for() -> None:
-    """A batch is handed out though the next one, to be placed ahead, is still being made."""
+def test_a_batch_that_is_not_ready_is_not_waited_for() -> None:
+    """A placed batch is delivered while the next one, to be placed ahead, is still being computed."""
     gate = Gate(2)
-    with Placing(ps.range(12).map(gate).batch(2), 1, num_workers=1, workers="threads") as loader:
+    with Placing(ps.range(40).map(gate).batch(2), 1, **PLACES["thread"]) as loader:
         iterator = iter(loader)
         assert next(iterator).tolist() == [0, 1]
         gate.wait_entered()
@@ -185,22 +217,51 @@ def test_what_is_not_ready_is_not_waited_for() -> None:
         assert [batch.tolist() for batch in iterator] == EXPECTED[1:]
 
 
-@WORKERS
-def test_async_iteration(workers: int) -> None:
-    """`async for` gives the same batches."""
+@EVERY_LOADER
+def test_async_for_delivers_the_same_batches(kind: Any, place: dict[str, Any]) -> None:
+    """`async for` over a placing loader delivers the same batches."""
 
-    async def collected(loader: Placing) -> list[Any]:
+    async def collected(loader: Any) -> list[Any]:
         return [batch.tolist() async for batch in loader]
 
-    with Placing(numbers(), 2, num_workers=workers, workers="threads") as loader:
-        assert asyncio.run(collected(loader)) == EXPECTED
+    with kind(numbers(), 2, **place) as loader:
+        assert sorted(asyncio.run(collected(loader))) == EXPECTED
 
 
-def test_closing_drops_what_was_placed() -> None:
-    """After closing there is no batch left, and the iterator says why."""
+def test_closing_drops_placed_batches() -> None:
+    """After `close` no batch is left, and the iterator says why."""
     loader = Placing(numbers(), 2)
     iterator = iter(loader)
     next(iterator)
     loader.close()
     with pytest.raises(ClosedError, match="the loader was closed"):
         next(iterator)
+
+
+@in_places(*BY_THREAD)
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_a_batch_that_is_placed_ahead_is_not_kept(place: dict[str, Any], prefetch: int) -> None:
+    """A loop that holds a batch while it requests the next is not warned of kept batches; states count delivery."""
+    with PlacedByThread(ps.range(40).map(large).batch(2), 2, prefetch=prefetch, **place) as loader:
+        for epoch in range(2):
+            found: list[Any] = []
+            for step, batch in enumerate(loader):
+                found.append(batch[:, -1].tolist())
+                assert loader.step == 20 * epoch + step
+            assert found == EXPECTED
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_dropped_loader_is_collected(steps: int) -> None:
+    """A loader that is dropped within an epoch ends without a message, and so does its thread."""
+    loader = PlacedByThread(numbers(), 2, **PLACES["thread"])
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    dropped = weakref.ref(loader)
+    del iterator, loader
+    gone = threading.Event()
+    if dropped() is not None:  # the thread is in its turn, and has the last reference
+        weakref.finalize(dropped(), gone.set)
+        assert gone.wait(PATIENCE_SECONDS)
+    assert dropped() is None

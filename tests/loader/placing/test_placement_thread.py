@@ -1,8 +1,6 @@
-"""Batches that a thread takes and places ahead, taking turns with the consumer, as the JAX loader does."""
+"""A thread that takes batches and places them ahead, in turns with the consumer, as for the JAX loader."""
 
-import asyncio
 import gc
-import json
 import os
 import signal
 import threading
@@ -10,17 +8,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import penstock as ps
-from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader, ThreadPlacedStream
+from penstock._loader._placement_thread import PlacementThread, ThreadPlacedStream
 from penstock._os import DaemonThread
 from penstock._runtime._streams import EndOfEpoch
-from tests.equivalence.definition import digest, epoch_of, outcomes, raised
-from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import PATIENCE_SECONDS
 
 NAME = "placing"
@@ -28,7 +20,7 @@ STEP_RANGE: Any = None  # only needed to report the step of a failing batch
 
 
 class Batch:
-    """A batch that can be held weakly."""
+    """A batch that can be referred to weakly."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -46,7 +38,7 @@ class Ready:
         self.closed_by = ""
 
     def next(self) -> Any:
-        """Return the next one."""
+        """Return the next batch."""
         assert not self.closed.is_set()
         self.users.add(threading.current_thread().name)
         if self.taken == self.total:
@@ -55,20 +47,20 @@ class Ready:
         return Batch(self.taken - 1), None
 
     def next_nowait(self) -> Any:
-        """Return the next one, or None at the end."""
+        """Return the next batch, or None at the end."""
         if self.taken == self.total:
             return None
         self.taken_now += 1
         return self.next()
 
     def failing(self) -> None:
-        """Leave it open."""
+        """Report no failing batch."""
 
     def fileno(self) -> None:
-        """Wait for nobody."""
+        """Return no descriptor: nothing has to be waited for."""
 
     def is_ready(self) -> bool:
-        """Wait for nobody."""
+        """Return that the next batch is ready."""
         return True
 
     def close(self) -> None:
@@ -78,7 +70,7 @@ class Ready:
 
 
 class Elsewhere:
-    """Places in the thread when its gate is open, and signals it."""
+    """A placement in the thread, which waits for its gate and announces each batch."""
 
     def __init__(self) -> None:
         self.placed = threading.Semaphore(0)
@@ -95,7 +87,7 @@ class Elsewhere:
         return lambda: (batch, NAME)
 
     def wait(self, count: int = 1) -> None:
-        """Wait until so many more are placed."""
+        """Wait until so many more batches are placed."""
         for _ in range(count):
             assert self.placed.acquire(timeout=PATIENCE_SECONDS)
 
@@ -107,15 +99,15 @@ def here(batch: Batch) -> Callable[[], Any]:
 
 
 def opened(thread: PlacementThread, total: int, ahead: int = 1, place: Any = here) -> tuple[Any, Ready, Elsewhere]:
-    """Return a stream of batches placed in turns, the one below, and what places in the thread."""
+    """Return a stream of placed batches, the stream below it, and the placement in the thread."""
     below, elsewhere = Ready(total), Elsewhere()
     stream = ThreadPlacedStream(below, STEP_RANGE, place, ahead, thread=thread, place_in_thread=elsewhere)
     return stream, below, elsewhere
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
-def test_the_thread_places_what_is_there(ahead: int) -> None:
-    """The first batch is placed here, the others, so many ahead, in the thread, which ends with its owner."""
+def test_the_thread_places_ready_batches(ahead: int) -> None:
+    """The consumer places the first batch; the thread places the others ahead, and ends with its owner."""
     thread = PlacementThread(NAME)
     stream, below, elsewhere = opened(thread, 9, ahead)
     found = [stream.next()[0]]
@@ -140,8 +132,8 @@ def test_a_consumer_that_is_back_soon_takes_the_turn_back() -> None:
     stream.close()
 
 
-def test_it_goes_on_without_the_thread() -> None:
-    """When the thread has ended, the consumer places all batches itself."""
+def test_the_consumer_places_batches_without_the_thread() -> None:
+    """When the thread has ended, the consumer places all batches."""
     thread = PlacementThread(NAME)
     stream, _, elsewhere = opened(thread, 40)
     stream.next()
@@ -151,8 +143,8 @@ def test_it_goes_on_without_the_thread() -> None:
     stream.close()
 
 
-def test_what_the_thread_cannot_place_is_placed_here() -> None:
-    """An error in the thread is dropped; the consumer tries the same batch, raises its error, and tries again."""
+def test_the_consumer_places_a_batch_that_the_thread_can_not() -> None:
+    """An error in the thread is dropped; the consumer places the same batch, raises its own error, and retries."""
     thread = PlacementThread(NAME)
     errors: list[Exception] = []
 
@@ -177,7 +169,7 @@ def test_what_the_thread_cannot_place_is_placed_here() -> None:
 
 
 def test_closing_while_a_batch_is_being_placed() -> None:
-    """Closing doesn't wait; the thread closes the stream at the end of its turn, and drops what it has placed."""
+    """`close` doesn't wait; the thread closes the stream after its turn, and drops the placed batch."""
     thread = PlacementThread(NAME)
     stream, below, elsewhere = opened(thread, 9)
     elsewhere.gate.clear()
@@ -199,7 +191,7 @@ def test_closing_while_a_batch_is_being_placed() -> None:
 
 
 def test_closing_when_the_turn_is_over_or_has_not_begun() -> None:
-    """Then the consumer closes the stream, and nothing is placed any more."""
+    """The consumer closes the stream, and nothing more is placed."""
     thread = PlacementThread(NAME)
     stream, below, elsewhere = opened(thread, 9)
     stream.next()
@@ -216,7 +208,7 @@ def test_closing_when_the_turn_is_over_or_has_not_begun() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="there are no POSIX signals here")
 def test_an_interrupt_ends_the_wait_for_a_placement() -> None:
-    """Ctrl-C comes out of `next` while the thread places; it goes on placing, and the batch is not lost."""
+    """Ctrl-C is raised by `next` while the thread places a batch, which the next call delivers."""
     thread = PlacementThread(NAME)
     stream, _, elsewhere = opened(thread, 9)
     elsewhere.gate.clear()
@@ -237,131 +229,3 @@ def test_an_interrupt_ends_the_wait_for_a_placement() -> None:
     batch, by = stream.next()[0]
     assert (batch.number, by) == (1, NAME)
     stream.close()
-
-
-class PlacedByThread(ThreadPlacedLoader):
-    """Delivers batches unchanged; all keep the memory that they were computed in."""
-
-    def __init__(self, dataset: Any, ahead: int, **arguments: Any) -> None:
-        super().__init__(dataset, **arguments)
-        self._ahead = ahead
-        self._keeps_memory = True
-        self._thread = PlacementThread(NAME)
-
-    def _place(self, batch: Any) -> Callable[[], Any]:
-        return lambda: batch
-
-
-def counted(batches: Any) -> list[str]:
-    """Return batches in an order that doesn't depend on theirs."""
-    return sorted(repr(digest(batch)) for batch in batches)
-
-
-@given(
-    dataset=batched() | indexable() | ordered(),
-    ahead=st.integers(1, 3),
-    workers=st.integers(0, 2),
-    in_order=st.booleans(),
-    stops=st.lists(st.integers(1, 6), max_size=3),
-)
-def test_nothing_is_lost_or_repeated(
-    dataset: ps.Dataset, ahead: int, workers: int, stops: list[int], *, in_order: bool
-) -> None:
-    """Left at any points and gone on from by another loader, an epoch has the definition's batches."""
-    expected = outcomes(epoch_of(dataset, 0))
-    if raised(expected) or not expected:
-        return
-    found: list[Any] = []
-    state: Any = None
-    for stop in (*stops, 0):
-        with PlacedByThread(dataset, ahead, num_workers=workers, workers="threads", ordered=in_order) as loader:
-            if state is not None:
-                loader.load_state_dict(json.loads(state))
-                if loader.epoch:
-                    break
-            for batch in loader:
-                found.append(batch)
-                if (stop := stop - 1) == 0:
-                    break
-            state = json.dumps(loader.state_dict())
-    if in_order:
-        assert outcomes(found) == expected
-    assert counted(found) == sorted(map(repr, expected))
-
-
-EXPECTED = [[number, number + 1] for number in range(0, 40, 2)]
-KINDS = pytest.mark.parametrize(
-    "arguments",
-    [
-        {"num_workers": 2, "workers": "threads"},
-        {"num_workers": 2, "workers": "processes"},
-        {"isolated": True},
-        {"isolated": True, "num_workers": 1, "workers": "threads"},
-    ],
-    ids=["threads", "processes", "isolated", "isolated with a thread"],
-)
-
-
-def large(number: int) -> Any:
-    """Return a row in leased memory, not a copy."""
-    return np.full(1 << 17, number, np.int64)
-
-
-@KINDS
-@pytest.mark.parametrize("prefetch", [1, 2])
-def test_what_is_placed_ahead_is_no_kept_batch(arguments: Any, prefetch: int) -> None:
-    """A loop that holds one batch, and the next while it gets that, is told of no kept ones; the state counts these."""
-    with PlacedByThread(ps.range(40).map(large).batch(2), 2, prefetch=prefetch, **arguments) as loader:
-        for epoch in range(2):
-            found: list[Any] = []
-            for step, batch in enumerate(loader):
-                found.append(batch[:, -1].tolist())
-                assert loader.step == 20 * epoch + step
-            assert found == EXPECTED
-
-
-def divide(number: int) -> int:
-    """Return the number, but for one."""
-    return number // (number - 7) * 0 + number
-
-
-@KINDS
-def test_an_error_comes_after_the_batches_before_it(arguments: Any) -> None:
-    """An exception of a function is raised whenever its batch is requested; `seek` moves past it."""
-    with PlacedByThread(ps.range(40).map(divide).batch(2), 2, **arguments) as loader:
-        found: list[Any] = []
-        iterator = iter(loader)
-        for _ in range(2):
-            with pytest.raises(ZeroDivisionError) as caught:
-                found.extend(batch.tolist() for batch in iterator)
-            assert any("step 3:" in note for note in caught.value.__notes__)
-        assert (found, loader.state_dict()["step"]) == (EXPECTED[:3], 3)
-        loader.seek(4)
-        assert [batch.tolist() for batch in loader] == EXPECTED[4:]
-
-
-@KINDS
-def test_async_iteration(arguments: Any) -> None:
-    """`async for` gives the same batches."""
-
-    async def collected(loader: PlacedByThread) -> list[Any]:
-        return [batch.tolist() async for batch in loader]
-
-    with PlacedByThread(ps.range(40).batch(2), 2, **arguments) as loader:
-        assert asyncio.run(collected(loader)) == EXPECTED
-
-
-@pytest.mark.parametrize("steps", [0, 1, 5])
-def test_a_dropped_loader_is_gone(steps: int) -> None:
-    """A loader dropped inside an epoch ends without a message, and its thread ends too."""
-    loader = PlacedByThread(ps.range(40).batch(2), 2, num_workers=1, workers="threads")
-    iterator = iter(loader)
-    for _ in range(steps):
-        next(iterator)
-    dropped = weakref.ref(loader)
-    del iterator, loader
-    gone = threading.Event()
-    if dropped() is not None:  # the thread is in its turn, and has the last of it
-        weakref.finalize(dropped(), gone.set)
-        assert gone.wait(PATIENCE_SECONDS)
-    assert dropped() is None

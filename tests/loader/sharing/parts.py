@@ -1,4 +1,4 @@
-"""Pairs of loaders over one set of workers, and what their datasets do."""
+"""Pairs of loaders with shared workers, and the functions of their datasets."""
 
 import os
 from collections.abc import Generator
@@ -24,7 +24,7 @@ KINDS = pytest.mark.parametrize(
 
 
 def is_even(number: int) -> bool:
-    """Keep every other number."""
+    """Keep even numbers."""
     return number % 2 == 0
 
 
@@ -39,12 +39,12 @@ def by_one(number: int) -> dict[int, int]:
 
 
 def by_true(number: int) -> dict[bool, int]:
-    """Return a row whose key equals that number, but is none."""
+    """Return a row whose key equals that number, but is a bool."""
     return {True: number}
 
 
 def as_list(rows: list[Any]) -> list[Any]:
-    """Merge rows by hand."""
+    """Merge rows by a function of the user's."""
     return rows
 
 
@@ -58,7 +58,7 @@ MERGED: ps.Dataset = ps.range(40, seed=4).map(halves).batch(3, merge=as_list)
 def pair(
     kind: str, first: ps.Dataset, second: ps.Dataset, num_workers: int = 2, **options: Any
 ) -> Generator[tuple[ps.Loader, ps.Loader]]:
-    """Give a loader with workers, and one that they compute for too, which has the options; both are closed after."""
+    """Return an owner of workers, and a loader with these options that shares them; close both after the test."""
     with (
         ps.Loader(first, num_workers=num_workers, workers=_kind(kind)) as owner,
         ps.Loader(second, workers=owner, **options) as other,

@@ -1,4 +1,4 @@
-"""Loaders that share workers are left, closed and dropped in any order, and none disturbs another."""
+"""Loaders that share workers are abandoned, closed and dropped in any order without an effect on each other."""
 
 import asyncio
 import gc
@@ -23,8 +23,8 @@ SECONDS = pytest.mark.parametrize("second", [VALIDATION, IN_ORDER])
 
 @KINDS
 @SECONDS
-def test_leaving_one(kind: str, second: ps.Dataset) -> None:
-    """A `break` out of one, again and again, leaves the other's iterator as it is; the next pass is whole."""
+def test_a_break_leaves_the_other_unchanged(kind: str, second: ps.Dataset) -> None:
+    """A repeated break out of one loader leaves the other's iterator unchanged, and its next epoch is whole."""
     with pair(kind, TRAINING, second) as (owner, other):
         found: list[Any] = []
         for batch in owner:
@@ -36,8 +36,8 @@ def test_leaving_one(kind: str, second: ps.Dataset) -> None:
 
 @KINDS
 @SECONDS
-def test_closing_the_other(kind: str, second: ps.Dataset) -> None:
-    """The owner goes on where it was; the closed one says that it was closed."""
+def test_closing_the_other_leaves_the_owner_unchanged(kind: str, second: ps.Dataset) -> None:
+    """The owner continues where it was, and the closed loader says that it was closed."""
     with pair(kind, TRAINING, second) as (owner, other):
         batches, others = iter(owner), iter(other)
         found = [plain(next(batches))]
@@ -54,8 +54,8 @@ def test_closing_the_other(kind: str, second: ps.Dataset) -> None:
 
 @KINDS
 @SECONDS
-def test_closing_the_owner(kind: str, second: ps.Dataset) -> None:
-    """Who had its workers says so from then on, whatever it is asked for; batches handed out stay valid."""
+def test_closing_the_owner_closes_the_other(kind: str, second: ps.Dataset) -> None:
+    """Every later use of the other loader names the owner; delivered batches stay valid."""
     with pair(kind, TRAINING, second) as (owner, other):
         batches = iter(other)
         kept = next(batches)
@@ -71,8 +71,8 @@ def test_closing_the_owner(kind: str, second: ps.Dataset) -> None:
 
 
 @KINDS
-def test_closing_the_owner_before_anything_ran(kind: str) -> None:
-    """Workers that were never started are not started for the other after that."""
+def test_a_closed_owner_starts_no_workers(kind: str) -> None:
+    """Workers that never started are not started for the other loader after the owner is closed."""
     with pair(kind, TRAINING, VALIDATION) as (owner, other):
         owner.close()
         with pytest.raises(ClosedError, match="owns the workers"):
@@ -81,8 +81,8 @@ def test_closing_the_owner_before_anything_ran(kind: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
-def test_any_order(kind: str, order: tuple[int, ...]) -> None:
-    """Three loaders are closed in any order, in the middle of their epochs; nothing is left behind."""
+def test_loaders_close_in_any_order(kind: str, order: tuple[int, ...]) -> None:
+    """Three loaders that are closed within their epochs, in any order, leave nothing behind."""
     owner = ps.Loader(TRAINING, num_workers=1, workers="threads" if kind == "threads" else "processes")
     loaders = [owner, ps.Loader(VALIDATION, workers=owner), ps.Loader(IN_ORDER, workers=owner)]
     iterators = [iter(loader) for loader in loaders]
@@ -94,8 +94,8 @@ def test_any_order(kind: str, order: tuple[int, ...]) -> None:
 
 
 @KINDS
-def test_dropping_the_owner(kind: str) -> None:
-    """The workers go on as long as a loader has them, though the program keeps no other than that."""
+def test_a_dropped_owner_keeps_its_workers_running(kind: str) -> None:
+    """The workers run as long as one loader uses them, also if the owner is dropped."""
     workers: Any = kind
     owner = ps.Loader(TRAINING, num_workers=2, workers=workers)
     next(iter(owner))
@@ -108,8 +108,8 @@ def test_dropping_the_owner(kind: str) -> None:
 
 
 @KINDS
-def test_dropping_the_other(kind: str) -> None:
-    """One that is dropped in the middle of an epoch is closed, and what belonged to it goes; the owner goes on."""
+def test_a_dropped_loader_frees_its_resources(kind: str) -> None:
+    """A loader that is dropped within an epoch is closed and frees its resources; the owner continues."""
     with pair(kind, TRAINING, VALIDATION) as (owner, _):
         batches = iter(owner)
         found = [plain(next(batches))]
@@ -124,13 +124,13 @@ def test_dropping_the_other(kind: str) -> None:
                 found.append(plain(next(batches)))
                 descriptors = psutil.Process().num_fds()
         found.append(plain(next(batches)))
-        assert psutil.Process().num_fds() <= descriptors + 10  # of the last ones, whose jobs are being drained
+        assert psutil.Process().num_fds() <= descriptors + 10  # those of the last loaders, whose jobs still run
         assert found + listed(batches) == listed(ps.Loader(TRAINING))
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
-def test_many_come_and_go() -> None:
-    """Loaders come and go, each with the data of its dataset, and processes let go of what is no longer used."""
+def test_workers_release_the_memory_of_closed_loaders() -> None:
+    """Each of many successive loaders has its own data, and the worker unmaps the memory of closed ones."""
     with ps.Loader(ps.range(2_000).map(functions.slow).batch(4), num_workers=1, workers="processes") as owner:
         batches = iter(owner)
         next(batches)
@@ -146,8 +146,8 @@ def test_many_come_and_go() -> None:
 
 
 @pytest.mark.parametrize("kind", ["indexed", "in order"])
-def test_a_task_that_waits_is_told(kind: str) -> None:
-    """Who waits for the other's batch when the owner is closed gets a ClosedError at once."""
+def test_closing_the_owner_ends_a_wait_for_the_other(kind: str) -> None:
+    """A task that waits for the other's batch gets a ClosedError at once when the owner is closed."""
     gate = Gate(0)
 
     def held(number: int) -> int:

@@ -1,4 +1,4 @@
-"""Two loaders share one set of workers; each gives what it would give alone."""
+"""Loaders with shared workers deliver the batches that each delivers alone."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ DATASETS = [TRAINING, VALIDATION, IN_ORDER, MERGED]
 
 
 def taken_in_turns(loaders: list[ps.Loader], turns: list[int]) -> list[tuple[int, Any, Any]]:
-    """Take batches from loaders in given turns, anew where an epoch ends; return each with the state after it."""
+    """Take batches from loaders in turns, over epochs; return each with the state after it."""
     iterators: dict[int, Any] = {}
     found: list[tuple[int, Any, Any]] = []
     for turn in turns:
@@ -49,16 +49,18 @@ def taken_in_turns(loaders: list[ps.Loader], turns: list[int]) -> list[tuple[int
     st.integers(1, 4),
     st.lists(st.integers(0, 1), max_size=60),
 )
-def test_turns_of_threads(first: ps.Dataset, second: ps.Dataset, workers: int, prefetch: int, turns: list[int]) -> None:
-    """However the two take turns, each has the batches and states that it has without workers."""
+def test_threads_serve_loaders_in_any_turns(
+    first: ps.Dataset, second: ps.Dataset, workers: int, prefetch: int, turns: list[int]
+) -> None:
+    """Over shared threads, each loader has the batches and states that it has inline."""
     expected = taken_in_turns([ps.Loader(first), ps.Loader(second)], turns)
     with pair("threads", first, second, workers, prefetch=prefetch) as loaders:
         assert taken_in_turns([*loaders], turns) == expected
 
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.product(DATASETS[:2], DATASETS[1:])])
-def test_turns_of_processes(first: ps.Dataset, second: ps.Dataset) -> None:
-    """So it is with processes, which are sent both datasets."""
+def test_processes_serve_loaders_in_turns(first: ps.Dataset, second: ps.Dataset) -> None:
+    """Over shared processes, which receive both datasets, each loader has its batches and states."""
     turns = [0, 1, 1, 0, 0, 0, 1] * 8
     expected = taken_in_turns([ps.Loader(first), ps.Loader(second)], turns)
     with pair("processes", first, second) as loaders:
@@ -66,8 +68,8 @@ def test_turns_of_processes(first: ps.Dataset, second: ps.Dataset) -> None:
 
 
 @KINDS
-def test_zip(kind: str) -> None:
-    """Both are gone through together, and again."""
+def test_loaders_can_be_zipped(kind: str) -> None:
+    """Two loaders can be read together, for several epochs."""
     expected = list(zip(listed(ps.Loader(VALIDATION)), listed(ps.Loader(VALIDATION)), strict=True))
     with pair(kind, VALIDATION, VALIDATION) as (owner, other):
         for _ in range(2):
@@ -75,8 +77,8 @@ def test_zip(kind: str) -> None:
 
 
 @KINDS
-def test_equal_keys_of_other_types(kind: str) -> None:
-    """The keys 1 and True are equal; the batches of each loader keep their own."""
+def test_equal_keys_keep_their_types(kind: str) -> None:
+    """The keys 1 and True are equal, and each loader's batches keep their own."""
     numbers = ps.range(40)
     with pair(kind, numbers.map(by_one).batch(4), numbers.map(by_true).batch(4)) as (owner, other):
         for _ in range(2):
@@ -85,16 +87,16 @@ def test_equal_keys_of_other_types(kind: str) -> None:
 
 
 @KINDS
-def test_the_other_may_come_first(kind: str) -> None:
-    """The workers are started by whoever needs them first."""
+def test_the_other_may_start_the_workers(kind: str) -> None:
+    """The loader that needs the workers first starts them."""
     with pair(kind, TRAINING, VALIDATION) as (owner, other):
         assert listed(other) == listed(ps.Loader(VALIDATION))
         assert listed(owner) == listed(ps.Loader(TRAINING))
 
 
 @KINDS
-def test_a_chain(kind: str) -> None:
-    """A loader that takes the workers of one that has none of its own takes the same."""
+def test_workers_are_shared_along_a_chain(kind: str) -> None:
+    """A loader that shares the workers of a sharing loader uses the owner's."""
     with pair(kind, TRAINING, VALIDATION) as (owner, other), ps.Loader(IN_ORDER, workers=other) as third:
         found = [[plain(batch) for batch in batches] for batches in zip(owner, other, third, strict=False)]
         other.close()
@@ -105,23 +107,23 @@ def test_a_chain(kind: str) -> None:
         assert listed(third) == listed(ps.Loader(IN_ORDER))
 
 
-def test_no_workers_of_a_loader_without() -> None:
-    """Where the owner computes in the caller's thread, so does the other; so one argument switches both."""
+def test_an_inline_owner_has_inline_sharers() -> None:
+    """One argument of the owner switches both loaders to the caller's thread."""
     with ps.Loader(TRAINING) as owner, ps.Loader(VALIDATION, workers=owner) as other:
         assert listed(other) == listed(ps.Loader(VALIDATION))
         assert "inline, rank" in repr(other)
 
 
 @KINDS
-def test_it_says_whose_they_are(kind: str) -> None:
-    """The loader tells that its workers are another's."""
+def test_the_repr_names_shared_workers(kind: str) -> None:
+    """The loader's repr says that another loader owns its workers."""
     with pair(kind, TRAINING, VALIDATION) as (_, other):
         assert f"2 {kind} (another loader's)" in repr(other)
 
 
 @KINDS
-def test_a_state_goes_on_with_other_workers(kind: str) -> None:
-    """A state that was saved over shared workers is like any other."""
+def test_a_state_resumes_with_other_workers(kind: str) -> None:
+    """A state that was saved over shared workers resumes alone."""
     with pair(kind, VALIDATION, TRAINING) as (owner, other):
         batches, _ = iter(other), next(iter(owner))
         next(batches)
@@ -133,16 +135,16 @@ def test_a_state_goes_on_with_other_workers(kind: str) -> None:
 
 
 @KINDS
-def test_batches_as_they_become_ready(kind: str) -> None:
-    """The other may take its batches as they become ready."""
+def test_the_other_may_be_unordered(kind: str) -> None:
+    """The other loader may deliver its batches as they become ready."""
     with pair(kind, TRAINING, VALIDATION, ordered=False) as (owner, other):
         next(iter(owner))
         assert sorted(listed(other)) == listed(ps.Loader(VALIDATION))
 
 
 @pytest.mark.parametrize("second", [VALIDATION, IN_ORDER])
-def test_two_tasks_wait_at_once(second: ps.Dataset) -> None:
-    """Tasks of one event loop that wait for both loaders are both woken, in whatever order batches become ready."""
+def test_two_tasks_wait_for_shared_workers(second: ps.Dataset) -> None:
+    """Tasks of one event loop that wait for both loaders are both woken, whichever batch is ready first."""
 
     async def read(loader: ps.Loader) -> list[Any]:
         return [plain(batch) async for batch in loader]
@@ -158,8 +160,8 @@ def test_two_tasks_wait_at_once(second: ps.Dataset) -> None:
             assert asyncio.run(main(loaders)) == expected
 
 
-def test_one_that_computes_far_ahead_leaves_room() -> None:
-    """However much one computes ahead, there is room for the other's jobs."""
+def test_a_loader_far_ahead_leaves_room() -> None:
+    """A loader that computes far ahead leaves slots for the other's jobs."""
     gate = Gate(0)
     first = ps.range(4_000).map(gate).batch(1)
     with (
@@ -174,7 +176,7 @@ def test_one_that_computes_far_ahead_leaves_room() -> None:
 
 
 def refused(*words: str, owner: dict[str, Any] | None = None, **options: Any) -> Any:
-    """Return a case: options of the owner, and of the other, and what is said of them."""
+    """Return a case: options of the owner and of the other, and the words of the error."""
     return pytest.param(owner or {"num_workers": 2, "workers": "threads"}, options, words)
 
 
@@ -189,23 +191,25 @@ def refused(*words: str, owner: dict[str, Any] | None = None, **options: Any) ->
         refused("got worker_threads beside it", "Give them to that loader", limits=ps.Limits(worker_threads=2)),
     ],
 )
-def test_messages(owner_options: dict[str, Any], options: dict[str, Any], words: tuple[str, ...]) -> None:
-    """What only the owner may say is refused, with the value and the remedy."""
+def test_options_of_the_owner_are_refused(
+    owner_options: dict[str, Any], options: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    """An option that only the owner may have is refused with its value and the remedy."""
     with ps.Loader(TRAINING, **owner_options) as owner:
         with pytest.raises(UsageError) as raised:
             ps.Loader(VALIDATION, workers=owner, **options)
         assert all(word in str(raised.value) for word in words)
 
 
-def test_bounds_of_its_own() -> None:
-    """How much is merged and read at once may be said for each."""
+def test_each_loader_has_bounds_of_its_own() -> None:
+    """Each loader may have its own bounds of merges and of reads."""
     limits = ps.Limits(num_batch_workers=1, read_ahead=3)
     with pair("threads", MERGED, MERGED, limits=limits) as (owner, other):
         assert listed(owner) == listed(other)
 
 
-def test_too_many() -> None:
-    """More loaders than there are slots for is an error when the first that is too many is read; others go on."""
+def test_too_many_sharers_are_refused() -> None:
+    """A loader beyond the number of slots is refused when it is read, and the others continue."""
     with ps.Loader(VALIDATION, num_workers=2, workers="threads") as owner:
         others = [ps.Loader(VALIDATION.take(1), workers=owner) for _ in range(7)]
         assert len(listed(owner)) == len(VALIDATION)

@@ -109,6 +109,6 @@ BATCHES: Final = (
         "_runtime/_streaming.py",
         "except BaseException:\n self._stop()",
         "except BaseException:\n                pass",
-        ("failures/test_going_on.py", "loader/test_user_errors.py"),
+        ("failures/test_resuming.py", "loader/test_user_errors.py"),
     ),
 )

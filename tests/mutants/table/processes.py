@@ -225,7 +225,7 @@ PROCESSES: Final = (
         "_runtime/_isolated.py",
         "self._deaths = 0\n return batch, report.token",
         "pass\n        return batch, report.token",
-        ("loader/isolated/test_deaths.py::test_deaths_far_apart_are_not_added_up",),
+        ("loader/isolated/test_deaths.py::test_crashes_far_apart_are_not_added_up",),
     ),
     Mutant(
         "isolated: the last try computes ahead",

@@ -1,4 +1,4 @@
-"""Failures of saving, restoring and going on that are known from other loaders, and that must not happen here."""
+"""Failures of saving and resuming that are known from other loaders, and that must not happen here."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def noisy(number: int, rng: np.random.Generator) -> Any:
 
 
 def is_odd(element: Any) -> bool:
-    """Return whether the number is odd."""
+    """Keep odd numbers."""
     return bool(element["number"] % 2)
 
 
@@ -48,7 +48,7 @@ MANY_TO_ONE: dict[str, ps.Dataset] = {
 
 @pytest.mark.parametrize("name", MANY_TO_ONE)
 def test_the_number_of_workers_changes_nothing(name: str) -> None:
-    """Steps that make one of many give the same bytes for any number of workers, wherever they stand."""
+    """Steps that make one element of many give the same bytes for any number of workers."""
     found: list[Any] = []
     for workers in (0, 1, 2, 5):
         with ps.Loader(MANY_TO_ONE[name], num_workers=workers) as loader:
@@ -59,7 +59,7 @@ def test_the_number_of_workers_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", MANY_TO_ONE)
 def test_a_state_fits_any_number_of_workers(name: str) -> None:
-    """A state saved with 2 workers, ahead of which more was computed, is gone on from with 0, 1, 3 or 5."""
+    """A state of 2 workers, which computed ahead of it, resumes with 0, 1, 3 or 5."""
     with ps.Loader(MANY_TO_ONE[name]) as loader:
         expected = digests(loader) + digests(loader)
     with ps.Loader(MANY_TO_ONE[name], num_workers=2, prefetch=6) as loader:
@@ -86,7 +86,7 @@ OTHERS: dict[str, Callable[[], ps.Dataset]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_state_of_another_dataset_is_refused(name: str) -> None:
-    """A state is not taken by a dataset of other data or in another order; both ways, and nothing has moved."""
+    """A dataset refuses, unchanged, the state of a dataset with other data or another order, and vice versa."""
     own, other = ps.Loader(start().batch(4)), ps.Loader(OTHERS[name]())
     for one, two in ((own, other), (other, own)):
         next(iter(one))
@@ -97,7 +97,7 @@ def test_the_state_of_another_dataset_is_refused(name: str) -> None:
 
 
 def test_the_state_of_other_weights_or_parts_is_refused() -> None:
-    """A mixture whose past had other weights or parts is another dataset; one whose future has is the same so far."""
+    """A mixture refuses a state with another past of weights or parts, and takes one with another future."""
 
     def loader(schedule: Any, names: str = "ab") -> ps.Loader:
         parts = {name: ps.range(1000 * ord(name), 1000 * ord(name) + 100).shuffle() for name in names}
@@ -123,8 +123,8 @@ HOLDS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 
 
 @pytest.mark.parametrize("name", HOLDS)
-def test_weights_do_not_change_within_what_is_held_open(name: str) -> None:
-    """Half of a window never goes on as half of another: weights change after what was read, or it is an error."""
+def test_weights_do_not_change_within_a_window(name: str) -> None:
+    """No window resumes half with other weights: they change after the elements that were read, or it is an error."""
 
     def loader(schedule: Any) -> ps.Loader:
         parts = {"a": ps.range(20).filter(lambda _: True), "b": ps.range(100, 120).filter(lambda _: True)}
@@ -146,7 +146,7 @@ def test_weights_do_not_change_within_what_is_held_open(name: str) -> None:
 
 
 class Records:
-    """Numbers, in a class without a repr of its own."""
+    """A source of numbers, without a repr of its own."""
 
     def __len__(self) -> int:
         return 40
@@ -159,15 +159,15 @@ SAVE = """
 import json, sys
 from itertools import islice
 import penstock as ps
-from tests.failures.test_going_on import Records
+from tests.failures.test_resuming import Records
 loader = ps.Loader(ps.read(Records(), seed=4).shuffle().batch(4))
 list(islice(loader, 3))
 print(json.dumps(loader.state_dict()))
 """
 
 
-def test_a_state_is_taken_in_another_process() -> None:
-    """A source is the same in a process of its own, also where its repr is an address."""
+def test_a_state_resumes_in_another_process() -> None:
+    """A source has the same fingerprint in another process, also where its repr is an address."""
     state = subprocess.run([sys.executable, "-c", SAVE], check=True, capture_output=True, text=True).stdout
     loader = ps.Loader(ps.read(Records(), seed=4).shuffle().batch(4))
     whole = digests(loader)
@@ -177,8 +177,8 @@ def test_a_state_is_taken_in_another_process() -> None:
 
 @WORKERS
 @pytest.mark.parametrize("stop", range(6))
-def test_restoring_at_an_epochs_end_repeats_and_skips_nothing(stop: int, workers: int) -> None:
-    """Saved after any step, the last of an epoch included, the run goes on with the next."""
+def test_a_resume_at_an_epochs_end_repeats_and_skips_nothing(stop: int, workers: int) -> None:
+    """A state of any step, also an epoch's last, resumes with the next step."""
     dataset = start(length=20).batch(4)
     with ps.Loader(dataset, num_workers=workers) as loader:
         expected = digests(loader) + digests(loader)
@@ -193,8 +193,8 @@ def test_restoring_at_an_epochs_end_repeats_and_skips_nothing(stop: int, workers
         assert loader.step == len(begun) + len(rest) - 1
 
 
-def test_a_state_stays_small_and_far_steps_are_near() -> None:
-    """At step 10**9 of an endless run over 10**10 records a state is below a kilobyte, and is gone on from at once."""
+def test_a_state_of_a_far_step_is_small() -> None:
+    """At step 10**9 of an endless run over 10**10 records, a state is below a kilobyte and resumes at once."""
     dataset = ps.range(10**10, seed=2).shuffle().repeat().batch(256)
     loader = ps.Loader(dataset)
     loader.seek(10**9)
@@ -210,7 +210,7 @@ def test_a_state_stays_small_and_far_steps_are_near() -> None:
 @pytest.mark.parametrize("ranks", [(1, 4), (4, 1), (4, 3), (3, 4)])
 @KINDS
 def test_a_state_fits_any_number_of_ranks(ranks: tuple[int, int], kind: str) -> None:
-    """Ranks that are more or fewer after a restart go on with what was left: no record is lost, none comes twice."""
+    """More or fewer ranks resume with the remaining records, each of them once."""
     ordered = kind == "ordered"
     rows = start().filter(is_odd) if ordered else start()
     dataset = rows.batch(12, merge=list)
@@ -226,7 +226,7 @@ def test_a_state_fits_any_number_of_ranks(ranks: tuple[int, int], kind: str) -> 
 
 
 def bad(element: Any) -> Any:
-    """Raise for one record."""
+    """Raise at one record."""
     if element["number"] == BAD:
         raise OSError("corrupt")
     return element
@@ -240,7 +240,7 @@ class CorruptError(ValueError):
 
 
 def worse(element: Any) -> Any:
-    """Raise an error of a class of this file for one record."""
+    """Raise an error of a class of this file at one record."""
     if element["number"] == BAD:
         raise CorruptError("shard", offset=BAD)
     return element
@@ -249,8 +249,8 @@ def worse(element: Any) -> Any:
 @WORKERS
 @pytest.mark.parametrize("function", [bad, worse])
 @KINDS
-def test_after_an_exception_nothing_else_is_lost(workers: int, function: Any, kind: str) -> None:
-    """An exception comes as itself, where it belongs; trying again raises again; past it all other rows come."""
+def test_an_exception_loses_no_other_row(workers: int, function: Any, kind: str) -> None:
+    """An exception is raised unchanged at its step, again at each retry; past it all other rows come."""
     ordered = kind == "ordered"
     rows = start().filter(lambda element: element["number"] < 80) if ordered else start()
     whole = digests(ps.Loader(rows.batch(4)))
@@ -277,7 +277,7 @@ def test_after_an_exception_nothing_else_is_lost(workers: int, function: Any, ki
 
 @WORKERS
 def test_a_bad_range_can_be_skipped(workers: int) -> None:
-    """After a loss spike the run goes on some batches further, with exactly the batches that would have come there."""
+    """After a loss spike, the run can continue some batches further, with the batches of those steps."""
     with ps.Loader(start().batch(4), num_workers=workers) as loader:
         whole = digests(loader)
         loader.seek(5)
@@ -289,7 +289,7 @@ def test_a_bad_range_can_be_skipped(workers: int) -> None:
 @WORKERS
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_substitute_moves_no_other_record(workers: int, ranks: int) -> None:
-    """With a record that can't be read, all batches but the row it was in are as before, on all ranks."""
+    """A record that can't be read changes only its own row, on all ranks."""
     clean = ranks_of(start().batch(8), ranks, num_workers=workers)
     whole = [concatenated(parts) for parts in zip(*clean, strict=True)]
     dataset = start().map(bad, on_error=ps.Substitute())
@@ -309,8 +309,8 @@ def test_a_substitute_moves_no_other_record(workers: int, ranks: int) -> None:
 
 @pytest.mark.parametrize("drop", ["filter", "skip"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_record_left_out_is_the_same_for_everyone(drop: str, ranks: int) -> None:
-    """What a filter or `on_error="skip"` leaves out depends on no rank and no worker: all others come, once each."""
+def test_every_rank_leaves_out_the_same_records(drop: str, ranks: int) -> None:
+    """A filter or `on_error="skip"` leaves out the same records on all ranks, with any workers."""
     rows = start()
     rows = rows.filter(lambda e: e["number"] != BAD) if drop == "filter" else rows.map(bad, on_error="skip")
     expected: list[Any] | None = None
