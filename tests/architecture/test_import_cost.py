@@ -26,7 +26,7 @@ NOT_AT_ONCE = {
     "numpy.random",
     "pathlib",
     "penstock._graph._evaluate",
-    "penstock._streaming._build",
+    "penstock._streaming._opening",
     "penstock._loader",
     "penstock._plan._explain",
     "penstock._runtime",

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock._graph._apply import Context
-from penstock._streaming._block_input import BlockInput
-from penstock._streaming._build import Opening, first_rank_segment, open_stages
-from penstock._streaming._chunk import Chunk, Token
+from penstock._streaming._inputs import BlockInput
+from penstock._streaming._opening import Opening, first_rank_segment, open_stages
+from penstock._streaming._stage import Chunk, Token
 from tests.equivalence.definition import digest
 
 Step = tuple[Any, Token, Token]

@@ -11,8 +11,8 @@ from penstock._graph._nodes import Batch, Node, Read, Reindex
 from penstock._plan._lower import choose_place, lower, parse_memory
 from penstock._plan._plan import Limits, Plan, Shard
 from penstock._plan._program import Batches, Streaming
-from penstock._streaming._block_input import count_positions
-from penstock._streaming._build import inputs_of
+from penstock._streaming._inputs import count_positions
+from penstock._streaming._opening import inputs_of
 from tests.dataset.functions import double, is_odd
 
 

@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from penstock._graph._evaluate import merge_rows as merge_rows
     from penstock._graph._evaluate import row_location as row_location
     from penstock._graph._evaluate import with_mask as with_mask
+    from penstock._graph._evaluate import zipped_element as zipped_element
     from penstock._graph._explain import cache_lines as cache_lines
     from penstock._graph._explain import element_lines as element_lines
     from penstock._graph._explain import mixture_lines as mixture_lines
@@ -172,6 +173,7 @@ else:
         merge_rows="penstock._graph._evaluate",
         row_location="penstock._graph._evaluate",
         with_mask="penstock._graph._evaluate",
+        zipped_element="penstock._graph._evaluate",
         cache_lines="penstock._graph._explain",
         element_lines="penstock._graph._explain",
         mixture_lines="penstock._graph._explain",

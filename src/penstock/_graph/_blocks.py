@@ -66,7 +66,7 @@ from penstock._graph._evaluate import (
     read_windows,
     reads_spans,
     with_mask,
-    zipped,
+    zipped_element,
 )
 from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import (
@@ -223,7 +223,7 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             return Block(_mixed(node, epochs, positions, context), None)
         case Zip(parts=parts) if length(node) is not None:
             columns = [evaluate_block(part, epochs, positions, context).elements for part in parts]
-            return Block([zipped(node, list(row)) for row in zip(*columns, strict=True)], None)
+            return Block([zipped_element(node, list(row)) for row in zip(*columns, strict=True)], None)
         case Stream() | StreamingMix() | Chain() | Zip() | FlatMap():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
@@ -464,7 +464,7 @@ def element_after_crash(node: Node, epoch: int, position: int, death: Exception,
                 else element_at(part, epoch, position, context)
                 for part in parts
             ]
-            return zipped(node, columns)
+            return zipped_element(node, columns)
         case _:
             raise death
 

@@ -98,7 +98,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             number, part_epoch, part_position = rule(epoch, position)
             return element_at(parts[number], part_epoch, part_position, context)
         case Zip(parts=parts):
-            return zipped(node, [element_at(part, epoch, position, context) for part in parts])
+            return zipped_element(node, [element_at(part, epoch, position, context) for part in parts])
         case (
             Filter()
             | Stream()
@@ -136,7 +136,7 @@ def _window(step: Windows, epoch: int, position: int, context: Context) -> Eleme
     return cut_window(step, element_at(step.parent, epoch, span.episode, context), span)
 
 
-def zipped(step: Zip, elements: list[Element]) -> Element:
+def zipped_element(step: Zip, elements: list[Element]) -> Element:
     """Return one element of each part as one element."""
     return dict(zip(step.names, elements, strict=True)) if step.as_dict else tuple(elements)
 

@@ -1,23 +1,74 @@
-"""The stage of `bucket`: batches of elements of about one size.
+"""The fold `bucket`: batches of elements of about one size.
 
-A token is (the parent's token, for each bucket the starts of the elements that wait in it). To resume, the stage
-computes the waiting elements again.
+`bucketed` is the definition, in plain Python, one element at a time.
+
+A token of the stage is (the parent's token, for each bucket the starts of the elements that wait in it). To resume, the
+stage computes the waiting elements again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph import Bucket, Element
-from penstock._streaming._bucketed import bucket_of
-from penstock._streaming._chunk import Chunk, Lazy, Provenance, Token, is_compound, no_provenance
-from penstock._streaming._locations import InputRef, StreamedLocations
-from penstock._streaming._stage import Point, Stage, one_each, parts_of, refuse
+from penstock._graph import Bucket, Element, Location
+from penstock._streaming._stage import (
+    Chunk,
+    InputRef,
+    Lazy,
+    LocatedElement,
+    Point,
+    Provenance,
+    Stage,
+    StreamedLocations,
+    Token,
+    is_compound,
+    known,
+    no_provenance,
+    one_each,
+    parts_of,
+    refuse,
+    where_read,
+)
 from penstock.errors import StateError
 
 _Refs: TypeAlias = list[tuple[Sequence[Token], int]]
+
+
+def bucketed(step: Bucket, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
+    """Yield a batch when a bucket is full, and at the end the short ones, each with the location of its first row."""
+    bucketing = step.bucketing
+    waiting: list[list[LocatedElement]] = [[] for _ in bucketing.boundaries]
+    for element, location in below:
+        number = bucket_of(step, element, known(location))
+        waiting[number].append((element, location))
+        if len(waiting[number]) == bucketing.rows[number]:
+            yield _merged(step, number, waiting[number])
+            waiting[number] = []
+    for number, rows in enumerate(waiting):
+        if rows and bucketing.keep_short:
+            yield _merged(step, number, rows)
+
+
+def rank_part(step: Bucket, ranks: int) -> Bucket:
+    """Return the step with one rank's part of the rows of each batch."""
+    rows = tuple(count // ranks for count in step.bucketing.rows)
+    return replace(step, bucketing=replace(step.bucketing, rows=rows))
+
+
+def _merged(step: Bucket, number: int, rows: list[LocatedElement]) -> LocatedElement:
+    return step.bucketing.merge[number]([element for element, _ in rows]), rows[0][1]
+
+
+def bucket_of(step: Bucket, element: Element, location: Callable[[], Location]) -> int:
+    """Return the number of an element's bucket; an error gets a note with the element's location."""
+    try:
+        return step.bucketing.bucket(element)
+    except Exception as error:
+        error.add_note(where_read("bucket()", location()))
+        raise
 
 
 class _Waiting(NamedTuple):

@@ -38,8 +38,9 @@ from penstock._graph import (
     root,
     walk,
 )
-from penstock._streaming._combined import CheckedCombiner, at
 from penstock._streaming._in_order import in_order
+from penstock._streaming._stage import known
+from penstock._streaming._user_fold import CheckedCombiner
 from penstock._tree import flatten
 from penstock.errors import GraphError
 
@@ -78,7 +79,7 @@ def _check_fold(step: UserFold, count: int) -> None:
     held: list[int] = []
     fold = CheckedCombiner(step)
     for element, location in below:
-        fold.add(copy.deepcopy(element), at(location))
+        fold.add(copy.deepcopy(element), known(location))
         held.append(fold.held)
     for number in range(len(below)):
         undisturbed = _given(step, below, 0, number + 1)
@@ -97,11 +98,11 @@ def _given(step: UserFold, below: list[tuple[Element, Location]], start: int, st
     fold = CheckedCombiner(step)
     found: list[Any] = []
     for number, (element, location) in enumerate(below[start : stop + _FOLLOWING], start):
-        given = fold.add(copy.deepcopy(element), at(location))
+        given = fold.add(copy.deepcopy(element), known(location))
         if number >= stop:
             found += [*copy.deepcopy(given), fold.held]
     last = below[-1][1]
-    return [*found, fold.held, *(fold.flush(at(last)) if fold.held else [])]
+    return [*found, fold.held, *(fold.flush(known(last)) if fold.held else [])]
 
 
 def _check_chain(node: Node, above: list[Node], count: int) -> None:

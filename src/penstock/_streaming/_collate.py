@@ -34,9 +34,8 @@ from penstock._graph import (
     merge_block,
 )
 from penstock._streaming._batch import Rest
-from penstock._streaming._block_input import is_block_input
-from penstock._streaming._chunk import Provenance
-from penstock._streaming._locations import InputRef, StreamedLocations
+from penstock._streaming._inputs import is_block_input
+from penstock._streaming._stage import InputRef, Provenance, StreamedLocations
 from penstock.batching import Stack
 from penstock.errors import InternalError
 

@@ -1,6 +1,18 @@
-"""The protocol of stages, the errors of their tokens, and the progress of their inputs.
+"""The protocol of stages, and the values that they pass to each other: chunks, tokens, provenance, locations.
 
-A stage is one step of a dataset that is read in order, opened for an epoch and a rank.
+A stage is one step of a dataset that is read in order, opened for an epoch and a rank. It yields *chunks*: consecutive
+elements, their provenance, and their tokens.
+
+A *token* is a place from which a stage can start: nested tuples of integers and strings, so that a state holds
+positions and never data. Each element has two. A stage that starts at `start` yields this element first; at `after`,
+the next one. Tokens don't depend on how elements are divided into chunks. Few tokens are ever used: the loader needs
+that of the last delivered batch. So they are made on request (`Lazy`, `Picked`), and a sequence of tokens that are
+numbers is a `range`.
+
+The *provenance* is arrays: the input of each element, and its coordinates there. Its `Location` follows on request
+(`StreamedLocations`). Above a mixture, elements of different parts may have the same seed position. A hash of the
+part's name, the salt, is mixed into it, so that their random streams differ, and a new part doesn't change the streams
+of the others.
 
 Guarantees of each stage:
   - `run(token)` yields the elements after the token, each exactly once, in order, however often it is called.
@@ -12,14 +24,188 @@ Guarantees of each stage:
     and raises a StateError.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, NoReturn, Protocol, runtime_checkable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock._graph import Element
-from penstock._streaming._chunk import Chunk, Provenance, Token, is_compound, no_provenance
-from penstock.errors import StateError
+from penstock._graph import (
+    Element,
+    Integers,
+    Location,
+    Node,
+    SeedPosition,
+    SeedPositions,
+    Stream,
+    indices,
+    key_block,
+    locate,
+    salt_of,
+)
+from penstock.errors import InternalError, StateError
+
+Token: TypeAlias = Any
+"""An integer, a string, None, or a tuple of tokens. Indexing a sequence of tokens with a slice returns a sequence."""
+
+Provenance: TypeAlias = NDArray[np.int64]
+"""int64 of shape (elements, 6): the number of the block input or stream that an element comes from, the epoch and
+position there, and the seed position: epoch, position, ordinal. An element made of several has the first one's."""
+
+INPUT: Final = 0
+EPOCH: Final = 1
+POSITION: Final = 2
+SEEDS: Final = slice(3, 6)
+ORDINAL: Final = 5
+
+
+class Chunk(NamedTuple):
+    """Consecutive elements; possibly none."""
+
+    elements: list[Element]
+    provenance: Provenance
+    starts: Sequence[Token]
+    afters: Sequence[Token]
+    rows: Sequence[Provenance] | None = None
+    """Of batches: the provenance of each batch's rows."""
+    stacked: Element | None = None
+    """Of elements that are the rows of arrays in one piece of memory: these arrays, equal to the stacked elements."""
+
+    def part(self, start: int, stop: int) -> "Chunk":
+        """Return the elements [start, stop)."""
+        rows = None if self.rows is None else self.rows[start:stop]
+        cut = (self.elements[start:stop], self.provenance[start:stop], self.starts[start:stop], self.afters[start:stop])
+        return Chunk(*cut, rows)
+
+    def pick(self, kept: NDArray[np.int64], elements: list[Element]) -> "Chunk":
+        """Return a chunk of `elements`, which replace those whose numbers are `kept`."""
+        numbers: list[int] = kept.tolist()
+        rows = None if self.rows is None else [self.rows[number] for number in numbers]
+        return Chunk(elements, self.provenance[kept], Picked(self.starts, numbers), Picked(self.afters, numbers), rows)
+
+
+class Lazy(Sequence[Token]):
+    """Tokens that are made on request."""
+
+    def __init__(self, count: int, make: Callable[[int], Token]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int | slice) -> Token:
+        if isinstance(index, slice):
+            return Picked(self, range(*index.indices(self._count)))
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._make(index)
+
+
+class Picked(Sequence[Token]):
+    """The tokens at some numbers of a sequence."""
+
+    def __init__(self, tokens: Sequence[Token], numbers: Sequence[int]) -> None:
+        self._tokens = tokens
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int | slice) -> Token:
+        if isinstance(index, slice):
+            return Picked(self._tokens, self._numbers[index])
+        return self._tokens[self._numbers[index]]
+
+
+class Group(NamedTuple):
+    """Consecutive elements that a stage takes together."""
+
+    elements: list[Element]
+    provenance: Provenance
+    start: Token
+    after: Token
+    parts: tuple[tuple[Provenance, Sequence[Provenance] | None], ...]
+    """Of each chunk that the elements are from: their provenance, and, of batches, that of their rows."""
+
+    def rows(self) -> list[Provenance] | None:
+        """Return the provenance of each batch's rows; None if no element is a batch."""
+        if all(rows is None for _, rows in self.parts):
+            return None
+        return [
+            each
+            for provenance, rows in self.parts
+            for each in (np.split(provenance, len(provenance)) if rows is None else rows)
+        ]
+
+    def chunk(self, element: Element) -> Chunk:
+        """Return the chunk of the one element that is made of the group."""
+        return Chunk([element], self.provenance[:1], (self.start,), (self.after,), [self.provenance])
+
+
+class Pending:
+    """A queue of elements, added in chunks and taken in groups of other sizes."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[Chunk] = deque()
+        self._first = 0  # number of the next element in the first chunk
+        self.count = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Add a chunk at the end."""
+        if chunk.elements:
+            self._chunks.append(chunk)
+            self.count += len(chunk.elements)
+
+    def take(self, count: int) -> Group:
+        """Take the first `count` elements; `count` is from 1 to the number of elements in the queue."""
+        if not 0 < count <= self.count:
+            raise InternalError(f"{count} elements were requested, and {self.count} are pending")
+        elements: list[Element] = []
+        parts: list[tuple[Provenance, Sequence[Provenance] | None]] = []
+        start = self._chunks[0].starts[self._first]
+        while True:
+            chunk, first = self._chunks[0], self._first
+            stop = min(first + count - len(elements), len(chunk.elements))
+            elements += chunk.elements[first:stop]
+            parts.append((chunk.provenance[first:stop], None if chunk.rows is None else chunk.rows[first:stop]))
+            self._first = stop
+            if stop == len(chunk.elements):
+                self._chunks.popleft()
+                self._first = 0
+            if len(elements) == count:
+                self.count -= count
+                provenance = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
+                return Group(elements, provenance, start, chunk.afters[stop - 1], tuple(parts))
+
+
+def groups(chunks: Iterable[Chunk], size: int) -> Iterator[Group]:
+    """Yield groups of `size` elements, and at the end a smaller one of the rest, if there is a rest."""
+    pending = Pending()
+    for chunk in chunks:
+        pending.add(chunk)
+        while pending.count >= size:
+            yield pending.take(size)
+    if pending.count:
+        yield pending.take(pending.count)
+
+
+def is_compound(token: Token) -> bool:
+    """Return whether a token is a tuple of tokens."""
+    return isinstance(token, tuple)
+
+
+def no_provenance() -> Provenance:
+    """Return the provenance of no elements."""
+    return np.empty((0, 6), np.int64)
+
+
+def seeds_of(provenance: Provenance) -> SeedPositions:
+    """Return the seed positions in some elements' provenance."""
+    return SeedPositions(*(np.ascontiguousarray(column) for column in provenance[:, SEEDS].T))
+
 
 LARGEST: Final = 1 << 62
 """Above every count and position."""
@@ -137,3 +323,89 @@ def check_held(found: Token, saved: Token, what: str) -> None:
             "others repeated. Change a mixture's weights only at positions that no rank has read yet, open windows and "
             "sequences included; or load the state into the dataset that it was saved from."
         )
+
+
+class InputRef(NamedTuple):
+    """A block input or stream, as seen from a step above it."""
+
+    node: Node
+    component: str
+    """The names of the mixture parts between the step and the input, joined by "/"."""
+
+
+class StreamedLocations:
+    """The locations of a chunk's elements, computed on request."""
+
+    def __init__(self, inputs: Mapping[int, InputRef], provenance: Provenance) -> None:
+        self._inputs = inputs
+        self._provenance = provenance
+
+    def at(self, index: int) -> Location:
+        """Return the location of the chunk's element `index`."""
+        number, epoch, position, *seed = self._provenance[index].tolist()
+        input_ref = self._inputs[number]
+        part, key = "", position
+        if not isinstance(input_ref.node, Stream):
+            _, part, key = locate(input_ref.node, epoch, position)
+        salt = salt_of(input_ref.component)
+        return Location(epoch, position, SeedPosition(*seed), key, input_ref.node, input_ref.component, salt, part)
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether no part's salt is mixed into the seed positions."""
+        return not any(input_ref.component for input_ref in self._inputs.values())
+
+    def seeds(self) -> SeedPositions:
+        """Return the addresses of the elements' random streams."""
+        seeds = seeds_of(self._provenance)
+        if self.are_plain:
+            return seeds
+        salts = {number: salt_of(input_ref.component) for number, input_ref in self._inputs.items()}
+        offsets = np.array([salts[number] for number in self._provenance[:, INPUT].tolist()], np.int64)
+        return seeds._replace(positions=seeds.positions ^ offsets)
+
+    def keys(self) -> Integers:
+        """Return the keys of the elements' records."""
+        keys = np.empty(len(self._provenance), np.int64)
+        for number in np.unique(self._provenance[:, INPUT]).tolist():
+            chosen = self._provenance[:, INPUT] == number
+            keys[chosen] = _keys(self._inputs[number].node, self._provenance[chosen])
+        return keys
+
+    def components(self) -> list[str]:
+        """Return the component of each element."""
+        return [self.at(index).path for index in range(len(self._provenance))]
+
+    def indices(self) -> list[int | None]:
+        """Return the index of each element over all epochs, as counted in its input."""
+        found: list[int | None] = []
+        for number, epoch, position in zip(
+            self._provenance[:, INPUT].tolist(), *seeds_of(self._provenance)[:2], strict=True
+        ):
+            found += indices(self._inputs[number].node, [int(epoch)], [int(position)])
+        return found
+
+
+def _keys(node: Node, provenance: Provenance) -> Integers:
+    if isinstance(node, Stream):
+        return provenance[:, POSITION]
+    return key_block(node, np.ascontiguousarray(provenance[:, EPOCH]), np.ascontiguousarray(provenance[:, POSITION]))
+
+
+LocatedElement = tuple[Element, Location]
+
+
+def within(location: Location, name: str) -> Location:
+    """Return the location as a step above a mixture has it: within the part `name`."""
+    component = f"{name}/{location.component}" if location.component else name
+    return replace(location, component=component, salt=salt_of(component))
+
+
+def where_read(verb: str, location: Location) -> str:
+    """Return the note of an error about an element."""
+    return f"in {verb} at epoch {location.seed.epoch}, position {location.seed.position}, key {location.key}"
+
+
+def known(location: Location) -> Callable[[], Location]:
+    """Return a function that returns a location that is known."""
+    return lambda: location

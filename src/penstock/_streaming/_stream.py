@@ -1,10 +1,11 @@
-"""The stage of `stream`: an iterable without random access, read from the beginning or from a state of its own.
+"""The source `stream`: an iterable without random access, read from the beginning or from a state of its own.
 
 A token is (the element's number in the stream, a snapshot); a snapshot is (the number of elements before it, the number
 of passes before it, the iterable's state as JSON text or None). A resume loads the state, and reads and drops the
 elements between the snapshot and the token. Without a state it reads all elements before the token, with a warning.
 """
 
+import itertools
 import json
 import time
 import warnings
@@ -15,10 +16,20 @@ import numpy as np
 
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph import Element, Stream
-from penstock._streaming._block_input import InputRange
-from penstock._streaming._chunk import Chunk, Provenance, Token
-from penstock._streaming._stage import LARGEST, Point, check_number, one_each, parts_of, refuse
+from penstock._graph import Element, Location, SeedPosition, Stream
+from penstock._streaming._inputs import InputRange
+from penstock._streaming._stage import (
+    LARGEST,
+    Chunk,
+    LocatedElement,
+    Point,
+    Provenance,
+    Token,
+    check_number,
+    one_each,
+    parts_of,
+    refuse,
+)
 from penstock.errors import GraphError, StateError
 from penstock.sources import begin_pass, forgets, state_methods
 
@@ -26,6 +37,12 @@ _CHUNK_SECONDS: Final = 0.002
 _MAX_AT_ONCE: Final = 64
 _ENDLESS_PASSES: Final = 1 << 31
 _SNAPSHOT_EVERY: Final = 16  # elements: taking a state may be slow, and reading so many elements again is quick
+
+
+def streamed(step: Stream, epoch: int, rank: int, ranks: int) -> Iterator[LocatedElement]:
+    """Yield every `ranks`-th element of an epoch, the first being number `rank`: the definition."""
+    for count, element, _ in itertools.islice(read(step, epoch, None), rank, None, ranks):
+        yield element, Location(epoch, count, SeedPosition(epoch, count, 0), count, step)
 
 
 @frozen

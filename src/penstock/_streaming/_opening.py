@@ -1,14 +1,23 @@
-"""The opening of a dataset that is read in order: from the nodes of the graph to stages, one above the other.
+"""The opening of a dataset that is read in order: from the nodes of the graph to stages, at any token.
 
-From the bottom: block inputs and streams; the stages of the folds, once for each rank segment; `RankSegmentsStage`,
-which reads the segments one after the other; the stage of the outermost batch, with one rank's part of each global
-batch; the stages of the steps above it. The segments are below the batch, so that a batch may continue over the end
-of a segment. If workers collate, the merge and the functions next to it are left out here (`Opening.collate`).
+`open_stages` opens the nodes as stages, one above the other. From the bottom: block inputs and streams; the stages of
+the folds, once for each rank segment; `RankSegmentsStage`, which reads the segments one after the other; the stage of
+the outermost batch, with one rank's part of each global batch; the stages of the steps above it. The segments are below
+the batch, so that a batch may continue over the end of a segment. If workers collate, the merge and the functions next
+to it are left out here (`Opening.collate`).
+
+*Going to a position* (`token_at`) is arithmetic, and reads nothing, if each element follows from one position below:
+above functions, filters, and steps that take one element apart. The outermost batch may be above them, since batches
+may start anywhere. It is impossible above a step whose results depend on how many elements came before: only reading
+from the beginning of the epoch shows how many these are. An epoch's own beginning can be reached in every dataset.
+
+*Resuming on another number of ranks* (`dealt_rank_segments`) computes the rank segments of a new rank, given the states
+of all old ranks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from penstock._frozen import frozen
 from penstock._graph import (
@@ -34,32 +43,42 @@ from penstock._graph import (
     Zip,
     outermost_batch,
     parents_of,
+    verb_text,
+    walk,
 )
-from penstock._streaming._batch import BatchStage
-from penstock._streaming._block_input import (
+from penstock._streaming._batch import BatchStage, WindowShuffleStage
+from penstock._streaming._bucket import BucketStage
+from penstock._streaming._collate import Collate, collate_of
+from penstock._streaming._elementwise import FilterStage, LimitStage, MapStage, RowsStage
+from penstock._streaming._inputs import (
     BlockInput,
     InputRange,
+    RankSegment,
+    RankSegmentsStage,
     Reader,
     Span,
     count_positions,
+    deal,
     is_block_input,
+    read_inline,
 )
-from penstock._streaming._bucket import BucketStage
-from penstock._streaming._chunk import Token, is_compound
-from penstock._streaming._collate import Collate, collate_of
-from penstock._streaming._each import FilterStage, MapStage
-from penstock._streaming._join import ChainStage, ZipStage
-from penstock._streaming._limit import LimitStage
-from penstock._streaming._locations import InputRef
-from penstock._streaming._mix import StreamingMixStage
+from penstock._streaming._join import ChainStage, StreamingMixStage, ZipStage
 from penstock._streaming._pack import PackStage
-from penstock._streaming._rank_segments import RankSegment, RankSegmentsStage
-from penstock._streaming._rows import RowsStage
-from penstock._streaming._stage import Stage, StepStage
-from penstock._streaming._stream import StreamStage
+from penstock._streaming._stage import (
+    LARGEST,
+    InputRef,
+    Point,
+    Stage,
+    StepStage,
+    Token,
+    check_number,
+    is_compound,
+    parts_of,
+    refuse,
+)
+from penstock._streaming._stream import StreamStage, check_snapshot
 from penstock._streaming._user_fold import UserFoldStage
-from penstock._streaming._window import WindowShuffleStage
-from penstock.errors import InternalError
+from penstock.errors import InternalError, StateError, UsageError
 
 _ENDLESS = 1 << 62
 _PARTS_AT_ONCE = 4096  # elements computed at once, over all inputs of a mixture
@@ -309,3 +328,191 @@ def _input_refs(node: Node) -> list[InputRef]:
 
 def _within(name: str, input_ref: InputRef) -> InputRef:
     return input_ref._replace(component=f"{name}/{input_ref.component}" if input_ref.component else name)
+
+
+def positions_of(node: Node) -> int:
+    """Return how many positions an epoch has, of a dataset that is read in order and can start at each of them.
+
+    Raises:
+        UsageError: it can't, since a step depends on how many elements came before.
+    """
+    shared = outermost_batch(node)
+    step, is_above = node, shared is not None
+    while is_above or not is_block_input(step):
+        if step is shared and isinstance(step, Batch):
+            is_above = False
+        elif not isinstance(step, Map | Filter | FlatMap | Unbatch):
+            _refuse(step)
+        step = step.parent
+    return count_positions(step)
+
+
+def _refuse(step: Node) -> NoReturn:
+    match step:
+        case Stream():
+            why = "has no positions at which reading could start"
+        case StreamingMix() | Chain() | Zip():
+            why = "has parts, each with positions of its own"
+        case Limit():
+            why = "counts elements from the beginning of the epoch"
+        case Bucket() | Batch():
+            why = "puts elements together by what came before"
+        case _:
+            why = "depends on the elements that came before"
+    raise UsageError(
+        f"seek(position=…) works where each element follows from one position, below functions, filters and one batch; "
+        f"{verb_text(step)} {why}. Load a state that was saved at this place, with load_state_dict."
+    )
+
+
+def token_at(stage: Stage, position: int) -> Token:
+    """Return the token with which the elements of a position and of all later ones begin.
+
+    Args:
+        stage: of a rank that reads the epoch as it was first assigned, and of a dataset that `positions_of` accepts,
+            unless the position is 0.
+        position: at most the number of positions. If another rank reads it, this rank's next one comes first.
+    """
+    if position == 0:
+        return stage.start()
+    match stage:
+        case BlockInput():
+            return stage.input_range.split(Point(position, by_position=True))[0].total
+        case RankSegmentsStage():
+            return (0, token_at(stage.stage(0), position))
+        case RowsStage():
+            return (token_at(stage.below, position), 0)
+        case MapStage() | FilterStage() | BatchStage():
+            return token_at(stage.below, position)
+        case _:
+            raise InternalError("above other stages no position is known")
+
+
+def dealt_rank_segments(
+    node: Node, old: Sequence[tuple[int, tuple[RankSegment, ...], Token]], rank: int, ranks: int
+) -> tuple[int, tuple[RankSegment, ...], Token]:
+    """Return the epoch, the segments and the token of one new rank.
+
+    Args:
+        node: the dataset.
+        old: the epoch, the segments and the token of each old rank.
+        rank: the number of the new rank.
+        ranks: the number of new ranks.
+
+    Raises:
+        StateError: elements that a step holds open can't be dealt.
+    """
+    _check_steps(node)
+    epoch = min(epoch for epoch, _, _ in old)
+    unfinished: list[tuple[RankSegmentsStage, Token]] = []
+    tokens: list[tuple[Stage, Token]] = []
+    for its_epoch, rank_segments, token in old:
+        stage = open_stages(node, rank_segments, Opening(its_epoch, len(old), read_inline, Context()))
+        if its_epoch > epoch:
+            if its_epoch > epoch + 1 or token != stage.start():
+                raise StateError(
+                    "the states are in different epochs, so their remaining elements can't be dealt to other ranks. "
+                    "Save all ranks' states at the same step."
+                )
+            continue  # this rank has read all of its part of the epoch
+        _check_whole(stage, token)
+        unfinished.append(rank_segments_of(stage, token))
+        tokens.append((stage, token))
+    rank_segments = deal(unfinished, ranks)[rank]
+    stage = open_stages(node, rank_segments, Opening(epoch, ranks, read_inline, Context()))
+    return epoch, rank_segments, _counted(stage, stage.start(), tokens)
+
+
+def _counted(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Token:
+    """Return the token with the largest counts of limits above the outermost batch among the old ranks' tokens."""
+    if isinstance(stage, LimitStage):
+        below = [(one.below, at[0]) for one, at in old if isinstance(one, LimitStage)]
+        return (_counted(stage.below, token[0], below), max((at[1] for _, at in old), default=0))
+    if isinstance(stage, RankSegmentsStage) or not isinstance(stage, StepStage):
+        return token
+    inner = stage.below
+    if is_compound(token) and len(token) == 2 and token[1] == 0 and token[0] == inner.start():
+        return token
+    return _counted(inner, token, [(one.below, at) for one, at in old if isinstance(one, StepStage)])
+
+
+def _check_whole(stage: Stage, token: Token) -> None:
+    """Raise a StateError for a state within an unbatched batch, or within a window of batches."""
+    while isinstance(stage, StepStage) and not isinstance(stage, RankSegmentsStage | BatchStage):
+        if isinstance(stage, RowsStage | WindowShuffleStage):
+            if token[1]:
+                raise StateError(
+                    "the state was saved within a batch that unbatch() or flat_map() takes apart, or within a window "
+                    "of batches, which can't be dealt to another number of ranks. Resume on as many ranks as saved the "
+                    "states, or save where a batch ends."
+                )
+            token = token[0]
+        elif isinstance(stage, LimitStage):
+            token = token[0]
+        stage = stage.below
+
+
+def _check_steps(node: Node) -> None:
+    """Raise a StateError if a step can't be dealt to other ranks within an epoch."""
+    for step in walk(rank_segments_top(node)):
+        if isinstance(step, Zip | Limit) and not is_block_input(step):
+            raise StateError(
+                f"{type(step).__name__.lower()} over datasets that are read in order can't be dealt to another number "
+                "of ranks within an epoch. Resume on as many ranks as saved the states."
+            )
+
+
+def rank_segments_to_json(rank_segments: tuple[RankSegment, ...]) -> Token:
+    """Return segments as nested tuples of integers and strings."""
+    return tuple(
+        (
+            tuple((tuple(map(tuple, spans)), snapshot) for spans, snapshot in rank_segment.input_ranges),
+            rank_segment.token,
+        )
+        for rank_segment in rank_segments
+    )
+
+
+def rank_segments_from_json(value: Token, node: Node) -> tuple[RankSegment, ...]:
+    """Return the segments from the result of `rank_segments_to_json`. Their tokens are not checked.
+
+    Raises:
+        StateError: this dataset can't have such segments.
+    """
+    inputs = inputs_of(node)
+    rank_segments: list[RankSegment] = []
+    for rank_segment in _some(value, "a state after a change of ranks has parts that a rank reads"):
+        input_ranges, token = parts_of(rank_segment, 2, of="a rank's part")
+        parts = parts_of(input_ranges, len(inputs), of="a rank's part")
+        rank_segments.append(
+            RankSegment(tuple(_input_range(part, each) for part, each in zip(parts, inputs, strict=True)), token)
+        )
+    if not rank_segments:
+        refuse(value, "a state after a change of ranks has parts that a rank reads")
+    return tuple(rank_segments)
+
+
+def _some(value: Token, needed: str) -> tuple[Token, ...]:
+    if not is_compound(value):
+        refuse(value, f"{needed}, as a list")
+    return tuple(value)
+
+
+def _input_range(value: Token, node: Node) -> InputRange:
+    """Return an input range from its JSON form; a StateError says that the input has other positions."""
+    spans, snapshot = parts_of(value, 2, of="a rank's part of an input")
+    total = LARGEST if isinstance(node, Stream) else count_positions(node)
+    if isinstance(node, Stream):
+        check_snapshot(node, snapshot, LARGEST)
+    elif snapshot is not None:
+        refuse(snapshot, "only a stream has a state of its own")
+    found: list[Span] = []
+    for span in _some(spans, "a rank's part of an input has runs of positions"):
+        start, step, count = parts_of(span, 3, of="a run of positions")
+        check_number(start, total, "a run of positions")
+        check_number(step, LARGEST, "a run of positions")
+        check_number(count, total, "a run of positions")
+        if not step or (count and start + (count - 1) * step >= total):
+            refuse(span, f"a run of positions has positions below {total:,}")
+        found.append(Span(start, step, count))
+    return InputRange(tuple(found), snapshot)

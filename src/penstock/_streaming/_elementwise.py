@@ -1,0 +1,325 @@
+"""Steps that pass on elements one by one: `map`, `filter`, `flat_map`, `unbatch`, `limit`.
+
+A token of `map` and `filter` is the parent's.
+
+`flat_map` and `unbatch` make several elements, here called rows, of one parent element. Their token is (the parent
+element's start, the number of its rows before). If that number is not 0, the token also has the parent element's
+`after`, so that a deal to other ranks keeps the element's other rows.
+
+A token of `limit` is (the parent's token, the number of elements before). If several ranks must end on the same step, a
+rank that runs out of data before the limit raises an error, and raises it again after each resume.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from penstock._caught import Caught
+from penstock._decisions import PARENT_ELEMENTS, decide
+from penstock._frozen import frozen
+from penstock._graph import (
+    DROPPED,
+    Context,
+    Element,
+    Filter,
+    FlatMap,
+    Integers,
+    Limit,
+    Map,
+    Unbatch,
+    apply_block,
+    apply_into,
+    element_at,
+    flat_elements,
+    flat_into,
+    nested_ordinals,
+    row_location,
+    whereabouts,
+)
+from penstock._streaming._batch import Rest
+from penstock._streaming._stage import (
+    LARGEST,
+    ORDINAL,
+    Chunk,
+    InputRef,
+    Lazy,
+    LocatedElement,
+    Point,
+    Provenance,
+    Stage,
+    StreamedLocations,
+    Token,
+    check_enough,
+    check_held,
+    check_number,
+    no_provenance,
+    parts_of,
+    refuse,
+)
+from penstock.batching import split_rows
+from penstock.errors import GraphError
+
+_CHUNK_SECONDS: Final = 0.002
+_MAX_AT_ONCE: Final = 1024  # parent elements, and rows; the rows of one element are never divided
+
+
+@frozen
+class MapStage:
+    """A function of each element."""
+
+    step: Map
+    below: Stage
+    inputs: Mapping[int, InputRef]
+    context: Context
+
+    def start(self) -> Token:
+        return self.below.start()
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        for chunk in self.below.run(token):
+            results: list[Element] = []
+            with Caught(Exception) as caught:
+                locations = StreamedLocations(self.inputs, chunk.provenance)
+                apply_into(results, self.step, chunk.elements, locations, self.context, element_at)
+            if caught.error is None:
+                yield _kept(chunk, results)
+                continue
+            yield _kept(chunk.part(0, len(results)), results)
+            raise caught.taken()
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        elements, provenance = self.below.reproduce(tokens)
+        locations = StreamedLocations(self.inputs, provenance)
+        return apply_block(self.step, elements, locations, self.context, element_at), provenance
+
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token)
+
+    def is_exhausted(self, token: Token, /) -> bool:
+        return self.below.is_exhausted(token)
+
+
+def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
+    if not any(result is DROPPED for result in results):
+        return chunk._replace(elements=results, stacked=None)
+    kept = np.array([number for number, result in enumerate(results) if result is not DROPPED], np.int64)
+    return chunk.pick(kept, [result for result in results if result is not DROPPED])
+
+
+@frozen
+class FilterStage:
+    """The elements for which a predicate is true."""
+
+    step: Filter
+    below: Stage
+    inputs: Mapping[int, InputRef]
+    context: Context
+
+    def start(self) -> Token:
+        return self.below.start()
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        for chunk in self.below.run(token):
+            locations = StreamedLocations(self.inputs, chunk.provenance)
+            kept: list[int] = []
+            for index, element in enumerate(chunk.elements):
+                try:
+                    if self.step.predicate(element):
+                        kept.append(index)
+                except Exception as error:
+                    error.add_note(whereabouts(self.step, locations.at(index)))
+                    self.context.filtered(self.step, len(kept), index - len(kept))
+                    yield _picked(chunk, kept)
+                    raise
+            self.context.filtered(self.step, len(kept), len(chunk.elements) - len(kept))
+            yield _picked(chunk, kept)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        # The tokens are of elements for which the predicate was true.
+        return self.below.reproduce(tokens)
+
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token)
+
+    def is_exhausted(self, token: Token, /) -> bool:
+        return self.below.is_exhausted(token)
+
+
+def _picked(chunk: Chunk, kept: list[int]) -> Chunk:
+    return chunk.pick(np.array(kept, np.int64), [chunk.elements[number] for number in kept])
+
+
+def flat_mapped(step: FlatMap, below: Iterator[LocatedElement], context: Context) -> Iterator[LocatedElement]:
+    """Yield the elements that the function makes of each element."""
+    for element, location in below:
+        for number, made in enumerate(flat_elements(step, element, location, context, element_at)):
+            yield made, row_location(location, number)
+
+
+@frozen
+class RowsStage:
+    """The rows of each parent element."""
+
+    step: Unbatch | FlatMap
+    below: Stage
+    inputs: Mapping[int, InputRef]
+    context: Context
+
+    def start(self) -> Token:
+        return (self.below.start(), 0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        skip = token[1]
+        at_once = 1  # parent elements; adapts to a few milliseconds
+        for chunk in self.below.run(token[0]):
+            start = 0
+            while start < len(chunk.elements):
+                count = decide(PARENT_ELEMENTS, at_once)
+                parents = chunk.part(start, start + count)
+                start += count
+                if skip:
+                    check_held(parents.afters[0], token[2], "an element with several rows")
+                began = time.perf_counter()
+                lists: list[list[Element]] = []
+                with Caught(Exception) as caught:
+                    self._split(lists, parents.elements, parents.provenance)
+                has_room = sum(map(len, lists)) < _MAX_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS
+                if lists and skip:
+                    check_enough(skip, len(lists[0]), "an element with several rows")
+                if lists:
+                    yield _chunk(lists, skip, parents)
+                    skip = 0
+                if caught.error is not None:
+                    raise caught.taken()
+                at_once = min(at_once * 2, _MAX_AT_ONCE) if has_room else max(at_once // 2, 1)
+
+    def _split(self, lists: list[list[Element]], elements: list[Element], provenance: Provenance) -> None:
+        """Add the rows of each element to an empty list; after an error the list has those before it."""
+        if isinstance(self.step, Unbatch):
+            lists.extend(map(split_rows, elements))
+        else:
+            flat_into(lists, self.step, elements, StreamedLocations(self.inputs, provenance), self.context, element_at)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        if not tokens:
+            return [], no_provenance()
+        parents = list(dict.fromkeys(token[0] for token in tokens))  # each parent is computed once
+        elements, provenance = self.below.reproduce(parents)
+        lists: list[list[Element]] = []
+        self._split(lists, elements, provenance)
+        split = dict(zip(parents, zip(lists, provenance, strict=True), strict=True))
+        found: list[Element] = []
+        found_provenance: list[Provenance] = []
+        for token in tokens:
+            rows, mark = split[token[0]]
+            check_enough(token[1], len(rows), "an element with several rows")
+            found.append(rows[token[1]])
+            found_provenance.append(_provenance(mark[None], np.zeros(1, np.int64), np.array([token[1]], np.int64)))
+        return found, np.concatenate(found_provenance)
+
+    def check(self, token: Token, /) -> None:
+        start, *more = parts_of(token, 2, 3, of="unbatch() or flat_map()")
+        self.below.check(start)
+        skip = check_number(more[0], LARGEST, "unbatch() or flat_map()")
+        if bool(skip) != (len(more) > 1):
+            refuse(token, "unbatch() or flat_map() has the end of an element some of whose rows were delivered")
+        if skip:
+            self.below.check(more[1])
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[2] if token[1] else token[0])
+
+    def is_exhausted(self, token: Token, /) -> bool:
+        return token[1] == 0 and self.below.is_exhausted(token[0])
+
+
+def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
+    """Return the chunk of the rows of some parents, without the first `skip` rows of the first parent."""
+    elements = list(itertools.chain.from_iterable(lists))[skip:]
+    counts = np.array([len(rows) for rows in lists], np.int64)
+    bounds = np.cumsum(counts)
+    which = np.repeat(np.arange(len(lists)), counts)[skip:]
+    rows = np.arange(skip, skip + len(elements)) - (bounds - counts)[which]
+
+    def before(number: int) -> Token:
+        parent, row = which.item(number), rows.item(number)
+        start = parents.starts[parent]
+        return (start, row, parents.afters[parent]) if row else (start, 0)
+
+    def after(number: int) -> Token:
+        parent, row = which.item(number), rows.item(number) + 1
+        after_it = parents.afters[parent]
+        return (after_it, 0) if row == len(lists[parent]) else (parents.starts[parent], row, after_it)
+
+    provenance = _provenance(parents.provenance, which, rows)
+    return Chunk(elements, provenance, Lazy(len(elements), before), Lazy(len(elements), after))
+
+
+def _provenance(parents: Provenance, which: Integers, rows: Integers) -> Provenance:
+    """Return the provenance of rows, given that of the parents, and each row's parent and number in it."""
+    provenance: Provenance = parents[which]
+    provenance[:, ORDINAL] = nested_ordinals(provenance[:, ORDINAL], rows)
+    return provenance
+
+
+@frozen
+class LimitStage:
+    """At most the step's count of elements."""
+
+    step: Limit
+    below: Stage
+    must_fill: bool = False
+    """Whether having fewer elements is an error."""
+
+    def start(self) -> Token:
+        return (self.below.start(), 0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        below, count = token
+        if count >= self.step.count:
+            return
+        for chunk in self.below.run(below):
+            if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # alone in its chunk
+                yield _counted(chunk, count, of_each=0)
+                continue
+            part = chunk.part(0, self.step.count - count)
+            yield _counted(part, count)
+            count += len(part.elements)
+            if count >= self.step.count:
+                return
+        if self.must_fill:
+            raise GraphError(
+                f"all ranks must have the {self.step.count} elements of limit({self.step.count}), so that they end on "
+                f"the same step; this rank ran out of data after {count}. Lower the limit, or use repeat() before it."
+            )
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return self.below.reproduce([token[0] for token in tokens])
+
+    def check(self, token: Token, /) -> None:
+        below, count = parts_of(token, 2, of="limit()")
+        self.below.check(below)
+        check_number(count, self.step.count, "limit()")
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[0])
+
+    def is_exhausted(self, token: Token, /) -> bool:
+        return token[1] >= self.step.count or (not self.must_fill and self.below.is_exhausted(token[0]))
+
+
+def _counted(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:
+    starts, afters = chunk.starts, chunk.afters
+    return chunk._replace(
+        starts=Lazy(len(chunk.elements), lambda index: (starts[index], count + of_each * index)),
+        afters=Lazy(len(chunk.elements), lambda index: (afters[index], count + of_each * (index + 1))),
+    )
