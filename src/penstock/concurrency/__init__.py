@@ -1,4 +1,4 @@
-"""Jobs and items move between tasks, threads and processes of one program, each with an owner and an end.
+"""Pools of workers, native threads and async streams, which move jobs and items between tasks, threads and processes.
 
 `WorkerPool` runs jobs on stateful workers, which run in tasks, threads or processes. `NativeThreadPool` runs jobs of
 C++ on threads of C++, awaited like any future. `ExtendableStream` is an async iterable that is fed from outside,

@@ -1,10 +1,11 @@
-"""Jobs for threads of C++: described here in full, with the buffers they use, and run without the interpreter's lock.
+"""Jobs for threads of C++: values that hold the buffers they use, and that run without the interpreter's lock.
 
 Guarantees:
   - A job holds the buffers it was given from the moment it is made until it has ended or was withdrawn: they can't be
     freed or resized meanwhile, even if all other references to them are dropped. A thread of Python releases them.
-  - A job runs once. Buffers that it writes hold nothing definite before its future has a result, or after a failure.
-  - Nothing is locked: two jobs, or a job and Python, that write the same bytes at the same time leave either's.
+  - A job runs once. The content of buffers that it writes is undefined until its future has a result, and after a
+    failure.
+  - Nothing is locked: if two jobs, or a job and Python, write the same bytes at the same time, the result is either's.
 """
 
 import os
@@ -36,7 +37,7 @@ _GIBIBYTE = 2**30
 
 @final
 class NativeJob(Generic[Result]):
-    """A job for a thread of a `NativeThreadPool`; made by one of the functions below, submitted once.
+    """A job for a thread of a `NativeThreadPool`; made by one of the static methods below, submitted once.
 
     `Result` is the type of the future's result.
 
@@ -76,16 +77,16 @@ class NativeJob(Generic[Result]):
                 moved, and which may be closed as soon as the job is made.
             start: the first byte.
             size: how many bytes; None reads as many as `out` has, or all from `start` to the end of the file.
-            out: where to; a writable C-contiguous buffer of any items, such as an array or a slot of an arena. None
-                reads into new memory.
+            out: the destination, a writable C-contiguous buffer of any items, such as an array or a slot of an arena.
+                Default None: new memory.
 
         Returns:
-            A job whose result is `out`, or new `Bytes`. It fails with an OSError that names the file and the range
-            where the file can't be read, or ends before the range does.
+            A job whose result is `out`, or new `Bytes`. If the file can't be read, or ends before the range does, it
+            fails with an OSError that names the file and the range.
 
         Raises:
-            UsageError: `start` or `size` is negative or too large, `size` isn't that of `out`, `out` is no such
-                buffer, or the path can't be one.
+            UsageError: `start` or `size` is negative or too large, `size` isn't that of `out`, `out` is another kind of
+                buffer, or the path contains a null character.
             OSError: the descriptor isn't open.
 
         Example:
@@ -102,12 +103,12 @@ class NativeJob(Generic[Result]):
         last = start + (size or 0)
         if start < 0 or (size is not None and size < 0) or last > _LARGEST:
             raise UsageError(
-                f"start and size must lie in [0, 2**63) together; got start={start}, size={size}. "
+                f"start, size and their sum must be in [0, 2**63); got start={start}, size={size}. "
                 "Count from the start of the file"
             )
         path = b"" if isinstance(file, int) else os.fsencode(file)
         if b"\0" in path:
-            raise UsageError(f"a path holds no null character; got {file!r}. Give the path as the system knows it")
+            raise UsageError(f"a path must have no null character; got {file!r}. Pass the path without it")
         where = f"[{start}, {'end' if size is None else last}) of {file!r}"
         try:
             if isinstance(file, int):
@@ -117,13 +118,13 @@ class NativeJob(Generic[Result]):
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"out must be a writable C-contiguous buffer of as many bytes as are read; got {_described(out)} for "
-                f"{where} ({error}). Give an array of that size, or leave size away"
+                f"{where} ({error}). Pass an array of that size, or omit size"
             ) from error
         return NativeJob(native, f"read {where}")
 
     @staticmethod
     def copy(source: "_Memory", out: "_Out") -> "NativeJob[_Out]":
-        """Return a job that copies bytes, also where both overlap.
+        """Return a job that copies bytes, even if the two buffers overlap.
 
         Args:
             source: a C-contiguous buffer of any items.
@@ -133,7 +134,7 @@ class NativeJob(Generic[Result]):
             A job whose result is `out`.
 
         Raises:
-            UsageError: they are no such buffers.
+            UsageError: the buffers are of another kind, or of different sizes.
 
         Example:
             >>> NativeJob.copy(b"abc", bytearray(3))
@@ -144,7 +145,7 @@ class NativeJob(Generic[Result]):
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"copy needs a C-contiguous source, and a writable C-contiguous out of as many bytes; got "
-                f"{_described(source)} and {_described(out)} ({error}). Make such ones first: "
+                f"{_described(source)} and {_described(out)} ({error}). Convert them first: "
                 "numpy.ascontiguousarray(source), numpy.empty_like(source)"
             ) from error
         return NativeJob(native, f"copy {memoryview(cast('Buffer', out)).nbytes} bytes")
@@ -161,7 +162,7 @@ class NativeJob(Generic[Result]):
             A job whose result is `out`.
 
         Raises:
-            UsageError: the arrays are not such ones. Nothing is converted.
+            UsageError: an array has another layout, shape or dtype. None is converted.
 
         Example:
             >>> NativeJob.stack([np.zeros(3), np.ones(3)], np.empty((2, 3)))
@@ -182,16 +183,17 @@ class NativeJob(Generic[Result]):
         """Return a job that copies rows of an array by their numbers, as `np.take(source, keys, axis=0)` does.
 
         Args:
-            source: a C-contiguous array of at least one axis; a memory-mapped one, too.
+            source: a C-contiguous array of at least one axis; it may be memory-mapped.
             keys: integers that fit int64, of shape (n,), of which a copy is taken; each in [0, len(source)).
-            out: a C-contiguous array of shape (n, *source.shape[1:]) and the dtype of `source`, apart from it.
+            out: a C-contiguous array of shape (n, *source.shape[1:]) and the dtype of `source`, which it doesn't
+                overlap.
 
         Returns:
-            A job whose result is `out`. It fails with an IndexError, before anything is written, where a key isn't the
-            number of a row.
+            A job whose result is `out`. If a key isn't the number of a row, it fails with an IndexError before it
+            writes anything.
 
         Raises:
-            UsageError: the arrays are not such ones.
+            UsageError: an array has another layout, shape or dtype.
 
         Example:
             >>> NativeJob.gather(np.arange(10), np.array([3, 1]), out=np.empty(2, np.int64))
@@ -211,7 +213,7 @@ class NativeJob(Generic[Result]):
 
     @staticmethod
     def crc32(source: "_Memory", *, initial: int = 0) -> "NativeJob[int]":
-        """Return a job that computes the checksum that `zlib.crc32` does.
+        """Return a job that computes the same checksum as `zlib.crc32`.
 
         Args:
             source: a C-contiguous buffer of any items.
@@ -221,7 +223,7 @@ class NativeJob(Generic[Result]):
             A job whose result is the checksum, in [0, 2**32).
 
         Raises:
-            UsageError: the source is no such buffer, or `initial` is out of range.
+            UsageError: the source isn't a C-contiguous buffer, or `initial` is out of range.
 
         Example:
             >>> import asyncio
@@ -237,26 +239,26 @@ class NativeJob(Generic[Result]):
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"crc32 needs a C-contiguous buffer and an initial value in [0, 2**32); got {_described(source)} and "
-                f"initial={initial} ({error}). Make such a one first: numpy.ascontiguousarray(source)"
+                f"initial={initial} ({error}). Convert the source first: numpy.ascontiguousarray(source)"
             ) from error
         return NativeJob(native, f"crc32 of {memoryview(cast('Buffer', source)).nbytes} bytes")
 
     @staticmethod
     def xxh3_64(source: "_Memory", *, seed: int = 0) -> "NativeJob[int]":
-        """Return a job that computes the 64-bit XXH3, a fast hash that is no protection against intent.
+        """Return a job that computes the 64-bit XXH3, a fast hash that isn't cryptographic.
 
-        It is computed by the system's xxHash, from version 0.8 on.
+        The system's xxHash computes it, version 0.8 or newer.
 
         Args:
             source: a C-contiguous buffer of any items.
-            seed: which of the family of hashes, in [0, 2**64).
+            seed: selects one hash of the family, in [0, 2**64).
 
         Returns:
             A job whose result is the hash, in [0, 2**64).
 
         Raises:
-            UsageError: the source is no such buffer, or `seed` is out of range.
-            ImportError: the system hasn't the library; the message says how to get it.
+            UsageError: the source isn't a C-contiguous buffer, or `seed` is out of range.
+            ImportError: the system doesn't have the library; the message says how to install it.
 
         Example:
             >>> import asyncio
@@ -272,7 +274,7 @@ class NativeJob(Generic[Result]):
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"xxh3_64 needs a C-contiguous buffer and a seed in [0, 2**64); got {_described(source)} and "
-                f"seed={seed} ({error}). Make such a one first: numpy.ascontiguousarray(source)"
+                f"seed={seed} ({error}). Convert the source first: numpy.ascontiguousarray(source)"
             ) from error
         return NativeJob(native, f"xxh3_64 of {memoryview(cast('Buffer', source)).nbytes} bytes")
 
@@ -300,27 +302,28 @@ class NativeJob(Generic[Result]):
         out: "_Memory | None" = None,
         max_size: int = _GIBIBYTE,
     ) -> "NativeJob[Any]":
-        """Return a job that decompresses data that is in memory as a whole.
+        """Return a job that decompresses data that is in memory.
 
-        It is done by the system's zlib, or zstd from version 1.4 on; there is nothing to install for Python.
+        The system's zlib, or its zstd (1.4 or newer), decompresses it; no package of Python is needed.
 
         Args:
             source: a C-contiguous buffer of any items, such as the `Bytes` of a job that has read it; not copied.
-            codec: `zlib` or `deflate` (raw, without header or checksum) for one stream; `gzip` for members and `zstd`
-                for frames, one behind the other, which give one output.
-            size: how many bytes the output has, exactly; None means the size of `out`, or any.
-            out: where to; a writable C-contiguous buffer of any items, apart from the source. None makes new memory.
-            max_size: where neither `size` nor `out` is given, the most bytes that the output may have, by default
-                1 GiB: a few bytes can ask for all of the memory. No more than this is taken, whatever the input says.
+            codec: `zlib` or `deflate` (raw, without header or checksum) for one stream; `gzip` for members, or `zstd`
+                for frames, whose outputs are concatenated.
+            size: the exact size of the output in bytes. Default None: the size of `out`, or any.
+            out: the destination, a writable C-contiguous buffer of any items that doesn't overlap the source. Default
+                None: new memory.
+            max_size: the most bytes that the output may have, if neither `size` nor `out` is given. Default 1 GiB. A
+                few bytes of input can claim an output of any size; no more memory than this is taken.
 
         Returns:
-            A job whose result is `out`, or new `Bytes`. It fails with a ValueError that names the place where the input
-            is corrupt or cut off, or where its output doesn't have the size that was given, or exceeds `max_size`.
+            A job whose result is `out`, or new `Bytes`. It fails with a ValueError if the input is corrupt or cut off,
+            or if its output doesn't have the given size or exceeds `max_size`; the message names the place.
 
         Raises:
             UsageError: there is no such codec, `size` or `max_size` is negative or too large, `size` isn't that of
-                `out`, or the buffers are no such ones.
-            ImportError: the system hasn't the library; the message says how to get it.
+                `out`, or a buffer is of another kind.
+            ImportError: the system doesn't have the library; the message says how to install it.
 
         Example:
             >>> import asyncio, zlib
@@ -336,30 +339,30 @@ class NativeJob(Generic[Result]):
         except (TypeError, ValueError) as error:
             raise UsageError(
                 "decompress needs a C-contiguous source, a codec of zlib, gzip, deflate and zstd, sizes in [0, 2**64), "
-                f"and a writable C-contiguous out of that size, apart from the source; got {_described(source)}, "
+                f"and a writable C-contiguous out of that size, not overlapping the source; got {_described(source)}, "
                 f"codec={codec!r}, size={size}, out={_described(out)}, max_size={max_size} ({error}). Make out by "
-                "numpy.empty(size, numpy.uint8), or leave it away"
+                "numpy.empty(size, numpy.uint8), or omit it"
             ) from error
         return NativeJob(native, f"decompress {codec} of {memoryview(cast('Buffer', source)).nbytes} bytes")
 
     @staticmethod
     def from_extension(capsule: object) -> "NativeJob[Any]":
-        """Return the job that an extension made by the header `penstock/job.hpp`.
+        """Return the job that an extension made with the header `penstock/job.hpp`.
 
         Args:
-            capsule: a `PyCapsule` of the name `penstock.job.v2`; see `penstock.transport.include_directory` for the
-                headers. It is used up.
+            capsule: a `PyCapsule` of the name `penstock.job.v2`, from which the job can be taken once; see
+                `penstock.transport.include_directory` for the headers.
 
         Returns:
-            A job whose result is the `Bytes` that the extension's function returned, or None; or, of a job with a
-            second function that runs with the interpreter's lock (`make_python_job`), the object which that returned.
+            A job whose result is the `Bytes` that the extension's function returned, or None. If the job has a second
+            function, which runs with the interpreter's lock (`make_python_job`), the result is the object it returned.
             An exception of C++ is raised as one of Python with its text: `std::out_of_range` as an IndexError,
             `std::invalid_argument`, `domain_error`, `length_error` and `range_error` as a ValueError,
             `std::overflow_error` as an OverflowError, `std::system_error` as an OSError with its errno,
             `std::bad_alloc` as a MemoryError, and any other as a RuntimeError.
 
         Raises:
-            UsageError: it is no such capsule, or its job was taken before.
+            UsageError: the capsule is of another kind, or its job was taken before.
 
         Example:
             >>> NativeJob.from_extension("a text")
@@ -371,7 +374,7 @@ class NativeJob(Generic[Result]):
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"a job must come in a capsule penstock.job.v2, whose job can be taken once; got {capsule!r} "
-                f"({error}). Have the extension make a new one: penstock::to_capsule(penstock::make_job(...))"
+                f"({error}). Make a new one in the extension: penstock::to_capsule(penstock::make_job(...))"
             ) from error
         return NativeJob(native, "of an extension")
 

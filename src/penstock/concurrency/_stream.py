@@ -4,16 +4,15 @@ Guarantees:
   - Each item is read exactly once, by one reader: a loop in a second task is refused, and so are two reads at a time.
   - The stream ends once and for good: after `stop` the reader gets every earlier item, then the end; after `throw`
     every earlier item, then the error (or the error at once); after `cancel` a CancelledError at once. From then on
-    putting is a ClosedError, also for producers that wait for room.
+    `put` and `put_wait` raise a ClosedError, even in producers that already wait for room.
   - With a capacity there are never more unread items than that. Producers that wait for room get it first come, first
     served, and no plain `put` takes it from them.
   - Cancelling a read loses no item, unless a subclass's `_next` waits after it has taken one. Cancelling `put_wait`
     leaves the stream as if it had not been called.
   - The stream starts no task and has no finaliser: dropping a stream prints nothing.
 
-All methods must be called from the event loop's thread. From another one it is
-`loop.call_soon_threadsafe(stream.put, item)`; an exception of `put` then goes to the loop's exception handler, so such
-a stream should have no capacity.
+All methods must be called from the event loop's thread. Another thread calls `loop.call_soon_threadsafe(stream.put,
+item)`; an exception of `put` then goes to the loop's exception handler, so such a stream should have no capacity.
 """
 
 import asyncio
@@ -36,31 +35,31 @@ _PLAIN_METHODS: Final = ("_store", "_take", "_held", "_is_ready", "_drop")
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How the stream ends once nothing is held: with an error, or, if there is none, plainly."""
+    """The end of a stream: with an error, or, if that is None, a plain end."""
 
     error: BaseException | None
 
 
 class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
-    """The base of all streams: ends, errors, one reader, producers that wait for room. A subclass gives the order.
+    """The base class of streams: ends, errors, one reader, producers that wait for room. A subclass defines the order.
 
     A subclass has three plain methods, which are called from the loop's thread and never wait:
 
-    - `_store(item)` keeps an item that was put. An exception from it is raised by `put`; then nothing may be kept.
-    - `_take()` returns the next item and removes it. It is called only where `_held()` is at least 1. An exception
-      from it is raised by that read, and the next read continues.
+    - `_store(item)` keeps an item that was put. If it raises, `put` raises its exception; then nothing may be kept.
+    - `_take()` returns the next item and removes it. It is called only if `_held()` is at least 1. If it raises, that
+      read raises its exception, and the next read continues.
     - `_held()` returns how many items are kept; the stream compares it with the capacity.
 
-    An order that waits, for a request or a lock, overrides `async def _next()`, which each read awaits in place of
-    `_take()`, and which returns `_take()` by default. It runs in the reader's task. Where the reader is cancelled, or
-    the stream ends with `now=True`, the await in it raises CancelledError; the item is kept if `_next` calls `_take`
-    after its last await, and lost if before. An exception from it is raised by that read, and the next read continues.
-    StopAsyncIteration from `_next` or `_take` becomes a RuntimeError, since `stop()` ends a stream.
+    A subclass whose reads wait, for a request or a lock, overrides `async def _next()`, which each read awaits in the
+    reader's task in place of `_take()`, and which returns `_take()` by default. If the reader is cancelled, or the
+    stream ends with `now=True`, the await in it raises CancelledError; the item is kept if `_next` calls `_take` after
+    its last await, and lost if it calls it before. If `_next` raises, that read raises its exception, and the next read
+    continues. StopAsyncIteration from `_next` or `_take` becomes a RuntimeError, since `stop()` ends a stream.
 
     The type parameters are the types of the items that are put and of those that are read.
 
     Args:
-        capacity: how many unread items there may be; None (the default) means any number.
+        capacity: how many unread items there may be. Default None: any number.
 
     Raises:
         UsageError: the capacity is below 1; or, when a subclass is made, one of its plain methods is async or a
@@ -157,7 +156,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         """Add an item; the reader gets it in its turn.
 
         Args:
-            item: what to add.
+            item: the item.
 
         Raises:
             ClosedError: the stream has ended.
@@ -180,10 +179,10 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         self._notify()
 
     async def put_wait(self, item: Item) -> None:
-        """Add an item, once there is room for it. Cancelled, it has added nothing.
+        """Add an item, after waiting for room. If this is cancelled, nothing was added.
 
         Args:
-            item: what to add.
+            item: the item.
 
         Raises:
             ClosedError: the stream has ended, before the call or while it waited.
@@ -217,7 +216,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             self._give_room()  # to others, if the item was refused
 
     def stop(self) -> None:
-        """End the stream: the reader gets the items that were put, and then the end. Harmless after an end.
+        """End the stream: the reader gets the items that were put, and then the end. Does nothing after an end.
 
         Example:
             >>> from penstock.concurrency import ExtendableStream
@@ -234,13 +233,12 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         """End the stream with an error, which the reader gets in its turn or at once.
 
         Args:
-            error: raised by the reader's read, once; after it the stream is at its end.
-            now: whether the error comes before the items that are still unread, which are dropped then; by default it
-                comes after them.
+            error: the error, which one read raises; after it the stream is at its end.
+            now: whether the error comes at once, and the unread items are dropped. Default False: it comes after them.
 
         Raises:
             ClosedError: the stream has ended already.
-            UsageError: the error would be taken for the plain end: StopIteration and StopAsyncIteration.
+            UsageError: the error is a StopIteration or StopAsyncIteration, which would look like a plain end.
 
         Example:
             >>> import asyncio
@@ -289,7 +287,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         return self._held()
 
     def __bool__(self) -> bool:
-        """Return True, also while nothing is unread."""
+        """Return True, even if no item is unread."""
         return True
 
     # -- for the reader
@@ -312,7 +310,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         return self
 
     async def __anext__(self) -> Read:
-        """Return the next item, once there is one. After the end, StopAsyncIteration is raised.
+        """Return the next item, after waiting for it. After the end it raises StopAsyncIteration.
 
         Raises:
             UsageError: another read waits.
@@ -353,7 +351,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             self._is_read = False
 
     async def _awaited(self, task: "asyncio.Task[object] | None") -> Read:
-        """Return the item of `_next`; an end with `now=True` ends its wait.
+        """Return the item of `_next`, whose wait is ended by an end with `now=True`.
 
         Raises:
             RuntimeError: it raised StopAsyncIteration.
@@ -408,7 +406,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         if at_once:
             self._at_once = True
             self._drop()
-            # `_next` that ends its own stream gets no cancellation, which would come after it has returned.
+            # If `_next` itself ends the stream, its task isn't cancelled: that would take effect after its return.
             reader = self._next_task
             if reader is not None and reader is not _current_task() and not self._interrupted:
                 self._interrupted = True
@@ -425,7 +423,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         return self._capacity is not None and self._held() + self._reserved >= self._capacity
 
     async def _wait_for_room(self) -> None:
-        # Returns with a place reserved, or raises.
+        # Returns after a place was reserved, or raises.
         room = asyncio.get_running_loop().create_future()
         self._producers.append(room)
         try:

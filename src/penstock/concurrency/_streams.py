@@ -29,7 +29,7 @@ class ExtendableStream(Stream[Item, Item], Generic[Item]):
     and `_take()` removes and returns the first one (see `Stream`).
 
     Args:
-        capacity: how many unread items there may be; None (the default) means any number.
+        capacity: how many unread items there may be. Default None: any number.
 
     Raises:
         UsageError: the capacity is below 1.
@@ -87,15 +87,15 @@ class CompletionStream(Stream[Awaitable[Item], Item], Generic[Item]):
     """A stream of awaitables, whose results are read in the order in which they complete.
 
     Futures and tasks are taken as they are. Anything else, such as a coroutine, is started in `tasks` when it is put.
-    An awaitable that raises makes the read raise in its turn; the same reader may read on. One that was cancelled
-    counts as having raised a ClosedError, so that it isn't taken for the reader's own cancellation.
+    If an awaitable raises, the read in its turn raises that exception, and the reader may continue. A cancelled
+    awaitable counts as having raised a ClosedError, so that it can't look like the reader's own cancellation.
 
     Args:
-        capacity: how many awaitables there may be whose results are unread, completed or not; None (the default)
-            means any number.
-        on_error: a function of an exception that an awaitable raised, called when that is read; its result is read
-            instead, or its own exception raised. By default the exception is raised.
-        tasks: the group in which coroutines are started. It never sees what they raise.
+        capacity: how many awaitables there may be whose results are unread, completed or not. Default None: any number.
+        on_error: called with an exception that an awaitable raised, when that is read; the read returns its result, or
+            raises its exception. Default None: the read raises the awaitable's exception.
+        tasks: the group in which coroutines are started. It never sees their exceptions. Default None: only futures and
+            tasks can be put.
 
     Raises:
         UsageError: the capacity is below 1.
@@ -129,8 +129,8 @@ class CompletionStream(Stream[Awaitable[Item], Item], Generic[Item]):
         self._on_error = on_error
         self._tasks = tasks
         self._futures: set[asyncio.Future[Item]] = set()
-        self._complete: deque[asyncio.Future[Item]] = deque()  # of those, in the order of their completion
-        self._own: set[asyncio.Future[Item]] = set()  # of those, whose tasks were started here and still run
+        self._complete: deque[asyncio.Future[Item]] = deque()  # of these futures, in the order of their completion
+        self._own: set[asyncio.Future[Item]] = set()  # those whose tasks were started here and still run
 
     def _store(self, item: Awaitable[Item]) -> None:
         if not asyncio.isfuture(item):
@@ -195,7 +195,7 @@ class CompletionStream(Stream[Awaitable[Item], Item], Generic[Item]):
 
 
 async def _forward(item: Awaitable[Item], result: asyncio.Future[Item]) -> None:
-    """Set a future to the outcome of an awaitable; its exceptions don't reach the task group."""
+    """Set a future to the outcome of an awaitable, whose exceptions don't reach the task group."""
     with _Into(result):
         value = await item
         if not result.done():
@@ -203,7 +203,7 @@ async def _forward(item: Awaitable[Item], result: asyncio.Future[Item]) -> None:
 
 
 class _Into:
-    """Sets a future to the exception of its block; those that end the program are raised as well."""
+    """Sets a future to the exception of its block; an exception that ends the program is raised as well."""
 
     def __init__(self, result: asyncio.Future[Item]) -> None:
         self._result = result

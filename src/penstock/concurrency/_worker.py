@@ -11,9 +11,9 @@ Result = TypeVar("Result", covariant=True)
 class Worker(Protocol[Job, Result]):
     """A stateful worker: it is started once, runs one job at a time, and is stopped once.
 
-    Any class with these three methods is one; each of them may be plain or async. All three are called in the same
-    place: the same task, thread or process. A job is the arguments of `run`. The type parameters are these arguments'
-    types, as in `Worker[[int, str], float]`, and the type of a job's result.
+    Any class with these three methods is a worker; each method may be plain or async. All three are called in the same
+    task, thread or process. A job is the arguments of `run`. The type parameters are the types of these arguments and
+    of the result, as in `Worker[[int, str], float]`.
 
     Example:
         >>> class Counter:
@@ -88,7 +88,7 @@ class Place(Protocol[Job, Result]):
 
 
 def for_a_future(error: BaseException, source: str = "a worker") -> BaseException:
-    """Return the exception as futures accept it: they can't hold a StopIteration, which would mean a result."""
+    """Return an exception that a future accepts: for a StopIteration, which it doesn't, a RuntimeError."""
     if not isinstance(error, StopIteration):
         return error
     replacement = RuntimeError(f"{source} raised StopIteration({error.value!r})")

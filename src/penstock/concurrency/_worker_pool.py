@@ -8,14 +8,14 @@ Guarantees:
     nothing runs, and `assign` is a ClosedError.
   - The first exception that a worker does not catch (in its start, a job or its stop) puts the pool into *die mode*:
     every later `assign`, every waiting one, and leaving the scope raise that same exception. Jobs that run are
-    finished, idle workers stop. It is printed nowhere, even if the job's future is never awaited.
+    finished, idle workers stop. The exception is printed nowhere, even if the job's future is never awaited.
   - Cancelling the scope cancels the jobs that run and their futures. Async methods are cancelled at their next await; a
-    plain method in a thread is waited for; a process is killed, without its worker's stop. Workers that were started
-    in the loop's thread or in one of their own are stopped.
+    plain method in a thread is waited for; a process is killed, without its worker's stop. Workers in tasks and
+    threads are stopped if they were started.
   - The death of a process, busy or idle, counts as such an exception: a WorkerError with its exit code.
   - A user's exception arrives as itself, with a note of the worker and the job.
 
-All methods must be called from the event loop's thread, by any of its tasks; the scope is entered and left by one.
+All methods must be called from the event loop's thread, by any of its tasks; one task enters and leaves the scope.
 """
 
 import asyncio
@@ -28,9 +28,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, assert_never
 
 from penstock._caught import Caught
 from penstock._processes import GlobalSeeds, StartMethod, draw_seeds
-from penstock.concurrency._process_place import ProcessPlace, pickled_factory
-from penstock.concurrency._task_place import TaskPlace
-from penstock.concurrency._thread_place import ThreadPlace
+from penstock.concurrency._places import ProcessPlace, TaskPlace, ThreadPlace, pickled_factory
 from penstock.concurrency._worker import AsyncWorker, Place, Worker, is_cancelled
 from penstock.errors import ClosedError, UsageError, WorkerError
 
@@ -39,7 +37,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class _Order(Generic[Job, Result]):
+class _Assignment(Generic[Job, Result]):
     """A job that a worker has taken, its number, and the future of its result."""
 
     args: tuple[Any, ...]
@@ -49,11 +47,11 @@ class _Order(Generic[Job, Result]):
 
 
 @dataclass(slots=True, eq=False)
-class _Seat(Generic[Job, Result]):
+class _Member(Generic[Job, Result]):
     """A worker as the pool sees it. Its inbox is pending while the worker is idle; None dismisses it."""
 
     number: int
-    inbox: asyncio.Future[_Order[Job, Result] | None] | None = None
+    inbox: asyncio.Future[_Assignment[Job, Result] | None] | None = None
     death: BaseException | None = None  # of its process
 
     @property
@@ -72,9 +70,9 @@ class WorkerPool(Generic[Job, Result]):
         num_workers: how many workers; at least 1.
         place: where each worker runs. "task": in a task of this event loop, for workers that await. "thread": in a
             thread of its own, with an event loop of its own if its methods are async. "process": in a process of its
-            own; then `make_worker`, jobs, results and exceptions are pickled, and the process ends with its parent. It
-            seeds its global generators of `random`, NumPy and torch, from numbers that entering the pool draws from
-            this process's, and from the worker's number.
+            own; then `make_worker`, jobs, results and exceptions are pickled, and the process ends with its parent. Its
+            global generators of `random`, NumPy and torch are seeded from numbers that are drawn from this process's
+            generators when the pool is entered, and from the worker's number.
         start_method: how processes are started: "spawn" (the default) or "forkserver". Both import the main module.
 
     Raises:
@@ -138,7 +136,7 @@ class WorkerPool(Generic[Job, Result]):
         self._factory = pickled_factory(make_worker) if place == "process" else b""
         self._place: Literal["task", "thread", "process"] = place
         self._start_method: StartMethod = start_method
-        self._seats: list[_Seat[Job, Result]] = [_Seat(number) for number in range(num_workers)]
+        self._members: list[_Member[Job, Result]] = [_Member(number) for number in range(num_workers)]
         self._tasks = asyncio.TaskGroup()
         self._seeds: GlobalSeeds | None = None  # of processes
         self._entered = False
@@ -146,8 +144,8 @@ class WorkerPool(Generic[Job, Result]):
         self._closed = False  # no job gets a worker any more
         self._error: BaseException | None = None  # the first one: die mode
         self._traceback: TracebackType | None = None
-        self._free: deque[_Seat[Job, Result]] = deque()
-        self._waiting: deque[asyncio.Future[_Seat[Job, Result] | None]] = deque()  # None says to look again
+        self._free: deque[_Member[Job, Result]] = deque()
+        self._waiting: deque[asyncio.Future[_Member[Job, Result] | None]] = deque()  # None: look again
         self._num_jobs = 0
 
     async def __aenter__(self) -> Self:
@@ -164,8 +162,8 @@ class WorkerPool(Generic[Job, Result]):
         self._entered = True
         self._seeds = draw_seeds() if self._place == "process" else None
         await self._tasks.__aenter__()
-        for seat in self._seats:
-            self._tasks.create_task(self._serve(seat))
+        for member in self._members:
+            self._tasks.create_task(self._serve(member))
         return self
 
     async def __aexit__(
@@ -174,8 +172,8 @@ class WorkerPool(Generic[Job, Result]):
         """Wait for the jobs that run, or cancel them if the scope is left by a cancellation; stop the workers.
 
         Raises:
-            BaseException: the one that put the pool into die mode, but for a scope that is cancelled, and for one that
-                is left by an exception raised from it.
+            BaseException: the exception that put the pool into die mode, unless the scope is cancelled, or left by that
+                exception or one that was raised from it.
         """
         self._dismiss()
         try:
@@ -189,18 +187,18 @@ class WorkerPool(Generic[Job, Result]):
             self._raise()
 
     async def assign(self, *args: Job.args, **kwargs: Job.kwargs) -> asyncio.Future[Result]:
-        """Give a job to a free worker; wait for one while all are busy. Cancelled, the job was not given.
+        """Give a job to a free worker, after waiting for one if all are busy. If cancelled, the job was not given.
 
         Args:
             *args: the job: the arguments of the worker's `run`.
             **kwargs: its arguments by name.
 
         Returns:
-            The future of the job's result or exception. Cancelling it drops the result; the job runs on.
+            The future of the job's result or exception. Cancelling it drops the result; the job continues.
 
         Raises:
-            BaseException: the first one that a worker raised, in die mode.
-            ClosedError: outside of the pool's scope, also if that is left while this waits.
+            BaseException: the first exception that a worker raised; the pool is in die mode.
+            ClosedError: the call is outside of the pool's scope, or the scope is left while it waits.
 
         Example:
             >>> import asyncio
@@ -221,47 +219,49 @@ class WorkerPool(Generic[Job, Result]):
             In worker 0, job 0 of the pool
         """
         self._check_open()
-        seat = self._free.popleft() if self._free else await self._wait_for_worker()
-        if seat is None or seat.inbox is None or seat.inbox.done():
+        member = self._free.popleft() if self._free else await self._wait_for_worker()
+        if member is None or member.inbox is None or member.inbox.done():
             self._check_open()  # the pool was closed, or died, between the worker's call and now
             raise ClosedError("the pool has no worker left")
-        order: _Order[Job, Result] = _Order(args, kwargs, self._num_jobs, asyncio.get_running_loop().create_future())
+        assignment: _Assignment[Job, Result] = _Assignment(
+            args, kwargs, self._num_jobs, asyncio.get_running_loop().create_future()
+        )
         self._num_jobs += 1
-        seat.inbox.set_result(order)
-        return order.result
+        member.inbox.set_result(assignment)
+        return assignment.result
 
     # -- giving workers to callers
 
-    async def _wait_for_worker(self) -> _Seat[Job, Result] | None:
-        turn: asyncio.Future[_Seat[Job, Result] | None] = asyncio.get_running_loop().create_future()
+    async def _wait_for_worker(self) -> _Member[Job, Result] | None:
+        turn: asyncio.Future[_Member[Job, Result] | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             return await turn
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._waiting = deque(other for other in self._waiting if other is not turn)
-            elif (seat := turn.result()) is not None:
-                self._offer(seat)
+            elif (member := turn.result()) is not None:
+                self._offer(member)
             raise
 
-    def _offer(self, seat: _Seat[Job, Result]) -> None:
+    def _offer(self, member: _Member[Job, Result]) -> None:
         """Give an idle worker to the caller that has waited longest, or keep it."""
-        if not seat.idle:
+        if not member.idle:
             return  # dismissed meanwhile
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_result(seat)
+                turn.set_result(member)
                 return
-        self._free.append(seat)
+        self._free.append(member)
 
     def _dismiss(self) -> None:
         """Accept no more jobs: idle workers stop, busy ones after their job, and waiting callers are refused."""
         self._closed = True
         self._free.clear()
-        for seat in self._seats:
-            if seat.inbox is not None and seat.idle:
-                seat.inbox.set_result(None)
+        for member in self._members:
+            if member.inbox is not None and member.idle:
+                member.inbox.set_result(None)
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -287,7 +287,7 @@ class WorkerPool(Generic[Job, Result]):
 
     def _raise(self) -> None:
         assert self._error is not None
-        raise self._error.with_traceback(self._traceback)  # else it would grow with every time that it is raised
+        raise self._error.with_traceback(self._traceback)  # otherwise each raise would lengthen its traceback
 
     def _accept(self, error: BaseException, where: str) -> BaseException:
         """Return the error to report for a worker's exception; raise it if it is this task's own cancellation."""
@@ -302,17 +302,17 @@ class WorkerPool(Generic[Job, Result]):
 
     # -- a worker's life
 
-    async def _serve(self, seat: _Seat[Job, Result]) -> None:
-        place = self._make_place(seat)
+    async def _serve(self, member: _Member[Job, Result]) -> None:
+        place = self._make_place(member)
         try:
-            await self._try(place.start, f"the start of worker {seat.number}")
-            while place.started and await self._do_next(place, seat):
+            await self._try(place.start, f"the start of worker {member.number}")
+            while place.started and await self._do_next(place, member):
                 pass
         finally:
             self._dismiss()  # a worker ends only if it has failed, or if all are stopped
             try:
                 if place.started:
-                    await self._try(place.stop, f"the stop of worker {seat.number}")
+                    await self._try(place.stop, f"the stop of worker {member.number}")
             finally:
                 await place.close()
 
@@ -326,40 +326,40 @@ class WorkerPool(Generic[Job, Result]):
             self._error.add_note(f"Later, in {where}: {''.join(traceback.format_exception_only(error)).rstrip()}")
         self._end_program(error)
 
-    async def _do_next(self, place: Place[Job, Result], seat: _Seat[Job, Result]) -> bool:
-        # False means that there will be no other job.
-        order = await self._next_order(seat)
-        if order is None:
+    async def _do_next(self, place: Place[Job, Result], member: _Member[Job, Result]) -> bool:
+        # Returns False if no job will follow.
+        assignment = await self._next_assignment(member)
+        if assignment is None:
             return False
         with Caught() as caught:
-            result = await place.run(*order.args, **order.kwargs)
-            if not order.result.done():  # otherwise it was cancelled
-                order.result.set_result(result)
+            result = await place.run(*assignment.args, **assignment.kwargs)
+            if not assignment.result.done():  # otherwise it was cancelled
+                assignment.result.set_result(result)
         if caught.error is not None:
             try:
-                error = self._accept(caught.error, f"worker {seat.number}, job {order.number}")
+                error = self._accept(caught.error, f"worker {member.number}, job {assignment.number}")
             except asyncio.CancelledError:
-                order.result.cancel()
+                assignment.result.cancel()
                 raise
-            if not order.result.done():
-                order.result.set_exception(error)
-                order.result.exception()  # the pool reports it, even if the future is never awaited
+            if not assignment.result.done():
+                assignment.result.set_exception(error)
+                assignment.result.exception()  # the pool reports it, even if the future is never awaited
             self._end_program(error)
         return True
 
-    async def _next_order(self, seat: _Seat[Job, Result]) -> _Order[Job, Result] | None:
-        if seat.death is not None:
-            self._fail(seat.death, f"worker {seat.number}, which was idle,")
+    async def _next_assignment(self, member: _Member[Job, Result]) -> _Assignment[Job, Result] | None:
+        if member.death is not None:
+            self._fail(member.death, f"worker {member.number}, which was idle,")
         if self._closed:
             return None
-        inbox: asyncio.Future[_Order[Job, Result] | None] = asyncio.get_running_loop().create_future()
-        seat.inbox = inbox
-        self._offer(seat)
+        inbox: asyncio.Future[_Assignment[Job, Result] | None] = asyncio.get_running_loop().create_future()
+        member.inbox = inbox
+        self._offer(member)
         try:
             return await inbox
         except asyncio.CancelledError:
-            if not inbox.cancelled() and (order := inbox.result()) is not None:
-                order.result.cancel()  # it was taken, and will not be begun
+            if not inbox.cancelled() and (assignment := inbox.result()) is not None:
+                assignment.result.cancel()  # the job was taken, and will not be started
             raise
 
     def _end_program(self, error: BaseException) -> None:
@@ -367,8 +367,8 @@ class WorkerPool(Generic[Job, Result]):
         if self._place == "task" and isinstance(error, KeyboardInterrupt | SystemExit):
             raise error
 
-    def _make_place(self, seat: _Seat[Job, Result]) -> Place[Job, Result]:
-        name = f"worker {seat.number}"
+    def _make_place(self, member: _Member[Job, Result]) -> Place[Job, Result]:
+        name = f"worker {member.number}"
         match self._place:
             case "task":
                 return TaskPlace(self._make_worker)
@@ -380,16 +380,16 @@ class WorkerPool(Generic[Job, Result]):
                     self._factory,
                     name,
                     start_method=self._start_method,
-                    seeds=self._seeds.child(seat.number),
-                    on_death=lambda error: self._on_death(seat, error),
+                    seeds=self._seeds.child(member.number),
+                    on_death=lambda error: self._on_death(member, error),
                 )
             case _:
                 assert_never(self._place)
 
-    def _on_death(self, seat: _Seat[Job, Result], error: BaseException) -> None:
-        seat.death = error
-        if seat.idle:  # otherwise the call that runs reports it
-            self._fail(error, f"worker {seat.number}, which was idle,")
+    def _on_death(self, member: _Member[Job, Result], error: BaseException) -> None:
+        member.death = error
+        if member.idle:  # a busy one's call reports it
+            self._fail(error, f"worker {member.number}, which was idle,")
 
 
 def _comes_from(error: BaseException | None, origin: BaseException) -> bool:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from penstock import _lazy
 from penstock.errors import PipelineFailure
-from penstock.pipeline._items import SKIP, DroppedItem
 
 if TYPE_CHECKING:
     from penstock.pipeline._builder import PipelineBuilder
     from penstock.pipeline._config import Merge, PipelineConfig, Source
     from penstock.pipeline._events import ItemDropped, ItemsDone, StageEnded, StageStarted
+    from penstock.pipeline._items import SKIP, DroppedItem
     from penstock.pipeline._pipeline import Pipeline, build_pipeline
     from penstock.pipeline._processes import ProcessExecutor
     from penstock.pipeline._replay import replay
@@ -24,9 +24,11 @@ else:
     # Imported on first use: `import penstock` should not load asyncio.
     __getattr__ = _lazy.from_modules(
         __name__,
+        SKIP="penstock.pipeline._items",
         Aggregate="penstock.pipeline._stages",
         Aggregator="penstock.pipeline._stages",
         Disaggregate="penstock.pipeline._stages",
+        DroppedItem="penstock.pipeline._items",
         ItemDropped="penstock.pipeline._events",
         ItemsDone="penstock.pipeline._events",
         Merge="penstock.pipeline._config",

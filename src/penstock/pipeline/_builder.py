@@ -156,7 +156,7 @@ class PipelineBuilder(Generic[InT, OutT]):
         return self._add(Aggregate(size_or_aggregator, drop_last=drop_last))
 
     def disaggregate(self) -> Self:
-        """Add a stage whose items are iterables, and that puts out their elements one by one.
+        """Add a stage that takes iterables, and puts out their elements one by one.
 
         Returns:
             The builder.

@@ -13,7 +13,6 @@ from typing import Generic, Literal, TypeAlias, assert_never, cast
 
 from penstock._frozen import frozen
 from penstock.errors import UsageError
-from penstock.pipeline._checks import check_choice, is_tuple_of
 from penstock.pipeline._ops import OutT_co, location_of, name_of
 from penstock.pipeline._stages import (
     Aggregate,
@@ -23,7 +22,9 @@ from penstock.pipeline._stages import (
     Sink,
     Stage,
     ThreadExecutor,
+    check_choice,
     check_stages,
+    is_tuple_of,
 )
 
 MergeOrder: TypeAlias = Literal["arrival", "turns"]

@@ -89,8 +89,8 @@ def name_of(op: object) -> str:
 def check_takes(called: object, count: int, what: str) -> None:
     """Check that a callable can be called with `count` positional arguments.
 
-    Only certain errors are raised: a callable without a signature, or one that a decorator gave another signature than
-    its code has, passes here and may fail when it is called.
+    It raises only if the call would certainly fail. A callable without a signature, or whose signature a decorator has
+    replaced, passes here and may fail when it is called.
 
     Args:
         called: a function, class, partial, method, or object with a `__call__`.
@@ -138,7 +138,7 @@ def check_takes(called: object, count: int, what: str) -> None:
 
 
 def _function_of(called: object, given: list[object]) -> tuple[object | None, list[object]]:
-    """Return the function that a call of a class or object ends in, and its arguments; None if that isn't certain."""
+    """Return the function that runs when a class or object is called, and its arguments; None if that isn't certain."""
     if isinstance(called, type):
         return _constructor_of(called), [called, *given]
     method: object = inspect.getattr_static(type(called), "__call__", None)

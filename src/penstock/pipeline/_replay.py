@@ -6,7 +6,7 @@ from itertools import cycle, islice
 from typing import TypeVar, cast
 
 from penstock.errors import UsageError
-from penstock.pipeline._checks import check_count
+from penstock.pipeline._stages import check_count
 
 T = TypeVar("T")
 

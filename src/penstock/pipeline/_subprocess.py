@@ -21,7 +21,7 @@ from penstock._caught import Caught
 from penstock._processes import MessageKind, StartMethod, check_start_method, unpack_error
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
-from penstock.pipeline._engine._engine import State, one_shot
+from penstock.pipeline._engine import State, one_shot
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._ops import Item, OutT_co
 from penstock.pipeline._pipeline import build_pipeline

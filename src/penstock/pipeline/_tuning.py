@@ -16,11 +16,11 @@ limits of its channel.
 - `SLOW_ITEM_SECONDS`: waking the loop costs less than such an item, so the reader wakes it for each.
 - `MIN_ITEMS`, `MAX_ITEMS`: a channel has room for an item and the end of a pass at least. More than 1,024 items per
   chunk gain nothing.
-- `MAX_CHANNEL_BYTES`: large items wait in small numbers.
-- `MAX_ATTEMPTS`: how often a repeatable generator is started whose process dies.
+- `MAX_CHANNEL_BYTES`: a channel that holds large items holds fewer of them, about so many bytes.
+- `MAX_ATTEMPTS`: how often a repeatable generator is started, if its process dies each time.
 - `MIN_RATE_ITEMS`: a rate of failures is too uncertain with fewer items.
 - `MAX_LISTED`: dropped items that are kept for `Pipeline.dropped`.
-- `ERROR_STOP_SECONDS`: how long `auto_stop` holds an error of its block back while it waits for the stages.
+- `ERROR_STOP_SECONDS`: how long `auto_stop` waits for the stages before it raises the error of its block.
 - `EXIT_SECONDS`: how long the end of the program waits for the stages.
 """
 

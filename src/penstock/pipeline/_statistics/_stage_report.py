@@ -24,7 +24,7 @@ class StageReport:
         failures: how many items the stage failed on. Default 0.
         busy_seconds: time inside the stage's function, summed over concurrent calls. Default 0.
         cpu_seconds: the CPU time of the calling threads within `busy_seconds`; None, the default, if it was not
-            measured (a coroutine, or a call in another process).
+            measured.
         wait_input_seconds: how long the stage waited for an item. For the sink: how long the consumer waited.
             Default 0.
         wait_output_seconds: how long the stage held an item for which the next stage had no room. Default 0.

@@ -1,4 +1,4 @@
-"""A bounded channel between two stages of one event loop.
+"""Bounded channels between the stages of one event loop, and branches: paths that divide and flows that join.
 
 The problem: a channel should be long for cheap items, so that they move in large chunks, and short for expensive ones,
 so that few of them wait in memory; and one stage's items may be a thousand times as expensive as another's. A number
@@ -8,16 +8,20 @@ The solution: the limit follows time. If the user gives no limit, a channel hold
 (see `_tuning`). The time is that of the slowest stage before or after the channel, since a fast stage behind a slow one
 gathers nothing. Besides, each lane of the next stage that has no item adds room for one more, since such an item won't
 wait; so a thousand lanes that become free together get a thousand items at once. Bytes count too: a limit that follows
-time is lowered for large items.
+time is lower for large items.
 
 The end of a pass is not an item in the queue but a boundary: `_passes` holds how many of the items belong to each pass.
 So `take` never returns items of two passes, and several lanes see the same end without one of them consuming it.
+
+A router puts items into a `PathSwitch`, which has a channel for each path. The paths end in `JoinInput`s, which share
+one output. `RoundRobin` moves the items of several channels into one output in turn.
 
 `asyncio.Queue` was not used: it has no end, no limit that changes, no limit in bytes, and moves one item per call.
 
 Guarantees:
   - Items leave in the order in which they came, each once. All takers see the end of a pass after every item of that
-    pass; the next pass starts with `start_next_pass`. The end of the channel is seen after everything that was put.
+    pass; the next pass starts with `start_next_pass`. All takers see the end of the channel after everything that was
+    put.
   - The channel never holds more than `limit` items and ends of passes, plus one item for each free lane unless the user
     set the limit; and never more bytes than allowed, except a single item that is larger by itself. Waiting putters and
     takers are served in order.
@@ -28,8 +32,9 @@ Everything here runs on the loop's thread.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from penstock.errors import PipelineFailure
 from penstock.pipeline._items import size_of
@@ -57,17 +62,17 @@ class Output(Protocol):
     def slowest_seconds(self, seconds: float) -> None: ...
 
     def offer(self, item: object) -> bool:
-        """Return whether there is room for an item; if so, put it."""
+        """Return False if there is no room for an item; otherwise put it, and return True."""
         ...
 
     async def put(self, item: object) -> None:
-        """Put an item once there is room."""
+        """Put an item as soon as there is room."""
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items, each once there is room."""
+        """Put items, each as soon as there is room."""
 
     async def wait_for_room(self) -> int:
-        """Return for how many items there is room, once there is any."""
+        """Return for how many items there is room, after waiting until there is any."""
         ...
 
     async def end_pass(self) -> None:
@@ -142,7 +147,7 @@ class Channel:
     # -- the producer's side
 
     def offer(self, item: object) -> bool:
-        """Return whether there is room for an item; if so, put it."""
+        """Return False if there is no room for an item; otherwise put it, and return True."""
         if len(self._items) + len(self._passes) > self.limit and self._room() <= 0:
             return False
         if self._max_bytes is not None:
@@ -158,14 +163,14 @@ class Channel:
         return True
 
     async def put(self, item: object) -> None:
-        """Put an item once there is room."""
+        """Put an item as soon as there is room."""
         while not self.offer(item):
             await self._putters.wait()
         if self._putters and self._has_room():
             self._putters.wake_one()
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items, each once there is room."""
+        """Put items, each as soon as there is room."""
         start = 0
         while start < len(items):
             count = self._room()
@@ -183,7 +188,7 @@ class Channel:
             self._putters.wake_one()
 
     async def wait_for_room(self) -> int:
-        """Return for how many items there is room, once there is any."""
+        """Return for how many items there is room, after waiting until there is any."""
         while not self._has_room():
             await self._putters.wait()
         if self._putters:
@@ -208,7 +213,7 @@ class Channel:
     # -- the consumer's side
 
     async def take(self, max_items: int) -> list[object]:
-        """Return up to `max_items` items of one pass, once there are any; none at the end of the pass."""
+        """Return up to `max_items` items of one pass, after waiting for the first; none at the end of the pass."""
         while not self._passes[0]:
             if len(self._passes) > 1 or self._ended:
                 return []
@@ -243,7 +248,7 @@ class Channel:
         return item
 
     def start_next_pass(self) -> bool:
-        """Return whether there is a pass after the one whose end was seen; if so, start it."""
+        """Return False if no pass follows the one whose end was seen; otherwise start it, and return True."""
         if len(self._passes) == 1:
             return False
         self._passes.popleft()
@@ -282,3 +287,166 @@ class Channel:
     def _room(self) -> int:
         """Return for how many more items there is room, ignoring bytes; below 0 if the limit was lowered."""
         return self.limit + 1 - len(self._items) - len(self._passes) + (0 if self._is_fixed else self.free_lanes)
+
+
+class PathSwitch:
+    """The entrances of several paths as one output, into which a router puts pairs of a path's number and an item.
+
+    Items enter in the order in which they are put: one whose path is full holds back those after it.
+    """
+
+    def __init__(self, paths: Sequence[Output]) -> None:
+        self._paths = paths
+
+    def offer(self, item: object) -> bool:
+        """Return False if there is no room in an item's path; otherwise put it there, and return True."""
+        number, routed = cast("tuple[int, object]", item)
+        return self._paths[number].offer(routed)
+
+    async def put(self, item: object) -> None:
+        """Put an item into its path as soon as there is room."""
+        number, routed = cast("tuple[int, object]", item)
+        await self._paths[number].put(routed)
+
+    async def put_all(self, items: list[object]) -> None:
+        """Put items into their paths, each as soon as there is room."""
+        for item in items:
+            if not self.offer(item):
+                await self.put(item)
+
+    async def wait_for_room(self) -> int:
+        """Return for how many items each path has room, after waiting until all have some."""
+        return min([await each.wait_for_room() for each in self._paths])
+
+    async def end_pass(self) -> None:
+        """Mark the end of a pass in all paths at once, since an empty path waits here for the end of the others."""
+        async with asyncio.TaskGroup() as paths:
+            for each in self._paths:
+                paths.create_task(each.end_pass())
+
+    def end(self, failure: PipelineFailure | None) -> None:
+        """Mark the end of all passes in all paths."""
+        for each in self._paths:
+            each.end(failure)
+
+    @property
+    def slowest_seconds(self) -> float:
+        """The seconds per item of the slowest stage before this output."""
+        return max(each.slowest_seconds for each in self._paths)
+
+    @slowest_seconds.setter
+    def slowest_seconds(self, seconds: float) -> None:
+        for each in self._paths:
+            each.slowest_seconds = seconds
+
+
+class Join:
+    """The shared end of several flows into one output: a pass ends when all flows have ended it, as does the output."""
+
+    def __init__(self, output: Output, count: int) -> None:
+        self._output = output
+        self._count = count
+        self._waiting = 0
+        self._ended = 0
+        self._passes = 0
+        self._next_pass = Waiters()
+
+    async def end_pass(self) -> None:
+        """Mark the end of a pass for one flow, and wait until all flows have ended it."""
+        self._waiting += 1
+        if self._waiting == self._count:
+            await self._output.end_pass()
+            self._waiting = 0
+            self._passes += 1
+            self._next_pass.wake_all()
+        else:
+            this_pass = self._passes
+            while this_pass == self._passes:
+                await self._next_pass.wait()
+
+    def end(self, failure: PipelineFailure | None) -> None:
+        """Mark the end of one flow; a failure ends the output at once."""
+        self._ended += 1
+        if failure is not None or self._ended == self._count:
+            self._output.end(failure)
+
+
+class JoinInput:
+    """The output of one of several joined flows: its items go into the shared output as they arrive."""
+
+    def __init__(self, output: Output, join: Join) -> None:
+        self._output = output
+        self._join = join
+
+    def offer(self, item: object) -> bool:
+        """Return False if there is no room for an item; otherwise put it, and return True."""
+        return self._output.offer(item)
+
+    async def put(self, item: object) -> None:
+        """Put an item as soon as there is room."""
+        await self._output.put(item)
+
+    async def put_all(self, items: list[object]) -> None:
+        """Put items, each as soon as there is room."""
+        await self._output.put_all(items)
+
+    async def wait_for_room(self) -> int:
+        """Return for how many items there is room, after waiting until there is any."""
+        return await self._output.wait_for_room()
+
+    async def end_pass(self) -> None:
+        """Mark the end of a pass for this flow, and wait until all flows have ended it."""
+        await self._join.end_pass()
+
+    def end(self, failure: PipelineFailure | None) -> None:
+        """Mark the end of this flow."""
+        self._join.end(failure)
+
+    @property
+    def slowest_seconds(self) -> float:
+        """The seconds per item of the slowest stage before this output."""
+        return self._output.slowest_seconds
+
+    @slowest_seconds.setter
+    def slowest_seconds(self, seconds: float) -> None:
+        self._output.slowest_seconds = seconds
+
+
+class RoundRobin:
+    """Moves items of several channels into an output, one of each in turn, leaving out those that have ended.
+
+    With a single channel it just moves its items.
+    """
+
+    def __init__(self, inputs: Sequence[Channel], output: Output) -> None:
+        self._inputs = inputs
+        self._output = output
+        self._failure: PipelineFailure | None = None
+
+    async def run(self) -> None:
+        """Move items until all inputs have ended, or one has failed."""
+        while True:
+            remaining = list(self._inputs)
+            while remaining:
+                for each in list(remaining):
+                    if await self._move_one(each):
+                        continue
+                    if each.has_failed:  # reported in its turn, so that the items before it are the same in every run
+                        self._failure = each.failure
+                        return
+                    remaining.remove(each)
+            started = [each.start_next_pass() for each in self._inputs]
+            if not all(started):
+                break
+            await self._output.end_pass()
+
+    def failure(self) -> PipelineFailure | None:
+        """Return the failure of an input, once its turn has come; None if there is none."""
+        return self._failure
+
+    async def _move_one(self, channel: Channel) -> bool:
+        items = await channel.take(1)
+        if items:
+            self._output.slowest_seconds = max(self._output.slowest_seconds, channel.slowest_seconds)
+            await self._output.put_all(items)
+        return bool(items)

@@ -10,9 +10,12 @@ slow; from then on the function notifies the loop of every value. A stage that i
 which calls return after the current item, and waits for the call's end: Python can't interrupt a function in a thread,
 and a cancelled stage must not leave one running.
 
-The threads are the pipeline's own and not those of `concurrent.futures`, because those are joined when Python ends: a
-function that never returns would keep the program from ending. An executor of the user's is used through
-`ExecutorThreads`.
+Two objects are the functions of such calls: `Applied` applies a stage's functions to a chunk of items, and `Pulled`
+pulls items out of an iterator.
+
+The threads are the pipeline's own and not those of `concurrent.futures`, because Python joins the latter when it ends:
+a function that never returns would keep the program from ending. `ExecutorThreads` uses the threads of an executor that
+the user made.
 
 Guarantees:
   - A call that was started runs once, and the loop learns of its end once, whatever it raised.
@@ -24,21 +27,22 @@ Guarantees:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread
 from penstock.errors import WorkerError
-from penstock.pipeline._failures import FatalError
+from penstock.pipeline._items import SKIP, FatalError
 from penstock.pipeline._tuning import SLOW_CALL_SECONDS
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
-
 
 PutValues = Callable[[list[object]], Awaitable[None]]
 
@@ -99,7 +103,7 @@ class ThreadCall:
     # -- on the loop
 
     async def forward_values(self, put: PutValues) -> None:
-        """Put out the values as they are made, until the call has ended; it has also ended if this is cancelled."""
+        """Put out the values as they are made, until the call has ended; if cancelled, stop it and wait for its end."""
         done = False
         try:
             while not done:
@@ -245,7 +249,7 @@ class Threads:
             ) from caught.error
 
     def close(self) -> None:
-        """Let the threads end once all started calls have ended; doesn't wait for it."""
+        """End the threads after all started calls; doesn't wait for that."""
         for _ in self._threads:
             self._calls.put(None)
 
@@ -270,3 +274,124 @@ def _serve(calls: "SimpleQueue[ThreadCall | None]", initializer: Callable[[], ob
         else:
             call.fail(_fatal(initializing.error))
         del call  # an idle thread must not keep the items of its last call alive
+
+
+ItemFunction = Callable[[object], object]
+
+
+class Failed(NamedTuple):
+    """An item that a function failed on.
+
+    Attributes:
+        item: the function's argument.
+        error: the exception that it raised.
+        function: the number of the function, among those applied in one call, from 0. Default 0.
+        is_fatal: whether the failure ends the pipeline whatever its limit is, since it is not the item's. Default
+            False.
+    """
+
+    item: object
+    error: BaseException
+    function: int = 0
+    is_fatal: bool = False
+
+
+class Applied:
+    """A call that applies functions to items, one item after the other, until one fails, it is slow, or stopped.
+
+    Attributes:
+        tried: how many of the items were tried, including the one that failed.
+        failed: the item that failed, which was the last one tried; None if none did.
+        seconds: how long the call took.
+    """
+
+    __slots__ = ("_functions", "_items", "failed", "seconds", "tried")
+
+    def __init__(self, functions: tuple[ItemFunction, ...], items: list[object]) -> None:
+        self._functions = functions
+        self._items = items
+        self.tried = 0
+        self.failed: Failed | None = None
+        self.seconds = 0.0
+
+    def __call__(self, call: ThreadCall) -> None:
+        """Apply the functions; append the results of the last one to the call's values, except SKIP."""
+        started = perf_counter()
+        if len(self._functions) == 1:
+            self._apply_one(call, self._functions[0])
+        else:
+            self._apply_all(call)
+        self.seconds = perf_counter() - started
+
+    def _apply_one(self, call: ThreadCall, op: ItemFunction) -> None:
+        append, stop = call.values.append, call.stop
+        item: object = None
+        with Caught() as caught:
+            for item in self._items:
+                self.tried += 1
+                value = op(item)
+                if value is not SKIP:
+                    append(value)
+                if call.slow or stop.is_set:
+                    break
+        if caught.error is not None:
+            self.failed = Failed(item, caught.error)
+
+    def _apply_all(self, call: ThreadCall) -> None:
+        append, stop, functions = call.values.append, call.stop, self._functions
+        value: object = None  # the argument of the next function, and so that of one that raises
+        number = 0
+        with Caught() as caught:
+            for item in self._items:
+                self.tried += 1
+                value, number = item, 0
+                for op in functions:
+                    value = op(value)
+                    if value is SKIP:
+                        break
+                    number += 1
+                else:
+                    append(value)
+                if call.slow or stop.is_set:
+                    break
+        if caught.error is not None:
+            self.failed = Failed(value, caught.error, number)
+
+
+class Pulled:
+    """A call that pulls items from an iterator: up to a number of them, or until it is stopped.
+
+    Attributes:
+        count: how many items the iterator returned.
+        ended: whether the iterator has ended.
+        error: the exception that it raised; None if none.
+        seconds: how long the call took.
+    """
+
+    __slots__ = ("_iterator", "_max_items", "count", "ended", "error", "seconds")
+
+    def __init__(self, iterator: Iterator[object], max_items: int) -> None:
+        self._iterator = iterator
+        self._max_items = max_items
+        self.count = 0
+        self.ended = False
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+
+    def __call__(self, call: ThreadCall) -> None:
+        """Pull the items, and append them to the call's values, except SKIP."""
+        started = perf_counter()
+        append, stop = call.values.append, call.stop
+        with Caught() as caught:
+            for value in islice(self._iterator, self._max_items):
+                self.count += 1
+                if value is not SKIP:
+                    append(value)
+                    if call.slow:
+                        call.notify()
+                if stop.is_set:
+                    break
+            else:
+                self.ended = self.count < self._max_items
+        self.error = caught.error
+        self.seconds = perf_counter() - started

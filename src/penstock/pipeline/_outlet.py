@@ -2,8 +2,9 @@
 
 The problem: the reader is in another thread than the loop, or in another loop, and a training loop reads an item per
 step. Asking the loop for each item would cost two switches of thread, some ten microseconds. A queue with a lock would
-make the reader wait for the loop's thread whenever that holds the lock and lost the GIL. And a reader must be able to
-wait with a timeout, to be interrupted by Ctrl-C, or to wait in an event loop of its own, without losing an item.
+make the reader wait for the loop's thread whenever that thread lost the GIL while it held the lock. And a reader must
+be able to wait with a timeout, to be interrupted by Ctrl-C, or to wait in an event loop of its own, without losing an
+item.
 
 The solution: a `deque`, whose appends and pops are atomic. While there are items, a reader takes one with a single call
 into C: it asks no other thread and takes no lock. Only a reader that finds nothing registers a waker under a lock; and
@@ -46,7 +47,7 @@ from typing import Final
 
 from penstock._os import Bell
 from penstock.errors import PipelineFailure
-from penstock.pipeline._channels._channel import Waiters
+from penstock.pipeline._channels import Waiters
 from penstock.pipeline._items import size_of
 from penstock.pipeline._statistics import Probe
 from penstock.pipeline._tuning import SLOW_ITEM_SECONDS
@@ -111,7 +112,7 @@ class Outlet:
     # -- the loop's side
 
     def offer(self, item: object) -> bool:
-        """Return whether there is room for an item; if so, put it."""
+        """Return False if there is no room for an item; otherwise put it, and return True."""
         if self._max_bytes is not None:
             return self._put_some([item], 0) == 1
         if len(self._items) >= self.limit:
@@ -122,11 +123,11 @@ class Outlet:
         return True
 
     async def put(self, item: object) -> None:
-        """Put an item once there is room."""
+        """Put an item as soon as there is room."""
         await self.put_all([item])
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items, each once there is room."""
+        """Put items, each as soon as there is room."""
         start = self._put_some(items, 0)
         while start < len(items):
             await self._wait_until_low()
@@ -135,7 +136,7 @@ class Outlet:
             self._putters.wake_one()
 
     async def wait_for_room(self) -> int:
-        """Return for how many items there is room, once there is any."""
+        """Return for how many items there is room, after waiting until there is any."""
         while not self._has_room():
             await self._wait_until_low()
         if self._putters:
@@ -143,13 +144,13 @@ class Outlet:
         return 1 if self._max_bytes is not None else max(self.limit - len(self._items), 1)
 
     async def end_pass(self) -> None:
-        """Mark the end of a pass, once there is room for more, so that empty passes can't accumulate."""
+        """Mark the end of a pass as soon as there is room, so that empty passes can't accumulate."""
         await self.wait_for_room()
         self._items.append(_END_OF_PASS)
         self._wake()
 
     async def wait_for_reader(self, passes: int) -> None:
-        """Wait until something of so many passes was taken."""
+        """Wait until readers have begun so many passes: taken their first item, or their end."""
         while self._passes_begun < passes:
             self._source_waits = True
             if self._passes_begun >= passes:  # taken since the check above
@@ -157,7 +158,7 @@ class Outlet:
             await self._sources.wait()
 
     def end(self, failure: PipelineFailure | None) -> None:
-        """Mark the final end, with the failure that caused it, if any; later calls have no effect. From any thread."""
+        """Mark the final end, with the failure that caused it, if any; later calls have no effect. Thread-safe."""
         with self._lock:
             if self._ended:
                 return
@@ -188,7 +189,7 @@ class Outlet:
         return item
 
     def take_or_wake(self, wake: Callable[[], None]) -> object:
-        """Return the next item or mark; if there is none, return `Mark.NOTHING`, and call `wake` once when there is."""
+        """Return the next item or mark; if there is none, return `Mark.NOTHING`, and call `wake` when one arrives."""
         found = self.take_now()
         if found is not _NOTHING:
             return found
@@ -222,7 +223,7 @@ class Outlet:
             self._wakers.remove(wake)
 
     def take(self, timeout: float | None) -> object:
-        """Return the next item or mark, once there is one.
+        """Return the next item or mark, after waiting for it.
 
         Raises:
             TimeoutError: there was none within `timeout` seconds.
@@ -264,9 +265,9 @@ class Outlet:
         return failure
 
     def close(self, reason: str) -> None:
-        """Discard the waiting items, and let readers get `Mark.CLOSED`. From any thread, and more than once.
+        """Discard the waiting items; readers get `Mark.CLOSED` from now on. Thread-safe; may be called again.
 
-        If a reader's next read would return an end, it returns that first: nothing of that pass is discarded.
+        If the next thing to read is an end, readers get it first, since nothing of its pass is discarded.
 
         Args:
             reason: the text of the readers' error; a later reason has no effect.
@@ -358,7 +359,7 @@ class Outlet:
         return start
 
     def _fits(self, item: object) -> bool:
-        """Return whether there is room for an item; if so, its bytes are counted."""
+        """Return whether there is room for an item; if so, count its bytes."""
         assert self._max_bytes is not None
         size = size_of(item)
         with self._lock:

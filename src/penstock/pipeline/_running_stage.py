@@ -1,8 +1,10 @@
-"""A running stage: its lanes, its passes, its failures and its statistics. All stages that call an op derive from it.
+"""A running stage: its lanes, its passes, the order of its results, its failures and its statistics.
 
-The problem: a stage has a concurrency, a bound on the calls under way at the same time, which users choose for the
-sake of a server's limit, of GPU memory, or of a library that isn't thread-safe. So it must hold exactly, in both orders
-and across passes; and yet as many calls as allowed must run whenever items wait.
+All stages that call an op derive from `RunningStage`.
+
+The problem: a stage has a concurrency, a bound on the calls under way at the same time. Users choose it for a server's
+limit, for GPU memory, or for a library that isn't thread-safe. So it must hold exactly, in both orders and across
+passes; and yet as many calls as allowed must run whenever items wait.
 
 The solution: a stage is up to `concurrency` lanes, each a task that takes items, calls the op, puts out the results,
 and takes the next ones. A lane has one call at a time, so the bound holds without a semaphore, and a lane that waits
@@ -25,16 +27,80 @@ Guarantees:
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from penstock._caught import Caught
-from penstock.pipeline._channels import Channel, Output
-from penstock.pipeline._failures import FailureLimit
-from penstock.pipeline._operations._calls import Failed
-from penstock.pipeline._operations._threads import StopFlag
+from penstock.pipeline._channels import Channel, Output, Waiters
+from penstock.pipeline._items import FailureLimit
 from penstock.pipeline._statistics import Probe
+from penstock.pipeline._threads import Failed, StopFlag
+
+Deliver = Callable[[Any], Awaitable[None]]
+
+
+class InOrder:
+    """The order of a stage's results: it numbers items as lanes take them, and delivers results by these numbers.
+
+    A lane either passes a result to `deliver`, or waits for its turn, delivers by itself, and ends its turn.
+
+    At most `window` results, and one for each lane, wait for an earlier one.
+    """
+
+    def __init__(self, window: int, deliver: Deliver) -> None:
+        self._window = window
+        self._deliver = deliver
+        self._next = 0
+        self._turn = 0  # the number of the result that is delivered next
+        self._early: dict[int, object] = {}  # results that wait for an earlier one
+        self._is_delivering = False
+        self._waiting = Waiters()
+
+    @classmethod
+    def if_needed(cls, concurrency: int, deliver: Deliver, *, ordered: bool) -> Self | None:
+        """Return the order of a stage with so many lanes; None if it needs none, or if a single lane keeps it."""
+        return cls(concurrency, deliver) if ordered and concurrency > 1 else None
+
+    def next_number(self) -> int:
+        """Return the number of the next item."""
+        self._next += 1
+        return self._next - 1
+
+    async def deliver(self, number: int, result: object) -> None:
+        """Deliver the result of an item now, or keep it until all earlier ones are delivered.
+
+        Raises:
+            Exception: the exception of the delivery, in the lane that delivers.
+        """
+        self._early[number] = result
+        if number == self._turn and not self._is_delivering:
+            await self._deliver_ready()
+        else:
+            while number >= self._turn + self._window:
+                await self._waiting.wait()
+
+    async def wait_for_turn(self, number: int) -> None:
+        """Wait until the item's result is the next to be delivered; the lane then delivers it, and calls `end_turn`."""
+        while number != self._turn:
+            await self._waiting.wait()
+
+    async def end_turn(self) -> None:
+        """Give the turn to the next number."""
+        self._turn += 1
+        self._waiting.wake_all()
+        await asyncio.sleep(0)
+
+    async def _deliver_ready(self) -> None:
+        self._is_delivering = True
+        try:
+            while self._turn in self._early:
+                await self._deliver(self._early.pop(self._turn))
+                self._turn += 1
+                if self._waiting:
+                    self._waiting.wake_all()
+        finally:
+            self._is_delivering = False
 
 
 class StageSetup(NamedTuple):

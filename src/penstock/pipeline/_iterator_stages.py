@@ -1,13 +1,13 @@
 """Stages that pull items out of iterators: sources, generator functions, and the elements of items.
 
 The problem: an iterator may be endless, may wait for a server in each step, may be one list of a million cheap items,
-or may hold a file that only its `finally` closes. Reading it to its end first would never give an endless one's first
-value, and would fill the memory with the others'. Asking a thread for one item at a time would cost a switch of threads
-per item.
+or may hold a file that only its `finally` closes. Reading an endless one to its end first would never give a value, and
+reading the others so would hold all their items in memory. Asking a thread for one item at a time would cost a switch
+of threads per item.
 
-The solution: a thread pulls as many items as the next stage has room for, in one call (`Pulled`). As the room of a
-channel follows time, such a call takes about a millisecond for cheap items, and has a single item of slow ones. Should
-a call turn out slow, its items reach the loop one by one (see `_threads`). An iterator is always closed in a thread,
+The solution: a thread pulls as many items as the next stage has room for, in one call (`Pulled`). The room of a channel
+follows time, so such a call takes about a millisecond if items are cheap, and pulls a single item if they are slow. If
+a call turns out slow, its items reach the loop one by one (see `_threads`). An iterator is always closed in a thread,
 whether it ended, failed or was stopped; only an iterator that the user passed as the source is the user's to close.
 
 A source pulls in a thread of its own: one that waits for data must not occupy a thread that functions need.
@@ -27,14 +27,12 @@ from types import GeneratorType
 from typing import Final, TypeGuard, cast
 
 from penstock.concurrency._worker import is_cancelled
-from penstock.pipeline._channels import InOrder, Output
+from penstock.pipeline._channels import Output
 from penstock.pipeline._config import Source
-from penstock.pipeline._failures import FatalError, stage_failure
-from penstock.pipeline._items import SKIP
-from penstock.pipeline._operations._calls import Failed, Pulled
-from penstock.pipeline._operations._stage import RunningStage, StageSetup
-from penstock.pipeline._operations._threads import AnyThreads, PutValues, StopFlag, Threads
+from penstock.pipeline._items import SKIP, FatalError, stage_failure
+from penstock.pipeline._running_stage import InOrder, RunningStage, StageSetup
 from penstock.pipeline._statistics import Probe
+from penstock.pipeline._threads import AnyThreads, Failed, Pulled, PutValues, StopFlag, Threads
 from penstock.pipeline._tuning import CHUNK_SECONDS, MAX_ITEMS
 
 _AT_HAND: Final = frozenset({list, tuple, str, bytes, range})
@@ -43,7 +41,7 @@ _AT_HAND: Final = frozenset({list, tuple, str, bytes, range})
 async def pull(
     iterator: Iterator[object], output: Output, threads: AnyThreads, stop: StopFlag, put: PutValues
 ) -> Pulled:
-    """Return the outcome of pulling as many items as the output has room for; they are put out as they are pulled."""
+    """Return the outcome of pulling as many items as the output has room for; put them out as they are pulled."""
     pulled = Pulled(iterator, await output.wait_for_room())
     call = threads.start(pulled, stop)
     await call.forward_values(put)
@@ -60,7 +58,7 @@ class RunningSource:
         source: the iterable, and whether it is continuous.
         output: the output into which it puts the items.
         threads: one of them pulls an iterable that is not async.
-        wait_for_reader: waits until something of so many passes was read.
+        wait_for_reader: waits until readers have begun so many passes.
         probe: counts for the statistics; None if there are none.
     """
 
@@ -229,7 +227,7 @@ class GeneratorStage(RunningStage):
 
 
 class DisaggregateStage(GeneratorStage):
-    """The elements of each item: of lists and the like on the loop, of other iterables as a thread pulls them."""
+    """The elements of each item: the loop reads those of lists and the like, a thread pulls those of others."""
 
     def __init__(self, setup: StageSetup, threads: AnyThreads) -> None:
         super().__init__(setup, cast("Callable[[object], Iterable[object]]", iter), threads, ordered=False)

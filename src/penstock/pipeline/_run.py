@@ -1,8 +1,8 @@
-"""From the description of a pipeline to the tasks and channels that run it.
+"""One run of a pipeline: the tasks and channels made of its description, and what ends them.
 
 A described pipeline is a tree: a sequence of stages, in which a router holds further sequences (its paths), and a merge
-whole pipelines. A run is a flat list of `StageTask`s, with a channel before each stage, so that each task only knows
-its input and its outputs:
+holds whole pipelines. A run is a flat list of `StageTask`s, with a channel before each stage, so that each task knows
+only its input and its outputs:
 
     described                  run
 
@@ -13,7 +13,7 @@ its input and its outputs:
       [1]: no stage            PathSwitch ─► JoinInput
     sink                       both JoinInputs ─► outlet
 
-Three facts follow from the position of a stage in the tree, and are computed here, once:
+`RunBuilder` computes three facts from the position of a stage in the tree:
 
   - its name with its prefix, as in `router[0]/resize`, since errors, statistics and threads use it;
   - the tasks upstream of it, which its end cancels: within a path these are the stages before it, the router, and
@@ -21,49 +21,145 @@ Three facts follow from the position of a stage in the tree, and are computed he
   - the next stage, if the two may be fused: both are plain functions or routers on the same threads, with no branch
     between them.
 
-The channels of a sequence are made before its stages, since a stage gets its input and output when it is made. All of
-this is made for each run, so that no run can meet the leftovers of an earlier one; only threads and processes, which
-are expensive to start, are kept in `Resources`.
+The channels of a sequence are made before its stages, since a stage gets its input and output when it is made. Each run
+makes its own, so that no run can meet the leftovers of an earlier one; only threads and processes, which are expensive
+to start, are kept in `Resources`. A stage whose executor can't be used ends the run with a `PipelineFailure`.
 
-A stage that can't be opened, because its executor can't be used, ends the run with a `PipelineFailure`.
+The problem of `run`: three things end a run, and they travel in different directions. When the items run out, the end
+has to follow them down to the reader. When a stage fails, the items computed before it have to arrive first, and the
+stages before it should stop at once, since no stage takes their items. When the user stops, everything should stop at
+once.
+
+The solution: downstream, a stage's end is the end of its outputs; it comes after all items, with the failure, if there
+is one. Upstream, a task that ends cancels the tasks from which it took items. A stop cancels all tasks.
+
+Rejected: an `asyncio.TaskGroup` alone. At the first exception it cancels all tasks, also those that still carry the
+items computed before the failure. So a task of the group never raises a failure; it passes it on as a value.
+
+Guarantees:
+  - A task that ends passes its failure, or none, to its outputs, and cancels the tasks upstream that still run.
+  - `run` returns when none of its tasks is left, whether it ended, failed, or was cancelled at any await, or twice.
 """
 
+import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Any, assert_never, cast
+from typing import Any, Protocol, assert_never, cast
 
 from penstock._caught import Caught
-from penstock.errors import PipelineFailure
-from penstock.pipeline._channels import Channel, Join, JoinInput, Outlet, Output, PathSwitch, RoundRobin
+from penstock._processes import GlobalSeeds
+from penstock.errors import InternalError, PipelineFailure, WorkerError
+from penstock.pipeline._channels import Channel, Join, JoinInput, Output, PathSwitch, RoundRobin
 from penstock.pipeline._config import Merge, PipelineConfig, prefix_inside, stage_names
-from penstock.pipeline._engine._background import Resources
-from penstock.pipeline._engine._probes import Probes
-from penstock.pipeline._engine._run import EndedOutput, StageTask
-from penstock.pipeline._failures import FailureLimit, stage_failure
-from penstock.pipeline._items import DroppedItem
-from penstock.pipeline._operations import (
+from penstock.pipeline._executor_stage import ExecutorStage, Remote
+from penstock.pipeline._function_stages import (
     AggregateStage,
-    AnyThreads,
     AsyncGeneratorStage,
     AsyncRouter,
     AsyncStage,
-    DisaggregateStage,
-    ExecutorStage,
-    ExecutorThreads,
-    GeneratorStage,
-    Remote,
     Router,
-    RunningSource,
-    RunningStage,
-    StageSetup,
     SyncStage,
-    Threads,
     skipping_none,
 )
+from penstock.pipeline._items import DroppedItem, FailureLimit, stage_failure
+from penstock.pipeline._iterator_stages import DisaggregateStage, GeneratorStage, RunningSource
 from penstock.pipeline._ops import Item, kind_of
+from penstock.pipeline._outlet import Outlet
+from penstock.pipeline._processes import Executors
+from penstock.pipeline._running_stage import RunningStage, StageSetup
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe, Stage, ThreadExecutor
+from penstock.pipeline._statistics import Probes
+from penstock.pipeline._threads import AnyThreads, ExecutorThreads, Threads
+
+
+class EndedOutput(Protocol):
+    """An output that can be ended: a channel, the outlet, or a branch."""
+
+    def end(self, failure: PipelineFailure | None) -> None:
+        """Mark the end of all passes, with the failure that caused it, if any."""
+
+
+@dataclass(slots=True)
+class StageTask:
+    """A stage, a source or a merge, which runs as a task of its own.
+
+    Attributes:
+        name: the name of the task.
+        run: the coroutine function that runs; an exception that it raises ends the pipeline.
+        input_failure: returns the failure that ended the input; None if there is none.
+        outputs: the outputs that are ended when the task ends.
+        upstream: the tasks from which it takes items, directly or not; they are cancelled when it ends.
+    """
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    input_failure: Callable[[], PipelineFailure | None]
+    outputs: Sequence[EndedOutput]
+    upstream: "list[StageTask]" = field(default_factory=list)
+
+
+class Resources:
+    """Owns the threads and processes of a pipeline. Made, used and closed on its loop.
+
+    Args:
+        num_threads: how many threads plain functions run on.
+        seeds: seeds of the global random generators in processes; None if no stage has an executor with processes.
+
+    Attributes:
+        threads: the threads for plain functions.
+    """
+
+    def __init__(self, num_threads: int, seeds: GlobalSeeds | None) -> None:
+        self.threads = Threads(num_threads, "penstock-stage")
+        self._sources: dict[str, Threads] = {}
+        # By the id of the executor, which is here, too, so that no other object gets the id.
+        self._threads_of_executors: dict[int, tuple[ThreadExecutor, Threads]] = {}
+        self._executors = Executors(seeds)
+
+    def remote(self, pipe: Pipe, name: str) -> Remote:
+        """Return the connection of a stage to its executor."""
+        assert pipe.executor is not None
+        return self._executors.remote(pipe.executor, name, repeatable=pipe.repeatable)
+
+    def executor_threads(self, executor: ThreadExecutor, name: str) -> Threads:
+        """Return the threads of an executor, which all its stages share."""
+        if id(executor) not in self._threads_of_executors:
+            given = executor.initializer
+            initializer = None if given is None else partial(given, *executor.initargs)
+            threads = Threads(executor.max_workers, f"penstock-{name}", initializer)
+            self._threads_of_executors[id(executor)] = executor, threads
+        return self._threads_of_executors[id(executor)][1]
+
+    def source_threads(self, name: str) -> Threads:
+        """Return the thread of a source; it has its own, so that waiting for data occupies no thread of a function."""
+        return self._sources.setdefault(name, Threads(1, f"penstock-{name}"))
+
+    def interrupt(self) -> None:
+        """End the processes, even in the middle of a call: their results are no longer needed."""
+        self._executors.close()
+
+    def close(self) -> None:
+        """Let the threads end, and end the processes."""
+        self._executors.close()
+        for threads in self._all_threads():
+            threads.close()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in one of the threads."""
+        return any(threads.is_current for threads in self._all_threads())
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until the threads have ended, for each at most `timeout` seconds."""
+        for threads in self._all_threads():
+            threads.join(timeout)
+
+    def _all_threads(self) -> list[Threads]:
+        sources, executors = list(self._sources.values()), list(self._threads_of_executors.values())  # from any thread
+        return [self.threads, *sources, *(threads for _, threads in executors)]
 
 
 class RunBuilder:
@@ -271,3 +367,43 @@ def _failure_of(channel: Channel) -> PipelineFailure | None:
 
 def _no_failure() -> None:
     return None
+
+
+async def run(stages: Sequence[StageTask]) -> None:
+    """Run all stages to their ends."""
+    tasks: dict[int, asyncio.Task[None]] = {}
+    try:
+        async with asyncio.TaskGroup() as group:
+            for stage in stages:
+                tasks[id(stage)] = group.create_task(_drive(stage, tasks), name=stage.name)
+    finally:
+        tasks.clear()  # a task keeps the traceback of its cancellation, whose frames hold this dict: a reference cycle
+        for stage in stages:  # for tasks that were cancelled before their first step; a second end has no effect
+            for output in stage.outputs:
+                output.end(None)
+
+
+async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None:
+    failure: PipelineFailure | None = None
+    with Caught() as caught:
+        await stage.run()
+        failure = stage.input_failure()
+    if isinstance(caught.error, PipelineFailure):
+        failure = caught.error
+    elif isinstance(caught.error, WorkerError):
+        failure = stage_failure(stage.name, caught.error)  # a thread that can't be started
+    elif caught.error is not None and not isinstance(caught.error, asyncio.CancelledError):
+        failure = _internal_failure(stage.name, caught.error)
+    for output in stage.outputs:
+        output.end(failure)
+    for other in stage.upstream:
+        tasks[id(other)].cancel()
+    if isinstance(caught.error, asyncio.CancelledError):
+        raise caught.taken()
+
+
+def _internal_failure(stage: str, error: BaseException) -> PipelineFailure:
+    failure = PipelineFailure(f"stage {stage!r} failed in Penstock itself", stage=stage)
+    failure.__cause__ = InternalError(f"{type(error).__name__}: {error}")
+    failure.__cause__.__cause__ = error
+    return failure

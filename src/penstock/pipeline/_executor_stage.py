@@ -3,9 +3,9 @@
 Items travel in chunks that take about two milliseconds, including the cost of sending them. A stage waits for each call
 that it has sent, even if the stage is cancelled, so that no call outlives it.
 
-A generator in one of the pipeline's own processes is run in steps of the same length, each started when the values of
+A generator in one of the pipeline's own processes runs in steps of the same length. A step starts when the values of
 the step before have been put out; so an endless generator works, and it is never far ahead of the next stage. A
-`ProcessPoolExecutor` can't send a second call to the same process, so a generator is read to its end there before its
+`ProcessPoolExecutor` can't send a second call to the same process, so there a generator is read to its end before its
 first value is passed on.
 
 If a process dies and items are repeatable, the generator starts again in another process, and the values that were put
@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from penstock._caught import Caught
 from penstock.errors import WorkerError
-from penstock.pipeline._channels import InOrder
 from penstock.pipeline._items import SKIP
-from penstock.pipeline._operations._calls import Failed, Op
-from penstock.pipeline._operations._stage import RunningStage, StageSetup
 from penstock.pipeline._processes._chunks import Outcome, Values
+from penstock.pipeline._running_stage import InOrder, RunningStage, StageSetup
+from penstock.pipeline._threads import Failed, ItemFunction
 from penstock.pipeline._tuning import EXECUTOR_CHUNK_SECONDS, MAX_ATTEMPTS, chunk_size
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Remote(Protocol):
         """Whether an item may be computed again if its process died."""
         ...
 
-    def send(self, op: Op, items: list[object], *, flatten: bool) -> "Future[list[Outcome]]":
+    def send(self, op: ItemFunction, items: list[object], *, flatten: bool) -> "Future[list[Outcome]]":
         """Send a chunk of items; the future returns the outcome of each, in the same order.
 
         With `flatten` the op is a generator, and an outcome's value is `Values`. If one of the generators has not
@@ -64,7 +63,7 @@ class Remote(Protocol):
 class ExecutorStage(RunningStage):
     """A plain function or generator function, applied to chunks in an executor."""
 
-    def __init__(self, setup: StageSetup, op: Op, remote: Remote, *, ordered: bool, flatten: bool) -> None:
+    def __init__(self, setup: StageSetup, op: ItemFunction, remote: Remote, *, ordered: bool, flatten: bool) -> None:
         super().__init__(setup)
         self._op = op
         self._remote = remote
@@ -132,7 +131,7 @@ class ExecutorStage(RunningStage):
 class _RemoteGenerator:
     """A generator in a process, after its first step."""
 
-    def __init__(self, remote: Remote, op: Op, item: object, values: object) -> None:
+    def __init__(self, remote: Remote, op: ItemFunction, item: object, values: object) -> None:
         self._remote = remote
         self._op = op
         self._item = item
@@ -192,7 +191,7 @@ def _results_of(item: object, outcome: Outcome) -> Iterable[object]:
 
 
 async def _settled(sent: "Future[T]") -> T:
-    """Return the result of a call, once it has ended; a cancellation meanwhile is raised after that.
+    """Return the result of a call, after waiting for its end; raise a cancellation only after that.
 
     Raises:
         RuntimeError: the executor cancelled the call.

@@ -1,0 +1,408 @@
+"""Stages that call a function for each item: a plain one on threads, an async one on the loop, an aggregator.
+
+Plain functions: threads apply them to chunks. A chunk has as many items as take a millisecond, so an item that takes
+that long travels alone. If the next stages have plain functions too, a free lane and no waiting items, and an item
+takes less than `FUSED_SECONDS` in all of them together, one call applies all their functions: the stages are fused, and
+an item passes the loop once instead of once per stage. As soon as they take longer, each stage works by itself, at the
+same time as the others.
+
+Async functions and async generators: the lanes await them. Aggregators: they run on the loop, on a chunk of items at a
+time.
+
+A router is the op of an ordinary stage: a plain router runs on the threads, is applied to chunks, and is fused with
+cheap functions before it; an async router is awaited. Its results are pairs of a path's number and the item, which a
+`PathSwitch` puts into the paths.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing, closing
+from time import perf_counter
+from typing import Any, Self
+
+from penstock._caught import Caught
+from penstock.concurrency._worker import is_cancelled
+from penstock.errors import UsageError
+from penstock.pipeline._channels import NOTHING, Waiters
+from penstock.pipeline._items import SKIP, FatalError, short_repr, stage_failure
+from penstock.pipeline._ops import Item, Kind
+from penstock.pipeline._running_stage import InOrder, RunningStage, StageSetup
+from penstock.pipeline._stages import Aggregate, Aggregator
+from penstock.pipeline._threads import Applied, Failed, ItemFunction, Threads
+from penstock.pipeline._tuning import CHUNK_SECONDS, FUSED_SECONDS, MAX_ITEMS, chunk_size
+
+
+class SyncStage(RunningStage):
+    """A plain function, applied to one chunk of items per lane.
+
+    Attributes:
+        op: the function.
+        threads: the threads that apply it.
+        following: the next stage, if it is a plain function on the same threads.
+    """
+
+    def __init__(self, setup: StageSetup, op: ItemFunction, threads: Threads, *, ordered: bool) -> None:
+        super().__init__(setup)
+        self.op = op
+        self.threads = threads
+        self._order = InOrder.if_needed(setup.concurrency, self._put_results, ordered=ordered)
+        self.following: Self | None = None
+        self._busy = 0  # calls that apply the function, of this stage and of the stages before it
+        self._waiting = Waiters()
+
+    async def _work(self) -> None:
+        while items := await self._take(chunk_size(CHUNK_SECONDS, self.item_seconds)):
+            if self._order is None:
+                await self._protect(self._apply(items))
+            else:
+                number = self._order.next_number()
+                await self._order.deliver(number, await self._results(items))
+
+    # -- in order of completion
+
+    async def _apply(self, items: list[object]) -> None:
+        while items and self._failure is None:
+            stages = await self._enter()
+            try:
+                items = await self._apply_some(stages, items)
+            finally:
+                for stage in stages:
+                    stage.leave()
+
+    async def _apply_some(self, stages: list[Self], items: list[object]) -> list[object]:
+        """Return the items that are left after the functions of the stages were applied to some."""
+        made = 0
+
+        async def put(values: list[object]) -> None:
+            nonlocal made
+            made += len(values)
+            if self._probe is None:
+                await stages[-1].output.put_all(values)
+            elif values:
+                await self._put_timed(values)  # a stage with a probe is not fused, so this is the last one
+
+        applied = Applied(tuple(stage.op for stage in stages), items)
+        call = self.threads.start(applied, self._stop)
+        await call.forward_values(put)
+        if call.error is not None:
+            raise self._call_failure(call.error)
+        for stage in stages:
+            stage.learn(applied.tried, applied.seconds / len(stages))
+            stage.count(applied.tried, made, int(applied.failed is not None), applied.seconds / len(stages))
+        if applied.failed is not None:
+            stages[applied.failed.function].drop_or_raise(applied.failed)
+        return items[applied.tried :]
+
+    # -- in the order of the items
+
+    async def _results(self, items: list[object]) -> list[object]:
+        """Return the results of items, with a `Failed` in the place of each item that failed."""
+        results: list[object] = []
+        while items and self._failure is None:
+            applied = Applied((self.op,), items)
+            call = self.threads.start(applied, self._stop)
+            while not call.done:  # a slow call ends after the current item
+                await call.wait()
+            if call.error is not None:
+                raise self._call_failure(call.error)
+            values = call.take_values()
+            results.extend(values)
+            self.learn(applied.tried, applied.seconds)
+            self.count(applied.tried, len(values), int(applied.failed is not None), applied.seconds)
+            if applied.failed is not None:
+                results.append(applied.failed)
+            items = items[applied.tried :]
+        return results
+
+    def _call_failure(self, error: BaseException) -> BaseException:
+        """Return the exception to raise for a call that could not be made."""
+        cause = error.__cause__ if isinstance(error, FatalError) else None
+        return error if cause is None else stage_failure(self.name, cause)
+
+    # -- fused stages
+
+    async def _enter(self) -> list[Self]:
+        """Return the stages for the next call: this one and the fused ones behind it; each counts the call as its own.
+
+        `leave` has to be called for each.
+        """
+        while self._busy >= self.concurrency:
+            await self._waiting.wait()
+        self._busy += 1
+        stages = [self]
+        if self._probe is None and self.item_seconds:
+            seconds = self.item_seconds
+            while (following := stages[-1].following) is not None and following.enter(FUSED_SECONDS - seconds):
+                seconds += following.item_seconds
+                stages.append(following)
+        return stages
+
+    def enter(self, max_seconds: float) -> bool:
+        """Return whether a stage before this one may apply its function, too, if an item takes at most so long.
+
+        If so, that counts as a call of this stage, until `leave`.
+        """
+        may = (
+            0.0 < self.item_seconds <= max_seconds
+            and self._in_pass
+            and self._order is None
+            and self._failure is None
+            and self._busy < self.concurrency
+            and self._input.is_idle()
+        )
+        self._busy += may
+        return may
+
+    def leave(self) -> None:
+        """End a call of this stage's function."""
+        self._busy -= 1
+        self._waiting.wake_one()
+
+
+class AsyncStage(RunningStage):
+    """An async function, applied to one item per lane.
+
+    A lane whose calls return without waiting lets other tasks run once per millisecond.
+    """
+
+    def __init__(self, setup: StageSetup, op: Callable[[object], Awaitable[object]], *, ordered: bool) -> None:
+        super().__init__(setup)
+        self._op = op
+        self._order = InOrder.if_needed(setup.concurrency, self._deliver, ordered=ordered)
+
+    async def _work(self) -> None:
+        yielded = perf_counter()  # when the lane last let other tasks run
+        seconds, items = 0.0, 0  # in calls since then
+        while (item := await self._next()) is not NOTHING:
+            number = 0 if self._order is None else self._order.next_number()
+            started = perf_counter()
+            result = await self._call(item)
+            now = perf_counter()
+            seconds, items = seconds + now - started, items + 1
+            if self._counts:
+                failed = type(result) is Failed
+                self.count(1, int(result is not SKIP and not failed), int(failed), now - started)
+            if self._order is None:
+                await self._deliver(result)
+            else:
+                await self._order.deliver(number, result)
+            if now - yielded > CHUNK_SECONDS:
+                self.learn(items, seconds)
+                await asyncio.sleep(0)
+                yielded = perf_counter()
+                seconds, items = 0.0, 0
+
+    async def _next(self) -> object:
+        """Return the next item, or NOTHING at the end of the pass."""
+        if self._probe is None and self._failure is None:
+            item = self._input.take_now()
+            if item is not NOTHING:
+                if not self._idle:
+                    self._start_lanes()
+                return item
+        items = await self._take(1)
+        return items[0] if items else NOTHING
+
+    async def _call(self, item: object) -> object:
+        try:
+            return await self._op(item)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            return Failed(item, error)
+
+    async def _deliver(self, result: object) -> None:
+        if type(result) is Failed:
+            self.drop_or_raise(result)
+        elif result is not SKIP and not self.output.offer(result):
+            await self._put([result])
+
+
+class AsyncGeneratorStage(RunningStage):
+    """An async generator for each item; its values are put out as they are made, and it is closed in every case."""
+
+    def __init__(self, setup: StageSetup, op: Callable[[object], AsyncGenerator[object, None]]) -> None:
+        super().__init__(setup)
+        self._op = op
+
+    async def _work(self) -> None:
+        while items := await self._take(1):
+            started = perf_counter()
+            made, failed = await self._run_one(items[0])
+            seconds = perf_counter() - started
+            self.count(1, made, int(failed is not None), seconds)
+            self.learn(1, seconds)
+            if failed is not None:
+                self.drop_or_raise(failed)
+            await asyncio.sleep(0)
+
+    async def _run_one(self, item: object) -> tuple[int, Failed | None]:
+        made = 0
+        yielded = perf_counter()
+        try:
+            async with aclosing(self._op(item)) as values:
+                async for value in values:
+                    if value is not SKIP:
+                        made += 1
+                        if not self.output.offer(value):
+                            await self._put([value])
+                    if perf_counter() - yielded > CHUNK_SECONDS:
+                        await asyncio.sleep(0)
+                        yielded = perf_counter()
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            return made, Failed(item, error)
+        return made, None
+
+
+class AggregateStage(RunningStage):
+    """Batches of items, collected by an aggregator; each pass has an aggregator of its own.
+
+    It has one lane, since an aggregator takes items in order.
+    """
+
+    def __init__(self, setup: StageSetup, aggregate: Aggregate) -> None:
+        super().__init__(setup)
+        self._aggregate = aggregate
+        self._aggregator: Aggregator[Any] | None = None  # made when the first item of a pass has come
+
+    async def _work(self) -> None:
+        while items := await self._take(MAX_ITEMS):
+            aggregator = self._opened()
+            while items:
+                items = await self._add(aggregator, items)
+            await asyncio.sleep(0)
+
+    async def _add(self, aggregator: Aggregator[Any], items: list[Item]) -> list[Item]:
+        """Return the items after the first that fails; the ones before it are added, and full batches put out."""
+        started = perf_counter()
+        batches: list[object] = []
+        failed: Failed | None = None
+        tried = 0
+        for item in items:
+            tried += 1
+            with Caught() as caught:
+                batch = aggregator.accumulate(item)
+                if batch is not None and batch is not SKIP:
+                    batches.append(batch)
+            if caught.error is not None:
+                failed = Failed(item, caught.error)
+                break
+        seconds = perf_counter() - started
+        self.learn(tried, seconds)
+        self.count(tried, len(batches), int(failed is not None), seconds)
+        await self._put(batches)
+        if failed is not None:
+            self.drop_or_raise(failed)
+        return items[tried:]
+
+    def _rest(self) -> list[object]:
+        aggregator = self._opened()
+        self._aggregator = None
+        batch: object = None
+        with Caught() as caught:
+            batch = None if self._aggregate.drop_last else aggregator.flush()
+        if caught.error is not None:
+            raise stage_failure(self.name, caught.error)
+        if batch is None:
+            return []
+        self.count(0, 1, 0, 0.0)
+        return [batch]
+
+    def _opened(self) -> Aggregator[Any]:
+        if self._aggregator is None:  # the first call in this pass
+            with Caught() as caught:
+                self._aggregator = self._aggregate.open()
+            if caught.error is not None:
+                raise stage_failure(self.name, caught.error)
+            assert self._aggregator is not None
+        return self._aggregator
+
+
+Choice = tuple[int, object]
+"""The number of a path, and the item that takes it."""
+
+
+class Router:
+    """A plain function that chooses one of `paths` paths for each item."""
+
+    def __init__(self, router: Callable[[object], object], paths: int) -> None:
+        self._router = router
+        self._paths = paths
+
+    def __call__(self, item: object) -> Choice:
+        """Return the path of an item."""
+        return _checked(self._router(item), item, self._paths)
+
+
+class AsyncRouter:
+    """An async function that chooses one of `paths` paths for each item."""
+
+    def __init__(self, router: Callable[[object], Awaitable[object]], paths: int) -> None:
+        self._router = router
+        self._paths = paths
+
+    async def __call__(self, item: object) -> Choice:
+        """Return the path of an item."""
+        return _checked(await self._router(item), item, self._paths)
+
+
+def _checked(number: object, item: object, paths: int) -> Choice:
+    if isinstance(number, int) and 0 <= number < paths:
+        return number, item
+    raise FatalError from UsageError(
+        f"a router returns the number of a path, an int from 0 to {paths - 1}; got {number!r:.200} for "
+        f"{short_repr(item)}. Return such a number, or add a path"
+    )
+
+
+def skipping_none(op: Callable[[Item], Item], kind: Kind) -> Callable[[Item], Item]:
+    """Return a function of the same kind, with SKIP in place of each None result; it can be pickled if `op` can."""
+    match kind:
+        case "sync" | "lookup":
+            return _Function(op)
+        case "async":
+            return _AsyncFunction(op)
+        case "generator":
+            return _Generator(op)
+        case "async generator":
+            return _AsyncGenerator(op)
+
+
+class _Function:
+    def __init__(self, op: Callable[[object], object]) -> None:
+        self._op = op
+
+    def __call__(self, item: object) -> object:
+        value = self._op(item)
+        return SKIP if value is None else value
+
+
+class _AsyncFunction:
+    def __init__(self, op: Callable[[object], Awaitable[object]]) -> None:
+        self._op = op
+
+    async def __call__(self, item: object) -> object:
+        value = await self._op(item)
+        return SKIP if value is None else value
+
+
+class _Generator:
+    def __init__(self, op: Callable[[object], Generator[object]]) -> None:
+        self._op = op
+
+    def __call__(self, item: object) -> Generator[object]:
+        with closing(self._op(item)) as values:
+            for value in values:
+                yield SKIP if value is None else value
+
+
+class _AsyncGenerator:
+    def __init__(self, op: Callable[[object], AsyncGenerator[object]]) -> None:
+        self._op = op
+
+    async def __call__(self, item: object) -> AsyncGenerator[object]:
+        async with aclosing(self._op(item)) as values:
+            async for value in values:
+                yield SKIP if value is None else value
