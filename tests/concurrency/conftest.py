@@ -19,13 +19,13 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the built extension."""
+    """Return the path of the built extension."""
     return build(tmp_path_factory.mktemp("native_jobs"))
 
 
 @pytest.fixture
 def extension(library: Path) -> Iterator[Extension]:
-    """Return the extension's module, with its gate closed; afterwards it is opened, and no job may be left."""
+    """Yield the extension's module, with its gate closed; afterwards open it, and check that no job is left."""
     module = load(library)
     module.close_gate()
     yield module
@@ -44,7 +44,7 @@ def settled_loops() -> None:
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def new_loop(request: pytest.FixtureRequest) -> NewLoop:
-    """Return what makes a new loop of one kind."""
+    """Return a function that makes a new loop of one kind."""
     if request.param == "uvloop":
         found: NewLoop = pytest.importorskip("uvloop").new_event_loop
         return found

@@ -1,4 +1,4 @@
-"""Event loops to test on, and how to watch what one of them would print."""
+"""Event loops to test on, and a check that a loop logs no error."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ LOOPS = ["asyncio", "uvloop"]
 
 
 def run_on(loop: str, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end on a new loop of that kind, which must have had nothing to complain about."""
+    """Run a coroutine to its end on a new loop of that kind, and check that the loop has logged no error."""
     complaints: list[dict[str, Any]] = []
 
     async def watched() -> T:
@@ -38,20 +38,20 @@ def _factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def settle(turns: int = 10) -> None:
-    """Let everything run that can run without anything from outside."""
+    """Let all callbacks run that are ready, and those that they make ready."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 def ready(result: T) -> asyncio.Future[T]:
-    """Return a future with that result."""
+    """Return a completed future with that result."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     future.set_result(result)
     return future
 
 
 class Steps:
-    """Runs a coroutine, and cancels it when it waits for the n-th time, if it does, or some turns of the loop later."""
+    """Runs a coroutine, and cancels it at its n-th wait, or some turns of the loop later."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, object], cancel_at: int, turns: int = 0) -> None:
         self._coroutine = coroutine
@@ -60,7 +60,7 @@ class Steps:
         self.waits = 0
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        """Run it; where it waits, count, and cancel the task that runs it when it is time."""
+        """Run it; count its waits, and cancel its task at the n-th."""
         sent: Any = None
         error: BaseException | None = None
         while True:

@@ -9,10 +9,10 @@ SOURCE = Path(__file__).parent / "extension" / "native_jobs.cpp"
 
 
 class Extension(Protocol):
-    """What the extension's module holds; capsules are of jobs."""
+    """The functions of the extension's module; a capsule is a job."""
 
     def upper(self, source: object, /) -> object:
-        """Return a job that makes Bytes of capitals."""
+        """Return a job that makes `Bytes` in capitals."""
         ...
 
     def failing(self) -> object:
@@ -28,15 +28,15 @@ class Extension(Protocol):
         ...
 
     def calling(self, function: object, /) -> object:
-        """Return a job that calls a function with the lock; False stands for null without an exception."""
+        """Return a job that calls a function with the lock; False means null without an exception."""
         ...
 
     def finishing_badly(self, number: int, /) -> object:
-        """Return a job that throws the exception of that number with the lock; without it, if it is negative."""
+        """Return a job that throws the exception of that number with the lock; without the lock if it is negative."""
         ...
 
     def throwing_an_int(self) -> object:
-        """Return a job that throws what is no exception."""
+        """Return a job that throws an int, which is no exception."""
         ...
 
     def nothing(self) -> object:
@@ -48,24 +48,24 @@ class Extension(Protocol):
         ...
 
     def open_gate(self) -> None:
-        """Let all through, until it is closed."""
+        """Let all waiting and later jobs pass, until the gate is closed."""
         ...
 
     def close_gate(self) -> None:
-        """Let nobody through."""
+        """Let no job pass."""
         ...
 
     def await_waiting(self, count: int, /) -> None:
-        """Wait until so many jobs wait at the gate."""
+        """Wait until so many jobs are waiting at the gate."""
         ...
 
     def living(self) -> int:
-        """Return how many owners of jobs and bytes the extension made that live."""
+        """Return how many owners of jobs and bytes that the extension made are alive."""
         ...
 
 
 def build(folder: Path) -> Path:
-    """Build the extension into a folder; skip where there is nothing to build it with."""
+    """Build the extension into a folder; skip the test if a tool for that is missing."""
     return extensions.build(SOURCE, folder)
 
 

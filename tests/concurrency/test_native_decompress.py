@@ -1,4 +1,4 @@
-"""Jobs decompress what Python's own modules and zstandard have compressed, and say what is wrong with all else."""
+"""Jobs decompress the output of Python's own modules and of zstandard, and name the fault of any other input."""
 
 import asyncio
 import gzip
@@ -50,7 +50,7 @@ def run_jobs(*jobs: NativeJob[Any]) -> list[Any]:
 
 
 def compressed(codec: str, data: bytes, *, level: int = 1) -> bytes:
-    """Return the data, compressed by others."""
+    """Return the data, compressed by Python's modules or zstandard."""
     if codec == "zstd":
         made: bytes = pytest.importorskip("zstandard").ZstdCompressor(level, write_checksum=True).compress(data)
         return made
@@ -70,7 +70,7 @@ def contents(draw: st.DrawFn) -> bytes:
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=contents(), level=st.integers(1, 9), slack=st.integers(0, 3))
 def test_compressed_data_is_restored(codec: Any, data: bytes, level: int, slack: int) -> None:
-    """Without a size, with it, into given memory, and from a handle: the result is what was compressed."""
+    """Without a size, with it, into given memory, and from a handle: the result is the original data."""
     source = compressed(codec, data, level=level)
     out = np.empty((2, len(data)), np.uint8)
     new, sized, filled, limited = run_jobs(
@@ -88,7 +88,7 @@ def test_compressed_data_is_restored(codec: Any, data: bytes, level: int, slack:
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=contents(), shift=st.integers(-100, 100))
 def test_sizes_are_exact(codec: Any, data: bytes, shift: int) -> None:
-    """A wrong size is a failure that names it; a limit is one from the size on."""
+    """A wrong size is a failure that names it; a limit allows its own size, and no more."""
     assume(shift != 0)
     size = max(len(data) + shift, 0)
     assume(size != len(data))
@@ -122,7 +122,7 @@ def test_truncated_data_is_refused(codec: Any, data: bytes, cut: float) -> None:
 @pytest.mark.parametrize("codec", ["zlib", "gzip", pytest.param("zstd", marks=needs_zstd)])
 @given(data=contents(), place=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255))
 def test_changed_data_is_the_same_or_refused(codec: Any, data: bytes, place: float, flipped: int) -> None:
-    """One byte changed anywhere is a failure, or the same result where that byte means nothing (a time, a flag)."""
+    """If any byte is changed, the job fails, or the result is equal, since the byte has no effect (a time, a flag)."""
     source = bytearray(compressed(codec, data))
     source[int(place * len(source))] ^= flipped
     result = run_jobs(NativeJob.decompress(source, codec=codec, max_size=1 << 20))[0]
@@ -136,7 +136,7 @@ def test_changed_data_is_the_same_or_refused(codec: Any, data: bytes, place: flo
 @pytest.mark.parametrize("codec", CODECS)
 @given(garbage=st.binary(min_size=1, max_size=200))
 def test_garbage_never_crashes(codec: Any, garbage: bytes) -> None:
-    """Any bytes give a result or a ValueError, and what they give is what zlib gives."""
+    """Any bytes give a result or a ValueError; a result is equal to that of zlib."""
     result = run_jobs(NativeJob.decompress(garbage, codec=codec, max_size=1 << 20))[0]
     if codec == "zlib" and not isinstance(result, Exception):
         assert result == zlib.decompress(garbage)
@@ -146,7 +146,7 @@ def test_garbage_never_crashes(codec: Any, garbage: bytes) -> None:
 @pytest.mark.parametrize("codec", ["gzip", pytest.param("zstd", marks=needs_zstd)])
 @given(parts=st.lists(contents(), min_size=1, max_size=5))
 def test_members_and_frames_are_joined(codec: Any, parts: list[bytes]) -> None:
-    """Several gzip members or zstd frames, one behind the other, are one output; a gzip file may end in zeros."""
+    """Several concatenated gzip members or zstd frames give one output; a gzip file may end in zeros."""
     source = b"".join(compressed(codec, part) for part in parts)
     whole = b"".join(parts)
     padded = source + bytes(7) if codec == "gzip" else source
@@ -162,8 +162,8 @@ def test_members_and_frames_are_joined(codec: Any, parts: list[bytes]) -> None:
 
 @needs_zstd
 @given(data=contents(), skipped=st.binary(max_size=20))
-def test_frames_need_not_tell_their_size(data: bytes, skipped: bytes) -> None:
-    """Frames without a content size, beside others and such as are to be skipped, are read all the same."""
+def test_frames_without_a_content_size(data: bytes, skipped: bytes) -> None:
+    """Frames without a content size are read, also between other frames and skippable ones."""
     zstandard = pytest.importorskip("zstandard")
     silent = zstandard.ZstdCompressor(write_content_size=False).compress(data)
     skippable = struct.pack("<II", 0x184D2A53, len(skipped)) + skipped
@@ -178,7 +178,7 @@ def test_frames_need_not_tell_their_size(data: bytes, skipped: bytes) -> None:
 
 
 def test_nothing_may_follow_a_stream() -> None:
-    """A zlib or deflate stream that isn't all is refused, with what to give instead."""
+    """A zlib or deflate stream with bytes after its end is refused, with the remedy."""
     source = zlib.compress(b"penstock")
     failed = run_jobs(NativeJob.decompress(source + b"abc"))[0]
     assert "3 bytes follow" in str(failed)
@@ -194,7 +194,7 @@ def test_another_codec_is_named(codec: Any, other: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_bomb_takes_no_more_than_its_limit(codec: Any) -> None:
-    """An input that would give 64 MB is stopped at its limit, also where it lies about its size."""
+    """An input of 64 MB of output stops at its limit, even if its header has a false size."""
     bomb = bytearray(compressed(codec, bytes(64_000_000)))
     assert "at most 1000000 bytes" in str(run_jobs(NativeJob.decompress(bomb, codec=codec, max_size=1_000_000))[0])
     if codec == "gzip":
@@ -205,7 +205,7 @@ def test_a_bomb_takes_no_more_than_its_limit(codec: Any) -> None:
 @needs_zstd
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends what asks for too much")
 def test_a_frame_that_claims_too_much() -> None:
-    """A frame of a few bytes that claims 2**60 is refused before memory is taken, and says what it claims."""
+    """A frame of a few bytes that claims 2**60 is refused before memory is taken; the error has the claimed size."""
     claim = struct.pack("<IBQ", 0xFD2FB528, 0b11100000, 2**60) + b"\x01\x00\x00"
     failed, no_memory = run_jobs(
         NativeJob.decompress(claim, codec="zstd"), NativeJob.decompress(claim, codec="zstd", max_size=2**61)
@@ -223,7 +223,7 @@ def test_a_frame_that_claims_too_much() -> None:
     ],
 )
 def test_a_missing_library_is_named(tmp_path: Path, library: str, make: str, package: str) -> None:
-    """Where the system has no such library, an ImportError tells how to get it, and all other jobs work."""
+    """If the system doesn't have the library, an ImportError says how to install it, and all other jobs work."""
     (tmp_path / library).write_bytes(b"no library " * 100)  # what is found first ends the loader's search
     program = f"""if True:
         from penstock.concurrency import NativeJob
@@ -276,7 +276,7 @@ def test_impossible_jobs_are_refused(make: Callable[[], object]) -> None:
 @needs_xxhash
 @given(parts=st.lists(contents(), min_size=1, max_size=10), seed=st.integers(0, 2**64 - 1))
 def test_hashes_are_xxhashs(parts: list[bytes], seed: int) -> None:
-    """XXH3 is that of the package `xxhash`, for bytes of every length and every seed."""
+    """XXH3 equals that of the package `xxhash`, for bytes of every length and every seed."""
     xxhash = pytest.importorskip("xxhash")
     assert run_jobs(*(NativeJob.xxh3_64(part, seed=seed) for part in parts)) == [
         xxhash.xxh3_64_intdigest(part, seed) for part in parts

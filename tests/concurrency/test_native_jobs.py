@@ -1,4 +1,4 @@
-"""Jobs do what Python's own functions do, on any buffers, and refuse what they can't."""
+"""Jobs have the results of Python's own functions, on any buffers, and refuse impossible arguments."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(ranges=st.lists(st.tuples(st.integers(0, 11_000), st.integers(0, 11_000) | st.none()), max_size=12))
 def test_ranges_are_slices_of_the_file(file: Path, ranges: list[tuple[int, int | None]]) -> None:
-    """Each range is the file's slice; one that reaches past the end fails, and names file and range."""
+    """Each range is the file's slice; one that reaches past the end fails, and the error names file and range."""
     whole = file.read_bytes()
     with file.open("rb") as opened:
         jobs = [NativeJob.read_file(file, start, size=size) for start, size in ranges]
@@ -60,7 +60,7 @@ def test_ranges_are_slices_of_the_file(file: Path, ranges: list[tuple[int, int |
 
 @given(start=st.integers(0, 9_000), size=st.integers(0, 1_000))
 def test_ranges_are_read_into_given_memory(file: Path, start: int, size: int) -> None:
-    """The result is the buffer that was given, filled."""
+    """The result is the given buffer, filled."""
     out = np.empty((2, size), np.uint8)
     found, raw = run_jobs(
         NativeJob.read_file(str(file), start, out=out[1]), NativeJob.read_file(file, out=bytearray(5))
@@ -89,17 +89,17 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         NativeJob.read_file(pipe[0], size=1)
 
 
-@pytest.mark.skipif(not LINUX, reason="no file that doesn't tell its size")
-@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends what asks for too much")
-def test_memory_that_is_not_there(file: Path) -> None:
-    """A range that fits into no memory is a MemoryError of its future, and nothing else suffers."""
+@pytest.mark.skipif(not LINUX, reason="no file without a known size")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends such a process")
+def test_ranges_larger_than_memory(file: Path) -> None:
+    """A range larger than all memory is a MemoryError of its future, and other jobs work."""
     failed, fine = run_jobs(NativeJob.read_file("/proc/self/status", size=2**62), NativeJob.read_file(file, size=3))
     assert isinstance(failed, MemoryError)
     assert fine == file.read_bytes()[:3]
 
 
-def test_files_that_do_not_tell_their_size(file: Path) -> None:
-    """A range longer than the file is refused before memory is taken; a file said to be empty is read all the same."""
+def test_files_without_a_known_size(file: Path) -> None:
+    """A range longer than the file is refused before memory is taken; a file that reports a size of 0 is read whole."""
     failed, named = run_jobs(
         NativeJob.read_file(file, size=2**62), NativeJob.read_file("/proc/self/comm" if LINUX else file, size=4)
     )
@@ -109,7 +109,7 @@ def test_files_that_do_not_tell_their_size(file: Path) -> None:
 
 
 def test_a_descriptor_may_be_closed_at_once(file: Path) -> None:
-    """A job keeps the file it was given, though the number may mean another file when it runs."""
+    """A job keeps its open file, even if its descriptor's number belongs to another file when it runs."""
     descriptor = os.open(file, os.O_RDONLY)
     job = NativeJob.read_file(descriptor, 5, size=5)
     os.close(descriptor)
@@ -118,7 +118,7 @@ def test_a_descriptor_may_be_closed_at_once(file: Path) -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.integers(0, 2**32 - 1))
 def test_checksums_are_zlibs(parts: list[bytes], initial: int) -> None:
-    """CRC-32 is that of zlib, for bytes of every length, and from every start."""
+    """CRC-32 equals that of zlib, for bytes of every length, and every initial value."""
     assert run_jobs(*(NativeJob.crc32(part) for part in parts)) == [zlib.crc32(part) for part in parts]
     whole = b"".join(parts)
     assert run_jobs(NativeJob.crc32(whole, initial=initial)) == [zlib.crc32(whole, initial)]
@@ -138,7 +138,7 @@ def test_stacks_are_numpys(data: st.DataObject, dtype: Any) -> None:
 
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_gathered_rows_are_numpys(data: st.DataObject, dtype: Any) -> None:
-    """Rows are those that NumPy takes; a key that is none is an IndexError, and `out` is untouched."""
+    """Rows equal those of NumPy; a wrong key is an IndexError, and leaves `out` unchanged."""
     shape = data.draw(npst.array_shapes(min_dims=0, max_dims=2, min_side=1, max_side=5))
     length = data.draw(st.integers(1, 9))
     source = _filled((length, *shape), dtype, data.draw(st.binary(min_size=1, max_size=40)), 0)
@@ -155,7 +155,7 @@ def test_gathered_rows_are_numpys(data: st.DataObject, dtype: Any) -> None:
 
 @given(st.binary(max_size=100), st.integers(0, 100))
 def test_copies_are_bytes(source: bytes, shift: int) -> None:
-    """Bytes are copied, also to where they overlap."""
+    """Bytes are copied, even to an overlapping place."""
     out, memory = bytearray(len(source)), bytearray(source + bytes(100))
     view = memoryview(memory)
     run_jobs(NativeJob.copy(source, out), NativeJob.copy(view[: len(source)], view[shift : shift + len(source)]))

@@ -1,4 +1,4 @@
-"""Jobs of C++ are awaited from any loop, cancelled at any point, and never write to memory that was freed."""
+"""Jobs of C++ are awaited from any loop, cancelled at any point, and never write to freed memory."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ from tests.concurrency.native_extension import Extension
 
 
 def is_held(buffer: bytearray) -> bool:
-    """Return whether somebody holds the buffer, so that it can't be resized."""
+    """Return whether a buffer is exported, so that it can't be resized."""
     try:
         buffer.append(0)
     except BufferError:
@@ -74,7 +74,7 @@ def test_loops_in_threads_share_pools(new_loop: NewLoop) -> None:
 
 
 def test_extensions_give_results_and_errors(extension: Extension) -> None:
-    """An extension's job returns its bytes or nothing, and its words as a RuntimeError."""
+    """An extension's job returns its bytes or None; the text of its error is that of a RuntimeError."""
 
     async def run() -> None:
         async with NativeThreadPool(2) as pool:
@@ -115,7 +115,7 @@ def test_extensions_give_results_and_errors(extension: Extension) -> None:
 def test_exceptions_of_cpp_become_those_of_python(
     extension: Extension, number: int, error: type[Exception], text: str, *, has_lock: bool
 ) -> None:
-    """What a job throws is raised as the exception of Python that means it, by its function with the lock, too."""
+    """An exception of a job, also of its function with the lock, is raised as the corresponding one of Python."""
 
     async def run() -> None:
         make = extension.finishing_badly if has_lock else extension.throwing
@@ -129,7 +129,7 @@ def test_exceptions_of_cpp_become_those_of_python(
 
 
 def test_a_second_function_makes_the_result(extension: Extension, new_loop: NewLoop) -> None:
-    """The result is made in the loop's thread, with the interpreter's lock; what fails there is raised as it is."""
+    """The result is made in the loop's thread, with the interpreter's lock; an exception there is raised unchanged."""
     threads: list[int] = []
 
     def called() -> list[int]:
@@ -163,7 +163,7 @@ def test_a_second_function_makes_the_result(extension: Extension, new_loop: NewL
 
 
 def test_an_interrupt_in_a_second_function_ends_the_loop(extension: Extension) -> None:
-    """A KeyboardInterrupt that making a result raises ends the program, and is the job's outcome as well."""
+    """A KeyboardInterrupt while a result is made ends the program, and is the job's outcome as well."""
     futures: list[asyncio.Future[Any]] = []
 
     def interrupted() -> None:
@@ -182,7 +182,7 @@ def test_an_interrupt_in_a_second_function_ends_the_loop(extension: Extension) -
 
 
 def test_a_running_job_keeps_its_memory(extension: Extension, new_loop: NewLoop) -> None:
-    """A cancelled future's job runs to its end; what it writes stays until then, and is let go afterwards."""
+    """A cancelled future's job runs to its end; its buffers are held until then, and released afterwards."""
     target = bytearray(1000)
 
     async def run() -> None:
@@ -208,7 +208,7 @@ def test_a_running_job_keeps_its_memory(extension: Extension, new_loop: NewLoop)
 
 
 def test_cancelling_a_task_withdraws_its_job(extension: Extension, new_loop: NewLoop) -> None:
-    """A task that is cancelled while it awaits a job that was not started leaves nothing of it."""
+    """A cancelled task that awaits a job withdraws it, if it was not started, and releases its buffers."""
     target, out = bytearray(1), bytearray(3)
 
     async def run() -> None:
@@ -230,7 +230,7 @@ def test_cancelling_a_task_withdraws_its_job(extension: Extension, new_loop: New
 @pytest.mark.parametrize("loop", LOOPS)
 @given(steps=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=40), num_threads=st.integers(1, 4))
 def test_cancelled_at_any_point(loop: str, steps: list[tuple[int, bool]], num_threads: int) -> None:
-    """Whatever is cancelled when, all else ends well, and no buffer stays held."""
+    """Cancelling some jobs at any point leaves the others to end normally, and no buffer held."""
     buffers = [bytearray(size) for size, _ in steps]
 
     async def run() -> None:
@@ -254,7 +254,7 @@ def test_cancelled_at_any_point(loop: str, steps: list[tuple[int, bool]], num_th
 
 
 def test_leaving_the_scope_waits_for_submitted_jobs(new_loop: NewLoop) -> None:
-    """Left without an exception, the scope ends when all jobs have, awaited or not."""
+    """Without an exception, the scope ends when all jobs have ended, awaited or not."""
     outs = [np.zeros(100, np.uint8) for _ in range(300)]
 
     async def run() -> list[asyncio.Future[Any]]:
@@ -268,7 +268,7 @@ def test_leaving_the_scope_waits_for_submitted_jobs(new_loop: NewLoop) -> None:
 
 
 def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension, new_loop: NewLoop) -> None:
-    """Left by an exception, the scope waits for what runs; what was not started fails clearly, and is let go."""
+    """Left by an exception, the scope waits for running jobs; the others fail, and release their buffers."""
     target, out = bytearray(3), bytearray(3)
 
     async def run() -> None:
@@ -295,8 +295,8 @@ def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension, new_lo
     assert out == bytes(3)
 
 
-def test_leaving_can_be_hastened(extension: Extension, new_loop: NewLoop) -> None:
-    """Cancelled while it leaves the scope, a task withdraws what was not started, and waits for what runs still."""
+def test_leaving_can_be_cancelled(extension: Extension, new_loop: NewLoop) -> None:
+    """A task cancelled while it leaves the scope withdraws jobs that were not started, and waits for running ones."""
     target, out = bytearray(3), bytearray(3)
 
     async def run() -> None:
@@ -327,7 +327,7 @@ def test_leaving_can_be_hastened(extension: Extension, new_loop: NewLoop) -> Non
 
 
 def test_outside_its_scope_nothing_is_taken() -> None:
-    """Before, after and beside its scope a pool says what is wrong; a job is taken once."""
+    """Before, after and beside its scope a pool refuses jobs and says why; a job can be submitted once."""
     pool = NativeThreadPool(1)
     assert "not entered" in repr(pool)
 
@@ -352,7 +352,7 @@ def test_outside_its_scope_nothing_is_taken() -> None:
 
 
 def test_profilers_find_the_names_of_functions() -> None:
-    """The library's symbol table has the functions that a profiler of native threads would show."""
+    """The library's symbol table has the functions that a profiler of native threads shows."""
     library = Path(_native.__file__).read_bytes()
     for name in (b"_ZN8penstock9PoolState4workEv", b"_ZN8penstock8ReadFile3runEv"):
         assert name in library
@@ -360,13 +360,13 @@ def test_profilers_find_the_names_of_functions() -> None:
 
 @pytest.mark.parametrize("patience", [-1.0, float("nan")])
 def test_the_patience_is_checked(patience: float) -> None:
-    """A pool waits for a time, or for ever."""
+    """The patience is a number of seconds from 0, or None."""
     with pytest.raises(UsageError, match=f"patience must be .* got patience={patience}"):
         NativeThreadPool(1, patience=patience)
 
 
 @pytest.mark.parametrize("num_threads", [-1, 0, 5000])
 def test_the_number_of_threads_is_checked(num_threads: int) -> None:
-    """A pool has at least one thread, and not thousands."""
+    """A pool has at least one thread, and no more than the limit."""
     with pytest.raises(UsageError, match=f"got {num_threads}"):
         NativeThreadPool(num_threads)

@@ -1,4 +1,4 @@
-"""However it ends (loop, scope, process or interpreter), a pool neither crashes nor hangs, and lets go of all."""
+"""However it ends (loop, scope, process or interpreter), a pool neither crashes nor hangs, and releases everything."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 50
 
 
 def outcome(program: str, library: Path) -> tuple[int, str, str]:
-    """Run a program in an interpreter of its own, with the extension and a pool's names; return how it ended."""
+    """Run a program in a new interpreter, with the extension and a pool's names; return its exit status and output."""
     head = f"""
         import asyncio, os, signal, threading
         from pathlib import Path
@@ -60,7 +60,7 @@ def left_by_its_loop(extension: Extension, new_loop: NewLoop, running: bytearray
 
 
 def _step(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine without a task, which would complain that it was destroyed while pending."""
+    """Run a coroutine without a task, which would warn that it was destroyed while pending."""
     try:
         waited: asyncio.Future[Any] = coroutine.send(None)
     except StopIteration:
@@ -74,7 +74,7 @@ def _step(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None])
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_loop_closed_before_its_jobs_end(extension: Extension, new_loop: NewLoop) -> None:
-    """What was not started is dropped; what runs keeps its memory, and is let go by whichever pool comes next."""
+    """Jobs that were not started are dropped; running ones keep their memory, which the next pool releases."""
     running, queued = bytearray(3), bytearray(3)
     left_by_its_loop(extension, new_loop, running, queued)
     gc.collect()
@@ -84,7 +84,7 @@ def test_a_loop_closed_before_its_jobs_end(extension: Extension, new_loop: NewLo
 
     async def later() -> None:
         async with NativeThreadPool(1) as pool:
-            while is_held(running):  # no event tells when a thread that is nobody's has put down its job
+            while is_held(running):  # no event reports that an abandoned thread has released its job
                 await pool.submit(NativeJob.crc32(b""))
 
     asyncio.run(later())
@@ -93,7 +93,7 @@ def test_a_loop_closed_before_its_jobs_end(extension: Extension, new_loop: NewLo
 
 
 def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension, new_loop: NewLoop) -> None:
-    """One loop that submitted to a shared pool may end before its jobs do; the pool's own loop ends as ever."""
+    """A loop that submitted to a shared pool may end before its jobs; the pool's own loop ends normally."""
     target = bytearray(3)
 
     async def submit(pool: NativeThreadPool) -> None:
@@ -115,7 +115,7 @@ def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension, 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension, new_loop: NewLoop) -> None:
-    """The child's copy says that it has no threads, and lets the child have a pool of its own; the parent goes on."""
+    """The child's copy says that it has no threads, and the child can open a new pool; the parent continues."""
     target, outs = bytearray(3), [bytearray(1) for _ in range(5)]
 
     async def in_child(pool: NativeThreadPool) -> None:
@@ -153,7 +153,7 @@ def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension,
 
 
 def test_a_child_may_leave_the_scope_it_inherited(library: Path) -> None:
-    """A child that unwinds out of its parent's scope ends at once, and takes nothing of the parent's with it."""
+    """A child that leaves its parent's scope by an exception ends at once, and affects nothing of the parent."""
     program = """
         async def main():
             target = bytearray(3)
@@ -177,7 +177,7 @@ def test_a_child_may_leave_the_scope_it_inherited(library: Path) -> None:
 
 @pytest.mark.parametrize("target", ["bytearray(1 << 20)", "np.zeros(1 << 20, np.uint8)"])
 def test_the_interpreter_may_end_while_jobs_run(library: Path, target: str) -> None:
-    """A loop in a daemon thread may be cut off by the interpreter's end, with jobs running and queued."""
+    """The interpreter's end may cut off a loop in a daemon thread, with jobs running and queued."""
     program = f"""
         import numpy as np
         started = threading.Event()
@@ -199,7 +199,7 @@ def test_the_interpreter_may_end_while_jobs_run(library: Path, target: str) -> N
 
 
 def test_a_pool_kept_by_a_module_ends_with_the_process(library: Path) -> None:
-    """A pool that was never left, in a global, with a job that never ends: the process ends all the same."""
+    """A pool in a global that was never left, with a job that never ends, doesn't keep the process from ending."""
     program = """
         loop = asyncio.new_event_loop()
         pool = NativeThreadPool(2)
@@ -215,7 +215,7 @@ def test_a_pool_kept_by_a_module_ends_with_the_process(library: Path) -> None:
 
 
 def test_ctrl_c_reaches_the_main_thread(library: Path) -> None:
-    """With the pool's threads busy, Ctrl-C cancels the main task, which waits for what runs and leaves."""
+    """While the pool's threads are busy, Ctrl-C cancels the main task, which waits for running jobs and leaves."""
     program = """
         async def main():
             target = bytearray(3)
@@ -237,9 +237,9 @@ def test_ctrl_c_reaches_the_main_thread(library: Path) -> None:
 
 
 async def released(*buffers: bytearray) -> None:
-    """Return when jobs that were abandoned have let go of their buffers."""
+    """Wait until abandoned jobs have released their buffers."""
     async with NativeThreadPool(1) as pool:
-        while any(map(is_held, buffers)):  # no event tells when a thread that is nobody's has put down its job
+        while any(map(is_held, buffers)):  # no event reports that an abandoned thread has released its job
             await pool.submit(NativeJob.crc32(b""))
 
 
@@ -278,8 +278,8 @@ def test_a_job_that_hangs_is_abandoned(extension: Extension, new_loop: NewLoop, 
     assert targets == [b"xxx", b"xxxx"]
 
 
-def test_a_loop_that_used_the_pool_hears_of_abandoned_jobs(extension: Extension, new_loop: NewLoop) -> None:
-    """A job that another thread's loop submitted fails there, while it awaits the job."""
+def test_abandoned_jobs_fail_in_every_loop(extension: Extension, new_loop: NewLoop) -> None:
+    """A job that another thread's loop submitted fails there, while that loop awaits the job."""
     target = bytearray(3)
     raised: list[BaseException] = []
 
@@ -310,7 +310,7 @@ def test_a_loop_that_used_the_pool_hears_of_abandoned_jobs(extension: Extension,
 
 
 def test_a_warning_may_be_an_error(extension: Extension) -> None:
-    """Where warnings are errors, leaving raises the one of an abandoned job, and the pool is closed all the same."""
+    """If warnings are errors, leaving raises that of an abandoned job, and the pool is closed."""
     target = bytearray(3)
 
     async def run() -> None:
@@ -332,7 +332,7 @@ def test_a_warning_may_be_an_error(extension: Extension) -> None:
 
 
 def test_leaving_waits_while_jobs_end(tmp_path: Path) -> None:
-    """Patience is how long no job ends: three jobs one after the other may take longer than that in all."""
+    """Patience is the time in which no job ends: three jobs, one after the other, may take longer in all."""
     paths = [tmp_path / str(number) for number in range(3)]
     opened: list[int] = []
 
@@ -392,7 +392,7 @@ def test_the_interpreter_ends_while_an_abandoned_job_hangs(library: Path) -> Non
 
 
 def test_the_threads_leave_signals_to_python() -> None:
-    """Signals that are sent to the process run Python's handler, on the main thread, while jobs run."""
+    """A signal sent to the process runs Python's handler, on the main thread, while jobs run."""
     seen: list[threading.Thread] = []
 
     def note(_number: int, _frame: object) -> None:
@@ -415,7 +415,7 @@ def test_the_threads_leave_signals_to_python() -> None:
 
 
 def test_dropped_inside_its_scope() -> None:
-    """A pool that is dropped and never left warns, and leaves no thread or descriptor."""
+    """A pool that is dropped inside its scope warns, and leaves no thread or descriptor."""
 
     async def run() -> None:
         pools = [NativeThreadPool(2)]

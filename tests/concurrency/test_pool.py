@@ -27,7 +27,7 @@ ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 @ON_LOOPS
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
 def test_one_worker_keeps_its_state(loop: str, place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
-    """Jobs are done in turn by the worker that was started, where it was started; at the end all are done."""
+    """One worker does all jobs in turn, in the place where it was started; leaving the scope waits for all of them."""
 
     async def main() -> list[Any]:
         async with WorkerPool(worker, 1, place=place) as pool:
@@ -39,7 +39,7 @@ def test_one_worker_keeps_its_state(loop: str, place: Place, worker: Callable[[]
 
 @IN_PLACES
 def test_each_worker_has_its_own_place(place: Place) -> None:
-    """Tasks are in this thread, threads in this process, processes are others."""
+    """Workers in tasks are in this thread, those in threads in this process, those in processes in others."""
 
     async def main() -> tuple[set[int], set[int]]:
         async with WorkerPool(workers.Plain, 2, place=place) as pool:
@@ -54,7 +54,7 @@ def test_each_worker_has_its_own_place(place: Place) -> None:
 
 @IN_PLACES
 def test_a_job_is_any_arguments(place: Place) -> None:
-    """`run` gets what `assign` got, by place and by name; arguments that don't fit fail as in Python."""
+    """`run` gets the arguments of `assign`, positional and by name; wrong ones fail as in Python."""
     results: list[str] = []
 
     async def main() -> None:
@@ -72,7 +72,7 @@ def test_a_job_is_any_arguments(place: Place) -> None:
 
 
 class Gated:
-    """Waits in each job for a future, which the job is."""
+    """A worker whose job is a future, for which it waits."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -87,7 +87,7 @@ class Gated:
 
 @ON_LOOPS
 def test_assign_waits_for_a_free_worker(loop: str) -> None:
-    """It returns at once while a worker is free, and waits while all are busy, in the order of the calls."""
+    """`assign` returns at once while a worker is free; otherwise callers get workers in the order of their calls."""
 
     async def main() -> None:
         gates = [asyncio.get_running_loop().create_future() for _ in range(4)]
@@ -107,7 +107,7 @@ def test_assign_waits_for_a_free_worker(loop: str) -> None:
 
 
 def test_cancelled_assigns_take_nothing() -> None:
-    """A job whose assign was cancelled is never run; a worker that it had got goes to another caller."""
+    """A job whose `assign` was cancelled never runs; a worker that it had got goes to another caller."""
 
     async def main() -> list[Any]:
         done: list[Any] = []
@@ -139,7 +139,7 @@ FAILING = {
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
 @pytest.mark.parametrize("method", FAILING)
 def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """The first exception, the very same, comes from assigns and from the scope, with one note, and isn't printed."""
+    """Every `assign` and the scope raise the first exception, the same object, with one note; it isn't printed."""
     failing = FAILING[method]
     make: Callable[[], Worker[..., Any]] = functools.partial(workers.AsyncFails, failing) if asynchronous else failing
 
@@ -181,7 +181,7 @@ def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytes
 @IN_PLACES
 @ON_LOOPS
 def test_futures_hold_their_own_error(loop: str, place: Place) -> None:
-    """The future of the failing job holds the pool's exception; one raised from that leaves the scope instead."""
+    """The future of the failing job has the pool's exception; one raised from it leaves the scope instead."""
 
     async def main() -> None:
         causes: list[BaseException] = []
@@ -205,7 +205,7 @@ def test_futures_hold_their_own_error(loop: str, place: Place) -> None:
 
 
 def test_tracebacks_do_not_grow() -> None:
-    """However often the pool raises its exception, the traceback tells one raise."""
+    """However often the pool raises its exception, the traceback has the frames of one raise."""
 
     async def main() -> None:
         pool, depths = WorkerPool(workers.Plain, 1), list[int]()
@@ -228,7 +228,7 @@ def test_tracebacks_do_not_grow() -> None:
 @IN_PLACES
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
 def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
-    """What futures can't hold, and what looks like a cancellation, arrives as another error that says so."""
+    """An exception that futures can't hold, or that looks like a cancellation, arrives as another error."""
 
     async def main(job: Callable[[], None]) -> BaseException:
         with pytest.raises((WorkerError, RuntimeError)) as left:
@@ -242,7 +242,7 @@ def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[..., Any]]
 
 @pytest.mark.parametrize("place", ["thread", "process"])
 def test_exits_elsewhere_are_exceptions(place: Place) -> None:
-    """SystemExit in another thread or process doesn't end this one: it is the pool's exception."""
+    """SystemExit in another thread or process doesn't end this one; it is the pool's exception."""
 
     async def main() -> None:
         with pytest.raises(SystemExit) as left:
@@ -255,7 +255,7 @@ def test_exits_elsewhere_are_exceptions(place: Place) -> None:
 
 @IN_PLACES
 def test_outside_of_the_scope(place: Place) -> None:
-    """Outside of its scope a pool runs nothing; it is entered once; callers that wait as it is left are refused."""
+    """A pool runs nothing outside of its scope, is entered once, and refuses callers that wait when it is left."""
 
     async def main() -> None:
         pool = WorkerPool(workers.Plain, 1, place=place)
@@ -280,7 +280,7 @@ def test_outside_of_the_scope(place: Place) -> None:
 
 
 async def refused(pool: WorkerPool[..., Any]) -> bool:
-    """Return whether the pool was closed, now or while it was waited for."""
+    """Return whether `assign` raises a ClosedError, now or after waiting."""
     try:
         while True:
             await (await pool.assign(1))
@@ -289,7 +289,7 @@ async def refused(pool: WorkerPool[..., Any]) -> bool:
 
 
 def test_a_cancelled_future_drops_the_result() -> None:
-    """Cancelling a job's future leaves the job, the worker and the pool alone."""
+    """Cancelling a job's future doesn't affect the job, the worker or the pool."""
 
     async def main() -> None:
         gate = asyncio.get_running_loop().create_future()
@@ -304,7 +304,7 @@ def test_a_cancelled_future_drops_the_result() -> None:
 
 
 def test_wrong_arguments() -> None:
-    """They are refused before anything starts."""
+    """Wrong arguments are refused before a worker starts."""
     with pytest.raises(UsageError, match="num_workers must be at least 1"):
         WorkerPool(workers.Plain, 0)
     with pytest.raises(UsageError, match="place must be"):
@@ -316,13 +316,13 @@ def test_wrong_arguments() -> None:
 
 
 class Length:
-    """Tells the lengths of words."""
+    """A worker that returns the lengths of words."""
 
     def start(self) -> None:
         """Do nothing."""
 
     def run(self, job: str) -> int:
-        """Return its length."""
+        """Return the word's length."""
         return len(job)
 
     def stop(self) -> None:
@@ -330,15 +330,15 @@ class Length:
 
 
 class AsyncLength(Length):
-    """Tells the lengths of words, in its time."""
+    """A worker that returns the lengths of words, with an async method."""
 
     async def run(self, job: str) -> int:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - shorter
-        """Return its length."""
+        """Return the word's length."""
         return len(job)
 
 
 def test_types() -> None:
-    """Type checkers tell what a pool's jobs and results are from the worker's `run`, plain or async."""
+    """Type checkers infer the types of a pool's jobs and results from the worker's `run`, plain or async."""
 
     async def main() -> None:
         async with WorkerPool(Length, 1) as plain, WorkerPool(AsyncLength, 1) as asynchronous:
@@ -350,7 +350,7 @@ def test_types() -> None:
 
 @ON_LOOPS
 def test_results_as_they_complete(loop: str) -> None:
-    """The futures of a pool go into a stream of completions."""
+    """The futures of a pool can be put into a `CompletionStream`."""
 
     async def main() -> list[int]:
         async with WorkerPool(Gated, 2) as pool:

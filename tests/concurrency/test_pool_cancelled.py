@@ -24,7 +24,7 @@ alive: list[object] = []  # workers between the beginning of their start and the
 
 
 class Counted(workers.Async):
-    """Is in `alive` from its start to its stop."""
+    """A worker that is in the list `alive` from its start to its stop."""
 
     async def start(self) -> None:
         """Enter the list."""
@@ -38,7 +38,7 @@ class Counted(workers.Async):
 
 
 async def short_run(place: Literal["task", "thread", "process"], num_jobs: int) -> list[Any]:
-    """Use a pool with two workers, and await everything that there is."""
+    """Use a pool with two workers, and await each of its calls."""
     results: list[Any] = []
     make = workers.Async if place == "process" else Counted
     async with WorkerPool(make, 2, place=place) as pool:
@@ -64,7 +64,7 @@ async def short_run(place: Literal["task", "thread", "process"], num_jobs: int) 
 def test_cancelled_at_every_await(
     loop: str, place: Literal["task", "thread", "process"], num_jobs: int, turns: int
 ) -> None:
-    """Cancelled at the 1st await or so many turns later, at the 2nd, ..., a run stops every worker, and silently."""
+    """A run that is cancelled at its n-th await, or some turns later, stops every worker, and prints nothing."""
 
     async def was_reached(cancel_at: int) -> bool:
         steps = Steps(short_run(place, num_jobs), cancel_at, turns)
@@ -88,7 +88,7 @@ async def _finish(steps: Steps) -> None:
 
 @ON_LOOPS
 def test_cancelling_waits_for_plain_jobs_in_threads(loop: str) -> None:
-    """A plain method in a thread can't be cancelled: the scope ends after it, however often it is cancelled."""
+    """A plain method in a thread can't be cancelled: the scope waits for it, however often it is cancelled."""
     began, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def job() -> None:
@@ -155,8 +155,8 @@ def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -> None
     assert seen == ["start", "cancelled 7", "stop"]
 
 
-def test_the_loop_may_be_torn_down() -> None:
-    """When every task is cancelled at once, as by the end of `asyncio.run`, nobody is left waiting for a worker."""
+def test_every_task_is_cancelled_at_once() -> None:
+    """If every task is cancelled at once, as at the end of `asyncio.run`, no caller waits for a worker any more."""
 
     async def main() -> None:
         async with WorkerPool(workers.Plain, 1, place="task") as pool:
@@ -170,13 +170,13 @@ def test_the_loop_may_be_torn_down() -> None:
 
 
 async def expect_closed(pool: WorkerPool[..., Any]) -> None:
-    """Assign, which must be refused."""
+    """Check that `assign` raises a ClosedError."""
     with pytest.raises(ClosedError):
         await pool.assign(ready(2))
 
 
 def test_cancelled_workers_close_the_pool() -> None:
-    """If somebody cancels the pool's own tasks, assigning is a ClosedError and doesn't wait for ever."""
+    """If other code cancels the pool's own tasks, `assign` raises a ClosedError and doesn't wait."""
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
@@ -194,7 +194,7 @@ def test_cancelled_workers_close_the_pool() -> None:
 
 
 def test_a_job_that_was_not_begun_is_cancelled() -> None:
-    """A scope cancelled right after a worker has taken a job cancels its future too."""
+    """A scope that is cancelled just after a worker took a job cancels the job's future, too."""
     futures: list[asyncio.Future[Any]] = []
 
     async def scope() -> None:
@@ -213,7 +213,7 @@ def test_a_job_that_was_not_begun_is_cancelled() -> None:
 
 
 def test_cancelled_before_an_async_job_waits() -> None:
-    """A job in a thread that is cancelled while its plain part runs is cancelled as soon as it would wait."""
+    """A job in a thread that is cancelled before its first await is cancelled at that await."""
     began, may_go, seen = threading.Event(), threading.Event(), list[str]()
 
     async def forever() -> None:
@@ -246,7 +246,7 @@ def test_cancelled_before_an_async_job_waits() -> None:
 
 
 class Gated:
-    """A job is a future: its outcome is the job's."""
+    """A worker whose job is a future; its outcome is that of the job."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -260,7 +260,7 @@ class Gated:
 
 
 class Model:
-    """Which jobs run, which wait, and which are refused, where every call is over before the next."""
+    """A model of a pool whose calls end at once: the running, waiting and refused jobs."""
 
     def __init__(self, num_workers: int) -> None:
         self.free = num_workers
@@ -269,7 +269,7 @@ class Model:
         self.dead = False
 
     def assign(self, job: int) -> None:
-        """Take the job, let it wait, or refuse it."""
+        """Start the job, let it wait, or refuse it."""
         if self.dead:
             self.state[job] = "refused"
         elif self.free:
@@ -280,7 +280,7 @@ class Model:
             self.state[job] = "waits"
 
     def finish(self, job: int, *, fails: bool) -> None:
-        """End a running job; the next one is taken, or, if it failed, all that wait are refused."""
+        """End a running job; start the next one, or, if it failed, refuse all that wait."""
         self.state[job] = "failed" if fails else "done"
         self.free += 1
         self.dead = self.dead or fails
@@ -288,7 +288,7 @@ class Model:
             self.assign(self.waiting.popleft())
 
     def cancel(self, job: int) -> None:
-        """Cancel the assign of a job that waits."""
+        """Cancel the `assign` of a waiting job."""
         self.waiting.remove(job)
         self.state[job] = "cancelled"
 
@@ -300,7 +300,7 @@ ACTIONS = st.lists(
 
 
 class Real:
-    """The pool, the tasks that assign, and what became of each job."""
+    """The real pool, the tasks that call `assign`, and the outcome of each job."""
 
     def __init__(self, pool: WorkerPool[[asyncio.Future[int]], int], tasks: asyncio.TaskGroup) -> None:
         self.pool = pool
@@ -339,7 +339,7 @@ class Real:
             self.gates[job].set_result(job)
 
     async def finish_all(self) -> None:
-        """Let every job end that runs still."""
+        """End all running jobs."""
         for gate in self.gates:
             if not gate.done():
                 gate.set_result(0)
@@ -347,7 +347,7 @@ class Real:
 
 
 def act(model: Model, real: Real, action: str, choice: int) -> None:
-    """Do one thing to both, if it can be done."""
+    """Call one method of both, if it is possible."""
     running = [job for job, what in model.state.items() if what == "runs"]
     if action == "assign":
         model.assign(real.assign())
@@ -363,7 +363,7 @@ def act(model: Model, real: Real, action: str, choice: int) -> None:
 
 @given(actions=ACTIONS, num_workers=st.integers(1, 3))
 def test_as_the_model(actions: list[tuple[str, int]], num_workers: int) -> None:
-    """Whatever is assigned, finished, failed and cancelled in whatever order, each job is where the model says."""
+    """For any order of assigns, ends, failures and cancellations, each job is in the state of the model."""
 
     async def main() -> None:
         model, errors, left = Model(num_workers), list[BaseException](), list[BaseException]()

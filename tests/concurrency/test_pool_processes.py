@@ -1,4 +1,4 @@
-"""Workers in processes: real deaths, real signals, what can't be pickled, and parents that vanish."""
+"""Workers in processes: crashes, signals, objects that can't be pickled, and parents that end."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ def test_dying_in_a_job(loop: str, job: Callable[[], None], exit_code: int, word
 @ON_LOOPS
 @pytest.mark.parametrize("busy", [False, True])
 def test_killed_from_outside(loop: str, *, busy: bool) -> None:
-    """SIGKILL from another process is reported within a second, to a running job and to a caller that waits."""
+    """SIGKILL from another process is reported within a second, to a running job and to a waiting caller."""
 
     async def while_idle() -> float:
         async with WorkerPool(workers.Plain, 1, place="process") as pool:
@@ -91,7 +91,7 @@ def test_killed_from_outside(loop: str, *, busy: bool) -> None:
 
 
 async def expect_death(pool: WorkerPool[..., Any]) -> BaseException:
-    """Return what assigning raises, which must come."""
+    """Return the exception of `assign`, which must fail."""
     try:
         while True:
             await (await pool.assign(1))
@@ -127,8 +127,8 @@ except WorkerError as error:
 
 
 @pytest.mark.parametrize("doing", ["busy", "idle"])
-def test_someone_else_waits_for_the_process(doing: str) -> None:
-    """A process whose exit code was taken by a foreign `waitpid` is known to be dead all the same."""
+def test_another_waitpid_takes_the_exit_code(doing: str) -> None:
+    """A process whose exit code was taken by another `waitpid` is still reported as dead."""
     run = subprocess.run(
         [sys.executable, "-c", REAPED, doing], capture_output=True, text=True, check=True, timeout=20
     )  # in a program of its own: Python keeps such a process among its children for ever
@@ -136,7 +136,7 @@ def test_someone_else_waits_for_the_process(doing: str) -> None:
 
 
 def test_a_death_is_noticed_beside_living_children() -> None:
-    """A worker whose own child holds its pipe open is known to be dead all the same."""
+    """A worker whose own child holds its pipe open is still reported as dead."""
 
     async def main() -> float:
         began: list[float] = []
@@ -155,7 +155,7 @@ def test_a_death_is_noticed_beside_living_children() -> None:
 
 
 def test_dying_in_the_start() -> None:
-    """A process that ends before its worker has started says so, with a hint."""
+    """A process that ends before its worker has started is an error that says so, with a remedy."""
 
     async def main() -> None:
         with pytest.raises(WorkerError, match=r"exit code 7 before it had started.*__main__"):
@@ -207,7 +207,7 @@ def test_unpicklable_objects_are_errors(job: Callable[[], Any], error: type[Exce
 
 
 def test_exceptions_bring_their_traceback() -> None:
-    """A user's exception comes as itself, with the traceback in its process as a note."""
+    """A user's exception arrives unchanged, with the traceback in its process as a note."""
 
     async def main() -> None:
         with pytest.raises(workers.OddError) as left:
@@ -219,7 +219,7 @@ def test_exceptions_bring_their_traceback() -> None:
 
 
 def test_large_jobs_leave_the_loop_alone() -> None:
-    """While megabytes go to a process and come back, other tasks run."""
+    """While megabytes are sent to a process and received from it, other tasks run."""
 
     async def main() -> int:
         turns = 0
@@ -243,7 +243,7 @@ def test_large_jobs_leave_the_loop_alone() -> None:
 
 
 class Echo:
-    """Returns its jobs."""
+    """A worker that returns its jobs."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -280,7 +280,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("doing", ["busy", "idle", "forked"])
 def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkserver"], doing: str) -> None:
-    """Workers of a parent that is killed end at once, in the middle of a job, and if a fork of it lives on."""
+    """Workers of a killed parent end at once, in the middle of a job, even if a fork of the parent lives."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, start_method, doing, "waits"], stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -293,7 +293,7 @@ def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkse
 
 
 def test_forkserver() -> None:
-    """The other start method gives the same, and the program ends without a word."""
+    """`start_method="forkserver"` has the same results, and the program prints nothing at its end."""
     run = subprocess.run(
         [sys.executable, "-c", PARENT, "forkserver", "idle", "ends"], capture_output=True, text=True, check=True
     )
@@ -320,8 +320,8 @@ def test_ctrl_c_ends_everything() -> None:
         assert not [child for child in children if child.is_running()]
 
 
-def test_guard_is_asked_for(tmp_path: Any) -> None:
-    """A script without `if __name__ == "__main__"` doesn't hang, and the error says what it lacks."""
+def test_a_missing_main_guard_is_named(tmp_path: Any) -> None:
+    """A script without `if __name__ == "__main__"` doesn't hang, and the error says that it is missing."""
     script = tmp_path / "unguarded.py"
     script.write_text(PARENT)
     here = {**os.environ, "PYTHONPATH": str(Path.cwd())}  # where a script elsewhere finds the tests
@@ -331,8 +331,8 @@ def test_guard_is_asked_for(tmp_path: Any) -> None:
     assert "__name__ == '__main__'" in run.stderr.splitlines()[-2] + run.stderr.splitlines()[-1]
 
 
-def test_workers_of_threads_started_elsewhere() -> None:
-    """A pool can live in a loop of another thread than the main one."""
+def test_a_pool_in_another_thread() -> None:
+    """A pool can be used in a loop of another thread than the main one."""
 
     async def main(make: Callable[[], Worker[..., Any]]) -> int:
         async with WorkerPool(make, 1, place="process") as pool:

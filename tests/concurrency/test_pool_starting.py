@@ -1,4 +1,4 @@
-"""Ctrl-C while the process of a worker is starting: real signals, at moments that the program itself prolongs."""
+"""Ctrl-C while the process of a worker is starting: real signals, at moments that the program prolongs."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ else:  # Python itself calls it, after it has unpickled the work of the process,
 
 
 def start_in_steps(tmp_path: Path, start_method: str, moment: str) -> "tuple[subprocess.Popen[str], Path, Path]":
-    """Run STARTING in a group of its own; return it, and the two pipes that hold up its child's import."""
+    """Run STARTING in a process group of its own; return it, and the two pipes that delay its child's import."""
     script, arrived, release = tmp_path / "starting.py", tmp_path / "arrived", tmp_path / "release"
     script.write_text(STARTING)
     os.mkfifo(arrived)
@@ -52,7 +52,7 @@ def start_in_steps(tmp_path: Path, start_method: str, moment: str) -> "tuple[sub
 
 
 def test_ctrl_c_while_a_process_imports(tmp_path: Path) -> None:
-    """SIGINT to a process that is spawned, and still imports the program, is not noticed there."""
+    """SIGINT has no effect on a spawned process that still imports the program."""
     program, arrived, release = start_in_steps(tmp_path, "spawn", "importing")
     with program:
         os.kill(int(arrived.read_text()), signal.SIGINT)
@@ -63,7 +63,7 @@ def test_ctrl_c_while_a_process_imports(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_between_import_and_worker(tmp_path: Path) -> None:
-    """SIGINT to a process that has imported everything, and is in Python's own part of its start, is not noticed."""
+    """SIGINT has no effect on a process between its last import and the start of its worker."""
     program, _, _ = start_in_steps(tmp_path, "forkserver", "imported")
     with program:
         assert program.communicate(timeout=20) == ("3\n", "")
@@ -72,7 +72,7 @@ def test_ctrl_c_between_import_and_worker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_ctrl_c_ends_a_program_whose_processes_start(tmp_path: Path, start_method: str) -> None:
-    """SIGINT to the whole group while a process imports the program ends all, and only the parent's is printed."""
+    """SIGINT to the group while a process imports ends all; only the parent prints a KeyboardInterrupt."""
     program, arrived, _ = start_in_steps(tmp_path, start_method, "importing")
     with program, watched(int(arrived.read_text())) as has_ended:
         os.killpg(program.pid, signal.SIGINT)

@@ -24,7 +24,7 @@ ACTIONS = st.lists(
 
 
 class Model:
-    """What a stream means, where every call is over before the next."""
+    """A model of a stream whose calls end at once."""
 
     def __init__(self, capacity: int | None) -> None:
         self.capacity = capacity
@@ -37,7 +37,7 @@ class Model:
         self.puts: list[str] = []  # what finished puts gave
 
     def put(self, item: int) -> None:
-        """Add, or say why not."""
+        """Add an item, or return the reason against it."""
         if self.end is not None:
             self.puts.append(f"{item} closed")
         elif self.is_full():
@@ -48,14 +48,14 @@ class Model:
         self.go_on()
 
     def put_wait(self, item: int) -> None:
-        """Add, wait, or say why not."""
+        """Add an item, let it wait, or return the reason against it."""
         if self.end is None and self.is_full():
             self.producers.append(item)
         else:
             self.put(item)
 
     def finish(self, end: str, *, now: bool) -> None:
-        """End, and refuse producers that wait for room."""
+        """End the stream, and refuse producers that wait for room."""
         if end == "cancel" and self.end_read:
             return
         if self.end is None or end == "cancel":
@@ -67,7 +67,7 @@ class Model:
         self.go_on()
 
     def go_on(self) -> None:
-        """Let the reader read, and then the producers put, while they can."""
+        """Let the reader read, and then the producers put, as far as they can."""
         while True:
             if self.waiting and self.items:
                 self.waiting = False
@@ -89,7 +89,7 @@ class Model:
 
 
 class Real:
-    """The stream, and tasks that read from it and wait for room."""
+    """The real stream, and tasks that read from it and wait for room."""
 
     def __init__(self, stream: ExtendableStream[int], tasks: asyncio.TaskGroup) -> None:
         self.stream = stream
@@ -102,7 +102,7 @@ class Real:
         self.producing: list[tuple[int, asyncio.Task[None]]] = []
 
     def put(self, item: int) -> None:
-        """Put, and note what came of it."""
+        """Put, and record the outcome."""
         try:
             self.stream.put(item)
             self.puts.append(f"{item} put")
@@ -142,7 +142,7 @@ class Real:
         self.reading = self.tasks.create_task(read())
 
     def finish(self, end: str, *, now: bool) -> None:
-        """End the stream in one of its ways."""
+        """End the stream in one of the possible ways."""
         if end == "stop":
             self.stream.stop()
         elif end == "cancel":
@@ -155,7 +155,7 @@ class Real:
 
 
 class Waiting(ExtendableStream[int]):
-    """Waits before it takes an item."""
+    """A stream that waits before it takes an item."""
 
     async def _next(self) -> int:
         await asyncio.sleep(0)
@@ -164,7 +164,7 @@ class Waiting(ExtendableStream[int]):
 
 @given(actions=ACTIONS, capacity=st.sampled_from([None, 1, 2, 3]), waits=st.booleans())
 def test_as_the_model(actions: list[str], capacity: int | None, *, waits: bool) -> None:
-    """Whatever is called in whatever order, reads and puts give what the model says, and no item is lost or doubled."""
+    """For any order of calls, reads and puts have the outcomes of the model, and no item is lost or read twice."""
 
     async def main() -> None:
         model = Model(capacity)
@@ -180,7 +180,7 @@ def test_as_the_model(actions: list[str], capacity: int | None, *, waits: bool) 
 
 
 async def act(model: Model, real: Real, action: str, number: int) -> None:
-    """Do one thing to both, and let everything come to rest."""
+    """Call one method of both, and let all tasks run until they wait."""
     if action == "put":
         model.put(number)
         real.put(number)
@@ -206,7 +206,7 @@ async def act(model: Model, real: Real, action: str, number: int) -> None:
 
 @given(data=st.data(), count=st.integers(0, 12), capacity=st.sampled_from([None, 1, 3]))
 def test_cancelled_anywhere_loses_nothing(data: Any, count: int, capacity: int | None) -> None:
-    """A reader and a producer that are cancelled at random turns of the loop, and try again, bring over every item."""
+    """A reader and a producer that are cancelled at random turns of the loop, and try again, lose no item."""
     cancels: list[bool] = data.draw(st.lists(st.booleans(), max_size=80))
 
     async def main() -> list[int]:

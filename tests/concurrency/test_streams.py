@@ -1,4 +1,4 @@
-"""Streams: one reader, their ends, the orders they come in, and silence when nobody reads."""
+"""Streams: one reader, ends, orders, and no output for streams that are not read."""
 
 import asyncio
 import gc
@@ -42,7 +42,7 @@ def test_a_second_reader_is_refused(loop: str) -> None:
 
 @ON_LOOPS
 def test_the_stream_is_its_own_iterator(loop: str) -> None:
-    """`aiter` returns the stream, a task reads on where its loop broke off, and another one where that task ended."""
+    """`aiter` returns the stream: a task continues where its loop was left, and another task where that one ended."""
 
     async def main() -> None:
         stream = ExtendableStream[int]()
@@ -96,7 +96,7 @@ def test_async_orders_are_refused() -> None:
 
 
 class Gated(ExtendableStream[int]):
-    """Waits for its gate, and takes the item then; the value of a 0 is StopAsyncIteration."""
+    """A stream that waits for its gate before it takes an item; the item 0 raises StopAsyncIteration."""
 
     def __init__(self, *, capacity: int | None = None) -> None:
         super().__init__(capacity=capacity)
@@ -111,7 +111,7 @@ class Gated(ExtendableStream[int]):
 
 @ON_LOOPS
 def test_an_order_that_waits(loop: str) -> None:
-    """Reads await `_next` in turn; one that is cancelled meanwhile loses nothing; the capacity holds; then the end."""
+    """Reads await `_next` in turn; a cancelled one loses no item; the capacity holds; then the end comes."""
 
     async def main() -> None:
         stream = Gated(capacity=2)
@@ -146,7 +146,7 @@ def test_an_order_that_waits(loop: str) -> None:
 @ON_LOOPS
 @pytest.mark.parametrize("both", [False, True])
 def test_an_end_at_once_interrupts_next(loop: str, *, both: bool) -> None:
-    """An end that comes at once ends a wait in `_next`; a cancellation that comes with it stays one."""
+    """An end that comes at once ends a wait in `_next`; a real cancellation at the same time is raised."""
 
     async def main() -> None:
         stream, error = Gated(), KeyError("a")
@@ -184,7 +184,7 @@ def test_an_end_at_once_interrupts_next(loop: str, *, both: bool) -> None:
 
 
 class Ending(ExtendableStream[int]):
-    """Ends itself while it is read, or shields itself from the end."""
+    """A stream that ends itself during a read, or shields its wait from the end."""
 
     async def _next(self) -> int:
         if (item := self._take()) == 1:
@@ -201,7 +201,7 @@ class Ending(ExtendableStream[int]):
 @ON_LOOPS
 @pytest.mark.parametrize(("item", "error"), [(1, KeyError), (2, asyncio.CancelledError), (3, ValueError)])
 def test_ends_within_next(loop: str, item: int, error: type[BaseException]) -> None:
-    """However `_next` ends when the stream does, the read gives no item, and the reader's task isn't cancelled."""
+    """However `_next` returns or raises when the stream ends, the read gives no item, and its task isn't cancelled."""
 
     async def main() -> None:
         stream = Ending()
@@ -242,7 +242,7 @@ def test_next_can_not_forge_the_end() -> None:
 
 @ON_LOOPS
 def test_cancel_is_a_thrown_cancellation(loop: str) -> None:
-    """`cancel` does to a reader what throwing a CancelledError does: its task ends as a cancelled one."""
+    """`cancel` has the effect of a thrown CancelledError: the reader's task ends as cancelled."""
 
     async def main() -> None:
         stream = ExtendableStream[int]()
@@ -269,7 +269,7 @@ def test_cancel_is_a_thrown_cancellation(loop: str) -> None:
 
 @ON_LOOPS
 def test_items_from_another_thread(loop: str) -> None:
-    """The documented way from another thread delivers in order and wakes the reader."""
+    """The documented way to put from another thread delivers in order and wakes the reader."""
 
     async def main() -> list[int]:
         stream, running = ExtendableStream[int](), asyncio.get_running_loop()
@@ -291,7 +291,7 @@ def test_items_from_another_thread(loop: str) -> None:
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("waiting", [False, True])
 def test_thrown_errors_are_raised_once(*, now: bool, waiting: bool) -> None:
-    """A thrown error comes after the items or before them, once, as the same object; then comes the end."""
+    """A thrown error is raised after the items or before them, once, as the same object; then the end comes."""
 
     async def main() -> None:
         stream, error, got = ExtendableStream[int](), KeyError("a"), list[int]()
@@ -326,19 +326,19 @@ def test_thrown_errors_are_raised_once(*, now: bool, waiting: bool) -> None:
 
 @pytest.mark.parametrize("error", [StopIteration(), StopAsyncIteration()], ids=repr)
 def test_ends_are_not_thrown(error: BaseException) -> None:
-    """What a reader would take for the end is refused."""
+    """An error that would look like the end is refused."""
     with pytest.raises(UsageError, match="must not be one that means an end"):
         ExtendableStream[int]().throw(error)
 
 
 def test_capacity_is_checked() -> None:
-    """A stream without room is refused."""
+    """A capacity below 1 is refused."""
     with pytest.raises(UsageError, match="capacity must be at least 1"):
         ExtendableStream[int](capacity=0)
 
 
 class Refusing(Stream[int, int]):
-    """Keeps even numbers, refuses odd ones, and fails to give 4."""
+    """A stream of even numbers that refuses odd ones, and raises for 4."""
 
     def __init__(self, *, capacity: int) -> None:
         super().__init__(capacity=capacity)
@@ -361,7 +361,7 @@ class Refusing(Stream[int, int]):
 
 @ON_LOOPS
 def test_errors_of_an_order_are_raised(loop: str) -> None:
-    """What `_store` raises comes from the put, whose room goes to the next; what `_take` raises from the read."""
+    """An exception of `_store` is raised by the put, whose room goes to the next; one of `_take` by the read."""
 
     async def main() -> None:
         stream = Refusing(capacity=1)
@@ -388,7 +388,7 @@ def test_errors_of_an_order_are_raised(loop: str) -> None:
 
 @ON_LOOPS
 def test_room_that_is_not_taken_passes_on(loop: str) -> None:
-    """Room given to a producer that is cancelled before it runs goes to the next, not to a plain put."""
+    """Room of a producer that is cancelled before it runs goes to the next producer, not to a plain put."""
 
     async def main() -> list[int]:
         stream = ExtendableStream[int](capacity=1)
@@ -410,7 +410,7 @@ def test_room_that_is_not_taken_passes_on(loop: str) -> None:
 
 @ON_LOOPS
 def test_coroutines_cancelled_before_they_begin(loop: str) -> None:
-    """A coroutine whose task is cancelled before its first step is read as cancelled, not waited for."""
+    """A coroutine whose task is cancelled before its first step is read as cancelled."""
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -433,7 +433,7 @@ OUTCOMES = st.lists(
 
 @given(order=st.permutations(range(7)), outcomes=OUTCOMES, handled=st.booleans())
 def test_completions_are_read_in_order(order: list[int], outcomes: list[tuple[str, int]], *, handled: bool) -> None:
-    """Results are read as they complete, errors and cancellations in their turns, by `on_error` or raised."""
+    """Results are read as they complete; errors and cancellations, too, by `on_error` or raised."""
     expected: dict[str, type] = {"error": KeyError, "cancelled": ClosedError}
 
     async def main() -> list[object]:
@@ -455,7 +455,7 @@ def test_completions_are_read_in_order(order: list[int], outcomes: list[tuple[st
 
 
 def complete(future: asyncio.Future[object], outcome: str, value: int) -> None:
-    """Bring a future to that outcome."""
+    """Set a future to that outcome."""
     if outcome == "value":
         future.set_result(value)
     elif outcome == "error":
@@ -465,7 +465,7 @@ def complete(future: asyncio.Future[object], outcome: str, value: int) -> None:
 
 
 async def read_all(stream: CompletionStream[object]) -> list[object]:
-    """Read to the end, also through errors; return what was read, and the errors' types."""
+    """Read to the end, and continue after errors; return the items, and the errors' types."""
     reader, got = aiter(stream), list[object]()
     while True:
         try:
@@ -486,7 +486,7 @@ async def value_after(turns: int) -> int:
 
 @ON_LOOPS
 def test_coroutines_run_in_the_group(loop: str) -> None:
-    """Coroutines are started in the caller's group, which never sees what they raise."""
+    """Coroutines are started in the caller's group, which never sees their exceptions."""
 
     async def main() -> list[int]:
         async with asyncio.TaskGroup() as tasks:
@@ -501,7 +501,7 @@ def test_coroutines_run_in_the_group(loop: str) -> None:
 
 @ON_LOOPS
 def test_cancel_stops_tasks_that_the_stream_started(loop: str) -> None:
-    """Cancelling the stream cancels its own coroutines, even before their first step, and nobody else's futures."""
+    """Cancelling the stream cancels its own coroutines, even before their first step, and no future of the user's."""
 
     async def main() -> None:
         other = asyncio.get_running_loop().create_future()
@@ -520,7 +520,7 @@ def test_cancel_stops_tasks_that_the_stream_started(loop: str) -> None:
 
 
 def test_coroutines_need_a_group() -> None:
-    """Without a group a coroutine is refused, and closed, so that Python doesn't warn of it; a future is in it once."""
+    """Without a group a coroutine is refused and closed, so that Python doesn't warn; a future can be put once."""
 
     async def main() -> None:
         stream = CompletionStream[int]()
@@ -551,7 +551,7 @@ def test_the_end_can_not_be_forged() -> None:
 
 @ON_LOOPS
 def test_forgotten_streams_are_silent(loop: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Streams with unread items, errors and failed futures are collected without a word."""
+    """Streams with unread items, errors and failed futures are collected without a warning or log line."""
 
     async def main() -> None:
         plain = ExtendableStream[int]()

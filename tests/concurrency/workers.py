@@ -1,4 +1,4 @@
-"""Workers of these tests; importable, so that they can live in processes."""
+"""Workers of these tests; importable, so that they can run in processes."""
 
 import asyncio
 import os
@@ -11,15 +11,15 @@ PLACES = ["task", "thread", "process"]
 
 
 class Plain:
-    """Its methods are plain. A job is a number to add, or a function to call."""
+    """A worker with plain methods. A job is a number to add, or a function to call."""
 
     def start(self) -> None:
-        """Note where it lives."""
+        """Record the place."""
         self.home = (os.getpid(), threading.get_ident())
         self.total = 0
 
     def run(self, job: int | Callable[[], Any]) -> Any:
-        """Return the sum so far, or what the function returns."""
+        """Return the sum so far, or the function's result."""
         assert self.home == (os.getpid(), threading.get_ident())
         if callable(job):
             return job()
@@ -27,51 +27,51 @@ class Plain:
         return self.total
 
     def stop(self) -> None:
-        """Be stopped at home."""
+        """Check that it stops in the same place."""
         assert self.home == (os.getpid(), threading.get_ident())
 
 
 class Async:
-    """Its methods are async, and really wait. Jobs are those of Plain."""
+    """A worker with async methods that wait. Jobs are those of `Plain`."""
 
     def __init__(self) -> None:
         self.plain = Plain()
 
     async def start(self) -> None:
-        """Note where it lives."""
+        """Record the place."""
         await asyncio.sleep(0)
         self.plain.start()
         self.loop = asyncio.get_running_loop()
 
     async def run(self, job: int | Callable[[], Any]) -> Any:
-        """Return the sum so far, or what the function returns."""
+        """Return the sum so far, or the function's result."""
         await asyncio.sleep(0)
         assert self.loop is asyncio.get_running_loop()
         return self.plain.run(job)
 
     async def stop(self) -> None:
-        """Be stopped at home."""
+        """Check that it stops in the same place."""
         await asyncio.sleep(0)
         assert self.loop is asyncio.get_running_loop()
         self.plain.stop()
 
 
 class Formatter:
-    """Its jobs have arguments by place and by name."""
+    """A worker whose jobs have positional arguments and arguments by name."""
 
     def start(self) -> None:
-        """Have nothing to do."""
+        """Do nothing."""
 
     def run(self, number: int, /, digits: int, *more: int, unit: str = "m") -> str:
         """Return the numbers with their unit."""
         return " ".join(f"{each:.{digits}f} {unit}" for each in (number, *more))
 
     def stop(self) -> None:
-        """Have nothing to do."""
+        """Do nothing."""
 
 
 class OddError(Exception):
-    """Takes two arguments, has an attribute, and can be pickled."""
+    """An exception with two arguments and an attribute, which can be pickled and unpickled."""
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(name, number)
@@ -79,7 +79,7 @@ class OddError(Exception):
 
 
 class StubbornError(Exception):
-    """Pickles, and can't be built again."""
+    """An exception that can be pickled, but not unpickled."""
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(f"{name} {number}")
@@ -91,27 +91,27 @@ def odd() -> None:
 
 
 def stubborn() -> None:
-    """Raise an error that can't be brought over."""
+    """Raise an error that can't be unpickled."""
     raise StubbornError("stubborn", 7)
 
 
 def stop_iteration() -> None:
-    """Raise what no future can hold."""
+    """Raise a StopIteration, which no future can hold."""
     raise StopIteration(7)
 
 
 def cancelled() -> None:
-    """Raise what would look like a cancellation."""
+    """Raise an exception that looks like a cancellation."""
     raise asyncio.CancelledError
 
 
 def system_exit() -> None:
-    """Ask for the end of the program."""
+    """Raise SystemExit."""
     raise SystemExit(7)
 
 
 def exit_now() -> None:
-    """End the process, without a word."""
+    """End the process at once."""
     os._exit(7)
 
 
@@ -126,7 +126,7 @@ def wait_for_ever() -> None:
 
 
 def die_beside_a_child() -> None:
-    """Kill the process, whose child holds every descriptor for some seconds more."""
+    """Kill the process; its child holds every descriptor for some seconds more."""
     if os.fork() == 0:
         threading.Event().wait(3)
         os._exit(0)
@@ -134,12 +134,12 @@ def die_beside_a_child() -> None:
 
 
 def lambda_of_one() -> Any:
-    """Return what can't be pickled."""
+    """Return a lambda, which can't be pickled."""
     return lambda: 1
 
 
 class FailsAt:
-    """Fails in one of its methods."""
+    """A worker that raises in one of its methods."""
 
     method = ""
 
@@ -162,40 +162,40 @@ class FailsAt:
 
 
 class FailsAtMake(FailsAt):
-    """Fails when it is made."""
+    """A worker that raises when it is made."""
 
     def __init__(self) -> None:
         odd()
 
 
 class FailsAtStart(FailsAt):
-    """Fails in its start."""
+    """A worker that raises in its start."""
 
     method = "start"
 
 
 class FailsAtRun(FailsAt):
-    """Fails in its job."""
+    """A worker that raises in its job."""
 
     method = "run"
 
 
 class FailsAtStop(FailsAt):
-    """Fails in its stop."""
+    """A worker that raises in its stop."""
 
     method = "stop"
 
 
 class DiesAtStart(FailsAt):
-    """Ends its process in its start."""
+    """A worker that ends its process in its start."""
 
     def start(self) -> None:
-        """Die."""
+        """End the process."""
         exit_now()
 
 
 class AsyncFails:
-    """Fails as another worker does, but in async methods."""
+    """A worker that raises as another worker does, but in async methods."""
 
     def __init__(self, other: type[FailsAt]) -> None:
         self.other = other()

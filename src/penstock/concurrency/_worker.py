@@ -96,7 +96,10 @@ def for_a_future(error: BaseException, source: str = "a worker") -> BaseExceptio
     return replacement
 
 
-def is_cancelled() -> bool:
-    """Return whether the task that runs now has been cancelled."""
+def is_own_cancellation(error: BaseException) -> bool:
+    """Return whether an exception is a CancelledError because the task that runs now has been cancelled.
+
+    User code may raise a CancelledError, too; that one is an error like any other.
+    """
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -29,7 +29,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, assert_never
 from penstock._caught import Caught
 from penstock._processes import GlobalSeeds, StartMethod, draw_seeds
 from penstock.concurrency._places import ProcessPlace, TaskPlace, ThreadPlace, pickled_factory
-from penstock.concurrency._worker import AsyncWorker, Place, Worker, is_cancelled
+from penstock.concurrency._worker import AsyncWorker, Place, Worker, is_own_cancellation
 from penstock.errors import ClosedError, UsageError, WorkerError
 
 Job = ParamSpec("Job")
@@ -291,7 +291,7 @@ class WorkerPool(Generic[Job, Result]):
 
     def _accept(self, error: BaseException, where: str) -> BaseException:
         """Return the error to report for a worker's exception; raise it if it is this task's own cancellation."""
-        if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
+        if isinstance(error, GeneratorExit) or is_own_cancellation(error):
             raise error
         if isinstance(error, asyncio.CancelledError):
             reported = WorkerError("a worker raised CancelledError, though it was not cancelled")

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, Self
 
 from penstock._caught import Caught
-from penstock.concurrency._worker import is_cancelled
+from penstock.concurrency._worker import is_own_cancellation
 from penstock.errors import UsageError
 from penstock.pipeline._channels import NOTHING, Waiters
 from penstock.pipeline._items import SKIP, FatalError, short_repr, stage_failure
@@ -207,7 +207,7 @@ class AsyncStage(RunningStage):
         try:
             return await self._op(item)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if is_own_cancellation(error):
                 raise
             return Failed(item, error)
 
@@ -250,7 +250,7 @@ class AsyncGeneratorStage(RunningStage):
                         await asyncio.sleep(0)
                         yielded = perf_counter()
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if is_own_cancellation(error):
                 raise
             return made, Failed(item, error)
         return made, None

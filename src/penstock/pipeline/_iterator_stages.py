@@ -26,7 +26,7 @@ from time import perf_counter
 from types import GeneratorType
 from typing import Final, TypeGuard, cast
 
-from penstock.concurrency._worker import is_cancelled
+from penstock.concurrency._worker import is_own_cancellation
 from penstock.pipeline._channels import Output
 from penstock.pipeline._config import Source
 from penstock.pipeline._items import SKIP, FatalError, stage_failure
@@ -137,7 +137,7 @@ class RunningSource:
             except StopAsyncIteration:
                 return
             except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                if is_own_cancellation(error):
                     raise
                 raise stage_failure(self._name, error) from error
             now = perf_counter()

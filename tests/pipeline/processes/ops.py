@@ -1,4 +1,4 @@
-"""What the processes of these tests do; importable, so that every start method can run it."""
+"""Functions and sources for the processes of these tests; importable, so that every start method can run them."""
 
 import asyncio
 import atexit  # noqa: TID251 - what a user may do
@@ -16,14 +16,14 @@ import numpy as np
 
 
 class StubbornError(Exception):
-    """Pickles, and can't be built again."""
+    """An exception that can be pickled, but not unpickled."""
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(f"{name} {number}")
 
 
 class OddError(Exception):
-    """Takes two arguments, has an attribute, and can be pickled."""
+    """An exception with two arguments and an attribute, which can be pickled and unpickled."""
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(name, number)
@@ -43,12 +43,12 @@ def refuse_odd(number: int) -> int:
 
 
 def refuse_stubbornly(number: int) -> int:
-    """Raise what can't be brought over."""
+    """Raise an exception that can't be unpickled."""
     raise StubbornError("stubborn", number)
 
 
 class LetterAndWait:
-    """A source of one letter, and then of nothing for ever, until it is cancelled."""
+    """A source of one letter, which then waits until it is cancelled."""
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Iterate."""
@@ -57,30 +57,30 @@ class LetterAndWait:
 
 
 class NotedLetters:
-    """A source of one letter that notes in a folder each time that it is begun."""
+    """A source of one letter that makes a file in a folder each time that a pass begins."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __iter__(self) -> Iterator[str]:
-        """Begin."""
+        """Make a file, and return the letter."""
         (self._folder / str(time.monotonic_ns())).touch()
         return iter("a")
 
 
 class EndOfTheWorldError(BaseException):
-    """No Exception."""
+    """A BaseException that is no Exception."""
 
 
 def raise_at_five(error: BaseException, number: int) -> int:
-    """Return the number, but raise for 5."""
+    """Return the number, but raise the error for 5."""
     if number == 5:
         raise error
     return number
 
 
 def yield_or_raise_at_five(error: BaseException, number: int) -> Iterator[int]:
-    """Yield the number, but raise for 5."""
+    """Yield the number, but raise the error for 5."""
     yield raise_at_five(error, number)
 
 
@@ -90,70 +90,70 @@ def up_to(number: int) -> Iterator[int]:
 
 
 def lambda_of(number: int) -> Any:
-    """Return what can't be pickled, for odd numbers."""
+    """Return a lambda, which can't be pickled, for an odd number; otherwise the number."""
     return (lambda: number) if number % 2 else number
 
 
 def pid_of(_: object) -> int:
-    """Return the process."""
+    """Return the number of the process."""
     return os.getpid()
 
 
-def kill_at(number: int, deadly: int = 3) -> int:
-    """Kill the process at one number."""
-    if number == deadly:
+def kill_at(number: int, fatal: int = 3) -> int:
+    """Return the number, but kill the process at one of them."""
+    if number == fatal:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
 class KillsOnce:
-    """Kills the process at one number, the first time; keeps count in files of a folder."""
+    """Kills the process at one number, the first time only, of which a file in a folder keeps count."""
 
-    def __init__(self, folder: Path, deadly: int) -> None:
+    def __init__(self, folder: Path, fatal: int) -> None:
         self.folder = folder
-        self.deadly = deadly
+        self.fatal = fatal
 
     def __call__(self, number: int) -> int:
         """Return the number."""
-        if number == self.deadly and not (self.folder / "killed").exists():
+        if number == self.fatal and not (self.folder / "killed").exists():
             (self.folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return number
 
 
 class Noted:
-    """Notes each call in a folder, and kills the process at one number."""
+    """Makes a file in a folder for each call, and kills the process at one number."""
 
-    def __init__(self, folder: Path, deadly: int) -> None:
+    def __init__(self, folder: Path, fatal: int) -> None:
         self.folder = folder
-        self.deadly = deadly
+        self.fatal = fatal
 
     def __call__(self, number: int) -> int:
         """Return the number."""
         (self.folder / f"{number}-{os.getpid()}").touch()
-        return kill_at(number, self.deadly)
+        return kill_at(number, self.fatal)
 
 
 def wait_for_ever(ready: str) -> None:
-    """Say that it has begun, by a pipe in the file system, and never return."""
-    tell(ready)
+    """Write the number of the process into a named pipe, and never return."""
+    write_pid(ready)
     threading.Event().wait()
 
 
-def tell(path: str) -> None:
-    """Tell the process's number to who reads the pipe."""
+def write_pid(path: str) -> None:
+    """Write the number of the process into a named pipe."""
     with open(path, "w") as pipe:
         pipe.write(f"{os.getpid()}\n")
 
 
-def tell_and_double(path: str, number: int) -> int:
-    """Tell that it was called, and return twice the number."""
-    tell(path)
+def write_pid_and_double(path: str, number: int) -> int:
+    """Write the number of the process into a named pipe, and return twice the number."""
+    write_pid(path)
     return 2 * number
 
 
 def draws(_: object) -> tuple[int, int, int]:
-    """Return the process, and a draw from each global generator."""
+    """Return the number of the process, and a draw from each global generator."""
     return os.getpid(), random.getrandbits(60), int(np.random.randint(0, 2**60))  # noqa: NPY002 - what is seeded
 
 
@@ -164,12 +164,12 @@ def seed_all(seed: int) -> None:
 
 
 def fail_to_start() -> None:
-    """Raise an error."""
+    """Raise an error, as an initializer."""
     raise OddError("start", 7)
 
 
 def die_at_start() -> None:
-    """End the process."""
+    """End the process, as an initializer."""
     os._exit(7)
 
 
@@ -179,7 +179,7 @@ def image(number: int) -> dict[str, Any]:
 
 
 class Counter:
-    """Counts its calls in itself."""
+    """Counts its calls in an attribute."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -191,7 +191,7 @@ class Counter:
 
 
 def touch_at_exit(path: Path) -> None:
-    """Make a file when the process ends by itself."""
+    """Make a file when the process ends normally."""
     atexit.register(path.touch)
 
 
@@ -210,24 +210,24 @@ def error_of(outcome: tuple[bool, object]) -> Exception:
 
 
 def into(received: list[Any], items: Iterable[Any]) -> None:
-    """Append the items, as far as they come."""
+    """Append the items until they end or fail."""
     for item in items:
         received.append(item)  # noqa: PERF402 - they may end by a failure
 
 
 def pid_and_double(number: int) -> tuple[int, int]:
-    """Return the process, and twice the number."""
+    """Return the number of the process, and twice the number."""
     return os.getpid(), 2 * number
 
 
 class Endless:
-    """Yields numbers without an end; writes into a file when it is closed."""
+    """Yields numbers without an end; makes a file when it is closed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __call__(self, _: object) -> Iterator[int]:
-        """Count."""
+        """Yield numbers without an end."""
         try:
             yield from itertools.count()
         finally:
@@ -235,7 +235,7 @@ class Endless:
 
 
 class DiesOnce:
-    """Yields so many numbers, in steps of their own, and kills its process at one of them, the first time."""
+    """Yields `count` pairs, each in a step of its own, and kills its process at one of them, the first time only."""
 
     def __init__(self, folder: Path, count: int, at: int) -> None:
         self._folder = folder
@@ -243,7 +243,7 @@ class DiesOnce:
         self._at = at
 
     def __call__(self, item: int) -> Iterator[tuple[int, int]]:
-        """Count."""
+        """Yield pairs of the item and a number."""
         for number in range(self._count):
             if number == self._at and not (marker := self._folder / f"died {item}").exists():
                 marker.touch()
@@ -255,7 +255,7 @@ class DiesOnce:
 
 
 def raise_late(number: int) -> Iterator[object]:
-    """Yield twice, once what can't be pickled, and raise."""
+    """Yield the number and a lambda, which can't be pickled, and raise."""
     yield number
     yield lambda: number
     raise OddError("late", number)

@@ -22,25 +22,25 @@ from tests.pipeline.processes import ops
 
 pytestmark = pytest.mark.each_value
 
-SECONDS = 1.0  # in which a death must be told
+SECONDS = 1.0  # in which a crash must be reported
 
 
-def told(path: Path) -> int:
-    """Return what is told through a pipe in the file system."""
+def pid_from(path: Path) -> int:
+    """Return the number that is written into a named pipe."""
     with path.open() as pipe:
         return int(pipe.readline())
 
 
 @pytest.fixture
 def ready(tmp_path: Path) -> Path:
-    """Return a pipe in the file system."""
+    """Return a named pipe."""
     os.mkfifo(tmp_path / "ready")
     return tmp_path / "ready"
 
 
 @pytest.fixture
 def executors() -> Any:
-    """Return what opens executors; closed in the end."""
+    """Yield the executors of a pipeline, which are closed at the end."""
     opened = Executors()
     yield opened
     opened.close()
@@ -65,7 +65,7 @@ def test_each_item_has_its_outcome(executors: Executors) -> None:
 @settings(max_examples=20)
 @given(st.lists(st.one_of(st.integers(), st.text(), st.none(), st.lists(st.booleans()))))
 def test_as_a_plain_call(items: list[object]) -> None:
-    """What comes back is what the function gives here, whatever the items are."""
+    """The outcomes equal the results of calling the function in this process, for any items."""
     call = executor_of_the_module().submit(repr, items)
     assert call.result() == repr(items)
 
@@ -82,7 +82,7 @@ def executor_of_the_module() -> RunningProcesses:
 
 @pytest.fixture(autouse=True)
 def closed_after_each_test() -> Any:
-    """Close what a property opened."""
+    """Close the processes of a property."""
     yield
     while _opened:
         _opened.pop().close()
@@ -95,8 +95,8 @@ def closed_after_each_test() -> Any:
         (ops.lambda_of, WorkerError, "got function, which can't be"),
     ],
 )
-def test_what_can_not_come_back(executors: Executors, op: Any, error: type[Exception], words: str) -> None:
-    """What can't be pickled or rebuilt is an error of its item, in words; the others of the chunk are whole."""
+def test_results_that_can_not_be_received(executors: Executors, op: Any, error: type[Exception], words: str) -> None:
+    """A result or exception that can't be pickled or unpickled is an error of its item alone."""
     outcomes = executors.remote(ProcessExecutor(1), "op").send(op, [1], flatten=False).result()
     assert len(outcomes) == 1
     with pytest.raises(error, match=words):
@@ -106,7 +106,7 @@ def test_what_can_not_come_back(executors: Executors, op: Any, error: type[Excep
         assert [good for good, _ in stage.send(op, [2, 1, 4], flatten=False).result()] == [True, False, True]
 
 
-def test_what_can_not_be_sent(executors: Executors) -> None:
+def test_calls_that_can_not_be_sent(executors: Executors) -> None:
     """A function or item that can't be pickled is a UsageError that names the stage."""
     executor = ProcessExecutor(1)
     with pytest.raises(UsageError, match="stage 'first' must be picklable"):
@@ -116,7 +116,7 @@ def test_what_can_not_be_sent(executors: Executors) -> None:
 
 
 def test_a_function_keeps_its_state_in_a_process(executors: Executors) -> None:
-    """A function is sent once to a process, and what it changes in itself stays there."""
+    """A function is sent to a process once, and keeps there the attributes that it changes."""
     stage = executors.remote(ProcessExecutor(1), "counter")
     counter = ops.Counter()
     counts = [stage.send(counter, [None, None], flatten=False).result() for _ in range(3)]
@@ -133,10 +133,10 @@ def test_stages_share_an_executor(executors: Executors) -> None:
 
 
 def test_killed_in_a_call(ready: Path) -> None:
-    """A process killed in a call is a WorkerError with pid and signal, within a second; calls elsewhere go on."""
+    """A process killed in a call is a WorkerError with pid and signal, within a second; other calls continue."""
     with open_processes(ProcessExecutor(2)) as running:
         stuck = running.submit(ops.wait_for_ever, str(ready))
-        pid = told(ready)
+        pid = pid_from(ready)
         others = [running.submit(ops.double, number) for number in range(20)]
         assert [other.result() for other in others] == [2 * number for number in range(20)]
         began = time.monotonic()
@@ -152,7 +152,7 @@ def test_killed_in_a_call(ready: Path) -> None:
 
 
 def test_killed_while_idle() -> None:
-    """A process killed while it does nothing is replaced, and nobody is told."""
+    """A process killed while it is idle is replaced, and no call fails."""
     with open_processes(ProcessExecutor(1)) as running:
         pid = running.submit(os.getpid).result()
         assert isinstance(pid, int)
@@ -163,8 +163,8 @@ def test_killed_while_idle() -> None:
         assert running.submit(os.getpid).result() != pid
 
 
-def test_the_item_that_kills_is_told_alone(executors: Executors, tmp_path: Path) -> None:
-    """Of a chunk, what had been begun is lost with the process, and what had not is done once, by another one."""
+def test_only_begun_items_fail_in_a_crash(executors: Executors, tmp_path: Path) -> None:
+    """If a process dies in a chunk, the items that it began fail, and another process computes the rest once."""
     stage = executors.remote(ProcessExecutor(1), "noted")
     outcomes = stage.send(ops.Noted(tmp_path, 3), list(range(6)), flatten=False).result()
     assert [good for good, _ in outcomes] == [False, False, False, False, True, True]
@@ -173,15 +173,15 @@ def test_the_item_that_kills_is_told_alone(executors: Executors, tmp_path: Path)
     assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_repeatable_items_are_done_again(executors: Executors, tmp_path: Path) -> None:
-    """Where items may be repeated, a death that doesn't come again costs nothing."""
+def test_repeatable_items_are_computed_again(executors: Executors, tmp_path: Path) -> None:
+    """If items are repeatable, a crash that doesn't happen again loses no item."""
     stage = executors.remote(ProcessExecutor(2), "once", repeatable=True)
     outcomes = stage.send(ops.KillsOnce(tmp_path, 3), list(range(6)), flatten=False).result()
     assert outcomes == [(True, number) for number in range(6)]
 
 
-def test_an_item_that_kills_again_and_again(executors: Executors) -> None:
-    """After three processes that died in it, a repeatable item is an error that says so, and the others are whole."""
+def test_an_item_that_crashes_every_process(executors: Executors) -> None:
+    """A repeatable item that crashed three processes fails with an error that says so; the others have results."""
     stage = executors.remote(ProcessExecutor(2), "kills", repeatable=True)
     outcomes = stage.send(ops.kill_at, list(range(5)), flatten=False).result()
     assert [good for good, _ in outcomes] == [True, True, True, False, True]
@@ -217,11 +217,11 @@ def test_a_start_that_fails(initializer: Any, error: type[Exception], words: str
 
 
 def test_kill_ends_calls(ready: Path) -> None:
-    """`kill` ends what runs, cancels what waits, and leaves no process; afterwards nothing is taken."""
+    """`kill` ends running calls, cancels waiting ones, and leaves no process; afterwards no call is accepted."""
     running = open_processes(ProcessExecutor(1))
     stuck = running.submit(ops.wait_for_ever, str(ready))
     waiting = running.submit(os.getpid)
-    pid = told(ready)
+    pid = pid_from(ready)
     running.kill()
     assert not psutil.pid_exists(pid)
     assert isinstance(stuck.exception(), ClosedError)
@@ -231,7 +231,7 @@ def test_kill_ends_calls(ready: Path) -> None:
 
 
 def test_close_waits_for_calls() -> None:
-    """Leaving the scope waits for what was submitted."""
+    """Leaving the scope waits for submitted calls."""
     calls: list[Future[object]] = []
     with open_processes(ProcessExecutor(2)) as running:
         calls += [running.submit(ops.double, number) for number in range(50)]
@@ -240,7 +240,7 @@ def test_close_waits_for_calls() -> None:
 
 
 def test_dropped() -> None:
-    """Processes that nobody closes end when they are dropped."""
+    """Processes that were not closed end when they are dropped."""
     running = open_processes(ProcessExecutor(1))
     pid = running.submit(os.getpid).result()
     assert isinstance(pid, int)
@@ -308,7 +308,7 @@ def test_nothing_outlives_the_parent(
 
 
 def test_in_a_pipeline() -> None:
-    """A stage with processes gives what the function gives here, in the same processes for all passes."""
+    """A stage with processes has the results of plain calls, from the same processes in all passes."""
     builder = PipelineBuilder().add_source(range(40))
     builder.pipe(ops.pid_and_double, executor=ProcessExecutor(2), concurrency=4, output_order="input")
     with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
@@ -320,7 +320,7 @@ def test_in_a_pipeline() -> None:
 
 
 def test_a_death_in_a_pipeline() -> None:
-    """The item that killed its process is the failure, or dropped where that is allowed; no other one is lost."""
+    """An item that crashed its process is the failure, or dropped if that is allowed; no other item is lost."""
     builder = PipelineBuilder().add_source(range(6)).pipe(ops.kill_at, executor=ProcessExecutor(1), max_items=1)
     pipeline = builder.add_sink().build(num_threads=1)
     with pytest.raises(PipelineFailure, match=r"kill_at.* failed on 3.*SIGKILL"):

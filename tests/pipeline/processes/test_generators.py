@@ -1,4 +1,4 @@
-"""Generators in processes give values in steps, as there is room for them, until a stop or a death."""
+"""Generators in processes yield their values in steps, as far as there is room, until a stop or a crash."""
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def test_values_without_end(tmp_path: Path) -> None:
-    """An endless generator gives its values; the next pass closes it in its process, and a stop ends the process."""
+    """An endless generator yields values; the next pass closes it in its process, and a stop ends the process."""
     builder = PipelineBuilder().add_source([0]).pipe(ops.Endless(tmp_path), executor=ProcessExecutor(1)).add_sink(2)
     pipeline = builder.build(num_threads=1)
     assert [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(5000)] == [*range(5000)]
@@ -27,8 +27,8 @@ def test_values_without_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["input", "completion"])
-def test_a_generator_and_what_follows_share_one_process(order: Literal["input", "completion"]) -> None:
-    """A generator that waits for room holds no process: the stage behind it, which has to use the same one, goes on."""
+def test_a_generator_and_the_next_stage_share_one_process(order: Literal["input", "completion"]) -> None:
+    """A generator that waits for room occupies no process, so the next stage can use the same one."""
     executor = ProcessExecutor(1)
     builder = PipelineBuilder().add_source([3000, 2000, 0, 5])
     builder.pipe(ops.up_to, executor=executor, concurrency=2, output_order=order)
@@ -43,7 +43,7 @@ def test_a_generator_and_what_follows_share_one_process(order: Literal["input", 
 
 @pytest.mark.parametrize("at", [0, 1, 4])
 def test_a_death_in_a_repeatable_generator(tmp_path: Path, at: int) -> None:
-    """An item whose process died begins again elsewhere, and each of its values is given once."""
+    """An item whose process died starts again in another process, and each of its values is delivered once."""
     op = ops.DiesOnce(tmp_path, 5, at)
     builder = PipelineBuilder().add_source(range(3))
     builder.pipe(op, executor=ProcessExecutor(2), concurrency=2, output_order="input", repeatable=True)
@@ -52,7 +52,7 @@ def test_a_death_in_a_repeatable_generator(tmp_path: Path, at: int) -> None:
 
 
 def test_a_death_in_a_generator(tmp_path: Path) -> None:
-    """What it had yielded in the steps before is given; the item fails with the death, and the others go on."""
+    """The values of earlier steps are delivered; the item fails with the crash, and other items continue."""
     op = ops.DiesOnce(tmp_path, 4, 2)
     builder = PipelineBuilder().add_source([7, 7]).pipe(op, executor=ProcessExecutor(1), name="op").add_sink()
     with builder.build(num_threads=1, max_failures=1).auto_stop() as pipeline:
@@ -63,8 +63,8 @@ def test_a_death_in_a_generator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
-def test_what_came_before_a_failure_is_given(kind: str) -> None:
-    """Values before an exception are given; one that can't be pickled fails alone."""
+def test_values_before_a_failure_are_delivered(kind: str) -> None:
+    """Values before an exception are delivered; one that can't be pickled fails alone."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         executor = ProcessExecutor(1) if kind == "ours" else pool
         builder = PipelineBuilder().add_source([1, 2]).pipe(ops.raise_late, executor=executor).add_sink()

@@ -1,4 +1,4 @@
-"""Stages in pools of the user's own."""
+"""Stages in process pools and thread pools that the user made."""
 
 import asyncio
 import os
@@ -21,13 +21,13 @@ from tests.pipeline.processes import ops
 
 @pytest.fixture
 def pool() -> Iterator[ProcessPoolExecutor]:
-    """Return a pool of two processes that are forked, and so have this one's generators."""
+    """Yield a pool of two forked processes, which begin with this process's generators."""
     with ProcessPoolExecutor(2, mp_context=get_context("fork")) as made:
         yield made
 
 
 def test_outcomes(pool: ProcessPoolExecutor) -> None:
-    """Values, lists of generators' values, and exceptions with their traceback come back as from processes of ours."""
+    """Values, lists of generators' values, and exceptions with their traceback arrive as from a `ProcessExecutor`."""
     executors = Executors()
     assert executors.remote(pool, "up_to").send(ops.up_to, [2, 0], flatten=True).result() == [
         (True, Values([(True, 0), (True, 1)])),
@@ -39,8 +39,8 @@ def test_outcomes(pool: ProcessPoolExecutor) -> None:
     assert any("in refuse_odd" in note for note in outcomes[1][1].__notes__)
 
 
-def test_what_can_not_be_pickled(pool: ProcessPoolExecutor) -> None:
-    """What can't be pickled is an error that says so, and the pool lives on."""
+def test_objects_that_can_not_be_pickled(pool: ProcessPoolExecutor) -> None:
+    """A function or result that can't be pickled is an error that says so, and the pool still works."""
     executors = Executors()
     with pytest.raises(UsageError, match="stage 'first' must be picklable"):
         executors.remote(pool, "first").send(lambda item: item, [1], flatten=False).result()
@@ -65,8 +65,8 @@ ENDS: list[BaseException] = [
 @pytest.mark.parametrize("error", ENDS, ids=repr)
 @pytest.mark.parametrize("where", ["own threads", "threads", "processes", "processes of ours", "subprocess"])
 @pytest.mark.parametrize("op", [ops.raise_at_five, ops.yield_or_raise_at_five])
-def test_what_ends_programs_is_never_dropped(error: BaseException, where: str, op: Any) -> None:
-    """An exception that is no Exception ends the pass in each place alike, however many items may be dropped."""
+def test_exceptions_that_end_programs_are_never_dropped(error: BaseException, where: str, op: Any) -> None:
+    """A BaseException that is no Exception ends the pass, in every place and whatever the limit of failures is."""
     if where != "own threads" and op is ops.yield_or_raise_at_five and not isinstance(error, SystemExit):
         return
     with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(1, mp_context=get_context("fork")) as processes:
@@ -92,22 +92,22 @@ def test_what_ends_programs_is_never_dropped(error: BaseException, where: str, o
 
 
 def test_a_death_names_the_stage() -> None:
-    """A broken pool is a WorkerError that names the stage and says what would help."""
+    """A broken pool is a WorkerError with the name of the stage and the remedy."""
     with ProcessPoolExecutor(1) as pool:
         stage = Executors().remote(pool, "decode")
         error = stage.send(ops.kill_at, [3], flatten=False).exception()
         assert error is not None
-        told = stage.explain(error)
-        assert isinstance(told, WorkerError)
-        assert "stage 'decode'" in str(told)
-        assert "ProcessExecutor" in str(told)
+        explained = stage.explain(error)
+        assert isinstance(explained, WorkerError)
+        assert "stage 'decode'" in str(explained)
+        assert "ProcessExecutor" in str(explained)
         error = stage.send(ops.double, [1], flatten=False).exception()
         assert error is not None
         assert isinstance(stage.explain(error), WorkerError)
 
 
 def test_forked_processes_draw_differently(pool: ProcessPoolExecutor) -> None:
-    """Global generators, which forked processes share with their parent, differ in each."""
+    """Forked processes begin with the global generators of their parent, but draw different numbers."""
     stage = Executors().remote(pool, "draws")
     drawn: set[Any] = set()
     while len({pid for pid, *_ in drawn}) < 2:
@@ -116,8 +116,8 @@ def test_forked_processes_draw_differently(pool: ProcessPoolExecutor) -> None:
     assert len({number for _, number, _ in drawn}) == len({number for *_, number in drawn}) == len(drawn)
 
 
-def test_threads_share_what_is_here() -> None:
-    """In a pool of threads nothing is pickled, and this process's generators are left alone."""
+def test_threads_pickle_nothing() -> None:
+    """In a pool of threads no object is pickled, and this process's generators are not seeded."""
     with ThreadPoolExecutor(1) as pool:
         before = random.getstate()
         stage = Executors().remote(pool, "here")
@@ -126,7 +126,7 @@ def test_threads_share_what_is_here() -> None:
 
 
 def test_cancelling() -> None:
-    """What has not begun can be cancelled."""
+    """A call that has not begun can be cancelled."""
     with ThreadPoolExecutor(1) as pool:
         gate = threading.Event()
         stage = Executors().remote(pool, "here")

@@ -1,4 +1,4 @@
-"""What a pipeline in a process of its own takes with it: executors, made anew there, and objects of multiprocessing."""
+"""The parts of a pipeline that is sent to a process of its own: executors, made again there, and shared objects."""
 
 import multiprocessing
 import os
@@ -16,23 +16,23 @@ _local = threading.local()
 
 
 def prepare(name: str) -> None:
-    """Be an initializer of threads."""
+    """Set an attribute of the thread, as an initializer."""
     _local.name = name
 
 
 def where(item: list[Any]) -> list[Any]:
-    """Add the process, the thread, and what an initializer has left."""
+    """Return the item with the process, the thread, and the attribute that an initializer has set."""
     return [*item, (os.getpid(), threading.get_ident(), getattr(_local, "name", None))]
 
 
 def first_path(_: object) -> int:
-    """Be a router."""
+    """Return the number of the first path, as a router."""
     return 0
 
 
 @pytest.mark.parametrize("make", [ThreadPoolExecutor, ThreadExecutor])
 def test_threads(make: Callable[..., Any]) -> None:
-    """Stages that share a pool share one thread of the process, which the pool's initializer has prepared."""
+    """Stages that share a pool of threads share one thread in the process, prepared by the pool's initializer."""
     executor = make(1, initializer=prepare, initargs=("mine",))
     inner = PipelineBuilder().add_source([[]]).pipe(where, executor=executor).add_sink().get_config()
     builder = PipelineBuilder().add_source(Merge((inner,))).pipe(where, executor=executor)
@@ -47,7 +47,7 @@ def test_threads(make: Callable[..., Any]) -> None:
 
 
 def test_processes() -> None:
-    """Stages with a pool of processes run in processes that aren't the pipeline's own, as many and as prepared."""
+    """Stages with a pool of processes run in processes beside the pipeline's own, in the same number, initialized."""
     with ProcessPoolExecutor(1, initializer=prepare, initargs=("mine",)) as executor:
         builder = PipelineBuilder().add_source([[]]).pipe(where, executor=executor).pipe(where, executor=executor)
         with run_in_subprocess(builder.pipe(where).add_sink().get_config(), num_threads=1).auto_stop() as pipeline:
@@ -65,13 +65,13 @@ def test_a_path_keeps_its_type() -> None:
 
 
 class Shares:
-    """Notes an item in everything that multiprocessing shares."""
+    """Records an item in each kind of object that multiprocessing shares."""
 
     def __init__(self, *shared: Any) -> None:
         self._shared = shared
 
     def __call__(self, item: int) -> int:
-        """Note it."""
+        """Record the item."""
         value, array, raw, queue, event, sender = self._shared
         with value.get_lock():
             value.value += item
@@ -107,7 +107,7 @@ def test_objects_of_multiprocessing() -> None:
 
 
 def test_a_lock_for_forked_processes() -> None:
-    """What is made for forked processes alone is refused, with what to make in its place."""
+    """An object for forked processes only is refused, with the remedy."""
     lock = multiprocessing.get_context("fork").Lock()
     config = PipelineBuilder().add_source([lock]).add_sink().get_config()
     with pytest.raises(UsageError, match=r"get_context\(\"spawn\"\)"):

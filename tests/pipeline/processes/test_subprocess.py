@@ -1,4 +1,4 @@
-"""A pipeline in a process of its own: items, passes, failures, and what it reports."""
+"""A pipeline in a process of its own: items, passes, failures, dropped items and the report."""
 
 import asyncio
 import itertools
@@ -32,7 +32,7 @@ def _not_at_the_top() -> Any:
 
 
 def test_passes_in_one_process() -> None:
-    """Each `for` is a pass, also after one that was left early, and all of them run in the same process."""
+    """Each `for` is a pass, also after one that was left early, and all passes run in the same process."""
     with run_in_subprocess(config_of(range(10), ops.double), num_threads=1).auto_stop() as pipeline:
         state = repr(pipeline)
         assert list(pipeline) == [2 * number for number in range(10)]
@@ -73,7 +73,7 @@ def test_items_one_by_one() -> None:
 
 
 def test_states() -> None:
-    """`state` says what the pipeline does, as far as it was read."""
+    """`state` is the state of the run, as far as it was read."""
     pipeline = run_in_subprocess(config_of("ab"), num_threads=1)
     states = [pipeline.state]
     items = iter(pipeline)
@@ -89,7 +89,7 @@ def test_states() -> None:
 
 
 def test_leaving_a_for_early() -> None:
-    """Over a continuous source the next `for` continues, and skips a rest that is empty; else a new pass begins."""
+    """Over a continuous source the next `for` continues, and skips an empty rest; otherwise it starts a new pass."""
     with run_in_subprocess(config_of(range(6), ops.double, continuous=True), num_threads=1).auto_stop() as pipeline:
         found = [list(itertools.islice(pipeline, 4)) for _ in range(3)]
         assert found == [[0, 2, 4, 6], [8, 10], [0, 2, 4, 6]]
@@ -105,7 +105,7 @@ def test_leaving_a_for_early() -> None:
 
 
 def test_leaving_an_async_for_early() -> None:
-    """So it is with `async for`."""
+    """After an `async for` that was left early, the next one continues in the same way."""
 
     async def steps(pipeline: Any, count: int) -> list[int]:
         found: list[int] = []
@@ -123,7 +123,7 @@ def test_leaving_an_async_for_early() -> None:
 
 
 def test_a_continuous_source_is_begun_one_pass_ahead(tmp_path: Path) -> None:
-    """A pass is begun in the process when the one before it is read here, and no earlier."""
+    """A pass begins in the process when the one before it is first read here, and no earlier."""
 
     def count() -> int:
         return len(list(tmp_path.iterdir()))
@@ -148,7 +148,7 @@ def test_continuous() -> None:
 
 
 def test_large_arrays() -> None:
-    """Large arrays arrive whole, as views that nobody overwrites while they are kept."""
+    """Large arrays arrive complete, as views that aren't overwritten while they are kept."""
     with run_in_subprocess(config_of(range(20), ops.image), num_threads=1).auto_stop() as pipeline:
         element: Any = None
         before: Any = None
@@ -173,13 +173,13 @@ _ITEMS = st.recursive(
 @settings(max_examples=5)
 @given(st.lists(_ITEMS, max_size=30))
 def test_items_of_any_kind(items: list[object]) -> None:
-    """Items arrive as they were, None and nested ones included, in order."""
+    """Items arrive unchanged and in order, None and nested ones included."""
     with run_in_subprocess(config_of(items), num_threads=1).auto_stop() as pipeline:
         assert list(pipeline) == items
 
 
-def test_a_failure_comes_after_what_was_made() -> None:
-    """What was computed before comes first; then the failure, once, with the user's own exception as its cause."""
+def test_a_failure_comes_after_the_items_before_it() -> None:
+    """Items computed before a failure are read first; then the failure, once, caused by the user's exception."""
     with run_in_subprocess(config_of([0, 2, 3, 4], ops.refuse_odd), num_threads=1).auto_stop() as pipeline:
         for _ in range(2):
             received: list[int] = []
@@ -196,7 +196,7 @@ def test_a_failure_comes_after_what_was_made() -> None:
 
 
 def test_a_failure_that_nobody_reads() -> None:
-    """Leaving the scope raises a failure that was not read, and not one that was."""
+    """Leaving the scope raises a failure that was not read, and doesn't raise one that was."""
 
     def leave() -> None:
         with run_in_subprocess(config_of([0, 2, 3, 4], ops.refuse_odd), num_threads=1).auto_stop() as pipeline:
@@ -210,7 +210,7 @@ def test_a_failure_that_nobody_reads() -> None:
 
 @pytest.mark.parametrize(("op", "words"), [(ops.refuse_stubbornly, "StubbornError: stubborn 1")])
 def test_causes_that_can_not_be_sent(op: Any, words: str) -> None:
-    """An exception that can't be rebuilt here is told in words."""
+    """An exception that can't be unpickled here arrives as text."""
     pipeline = run_in_subprocess(config_of([1], op), num_threads=1)
     with pytest.raises(PipelineFailure) as failed:
         list(pipeline)
@@ -220,7 +220,7 @@ def test_causes_that_can_not_be_sent(op: Any, words: str) -> None:
 
 
 def test_items_that_can_not_be_sent() -> None:
-    """An item that can't be pickled is a failure that says so, after those before it."""
+    """An item that can't be pickled is a failure that says so, after the items before it."""
     received: list[Any] = []
     pipeline = run_in_subprocess(config_of([0, 2, 1], ops.lambda_of), num_threads=1)
     with pytest.raises(PipelineFailure, match="can't be sent") as failed:
@@ -231,7 +231,7 @@ def test_items_that_can_not_be_sent() -> None:
 
 
 def test_configs_that_can_not_be_sent() -> None:
-    """What can't be pickled is named when the pipeline starts, and nothing has started."""
+    """A part of a config that can't be pickled is named when the pipeline starts, and no process starts."""
     with pytest.raises(UsageError, match=r"stage .* must be picklable"):
         run_in_subprocess(config_of(range(3), _not_at_the_top()), num_threads=1).start()
     with pytest.raises(UsageError, match="the source must be picklable"):
@@ -239,7 +239,7 @@ def test_configs_that_can_not_be_sent() -> None:
 
 
 def test_dropped_items_and_reports() -> None:
-    """Items that were dropped, and the report, are known here: while it runs, and after it was stopped."""
+    """Dropped items and the report are available here, while the pipeline runs and after a stop."""
     config = config_of(range(6), ops.refuse_odd)
     pipeline = run_in_subprocess(config, num_threads=1, max_failures=3, statistics=True)
     assert pipeline.dropped() == []
@@ -293,7 +293,7 @@ def test_timeouts() -> None:
 
 
 def test_processes_inside() -> None:
-    """A stage of it may run in processes of its own."""
+    """A stage of the pipeline may run in processes of its own."""
     builder = PipelineBuilder().add_source(range(6)).pipe(ops.double, executor=ProcessExecutor(2), concurrency=2)
     config = builder.add_sink().get_config()
     with run_in_subprocess(config, num_threads=1).auto_stop() as pipeline:
@@ -301,7 +301,7 @@ def test_processes_inside() -> None:
 
 
 def test_random_state() -> None:
-    """Each process draws other numbers; an initializer may seed them in its own way."""
+    """Each process draws different numbers; an initializer may seed them."""
     drawn: list[tuple[int, int, int]] = []
     for _ in range(2):
         with run_in_subprocess(config_of([None], ops.draws), num_threads=1).auto_stop() as pipeline:

@@ -1,4 +1,4 @@
-"""How a pipeline in a process of its own ends: stops, deaths, forks, and programs that end."""
+"""The ends of a pipeline in a process of its own: stops, crashes, forks, and programs that end."""
 
 import os
 import select
@@ -21,7 +21,7 @@ from tests.pipeline.processes import ops
 
 pytestmark = pytest.mark.each_value
 
-SECONDS = 1.0  # in which a death must be told
+SECONDS = 1.0  # in which a crash must be reported
 
 
 def config_of(source: Any, op: Callable[[Any], object] = ops.pid_of) -> PipelineConfig:
@@ -31,13 +31,13 @@ def config_of(source: Any, op: Callable[[Any], object] = ops.pid_of) -> Pipeline
 
 @pytest.fixture
 def ready(tmp_path: Path) -> Path:
-    """Return a pipe in the file system."""
+    """Return a named pipe."""
     os.mkfifo(tmp_path / "ready")
     return tmp_path / "ready"
 
 
 def test_killed_while_it_is_read() -> None:
-    """A process that is killed is a WorkerError with pid and signal; the next `for` starts another one."""
+    """A process that is killed is a WorkerError with pid and signal; the next `for` starts another process."""
     pipeline = run_in_subprocess(config_of(range(1000)), num_threads=1)
     items = iter(pipeline)
     pid = next(items)
@@ -54,17 +54,17 @@ def test_killed_while_it_is_read() -> None:
     pipeline.stop()
 
 
-def test_killed_while_somebody_waits(ready: Path) -> None:
-    """Who waits for an item is told within a second."""
+def test_killed_while_a_reader_waits(ready: Path) -> None:
+    """A reader that waits for an item gets the error within a second."""
     config = PipelineBuilder().add_source([str(ready)]).pipe(ops.wait_for_ever).add_sink().get_config()
     pipeline = run_in_subprocess(config, num_threads=1)
-    told: list[BaseException | float] = []
+    seen: list[BaseException | float] = []
 
     def read() -> None:
         try:
             pipeline.get_item()
         except WorkerError as error:
-            told.extend((error, time.monotonic()))
+            seen.extend((error, time.monotonic()))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -73,15 +73,15 @@ def test_killed_while_somebody_waits(ready: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     reader.join()
-    assert isinstance(told[0], WorkerError)
-    assert str(pid) in str(told[0])
-    assert isinstance(told[1], float)
-    assert told[1] - killed < SECONDS
+    assert isinstance(seen[0], WorkerError)
+    assert str(pid) in str(seen[0])
+    assert isinstance(seen[1], float)
+    assert seen[1] - killed < SECONDS
     pipeline.stop()
 
 
-def test_killed_while_nobody_reads() -> None:
-    """A process that died unnoticed is an error of the pass that is read, and no more."""
+def test_killed_while_it_is_not_read() -> None:
+    """A crash that was not noticed is an error of the current pass, and of no later one."""
     with run_in_subprocess(config_of(range(1000)), num_threads=1).auto_stop() as pipeline:
         items = iter(pipeline)
         pid = next(items)
@@ -94,7 +94,7 @@ def test_killed_while_nobody_reads() -> None:
 
 
 def test_a_start_that_fails() -> None:
-    """What the initializer raises, or how the process ended, is raised by the start; the next one tries again."""
+    """The start raises the initializer's exception, or the process's exit; the next start tries again."""
     failing = run_in_subprocess(config_of("ab"), num_threads=1, initializer=ops.fail_to_start)
     for _ in range(2):
         with pytest.raises(ops.OddError):
@@ -105,35 +105,35 @@ def test_a_start_that_fails() -> None:
 
 
 def test_a_start_that_takes_too_long(ready: Path) -> None:
-    """A start that isn't over in time is a TimeoutError, and the process is gone."""
+    """A start that takes longer than its timeout raises TimeoutError, and the process has ended."""
     slow = run_in_subprocess(config_of("ab"), num_threads=1, initializer=partial(ops.wait_for_ever, str(ready)))
     with pytest.raises(TimeoutError, match="did not start within"):
         slow.start(timeout=0.01)
 
 
-def read_all(pipeline: SubprocessPipeline[Any], told: list[BaseException | None]) -> None:
-    """Read a pass, and note what it ended with."""
+def read_all(pipeline: SubprocessPipeline[Any], seen: list[BaseException | None]) -> None:
+    """Read a pass, and append its exception, or None."""
     try:
         list(pipeline)
-        told.append(None)
+        seen.append(None)
     except ClosedError as error:
-        told.append(error)
+        seen.append(error)
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_stop_ends_what_does_not_end(ready: Path, *, wait: bool) -> None:
-    """A function that never returns is ended with its process when the time is over; a reader gets a ClosedError."""
+def test_stop_ends_a_function_that_never_returns(ready: Path, *, wait: bool) -> None:
+    """A function that never returns ends with its process at the timeout; a reader gets a ClosedError."""
     config = PipelineBuilder().add_source([str(ready)]).pipe(ops.wait_for_ever).add_sink().get_config()
     pipeline = run_in_subprocess(config, num_threads=1)
-    told: list[BaseException | None] = []
-    reader = threading.Thread(target=read_all, args=(pipeline, told))
+    seen: list[BaseException | None] = []
+    reader = threading.Thread(target=read_all, args=(pipeline, seen))
     reader.start()
     with ready.open() as pipe:
         process = os.pidfd_open(int(pipe.readline()))
     pipeline.stop(timeout=0.1, wait=wait)
     reader.join()
-    assert isinstance(told[0], ClosedError)
-    assert str(told[0]).startswith("the pipeline was stopped")
+    assert isinstance(seen[0], ClosedError)
+    assert str(seen[0]).startswith("the pipeline was stopped")
     assert pipeline.state == "stopped"
     assert select.select([process], [], [], 0 if wait else 10)[0]
     os.close(process)
@@ -141,29 +141,29 @@ def test_stop_ends_what_does_not_end(ready: Path, *, wait: bool) -> None:
 
 
 def test_another_reader_takes_over() -> None:
-    """A reader that waits while another pass begins gets a ClosedError, and takes no item of that pass."""
+    """A reader that waits while another pass begins gets a ClosedError, and no item of that pass."""
     config = PipelineBuilder().add_source(ops.LetterAndWait()).add_sink().get_config()
     pipeline = run_in_subprocess(config, num_threads=1)
     for _ in range(5):
         items = iter(pipeline)
         assert next(items) == "a"
-        told: list[BaseException | None] = []
+        seen: list[BaseException | None] = []
 
-        def read(items: Any = items, told: list[BaseException | None] = told) -> None:
-            read_all(items, told)
+        def read(items: Any = items, seen: list[BaseException | None] = seen) -> None:
+            read_all(items, seen)
 
         reader = threading.Thread(target=read)
         reader.start()
         others = iter(pipeline)
         assert next(others) == "a"
         reader.join()
-        assert isinstance(told[0], ClosedError)
-        assert str(told[0]).startswith("this pass has ended for this reader")
+        assert isinstance(seen[0], ClosedError)
+        assert str(seen[0]).startswith("this pass has ended for this reader")
     pipeline.stop(timeout=0.1)
 
 
 def test_stop_lets_the_process_end_by_itself(tmp_path: Path) -> None:
-    """A process that is stopped runs what it has registered for its end."""
+    """A process that is stopped runs its `atexit` functions."""
     config = config_of("ab", ops.double)
     mark = tmp_path / "mark"
     with run_in_subprocess(config, num_threads=1, initializer=partial(ops.touch_at_exit, mark)).auto_stop() as pipeline:
@@ -181,12 +181,12 @@ def test_dropped() -> None:
 
 
 def test_iterators_keep_it() -> None:
-    """An iterator keeps the pipeline that it reads."""
+    """An iterator keeps the pipeline that it reads alive."""
     assert len(list(run_in_subprocess(config_of(range(10)), num_threads=1))) == 10
 
 
 def test_prefetch_is_bounded(tmp_path: Path) -> None:
-    """No more is computed ahead than the pipe and the sink hold, and what the stages have in hand."""
+    """The pipeline computes no more items ahead than fit into the pipe, the sink and the stages."""
     builder = PipelineBuilder().add_source(range(100)).pipe(partial(ops.note, tmp_path), max_items=1)
     pipeline = run_in_subprocess(builder.add_sink(2).get_config(), num_threads=1)
     assert pipeline.get_item() == 0
@@ -196,7 +196,7 @@ def test_prefetch_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_fork_of_the_parent() -> None:
-    """A forked child is refused, and its end leaves the pipeline as it is."""
+    """A call in a forked child is refused, and the child's end doesn't affect the pipeline."""
     with run_in_subprocess(config_of(range(10)), num_threads=1).auto_stop() as pipeline:
         first = pipeline.get_item()
         child = os.fork()
@@ -264,7 +264,7 @@ def test_nothing_outlives_the_parent(start_method: str, end: signal.Signals | No
 
 
 def test_killed_again_and_again() -> None:
-    """Killed at random moments, a process leaves nothing, and what was received before is whole."""
+    """A process that is killed at random moments leaves nothing behind, and all items received before are complete."""
     pipeline: SubprocessPipeline = run_in_subprocess(config_of(range(10**9), ops.double), num_threads=1)
     received: list[int] = []
 
