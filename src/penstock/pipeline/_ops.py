@@ -46,7 +46,7 @@ Op: TypeAlias = Callable[[Any], object] | Lookup
 
 
 def kind_of(op: object) -> Kind:
-    """Return the kind of an op; a partial, a bound method or a callable object has the kind of what it calls.
+    """Return the kind of an op; a partial, a bound method or a callable object has that of its function.
 
     Raises:
         UsageError: the op is neither callable nor a container.

@@ -11,7 +11,7 @@ into C: it asks no other thread and takes no lock. Only a reader that finds noth
 the loop is called only if it waits for room; if items are cheap, only once three quarters of the room are free.
 
 Both sides sleep without missing each other's change because each announces first that it will wait, and then looks
-again. Whichever side acts second sees what the other did: either the reader sees the item, or the loop sees the
+again. The side that acts second sees the other's change: either the reader sees the item, or the loop sees the
 registered waker.
 
 Signal handlers decide the shape of the code. Python calls a handler in the main thread when a function written in

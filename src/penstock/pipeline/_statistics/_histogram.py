@@ -48,7 +48,7 @@ class Durations:
 
     @property
     def count(self) -> int:
-        """How many durations there are."""
+        """The number of durations."""
         return sum(count for _, count in self.counts)
 
     def quantile(self, share: float) -> float | None:

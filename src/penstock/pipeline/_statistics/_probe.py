@@ -1,6 +1,6 @@
-"""Probes: stages report calls and waits to them, and they count for the report and send events to the observer.
+"""Probes of a pipeline's stages, which count the reported calls and waits, and send events to the observer.
 
-`Probes` keeps one for each stage over all passes of a pipeline.
+`Probes` owns them, and keeps them over all passes of the pipeline.
 
 Guarantees:
   - The stage calls `done`, `waited_for_input`, `waited_for_output` and `looked` from one thread (the event loop's), at

@@ -89,12 +89,12 @@ class PipelineReport:
 
     @property
     def items(self) -> int:
-        """How many items the consumer took."""
+        """The number of items that the consumer took."""
         return self.stages[-1].items if self.stages else 0
 
     @property
     def items_per_second(self) -> float:
-        """How many items the consumer took in a second, on average."""
+        """The items that the consumer took per second, on average."""
         return self.items / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     @property

@@ -58,17 +58,17 @@ class StageReport:
 
     @property
     def items_per_second(self) -> float:
-        """How many items came out per second, on average."""
+        """The items that came out per second, on average."""
         return self.items / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     @property
     def calls_at_once(self) -> float:
-        """How many calls of the stage's function ran concurrently, on average."""
+        """The number of calls of the stage's function that ran concurrently, on average."""
         return self.busy_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     @property
     def cores(self) -> float | None:
-        """How many cores these calls used, on average; None if `cpu_seconds` is None."""
+        """The number of cores that these calls used, on average; None if `cpu_seconds` is None."""
         if self.cpu_seconds is None:
             return None
         return self.cpu_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
