@@ -43,11 +43,11 @@ from penstock._processes import (
 )
 from penstock.errors import ClosedError, PeerError, PipelineFailure, UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
-from penstock.pipeline._engine._engine import Engine
-from penstock.pipeline._engine._probes import Probes
+from penstock.pipeline._engine import Engine
 from penstock.pipeline._pipeline import Pipeline
 from penstock.pipeline._processes import ProcessExecutor
 from penstock.pipeline._stages import PathVariants, Pipe, Stage, StageExecutor, ThreadExecutor
+from penstock.pipeline._statistics import Probes
 from penstock.pipeline._statistics._report import PipelineReport
 from penstock.transport import TensorPipeWriter
 

@@ -29,7 +29,7 @@ from penstock._processes import (
     unpack_error,
 )
 from penstock.errors import AlreadyRunningError, ClosedError, MessageError, PeerError, UsageError, WorkerError
-from penstock.pipeline._engine._engine import REPLACED, STOPPED, State
+from penstock.pipeline._engine import REPLACED, STOPPED, State
 from penstock.pipeline._ops import Item
 from penstock.pipeline._subprocess_helper import Look, Read, Seen, serve
 from penstock.transport import TensorPipeReader
