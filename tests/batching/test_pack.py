@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from penstock.batching._grouping import PackingPlan
 from penstock.batching._pack import (
     JoinedDocuments,
     OpenBins,
@@ -15,7 +16,6 @@ from penstock.batching._pack import (
     fill_rows,
     plan_packing,
 )
-from penstock.batching._pieces import PackingPlan
 from penstock.errors import UsageError
 
 

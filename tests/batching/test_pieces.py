@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from penstock.batching._grouping import Long, PackingPlan, concat_then_split, split_documents
 from penstock.batching._pack import How, plan_packing
-from penstock.batching._pieces import Long, PackingPlan, concat_then_split, split_documents
 from penstock.errors import UsageError
 
 lengths_lists = st.lists(st.integers(0, 30), max_size=60)

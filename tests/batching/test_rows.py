@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from penstock._tree import Element, flatten
 from penstock.batching import Batch, LeafSpec, stack
 from penstock.batching._leaf import element_spec
-from penstock.batching._rows import row_count, split_rows
+from penstock.batching._merge import row_count, split_rows
 from penstock.errors import UsageError
 from tests.batching.strategies import element_lists, is_array
 

@@ -133,7 +133,7 @@ def test_an_exception_of_an_exporter_passes_through() -> None:
     """What `__array__` raises arrives as itself, with a note of where."""
     with pytest.raises(RuntimeError, match="copy it to the host first") as caught:
         stack([{"x": Exporter(np.ones(2))}, {"x": OnDevice()}])
-    assert caught.value.__notes__ == ["This was raised by ['x'] of row 1, a OnDevice, when asked for its array."]
+    assert caught.value.__notes__ == ["This was raised by ['x'] of row 1, a OnDevice, as it was converted to an array."]
 
 
 def test_the_merge_value_stacks() -> None:

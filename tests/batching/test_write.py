@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from penstock._tree import Element, flatten
 from penstock.batching import Batch, Merge, stack
-from penstock.batching._layout import Layout, layout_of
-from penstock.batching._write import LayoutMismatchError, fast_stack, write_rows
+from penstock.batching._layout import Layout, LayoutMismatchError, fast_stack, layout_of, write_rows
 from penstock.errors import UsageError
 from tests.batching.strategies import PADDED, element_lists, formed, is_array, numbered, odd_lists
 

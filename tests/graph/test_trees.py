@@ -32,7 +32,7 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
 )
-from penstock._storage._memory_cache import MemoryCache
+from penstock._storage import MemoryCache
 from penstock.errors import GraphError, UsageError
 from penstock.sampling import Ragged, Repeat, Shuffle, Slice, WeightedMixture, WindowTable
 from penstock.sources import Arrays

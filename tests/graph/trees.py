@@ -25,7 +25,7 @@ from penstock._graph._nodes import (
     walk,
 )
 from penstock._graph._rewrite import prefixed, varies_by_epoch
-from penstock._storage._memory_cache import MemoryCache
+from penstock._storage import MemoryCache
 from penstock.batching import Stack
 from penstock.sampling import Concatenation, Ragged, Repeat, Select, Shuffle, Slice, WeightedMixture
 from penstock.sources import Arrays, Range

@@ -59,7 +59,7 @@ def test_every_line_that_is_not_blank_is_a_record(
         content = content if ended else content.removesuffix(b"\n")
         (folder / f"{number}.jsonl").write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.sources._local.scans._CHUNK_BYTES", chunk_bytes)
+        patch.setattr("penstock.sources._offset_index._CHUNK_BYTES", chunk_bytes)
         source = JsonLines(f"{folder}/*.jsonl", cache=folder / "cache")
     assert len(source) == len(expected)
     assert _records(source) == expected
@@ -280,7 +280,7 @@ def test_a_closed_source_cannot_be_read(path: Path) -> None:
 
 def test_only_so_many_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more files than may be open, descriptors are closed and opened again, and records stay right."""
-    monkeypatch.setattr("penstock.sources._local.open_files.MAX_OPEN", 3)
+    monkeypatch.setattr("penstock.sources._local_files.MAX_OPEN", 3)
     for number in range(10):
         (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
     source = JsonLines(f"{tmp_path}/*.jsonl")

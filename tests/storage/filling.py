@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock._storage._disk_cache import DiskCache
+from penstock._storage import DiskCache
 
 IDENTITY = "abc123"
 LIMIT_BYTES = 1 << 30

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock._storage._cache import MISSING
-from penstock._storage._disk_cache import DiskCache
+from penstock._storage import MISSING, DiskCache
 from penstock.errors import UsageError
 from tests.storage.filling import IDENTITY, LIMIT_BYTES, element_of, is_element
 
@@ -210,7 +209,7 @@ FULL_DISK = """
 import logging, resource, sys
 logging.basicConfig(format="%(message)s")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-from penstock._storage._disk_cache import DiskCache
+from penstock._storage import DiskCache
 cache = DiskCache(sys.argv[1], "abc123", 1 << 30)
 print([cache.put(position, bytes(9_000)) for position in range(20)].count(True))
 print([cache.get(position) == bytes(9_000) for position in range(20)].count(True))

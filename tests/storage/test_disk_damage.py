@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._storage._cache import MISSING
-from penstock._storage._disk_cache import DiskCache
+from penstock._storage import MISSING, DiskCache
 from tests.storage.filling import IDENTITY, LIMIT_BYTES, is_element
 from tests.storage.test_disk_cache import CHECKOUT, ENVIRONMENT, opened
 

@@ -91,9 +91,9 @@ from penstock.sampling import (
     WeightedDraws,
     WindowTable,
     balanced_length,
+    check_sampler,
     split_counts,
 )
-from penstock.sampling._sampler import check_sampler
 
 if TYPE_CHECKING:
     import typing_extensions

@@ -53,8 +53,8 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
 )
-from penstock._storage._cache import MISSING, Missing
-from penstock._storage._cache import Cache as ElementStore
+from penstock._storage import MISSING, Missing
+from penstock._storage import Cache as ElementStore
 from penstock._tree import flatten, is_array, leaf_paths, subject, unflatten
 from penstock.batching import split_rows
 from penstock.errors import GraphError, InternalError

@@ -20,8 +20,7 @@ from penstock._graph._nodes import (
     parents_of,
     walk,
 )
-from penstock._storage._disk_cache import DiskCache
-from penstock._storage._memory_cache import MemoryCache
+from penstock._storage import DiskCache, MemoryCache
 from penstock.sampling import WeightedMixture
 
 _NO_END = 1 << 61

@@ -40,6 +40,7 @@ from penstock.errors import ClosedError
 from penstock.sources import (
     RETRY_WAITS_SECONDS,
     AwaitedSource,
+    Call,
     Keys,
     Record,
     Source,
@@ -47,12 +48,11 @@ from penstock.sources import (
     is_transient,
     read_records,
 )
-from penstock.sources._awaited._loop import Call
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from penstock.sources._awaited._loop import Outcome
+    from penstock.sources import Outcome
 
 
 class BlockRecords:

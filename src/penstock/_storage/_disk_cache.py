@@ -2,16 +2,26 @@
 
 Guarantees:
   - An element is read exactly as it was written, or counts as missing: every entry has its key and a checksum. A killed
-    process, a full disk, a torn file or a flipped bit costs only the elements that it hits.
+    process, a full disk, a torn file or a flipped bit costs only the elements whose bytes it damages.
   - Any thread and any process may use the directory at once. Each process appends to files of its own, under a lock
-    that ends with the process; the next process continues a file that isn't full. A miss finds the entries of other
-    processes, at most once a second.
-  - A million small elements are a few files: each grows to 64 MB, or to a 256th of the limit.
+    that ends with the process; the next process continues a file that isn't full. After a miss a process looks for
+    entries of other processes, at most once a second.
+  - A million small elements take few files: each grows to 64 MB, or to a 256th of the limit if that is more.
   - The files of one identity take at most `limit_bytes`; processes that fill the cache at once may exceed it by a few
-    elements. Once full it evicts nothing, for the reason in `_memory_cache`.
+    elements. A full cache evicts nothing, for the reason in `_cache`.
   - It deletes only empty files of processes that died while creating them, and the torn end of a file that it
     continues. It doesn't touch other files in the directory.
-  - A pickled copy, or that of a forked child, opens the same directory by itself.
+  - A pickled copy, and a copy in a forked child, opens the same directory by itself.
+
+The format of a file: a head, then entries one after another, each with checksums of its own.
+
+    head    magic, 8 bytes | version, 4 | identity of the elements, 32 | CRC-32 of these, 4
+    entry   magic, 4 | integers in the key, 2 | 0, 2 | CRC-32 of the element, 4 | its size, 8 | the key, 24
+            | CRC-32 of these, 4 | the element, as `_encode` has it
+
+All numbers are little-endian. If the number of integers is 0, the key is a bare integer. Only the process that holds
+the file's lock appends entries; if it dies during a write, the end of the file is torn, and a scan stops there. Every
+read checks its entry again, since a disk may lose its last writes when the power fails.
 
 The directory is trusted: `pickle` reads elements other than arrays, numbers, bytes and text, and it runs code. So the
 directory is created for its owner alone (mode 0700).
@@ -21,30 +31,22 @@ dict are atomic.
 """
 
 import contextlib
+import hashlib
 import logging
 import os
 import re
+import struct
+import sys
 import threading
 import time
 import weakref
+import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock._os import renewed_after_fork
 from penstock._storage._cache import FULL_SHARE, MISSING, Key, Missing
 from penstock._storage._encode import decode, encode
-from penstock._storage._segment import (
-    ENTRY_HEAD_BYTES,
-    HEAD_BYTES,
-    Entry,
-    append,
-    entry_head,
-    head_of,
-    lock_new,
-    read_entry,
-    scan,
-    try_lock,
-)
 from penstock._tree import Element
 from penstock.errors import UsageError
 
@@ -55,6 +57,25 @@ _REFRESH_SECONDS: Final = 1.0
 _BITS: Final = 48  # of an offset, and of a size: 256 TB
 _MASK: Final = (1 << _BITS) - 1
 _logger = logging.getLogger("penstock")
+_MAGIC: Final = b"penstock"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<8sI32s")
+_ENTRY_MAGIC: Final = b"pse\x01"
+_ENTRY: Final = struct.Struct("<4sHHIQ3q")
+_CHECK: Final = struct.Struct("<I")
+HEAD_BYTES: Final = _HEAD.size + _CHECK.size
+ENTRY_HEAD_BYTES: Final = _ENTRY.size + _CHECK.size
+_CHUNK_BYTES: Final = 1 << 16
+
+
+class Entry(NamedTuple):
+    """The place of an element in a file."""
+
+    key: Key
+    offset: int
+    """The start of the entry's head, in bytes."""
+    size: int
+    """The number of bytes of the element after the head."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -102,8 +123,8 @@ class DiskCache:
 
     def _reset(self) -> None:
         self._segments: list[_Segment] = []
-        self._foreign_names: set[str] = set()  # names of other files
-        self._places: dict[Key, int] = {}  # segment, offset and size in one int, as there may be many millions
+        self._foreign_names: set[str] = set()  # names of files that aren't of this cache
+        self._places: dict[Key, int] = {}  # segment, offset and size in one int: there may be many millions
         self._duplicates: dict[Key, list[int]] = {}  # more places of keys that several processes put at once
         self._writing: int | None = None  # the number of this process's own file
         self._writer: int | None = None  # the descriptor that appends to it
@@ -121,12 +142,12 @@ class DiskCache:
         return len(self._places)
 
     def __bool__(self) -> bool:
-        return True  # an empty cache is a cache
+        return True  # also when it is empty
 
     def open(self) -> None:
         """Create the directory if it is missing, and find the entries of all processes so far.
 
-        It is optional: `get` and `put` do so by themselves, at the first call and from time to time.
+        It is optional: `get` and `put` do the same at the first call and from time to time.
 
         Raises:
             UsageError: the directory can't be created or read.
@@ -155,7 +176,7 @@ class DiskCache:
         return MISSING
 
     def put(self, key: Key, element: Element, /) -> bool:
-        """Keep a copy of an element unless there is one or no room, and return whether the cache has one for the key.
+        """Keep a copy of an element if there is room and none is kept; return whether the cache has one for the key.
 
         Raises:
             UsageError: a leaf can't be converted to bytes, or the directory can't be created or read.
@@ -179,7 +200,7 @@ class DiskCache:
         return True
 
     def close(self) -> None:
-        """Close the files, as dropping the cache does; not while another thread uses it. The next use reopens them."""
+        """Close the files, as dropping the cache does, while no other thread uses it. The next use reopens them."""
         with self._lock:
             _close_all(self._descriptors)
             self._reset()
@@ -219,7 +240,7 @@ class DiskCache:
             return self._places.get(key)
 
     def _refresh_if_due(self) -> None:
-        """Refresh, with `_lock`, if that is due, or if entries of other processes could exceed the limit."""
+        """Refresh, with `_lock`, after a second, or if entries of other processes could exceed the limit."""
         left = self._limit_bytes - self._held_bytes
         if time.monotonic() >= self._refresh_at_seconds or self._put_bytes * 8 > left:
             self._refresh()
@@ -270,7 +291,7 @@ class DiskCache:
         os.close(descriptor)
 
     def _remove_unfinished(self, name: str, descriptor: int) -> None:
-        """Remove a file without a whole head, unless its creator still runs; a creator checks for the name."""
+        """Remove a file without a whole head, unless its creator still runs, which checks for that."""
         if try_lock(descriptor) and os.fstat(descriptor).st_size < HEAD_BYTES:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self._folder, name))
@@ -311,7 +332,7 @@ class DiskCache:
         self._put_bytes += size
 
     def _ready_to_write(self, size: int) -> tuple[int, int]:
-        """Return the number of a file with room for `size` bytes, and the descriptor that appends to it."""
+        """Return the index of a file with room for `size` bytes, and the descriptor that appends to it."""
         most = max(_SEGMENT_BYTES, self._limit_bytes // _MAX_SEGMENTS)
         if self._writing is not None and self._segments[self._writing].size_bytes + size > most:
             self._close_writer()
@@ -347,7 +368,7 @@ class DiskCache:
                 continue
             self._descriptors.append(writer)
             lock_new(writer)
-            if os.fstat(writer).st_nlink == 0:  # another process removed it, taking its creator for dead
+            if os.fstat(writer).st_nlink == 0:  # another process removed it, since it took the creator for dead
                 self._close(writer)
                 continue
             append(writer, [head_of(self._identity)])
@@ -375,3 +396,104 @@ def _close_all(descriptors: list[int]) -> None:
     while descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptors.pop())
+
+
+def head_of(identity: str) -> bytes:
+    """Return the head of a file of elements with this identity."""
+    digest = hashlib.blake2b(identity.encode(), digest_size=32).digest()
+    return _checked(_HEAD.pack(_MAGIC, _VERSION, digest))
+
+
+def entry_head(key: Key, element: bytes) -> bytes:
+    """Return the head of an element's entry."""
+    parts = (key,) if isinstance(key, int) else key
+    count = 0 if isinstance(key, int) else len(key)
+    padded = (*parts, 0, 0)[:3]
+    return _checked(_ENTRY.pack(_ENTRY_MAGIC, count, 0, zlib.crc32(element), len(element), *padded))
+
+
+def read_entry(descriptor: int, entry: Entry) -> bytes | None:
+    """Return an element's bytes; None if they are damaged or can't be read."""
+    size = ENTRY_HEAD_BYTES + entry.size
+    data = b""
+    with contextlib.suppress(OSError):
+        while len(data) < size:  # one call returns at most 2 GiB
+            read = os.pread(descriptor, size - len(data), entry.offset + len(data))
+            if not read:
+                break
+            data = data + read if data else read
+    element = data[ENTRY_HEAD_BYTES:]
+    if len(data) != size or data[:ENTRY_HEAD_BYTES] != entry_head(entry.key, element):
+        return None
+    return element
+
+
+def scan(descriptor: int, start: int, stop: int) -> tuple[list[Entry], int]:
+    """Return the whole entries between two offsets, and the end of the last of them.
+
+    Args:
+        descriptor: the file's descriptor, open for reading.
+        start: the start of an entry.
+        stop: the file's size.
+    """
+    entries: list[Entry] = []
+    chunk, chunk_start = b"", start
+    while start + ENTRY_HEAD_BYTES <= stop:
+        if start + ENTRY_HEAD_BYTES > chunk_start + len(chunk):
+            chunk, chunk_start = os.pread(descriptor, _CHUNK_BYTES, start), start
+        entry = _parsed(chunk[start - chunk_start : start - chunk_start + ENTRY_HEAD_BYTES], start)
+        if entry is None or start + ENTRY_HEAD_BYTES + entry.size > stop:
+            break
+        entries.append(entry)
+        start += ENTRY_HEAD_BYTES + entry.size
+    return entries, start
+
+
+def append(descriptor: int, parts: list[bytes]) -> None:
+    """Write the parts at the end of a file opened for appending; all of them, or OSError."""
+    left = sum(map(len, parts)) - os.writev(descriptor, parts)
+    if left:
+        rest = memoryview(b"".join(parts))[-left:]
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+
+if sys.platform == "win32":
+
+    def try_lock(descriptor: int) -> bool:
+        """Return False: Windows has no such locks, so no process continues the file of another."""
+        del descriptor
+        return False
+
+    def lock_new(descriptor: int) -> None:
+        """Do nothing: only the creator of the file uses its name."""
+        del descriptor
+
+else:
+    import fcntl
+
+    def try_lock(descriptor: int) -> bool:
+        """Lock a file for this descriptor; return False if another has the lock, or the file system has no locks."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def lock_new(descriptor: int) -> None:
+        """Lock a file that this process has just created; wait while another process checks for its creator."""
+        with contextlib.suppress(OSError):  # without locks no process continues the file of another
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _parsed(head: bytes, offset: int) -> Entry | None:
+    if len(head) < ENTRY_HEAD_BYTES or head != _checked(head[: _ENTRY.size]):
+        return None
+    magic, count, _, _, size, *parts = _ENTRY.unpack_from(head)
+    if magic != _ENTRY_MAGIC or count > len(parts):
+        return None
+    return Entry(tuple(parts[:count]) if count else parts[0], offset, size)
+
+
+def _checked(head: bytes) -> bytes:
+    return head + _CHECK.pack(zlib.crc32(head))

@@ -6,8 +6,8 @@
 
 Elements of one dataset mostly share the text, so it is built and parsed once. Dicts with str or int keys, lists and
 tuples are containers; arrays and scalars of NumPy, bytes, str, int, float, bool and None have forms of their own. All
-other objects, with dataclasses and subclasses of the above, are leaves in the form of `pickle`: decoding them may run
-any code, so the bytes must come from a source that you would import code from.
+other objects, among them dataclasses and subclasses of the above, are pickled as leaves. Decoding these may run any
+code, so the bytes must come from a source that you would import code from.
 
 A decoded array is in C order and owns its memory. Arrays and scalars keep their dtype with its byte order.
 """
@@ -29,7 +29,7 @@ from penstock.errors import UsageError
 
 Part: TypeAlias = bytes | memoryview
 Take: TypeAlias = Callable[[bytes, int], tuple[object, int]]
-"""Reads a leaf from the bytes at an offset; returns it, and the start of the next."""
+"""Reads the leaf at an offset of the bytes; returns it, and the offset of the next leaf."""
 _Put: TypeAlias = Callable[[Any, list[Part]], "Form"]
 
 

@@ -12,21 +12,17 @@ into its row, with the same bytes as result.
 from typing import TYPE_CHECKING
 
 from penstock import _lazy
-from penstock.batching._bucketed_batches import BucketedBatches as BucketedBatches
-from penstock.batching._bucketed_batches import plan_buckets as plan_buckets
+from penstock.batching._bucketing import BucketedBatches as BucketedBatches
 from penstock.batching._bucketing import Bucketing as Bucketing
 from penstock.batching._bucketing import LengthOf as LengthOf
 from penstock.batching._bucketing import PadToBucket as PadToBucket
 from penstock.batching._bucketing import merges as merges
-from penstock.batching._documents import Form as Form
-from penstock.batching._documents import extra_names as extra_names
-from penstock.batching._documents import filled as filled
-from penstock.batching._documents import form_of as form_of
-from penstock.batching._documents import lengths_of as lengths_of
-from penstock.batching._documents import max_rows as max_rows
-from penstock.batching._documents import row_blocks as row_blocks
-from penstock.batching._documents import rows_of as rows_of
+from penstock.batching._bucketing import plan_buckets as plan_buckets
 from penstock.batching._grouping import Grouping as Grouping
+from penstock.batching._grouping import PackingPlan as PackingPlan
+from penstock.batching._grouping import Pieces as Pieces
+from penstock.batching._grouping import concat_then_split as concat_then_split
+from penstock.batching._grouping import plan_of_sequences as plan_of_sequences
 from penstock.batching._images import normalize_images as normalize_images
 from penstock.batching._leaf import LeafError as LeafError
 from penstock.batching._leaf import LeafSpec as LeafSpec
@@ -44,26 +40,30 @@ from penstock.batching._pack import OpenBins as OpenBins
 from penstock.batching._pack import assign_best_fit as assign_best_fit
 from penstock.batching._pack import plan_packing as plan_packing
 from penstock.batching._pack import whole_pieces as whole_pieces
-from penstock.batching._packed_documents import PackedDocuments as PackedDocuments
+from penstock.batching._packing import Form as Form
+from penstock.batching._packing import PackedDocuments as PackedDocuments
 from penstock.batching._packing import Packing as Packing
+from penstock.batching._packing import extra_names as extra_names
+from penstock.batching._packing import filled as filled
+from penstock.batching._packing import form_of as form_of
+from penstock.batching._packing import lengths_of as lengths_of
+from penstock.batching._packing import max_rows as max_rows
+from penstock.batching._packing import row_blocks as row_blocks
+from penstock.batching._packing import rows_of as rows_of
 from penstock.batching._pad import Pad as Pad
 from penstock.batching._pad import pad as pad
-from penstock.batching._pieces import PackingPlan as PackingPlan
-from penstock.batching._pieces import Pieces as Pieces
-from penstock.batching._pieces import concat_then_split as concat_then_split
-from penstock.batching._pieces import plan_of_sequences as plan_of_sequences
 from penstock.batching._stack_arrays import stack_arrays as stack_arrays
 
 if TYPE_CHECKING:
     from penstock.batching._layout import Layout as Layout
+    from penstock.batching._layout import LayoutMismatchError as LayoutMismatchError
+    from penstock.batching._layout import RowStacker as RowStacker
     from penstock.batching._layout import copied as copied
     from penstock.batching._layout import cut as cut
+    from penstock.batching._layout import fast_stack as fast_stack
     from penstock.batching._layout import layout_of as layout_of
-    from penstock.batching._rows import split_rows as split_rows
-    from penstock.batching._write import LayoutMismatchError as LayoutMismatchError
-    from penstock.batching._write import RowStacker as RowStacker
-    from penstock.batching._write import fast_stack as fast_stack
-    from penstock.batching._write import write_rows as write_rows
+    from penstock.batching._layout import write_rows as write_rows
+    from penstock.batching._merge import split_rows as split_rows
 else:
     # Loaded on demand: a description of a dataset needs none of them.
     __getattr__ = _lazy.from_modules(
@@ -72,11 +72,11 @@ else:
         copied="penstock.batching._layout",
         cut="penstock.batching._layout",
         layout_of="penstock.batching._layout",
-        split_rows="penstock.batching._rows",
-        LayoutMismatchError="penstock.batching._write",
-        RowStacker="penstock.batching._write",
-        fast_stack="penstock.batching._write",
-        write_rows="penstock.batching._write",
+        split_rows="penstock.batching._merge",
+        LayoutMismatchError="penstock.batching._layout",
+        RowStacker="penstock.batching._layout",
+        fast_stack="penstock.batching._layout",
+        write_rows="penstock.batching._layout",
     )
 
 __all__ = ["normalize_images", "stack_arrays"]

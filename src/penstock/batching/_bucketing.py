@@ -1,11 +1,17 @@
-"""The description of a bucketing, which puts elements of similar size into batches, and the bucket of a size."""
+"""The bucketing of elements by size: its arguments, and the batches that are planned from the sizes of all elements."""
 
 import bisect
+import hashlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock._frozen import frozen
 from penstock._tree import Element
+from penstock.batching._grouping import PackingPlan
 from penstock.batching._merge import Batch
 from penstock.batching._pad import Pad
 from penstock.errors import GraphError
@@ -40,9 +46,9 @@ class Bucketing:
 
     Attributes:
         size: returns an element's size, such as its number of tokens.
-        boundaries: ascending; a bucket holds sizes up to and with its boundary.
-        rows: the number of elements in a batch of each bucket; of the global batch, over all ranks.
-        merge: from a list of elements to a batch, one for each bucket.
+        boundaries: the largest size of each bucket, ascending.
+        rows: for each bucket, the number of elements in a batch of all ranks together.
+        merge: for each bucket, the function that returns the batch of a list of elements.
         keep_short: whether the elements left in the buckets at the end become short batches.
     """
 
@@ -53,7 +59,7 @@ class Bucketing:
     keep_short: bool = True
 
     def bucket(self, element: Element) -> int:
-        """Return the number of an element's bucket.
+        """Return the index of an element's bucket.
 
         Raises:
             GraphError: its size is no whole number, or above the last boundary.
@@ -72,7 +78,7 @@ class Bucketing:
 
 @frozen
 class PadToBucket:
-    """The merge of a batch whose rows belong to one bucket: that of the bucket."""
+    """The merge of a batch whose elements belong to one bucket; it finds that bucket, and applies its merge."""
 
     bucketing: Bucketing
 
@@ -88,7 +94,7 @@ class PadToBucket:
         return self.bucketing.merge[number](list(elements))
 
 
-def check_bucket(bucketing: Bucketing, element: Element, number: int, which: str) -> None:
+def check_bucket(bucketing: Bucketing, element: Element, number: int, where: str) -> None:
     """Check that an element belongs to the planned bucket.
 
     Raises:
@@ -96,12 +102,81 @@ def check_bucket(bucketing: Bucketing, element: Element, number: int, which: str
     """
     if bucketing.bucket(element) != number:
         raise GraphError(
-            f"elements must have the sizes that bucket() was given; one {which} has {bucketing.size(element)}, and was "
+            f"elements must have the sizes that bucket() was given; one {where} has {bucketing.size(element)}, and was "
             f"planned for the bucket up to {bucketing.boundaries[number]}. Pass the lengths of the dataset before "
             "bucket(), in its order."
         )
 
 
 def merges(boundaries: Sequence[int], pad: Pad) -> tuple[Pad, ...]:
-    """Return the merge of each bucket: padding to its boundary."""
+    """Return the merge of each bucket, which pads to the bucket's boundary."""
     return tuple(Pad(boundary, pad.fill, pad.mask) for boundary in boundaries)
+
+
+@frozen
+class BucketedBatches:
+    """The batches of a planned bucketing. Each can be computed alone.
+
+    Attributes:
+        plan: the elements of each batch: `document` has their positions, `length` their sizes.
+        bucketing: the arguments of the bucketing.
+    """
+
+    plan: PackingPlan
+    bucketing: Bucketing
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def members(self, groups: NDArray[np.int64], /) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the number of elements of each batch, and the positions of all of them."""
+        part = self.plan.take(groups)
+        return np.diff(part.bounds), part.document
+
+    def merge(self, groups: NDArray[np.int64], elements: Sequence[Any], /) -> list[Any]:
+        """Return the batches of these elements.
+
+        Raises:
+            GraphError: an element belongs to another bucket than planned.
+        """
+        part = self.plan.take(groups)
+        buckets = np.searchsorted(self.bucketing.boundaries, part.length).tolist()
+        for element, bucket, position in zip(elements, buckets, part.document.tolist(), strict=True):
+            check_bucket(self.bucketing, element, bucket, f"at position {position}")
+        bounds = part.bounds.tolist()
+        spans = itertools.pairwise(bounds)
+        return [self.bucketing.merge[buckets[first]](list(elements[first:last])) for first, last in spans]
+
+    def fingerprint(self) -> str:
+        """Return a text that identifies these batches."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.plan.document, self.plan.bounds):
+            digest.update(np.ascontiguousarray(array).data)
+        return f"bucketed {self.bucketing.boundaries} {digest.hexdigest()}"
+
+
+def plan_buckets(bucketing: Bucketing, sizes: NDArray[np.int64]) -> PackingPlan:
+    """Return the plan of all batches, bucket after bucket; the elements of a bucket keep their order.
+
+    Args:
+        bucketing: the arguments of the bucketing.
+        sizes: the size of each element, int64 (elements,), none above the last boundary.
+
+    Example:
+        >>> bucketing = Bucketing(len, (4, 8), (2, 1), ())
+        >>> plan = plan_buckets(bucketing, np.array([3, 8, 1, 4]))
+        >>> [plan.document[first:last].tolist() for first, last in zip(plan.bounds, plan.bounds[1:])]
+        [[0, 2], [3], [1]]
+    """
+    bucket = np.searchsorted(bucketing.boundaries, sizes)
+    positions: list[NDArray[np.int64]] = []
+    counts: list[NDArray[np.int64]] = []
+    for number, rows in enumerate(bucketing.rows):
+        members = np.flatnonzero(bucket == number)
+        full, left = divmod(len(members), rows)
+        keeps = left > 0 and bucketing.keep_short
+        positions.append(members if keeps else members[: full * rows])
+        counts.append(np.array([rows] * full + [left] * keeps, np.int64))
+    order = np.concatenate(positions)
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(counts))])
+    return PackingPlan(order, np.zeros_like(order), sizes[order], bounds)

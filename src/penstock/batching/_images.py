@@ -1,6 +1,6 @@
-"""Conversion of images of bytes to normalised float32 planes, the last step before the model, in one pass.
+"""The conversion of uint8 images to normalised float32 planes in one pass, as the last step before the model.
 
-This wraps the native unit, which reads each byte once and writes each float once. It uses AVX2 if the processor has it,
+This wraps the native code, which reads each byte once and writes each float once. It uses AVX2 if the processor has it,
 and computes the same bytes without.
 """
 
@@ -34,18 +34,18 @@ def normalize_images(
     """Return uint8 images as float32 planes, (pixel / 255 - mean) / std for each channel, without the GIL.
 
     A value is `float32(pixel) * scale + shift`, where `scale = float32(1 / (255 * std))` and `shift = float32(-mean /
-    std)` are computed in float64, and the product and the sum are each rounded to float32. So NumPy computes the same
-    bytes, on every processor. It differs from the exact value by at most `(3 + 2 * abs(mean)) / std * 2**-24`, which is
-    about a millionth for the usual means and deviations.
+    std)` are computed in float64, and the product and the sum are each rounded to float32. NumPy's float32 arithmetic
+    gives the same bytes, on every processor. A value differs from the exact one by at most
+    `(3 + 2 * abs(mean)) / std * 2**-24`, about a millionth for the usual means and deviations.
 
-    Images are read in place, with any strides. It is fastest if the bytes of a line are contiguous, as in crops and
-    images turned upside down; others, such as mirrored ones, take a few times as long.
+    Images are read in place, with any strides. Images whose lines are contiguous bytes, such as crops and images turned
+    upside down, are converted fastest; others, such as mirrored ones, take a few times as long.
 
     Args:
         images: uint8, of shape (rows, height, width, channels); or a list or tuple of images of one shape (height,
             width, channels); or one such image. Any number of channels.
-        mean: the number to subtract from each channel, one a channel, on a scale where 255 is 1.
-        std: the positive number by which each channel is then divided, one a channel.
+        mean: for each channel, the number to subtract, on a scale where 255 is 1.
+        std: for each channel, the positive number to divide by after that.
         out: the array for the result: float32, C-contiguous, writable, of the result's shape, overlapping no image. A
             new array by default.
         num_threads: the largest number of threads, the caller's included. The others are started for the call and end
@@ -81,10 +81,10 @@ def normalize_images(
 
 
 def _items_of(images: object) -> tuple[list[NDArray[Any]], tuple[int, ...], tuple[int, ...]]:
-    """Return the images, the axes before theirs (one of rows, or none), and the axes of image 0.
+    """Return the images, the shape before theirs in the result (the rows, or nothing), and the shape of image 0.
 
     Raises:
-        UsageError: they aren't arrays of one of the forms, or there is no image.
+        UsageError: they have none of the accepted forms, or there is no image.
     """
     if isinstance(images, (list, tuple)):
         given = cast("Sequence[object]", images)
@@ -104,10 +104,10 @@ def _items_of(images: object) -> tuple[list[NDArray[Any]], tuple[int, ...], tupl
 
 
 def _array_of(image: object, what: str) -> NDArray[Any]:
-    """Return the uint8 array of an image, or the one that it exports.
+    """Return an image as a uint8 array.
 
     Raises:
-        UsageError: there is none.
+        UsageError: it is none.
     """
     try:
         value = as_value(image)
@@ -127,7 +127,7 @@ def _axes_of(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return height, width and channels.
 
     Raises:
-        UsageError: the axes are others, or there is no channel.
+        UsageError: the shape has other than three axes, or no channel.
     """
     if len(shape) != 3 or shape[2] == 0:
         raise UsageError(
@@ -138,7 +138,7 @@ def _axes_of(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _known_scale_and_shift(mean: object, std: object, channels: int) -> tuple[Floats, Floats]:
-    """Return the result of `_scale_and_shift` from a cache: for one image it takes as long as the work itself.
+    """Return the result of `_scale_and_shift` from a cache: for one image, it takes as long as the conversion.
 
     Raises:
         UsageError: as for `_scale_and_shift`.
@@ -150,7 +150,7 @@ def _known_scale_and_shift(mean: object, std: object, channels: int) -> tuple[Fl
 
 
 def _plain_numbers(values: object) -> tuple[object, ...] | None:
-    """Return the Python numbers of a list or tuple as a key of the cache, or None if it has other items."""
+    """Return a list or tuple of Python numbers as a key of the cache, or None for anything else."""
     if not isinstance(values, (list, tuple)):
         return None
     numbers = tuple(cast("Sequence[object]", values))
@@ -165,10 +165,10 @@ def _cached(mean: tuple[object, ...], std: tuple[object, ...], channels: int) ->
 
 
 def _scale_and_shift(mean: object, std: object, channels: int) -> tuple[Floats, Floats]:
-    """Return the factor and the summand of each channel of a pixel.
+    """Return the factor and the summand for the pixels of each channel.
 
     Raises:
-        UsageError: they wouldn't be finite, or `std` isn't positive.
+        UsageError: one of them wouldn't be finite, or `std` isn't positive.
     """
     means, stds = _numbers(mean, "mean", channels), _numbers(std, "std", channels)
     if not (stds > 0).all():
@@ -189,7 +189,7 @@ def _numbers(values: object, name: str, channels: int) -> NDArray[np.float64]:
     """Return one number for each channel.
 
     Raises:
-        UsageError: they have another number, or aren't finite.
+        UsageError: their number isn't that of the channels, or one isn't finite.
     """
     try:
         numbers = np.asarray(values, np.float64)

@@ -1,11 +1,16 @@
-"""The layout of a batch: the structure of its elements and the kind of every leaf, as a value.
+"""The layout of a batch, and the writer of rows directly into the batch's columns.
 
-One element determines the layout. From it follow the bytes of a row, the columns for blocks of rows (also over given
-memory), and the batch of full columns.
+A `Layout` is the structure of the elements and the kind of every leaf, as a value. One element determines it. From it
+follow the bytes of a row, the columns for blocks of rows (also over given memory), and the batch of full columns.
 
 Problem: stacking copies each row twice, into its own array and into the batch, and workers can't stack at once.
 Solution: with a layout, the columns of a batch are allocated first, and each worker writes its rows directly into them.
-An element that doesn't fit the layout falls back to plain stacking, whose errors are the definition's.
+
+`write_rows` accepts only elements that `stack` would put into columns of this layout, and writes the same bytes. For
+any other element it raises `LayoutMismatchError`, and the caller merges the batch by `stack`. That raises the error,
+unless the element is valid and only the layout differs, as with a dict whose keys are in another order.
+
+Any number of threads may write disjoint rows of the same columns. A large copy releases the GIL.
 """
 
 import functools
@@ -18,10 +23,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._caught import raised_by_handler
 from penstock._frozen import frozen
 from penstock._tree import Element, Structure, flatten, is_array, leaf_paths, unflatten
-from penstock.batching._leaf import LeafKind, LeafSpec, kind_of, values_of
-from penstock.batching._merge import Batch, Column, new_array
+from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, has_padding, kind_of, values_of
+from penstock.batching._merge import Batch, Column, new_array, stack
+from penstock.batching._stack_arrays import split_dicts, split_sequences, write_run
+from penstock.errors import UsageError
 
 Memory: TypeAlias = bytearray | memoryview | NDArray[Any]
 
@@ -47,18 +55,18 @@ class Layout:
 
     @functools.cached_property
     def pickled(self) -> bytes:
-        """The layout as a pickle for other processes. Equal layouts may have different ones: keys 1 and True do."""
+        """The layout as a pickle for other processes. Equal layouts may differ in it, as with keys 1 and True."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of one row in all arrays together, without those for alignment."""
+        """The number of bytes of one row in all arrays together, without padding for alignment."""
         return sum(_row_bytes(kind) for kind in self.kinds)
 
     def leaf_offsets(self, rows: int) -> tuple[tuple[int | None, ...], int]:
-        """Return the start of each leaf's column of `rows` rows in one piece of memory, and the size of all, in bytes.
+        """Return the offset in bytes of each leaf's column of `rows` rows in one block of memory, and the block's size.
 
-        Each array starts at a multiple of 64 bytes; leaves that are no arrays have the start None.
+        Each array starts at a multiple of 64 bytes; leaves that are no arrays have the offset None.
         """
         offsets: list[int | None] = []
         total_bytes = 0
@@ -72,13 +80,13 @@ class Layout:
 
         Args:
             rows: the number of rows of each column.
-            buffer: writable memory for the arrays, of at least `leaf_offsets(rows)` bytes, aligned to 64; by default
-                they have memory of their own. Its contents are not changed.
+            buffer: writable memory for the arrays, aligned to 64 bytes, at least as large as `leaf_offsets(rows)` says.
+                Its contents are not changed. By default the arrays have memory of their own.
 
         Returns:
             Arrays of shape (rows, *leaf's shape); lists of `rows` times None for str and bytes; None for None.
         """
-        if buffer is None:  # without the offsets, whose computation costs as much as the arrays
+        if buffer is None:  # offsets would cost as much as the arrays
             return [
                 new_array((rows, *kind.shape), kind.dtype) if isinstance(kind, LeafSpec) else _list_column(kind, rows)
                 for kind in self.kinds
@@ -111,7 +119,7 @@ def layout_of(element: Element) -> Layout:
     """Return the layout of batches of elements like this one.
 
     Raises:
-        UsageError: a leaf can't be in a batch; the text names its path.
+        UsageError: a batch can't hold a leaf; the text names its path.
 
     Example:
         >>> import numpy as np
@@ -123,7 +131,7 @@ def layout_of(element: Element) -> Layout:
 
 
 def cut(structure: Structure, columns: Sequence[Column], bounds: Sequence[int], copied_bytes: int = 0) -> list[Batch]:
-    """Return several batches of a structure, as in `Layout.batches`."""
+    """Return several batches of a structure, as `Layout.batches` does."""
     parts = [_parts(column, bounds, copied_bytes) for column in columns]
     if structure.container is None and len(parts) == 1:
         return parts[0]  # bare arrays, the most frequent case
@@ -150,3 +158,174 @@ def _list_column(kind: LeafKind, rows: int) -> Column:
 
 def _row_bytes(kind: LeafKind) -> int:
     return math.prod(kind.shape) * kind.dtype.itemsize if isinstance(kind, LeafSpec) else 0
+
+
+class LayoutMismatchError(Exception):
+    """An element doesn't fit the layout.
+
+    Attributes:
+        row: the lowest index of an element that doesn't fit.
+    """
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"element {row} does not fit the layout")
+        self.row = row
+
+
+def write_rows(layout: Layout, elements: Sequence[Element], columns: Sequence[Column], start: int) -> None:
+    """Write elements into rows [start, start + len(elements)) of the columns.
+
+    Args:
+        layout: the layout of the columns.
+        elements: one for each row.
+        columns: those of `Layout.columns`.
+        start: the row of the first element.
+
+    Raises:
+        LayoutMismatchError: an element doesn't fit; some of the rows may have been written.
+
+    Example:
+        >>> layout = layout_of((1, 2.0))
+        >>> columns = layout.columns(3)
+        >>> write_rows(layout, [(5, 0.5)], columns, 2)
+        >>> write_rows(layout, [(3, 0.1), (4, 0.3)], columns, 0)
+        >>> layout.batch(columns)
+        (array([3, 4, 5]), array([0.1, 0.3, 0.5]))
+    """
+    block = elements if isinstance(elements, (list, tuple)) else list(elements)
+    if not block or _write_block(layout, block, columns, start):
+        return
+    for row, element in enumerate(block):
+        if not _write_row(layout, element, columns, start + row):
+            raise LayoutMismatchError(row)
+
+
+class RowStacker:
+    """Stacks batches as `stack` does, and keeps the layout for the next one, since it rarely changes.
+
+    Example:
+        >>> stacker = RowStacker()
+        >>> stacker([1, 2]), stacker([3, 4, 5])
+        (array([1, 2]), array([3, 4, 5]))
+    """
+
+    __slots__ = ("_layout",)
+
+    def __init__(self) -> None:
+        self._layout: Layout | None = None
+
+    def __call__(self, elements: Sequence[Element]) -> Batch:
+        """Return the result of `stack` or raise its error, in less time."""
+        layout = self._layout
+        if layout is not None and elements:
+            columns = layout.columns(len(elements))
+            try:
+                write_rows(layout, elements, columns, 0)
+            except LayoutMismatchError:
+                pass  # the code below finds the layout of these elements
+            else:
+                return layout.batch(columns)
+        batch = fast_stack(elements)
+        self._layout = layout_of(elements[0])
+        return batch
+
+
+def fast_stack(elements: Sequence[Element]) -> Batch:
+    """Return the result of `stack` or raise its error, in less time.
+
+    Raises:
+        UsageError: as for `stack`.
+
+    Example:
+        >>> fast_stack([{"label": 3}, {"label": 5}])
+        {'label': array([3, 5])}
+    """
+    try:
+        layout = layout_of(elements[0])
+        columns = layout.columns(len(elements))
+        write_rows(layout, elements, columns, 0)
+    except (LayoutMismatchError, UsageError, IndexError):
+        return stack(elements)
+    return layout.batch(columns)
+
+
+def _write_block(layout: Layout, elements: Sequence[Element], columns: Sequence[Column], start: int) -> bool:
+    items: list[Sequence[Any]] = []
+    if not _split(layout.structure, elements, items):
+        return False
+    return all(
+        _write_column(kind, items_of_leaf, column, start)
+        for kind, items_of_leaf, column in zip(layout.kinds, items, columns, strict=True)
+    )
+
+
+def _write_row(layout: Layout, element: Element, columns: Sequence[Column], row: int) -> bool:
+    """Return whether an element fits the layout, by a full comparison; if it does, write it."""
+    try:
+        leaves, structure = flatten(element)
+    except UsageError:
+        return False
+    return structure == layout.structure and all(
+        _write_column(kind, [leaf], column, row)
+        for kind, leaf, column in zip(layout.kinds, leaves, columns, strict=True)
+    )
+
+
+def _split(structure: Structure, elements: Sequence[Element], items: list[Sequence[Any]]) -> bool:
+    """Return whether all elements have exactly this structure; if they have, append the items of each leaf."""
+    container = structure.container
+    if container is None:
+        items.append(elements)
+        return True
+    children: Sequence[Sequence[Any]] | None
+    if container is dict:
+        children = split_dicts(elements, structure.keys)
+    elif container is list or tuple in container.__mro__:
+        children = split_sequences(elements, container, len(structure.children))
+    elif set(map(type, elements)) != {container}:
+        children = None
+    else:
+        children = [[getattr(element, str(name)) for element in elements] for name in structure.keys]
+    return children is not None and all(
+        _split(child, parts, items) for child, parts in zip(structure.children, children, strict=True)
+    )
+
+
+def _write_column(kind: LeafKind, items: Sequence[Any], column: Column, start: int) -> bool:
+    """Return whether all items of a leaf are of this kind; if they are, write them."""
+    if kind is None:
+        return all(item is None for item in items)
+    if isinstance(column, list) and isinstance(kind, type):
+        if set(map(type, items)) != {kind} and not all(isinstance(item, kind) for item in items):
+            return False
+        column[start : start + len(items)] = items
+        return True
+    return isinstance(column, np.ndarray) and isinstance(kind, LeafSpec) and _write_arrays(kind, items, column, start)
+
+
+def _write_arrays(spec: LeafSpec, items: Sequence[Any], column: NDArray[Any], start: int) -> bool:
+    begin = 0
+    while begin < len(items):
+        begin = write_run(items, begin, column, start)
+        if begin < len(items):
+            if not _write_item(spec, items[begin], column, start + begin):
+                return False
+            begin += 1
+    return True
+
+
+def _write_item(spec: LeafSpec, item: object, column: NDArray[Any], row: int) -> bool:
+    try:
+        value = as_value(item)
+    except LeafError:
+        return False
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
+        return False
+    if not isinstance(value, np.ndarray) or value.dtype != spec.dtype or value.shape != spec.shape:
+        return False
+    if has_padding(column.dtype):
+        column[row : row + 1].view(np.uint8)[...] = 0
+    column[row, ...] = value
+    return True

@@ -1,7 +1,7 @@
 """The kinds of leaves in a batch: an array of some dtype and shape, a str, bytes, or None.
 
 A Python int counts as an int64 array without axes, a float as float64, a bool as bool, a NumPy scalar as an array of
-its own dtype. So two leaves can be in one column exactly if their kinds are equal. No dtype is ever promoted.
+its own dtype. Two leaves can be in one column if and only if their kinds are equal. No dtype is ever promoted.
 """
 
 import functools
@@ -132,7 +132,7 @@ def values_of(leaves: list[Any], paths: tuple[str, ...], row: int | None = None)
             _reject_leaf(error, path, row)
         except Exception as error:
             where = subject(path) if row is None else f"{subject(path)} of row {row}"
-            error.add_note(f"This was raised by {where}, a {type(leaf).__qualname__}, when asked for its array.")
+            error.add_note(f"This was raised by {where}, a {type(leaf).__qualname__}, as it was converted to an array.")
             raise
     return values
 
@@ -169,7 +169,7 @@ def has_padding(dtype: np.dtype[Any]) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _covered(dtype: np.dtype[Any]) -> NDArray[np.bool_]:
-    """Return which bytes of an item belong to a field."""
+    """Return a mask of the bytes of an item that belong to a field."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return np.tile(_covered(base), int(np.prod(shape)))

@@ -1,4 +1,4 @@
-"""The wrapper of native packing: the sequence of each document, and the bytes of sequences.
+"""Packing: the sequence of each document, and the tokens of sequences; the wrapper of the native packer.
 
 `assign_best_fit` is pure, and can process a stream in parts: the open bins of one call are an argument of the next.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _native
-from penstock.batching._pieces import (
+from penstock.batching._grouping import (
     Integers,
     Long,
     PackingPlan,
@@ -26,11 +26,12 @@ from penstock.errors import UsageError
 Capacity: TypeAlias = int | Sequence[int]
 How: TypeAlias = Literal["best_fit", "split"]
 
-# The fill of sequences of 2,048 tokens with lognormal documents (mean 600, sigma 1, the long ones split): 98.0 % with
-# 4 open ones, 99.0 % with 8, 99.5 % with 32 or 64, and no more than 99.6 % with any number. Sigma 0.7: 98.7 % with 64.
+# Sequences of 2,048 tokens with documents of lognormal lengths (mean 600, sigma 1, long ones split) are 98.0 % full
+# with 4 open bins, 99.0 % with 8, 99.5 % with 32 or 64, and at most 99.6 % with any number. With sigma 0.7 and 64 bins
+# they are 98.7 % full.
 STREAMING_BINS: Final = 64
 
-# A plan can look ahead: with 1,024 the same sequences are 99.93 % full, or 99.82 %.
+# A plan can look ahead: with 1,024 bins these sequences are 99.93 % full, and 99.82 % with sigma 0.7.
 PLANNED_BINS: Final = 1024
 
 _MAX_BINS: Final = 2**31 - 1
@@ -40,7 +41,7 @@ class OpenBins(NamedTuple):
     """Sequences that may still get documents, oldest first.
 
     Attributes:
-        room: int64 (bins, features), the free tokens of each.
+        room: int64 (bins, features), the number of free tokens of each.
         documents: int64 (bins,), the number of documents of each.
     """
 
@@ -54,10 +55,11 @@ class Assignment(NamedTuple):
     Attributes:
         bins: int64 (documents,), each document's bin.
         closed: int64 (closed,), the bins that closed, in the order of closing.
-        closed_before: int64 (closed,), the number of documents that were assigned when the bin closed: those up to its
-            last one or, if it was closed to open a bin for the next document, all before that.
+        closed_before: int64 (closed,), the number of documents that were assigned before the bin closed. A full bin
+            closes right after its last document; a bin that makes room for another one closes right before the document
+            that opens the other.
         still_open: int64 (open,), the bins that are open after the last document, oldest first.
-        open_bins: their contents, for the next call, which numbers them from 0.
+        open_bins: the contents of the bins in `still_open`; an argument of the next call, which numbers them from 0.
     """
 
     bins: NDArray[np.int64]
@@ -89,22 +91,24 @@ def assign_best_fit(
 ) -> Assignment:
     """Return the bin of each document, assigned one after another, with at most `bins` bins open at a time.
 
-    A document is assigned to the open bin with the least room (the sum over features) among those that it fits in; of
-    equals, to the oldest. It fits if there is room for every feature. If it fits in none, it opens a bin; if `bins` are
-    open already, the one with the least room, of equals the oldest, is closed first. A bin that is full in all
-    features, or has `max_documents`, closes at once; a document that fills a new bin in this way closes no other. (Best
-    fit is Johnson's, 1974; the bound and what closes are those of bounded-space bin packing: Csirik and Johnson, 1990.)
+    A document fits into a bin that has room for every feature. Among the open bins that it fits into, it is assigned to
+    the one with the least room, the sum over features; ties go to the oldest bin. If it fits into none, it opens a new
+    bin; if `bins` are open already, the one with the least room closes first, and again ties go to the oldest. A bin
+    that is full in all features, or has `max_documents`, closes at once. A new bin that its first document fills closes
+    no other bin. (Best fit: Johnson, 1974. The bound on open bins, and the choice of the bin that closes, are those of
+    bounded-space bin packing: Csirik and Johnson, 1990.)
 
-    A document takes about 60 ns with 64 bins, and a call as much as 300 of them: pass many at once. A thousand or more
-    are assigned without the GIL.
+    With 64 bins a document takes about 60 ns, and each call as long as 300 documents more, so pass many documents at
+    once. A call with a thousand documents or more releases the GIL.
 
     Args:
-        lengths: (documents,), or (documents, features) if documents have several lengths: each in [0, capacity], and
-            not all of a document 0. Split or drop longer documents before, and drop empty ones (`split_documents`).
+        lengths: (documents,), or (documents, features) if documents have several lengths: each in [0, capacity],
+            and at least one length of a document above 0. Split or drop longer documents before, and drop empty ones
+            (`split_documents`).
         capacity: the capacity of a bin, at least 1; one for each feature.
         bins: the largest number of open bins, from 1 to 2**31 - 1.
         max_documents: the largest number of documents of a bin; 0 for any number.
-        open_bins: the open bins before: `open_bins` of the last call's result. Default: none.
+        open_bins: the bins that are open already: `open_bins` of the last call's result. Default: none.
 
     Raises:
         UsageError: an argument is invalid.
@@ -183,18 +187,18 @@ def plan_packing(
 ) -> PackingPlan:
     """Return the whole packing of documents whose lengths are known.
 
-    "best_fit" keeps documents whole: they are assigned as by `assign_best_fit`, but within each `bins` documents the
-    longest first, which leaves hardly any room. A sequence has its documents in their order, and sequences are in the
-    order of their first documents. "split" concatenates documents and cuts every `capacity` tokens, so that only the
-    last sequence has room left.
+    "best_fit" keeps documents whole. It sorts each `bins` consecutive documents by length, longest first, and assigns
+    them as `assign_best_fit` does, which leaves hardly any room free. In a sequence the documents keep their order, and
+    sequences are in the order of their first documents. "split" concatenates documents and cuts every `capacity`
+    tokens, so that only the last sequence has free room.
 
     Args:
         lengths: (documents,), or (documents, features) if documents have several lengths; none negative. Empty
             documents are left out.
         capacity: the capacity of a sequence, at least 1; one for each feature.
-        how: see above. "split" takes one length per document.
-        bins: for "best_fit", the number of sequences open at once and of documents sorted together: more leave less
-            room, and combine documents that are further apart. Default: 1,024.
+        how: "best_fit" or "split", which takes one length per document.
+        bins: for "best_fit", the number of sequences open at once, and of documents sorted together. A larger number
+            leaves less room free, and combines documents that are further apart. Default: 1,024.
         long: for "best_fit", the handling of documents over the capacity: "split" cuts them every `capacity` tokens, if
             they have one length; "drop" leaves them out.
         max_documents: for "best_fit", the largest number of pieces of a sequence; 0 for any number.
@@ -227,7 +231,7 @@ def plan_packing(
 
 
 def whole_pieces(lengths: Integers, capacity: Capacity, long: Long) -> Pieces:
-    """Return the pieces of at most `capacity`; their lengths have the axes of `lengths`.
+    """Return the pieces of documents, none longer than `capacity`; their lengths have the same axes as `lengths`.
 
     Raises:
         UsageError: as for `plan_packing`.
@@ -255,7 +259,7 @@ def whole_pieces(lengths: Integers, capacity: Capacity, long: Long) -> Pieces:
 
 
 def _longest_first(lengths: NDArray[np.int64], window: int) -> NDArray[np.int64]:
-    """Return the order that sorts each `window` documents by their length, longest first; it is stable."""
+    """Return the order that sorts each `window` consecutive documents by length, longest first; it is stable."""
     needed = lengths if lengths.ndim == 1 else lengths.sum(axis=1)
     window = max(1, min(window, len(needed)))
     whole = len(needed) // window * window
@@ -266,9 +270,9 @@ def _longest_first(lengths: NDArray[np.int64], window: int) -> NDArray[np.int64]
 
 
 def _by_first_piece(sequence: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return the sequences' numbers changed to the order of their first pieces."""
+    """Return each piece's sequence, with the sequences renumbered in the order of their first pieces."""
     first = np.empty(count, np.int64)
-    first[sequence[::-1]] = np.arange(len(sequence) - 1, -1, -1)  # of several values, the last one is kept
+    first[sequence[::-1]] = np.arange(len(sequence) - 1, -1, -1)  # of equal indices, the last one counts
     number = np.empty(count, np.int64)
     number[np.argsort(first)] = np.arange(count)
     return number[sequence]
@@ -283,13 +287,13 @@ def fill_rows(
     segment_ids: NDArray[np.int32] | None = None,
     positions: NDArray[np.int32] | None = None,
 ) -> None:
-    """Write the sequences of a plan into the rows of `out`, every token of them.
+    """Write the sequences of a plan into the rows of `out`.
 
-    Nothing is converted; the outputs are overwritten completely. Large blocks are copied without the GIL.
+    No token is converted. Every value of the outputs is overwritten. Copies of large blocks release the GIL.
 
     Args:
         plan: a plan with a sequence for each row; its documents are indices into `documents`.
-        documents: arrays with one axis and the dtype of `out`, or one array of all. They must not overlap `out`.
+        documents: arrays with one axis and the dtype of `out`, or all in one array. They must not overlap `out`.
         out: (rows, capacity), C-contiguous, of any dtype without references.
         padding: the token after the last piece of a row; a value of the dtype.
         segment_ids: int32 (rows, capacity), C-contiguous: filled with the number of each token's piece in its row, from
@@ -372,8 +376,8 @@ def _check_outputs(
         right = array is out or (array.dtype == np.int32 and array.dtype.isnative and array.shape == out.shape)
         if not (right and array.flags.c_contiguous and array.flags.writeable):
             raise UsageError(
-                f"{name} must be C-contiguous, writable and of shape {out.shape}, as out, and numbers int32; got dtype "
-                f"{array.dtype}, shape {array.shape}. Make it numpy.empty({out.shape}, …)."
+                f"{name} must be C-contiguous, writable and of shape {out.shape}, as out, and ids and positions int32; "
+                f"got dtype {array.dtype}, shape {array.shape}. Make it numpy.empty({out.shape}, …)."
             )
 
 

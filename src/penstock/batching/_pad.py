@@ -1,4 +1,4 @@
-"""The merge with padding: leaves with axes are padded to the longest of the batch, or to a given length."""
+"""The merge that pads: leaves with axes get the length of the batch's longest row, or a given one."""
 
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -15,7 +15,7 @@ from penstock.errors import UsageError
 
 @frozen
 class Pad:
-    """The merge that pads as `pad` does; that of `.padded_batch(n)`.
+    """The merge of `.padded_batch(n)`, which pads as `pad` does.
 
     Attributes:
         length: as in `pad`.
@@ -51,7 +51,8 @@ def pad(elements: Sequence[Element], *, length: int | None = None, fill: float =
     """Return the batch of these elements, their leaves padded at the end of the first axis to one length.
 
     Leaves without axes (numbers, str, bytes, None) are treated as `stack` does. A list of numbers is a container, not a
-    leaf: make it an array first. Only the first axis may differ between rows; all others, and the dtype, must agree.
+    leaf: make it an array first. Only the length of the first axis may differ between rows; all other
+    axes, and the dtype, must agree.
 
     Args:
         elements: at least one, as in `stack`.

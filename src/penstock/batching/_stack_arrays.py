@@ -1,15 +1,27 @@
-"""Stacking of arrays of one dtype and shape directly into given memory, by one thread or several."""
+"""The stacking of arrays of one dtype and shape directly into given memory, by one thread or several.
 
-from collections.abc import Sequence
-from typing import Any
+`write_run` wraps the native writer, which copies items of exactly a column's type in one call. It never converts, and
+stops at the first other item. That item may still be valid (an array that isn't C-contiguous, a scalar among arrays);
+the caller handles it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import _native
 from penstock.batching._leaf import LeafError, LeafSpec, as_value, describe_kind, has_padding, kind_of
 from penstock.batching._merge import new_array
-from penstock.batching._stack import write_run
 from penstock.errors import UsageError
+
+_SCALARS: Final[dict[type, tuple[np.dtype[Any], Callable[[Sequence[object], int, NDArray[Any], int], int]]]] = {
+    int: (np.dtype(np.int64), _native.write_integers),
+    float: (np.dtype(np.float64), _native.write_floats),
+    bool: (np.dtype(np.bool_), _native.write_booleans),
+}
+_PADDED_FLOATS: Final = "gG"  # longdouble: only an array copies the unused bytes of an item
 
 
 def stack_arrays(
@@ -17,16 +29,16 @@ def stack_arrays(
 ) -> NDArray[Any]:
     """Return the arrays as the rows of one array, as `np.stack(arrays)` does, but without promotion of dtypes.
 
-    The arrays are copied without the GIL. A copy into memory that was written before is about twice as fast as one into
-    new memory, so pass `out` if it can be used again, such as an array over a slot.
+    The arrays are copied without the GIL. A copy into memory that was written before is about twice as fast as a copy
+    into new memory, so pass an `out` that you use again, such as an array over a slot.
 
     Args:
         arrays: at least one, all of one dtype and shape; or an array, whose rows are taken. An object with
-            `__array__` or `__dlpack__` counts as its array. NumPy copies arrays that aren't C-contiguous, one after
-            another.
+            `__array__` or `__dlpack__` counts as its array. Arrays that aren't C-contiguous are copied by NumPy, one
+            after another.
         out: the array for the result: C-contiguous, writable, of shape (rows, *the arrays' shape) and of their dtype
-            with its byte order. An array may be its own row of `out` already, and must not overlap `out` otherwise. A
-            new array by default.
+            with its byte order. An array may already be its own row of `out`; otherwise it must not overlap `out`.
+            By default a new array.
         num_threads: the largest number of threads, the caller's included. The others are started for the call and end
             with it; each copies 4 MB or more, so a smaller copy has fewer.
 
@@ -75,7 +87,7 @@ def check_num_threads(num_threads: int) -> None:
 
 
 def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `out` as a plain array, if a result of this shape and dtype can be written into it.
+    """Return `out` as a plain array, after checking that a result of this shape and dtype can be written into it.
 
     Raises:
         UsageError: it can't.
@@ -136,3 +148,54 @@ def _write_array(item: object, row: int, spec: LeafSpec, target: NDArray[Any]) -
     if has_padding(spec.dtype):
         target[row : row + 1].view(np.uint8)[...] = 0
     target[row, ...] = value
+
+
+def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: int, *, num_threads: int = 1) -> int:
+    """Write items from `begin` on, while they have exactly the column's type; item i is written to row `start + i`.
+
+    Args:
+        items: a list or a tuple; it must not change during the call.
+        begin: the first item to write; less than `len(items)`.
+        column: a C-contiguous, writable array with a row for each item.
+        start: the row of item 0.
+        num_threads: the largest number of threads for a copy of many megabytes.
+
+    Returns:
+        The index of the first item that was not written, or `len(items)`.
+    """
+    kind = type(items[begin])
+    stopped = begin
+    if kind is np.ndarray or kind is np.memmap:
+        if not has_padding(column.dtype):
+            stopped = _native.write_arrays(items, begin, column, start, np.memmap, num_threads)
+    elif kind in _SCALARS:
+        dtype, write = _SCALARS[kind]
+        if column.ndim == 1 and column.dtype == dtype:
+            stopped = write(items, begin, column, start)
+    elif kind is column.dtype.type:
+        stopped = _write_numpy_scalars(items, begin, column, start)
+    return len(items) if stopped < 0 else stopped
+
+
+def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[list[object]] | None:
+    """Return a list of the values of each key; None if an element isn't a dict of exactly these keys in this order."""
+    return _native.split_dicts(elements, keys)
+
+
+def split_sequences(elements: Sequence[object], kind: type, width: int) -> list[list[object]] | None:
+    """Return a list of the items at each index; None if an element doesn't have exactly this type and length."""
+    return _native.split_sequences(elements, kind, width)
+
+
+def _write_numpy_scalars(items: Sequence[object], begin: int, column: NDArray[Any], start: int) -> int:
+    """Write NumPy scalars in one call if their type determines the dtype: not strings, times or structures.
+
+    Returns:
+        As for `write_run`.
+    """
+    dtype = column.dtype
+    plain = column.ndim == 1 and dtype.kind in "biufc" and dtype.isnative and dtype.char not in _PADDED_FLOATS
+    if begin or not plain or set(map(type, items)) != {dtype.type}:
+        return begin
+    column[start : start + len(items)] = items
+    return len(items)

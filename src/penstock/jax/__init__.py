@@ -1,4 +1,4 @@
-"""The JAX door: loaders whose batches are pytrees of JAX arrays, global ones if a sharding is given."""
+"""The loader for JAX, whose batches are pytrees of JAX arrays, global ones if a sharding is given."""
 
 from penstock._optional import need
 

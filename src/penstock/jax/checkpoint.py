@@ -4,8 +4,8 @@
     manager.restore(step, args=ocp.args.Composite(…, data=checkpoint.Restore(loader)))
 
 The state is read when `save` is called, and written when Orbax writes the rest. If all processes have the same state,
-as with every indexable dataset, the first process writes it; else each writes a file of its own. Restoring reads all
-files, so the number of processes may differ.
+as with every indexable dataset, only the first process writes it; otherwise each process writes a file of its own.
+Restoring reads all files, so the number of processes may change.
 """
 
 import importlib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 jax: Any = importlib.import_module("jax")  # by name: type checkers may not find it installed
 ocp: Any = importlib.import_module("orbax.checkpoint")
-epath: Any = importlib.import_module("etils.epath")  # whatever store Orbax writes to
+epath: Any = importlib.import_module("etils.epath")  # paths in any storage that Orbax writes to
 
 _DIFFERING = {"cursor", "ahead"}  # keys of states that differ between ranks
 
@@ -101,7 +101,7 @@ class Handler(_AsyncHandler):
             The loader.
 
         Raises:
-            StateError: if there is no state, or it belongs to another dataset.
+            StateError: there is no state, or it belongs to another dataset.
         """
         found = sorted(epath.Path(directory).glob("process-*.json"))
         if not found:
@@ -121,10 +121,10 @@ class Save(ocp.args.CheckpointArgs):
     """A loader, or its iterator, to be saved.
 
     Args:
-        item: a loader of Penstock's, for any framework, or an iterator over one.
+        item: one of Penstock's loaders, for any framework, or its iterator.
 
     Raises:
-        UsageError: if it is neither.
+        UsageError: it is neither.
 
     Example:
         >>> import penstock as ps
@@ -146,10 +146,10 @@ class Restore(ocp.args.CheckpointArgs):
     """A loader, or its iterator, to be restored; its dataset must be the one that was saved.
 
     Args:
-        item: a loader of Penstock's, for any framework, or an iterator over one; restoring returns it.
+        item: one of Penstock's loaders, for any framework, or its iterator; restoring returns it.
 
     Raises:
-        UsageError: if it is neither.
+        UsageError: it is neither.
 
     Example:
         >>> import penstock as ps
@@ -179,7 +179,7 @@ def _is_written_here(state: State) -> bool:
 
 
 def _rank(state: State) -> int:
-    """Return the rank of a state; processes that hold the same rows have the same rank."""
+    """Return the rank in a state; processes that load the same rows have the same rank."""
     return int(state.get("rank", 0))
 
 

@@ -1,9 +1,10 @@
-"""Checks of the arguments of samplers, with their errors.
+"""Checks of the arguments of samplers, with their errors, and the digest of an array in a sampler's repr.
 
 An invalid argument of a constructor raises `UsageError`; a position out of range raises `IndexError`, as in any
 sequence.
 """
 
+import hashlib
 import operator
 from typing import Final
 
@@ -21,7 +22,7 @@ def checked_length(length: int) -> int:
 
 
 def checked_seed(seed: int) -> int:
-    """Return `seed` as an int of 64 bits, without a sign."""
+    """Return `seed` as an int from 0 to 2**64 - 1."""
     return checked_integer("seed", seed, range(2**64), "[0, 2**64). Pass any such number and keep it")
 
 
@@ -32,10 +33,10 @@ def checked_integer(name: str, value: int, allowed: range, rule: str) -> int:
         name: the argument's name.
         value: the argument; any object that Python accepts as an index, except a bool.
         allowed: the valid values.
-        rule: `allowed` in words, then a full stop and the remedy.
+        rule: the text of `allowed`, then a full stop and the remedy.
 
     Raises:
-        UsageError: if it is no integer, or not in `allowed`.
+        UsageError: it is no integer, or not in `allowed`.
     """
     interval, _, remedy = rule.partition(". ")
     problem = f"{name} must be an integer in {interval}; got {name}={value!r}. {remedy}."
@@ -54,7 +55,7 @@ def int64_block(name: str, values: ArrayLike) -> NDArray[np.int64]:
     """Return `values` as an int64 array of one axis, contiguous; the same array if it is one already.
 
     Raises:
-        UsageError: if they are not integers, or have not one axis.
+        UsageError: they are not integers, or don't have exactly one axis.
     """
     array = np.asarray(values)
     if array.dtype == np.int64 and array.ndim == 1 and array.flags.c_contiguous:
@@ -70,22 +71,30 @@ def int64_block(name: str, values: ArrayLike) -> NDArray[np.int64]:
 
 
 def check_position(position: int, length: int, name: str = "position") -> None:
-    """Return if `position` is one of `length`.
+    """Check that `position` is in [0, length).
 
     Raises:
-        IndexError: if it is not.
+        IndexError: it is not.
     """
     if not 0 <= position < length:
         raise IndexError(f"{name} must be in [0, {length}); got {name}={position}")
 
 
 def check_positions(positions: NDArray[np.int64], length: int) -> None:
-    """Return if all `positions` are among `length`.
+    """Check that all positions are in [0, length).
 
     Raises:
-        IndexError: if one is not; it names the first.
+        IndexError: one is not; the text names the first.
     """
     # As unsigned numbers, negative ones are larger than any length, so one comparison checks both bounds.
     if positions.size and int(positions.view(np.uint64).max()) >= length:
         outside = (positions < 0) | (positions >= length)
         check_position(int(positions[outside.argmax()]), length)
+
+
+def array_digest(array: NDArray[np.generic]) -> str:
+    """Return 32 hexadecimal digits, which differ for contiguous arrays of another type, shape or content."""
+    hasher = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=16)
+    if array.size:
+        hasher.update(array.reshape(-1).view(np.uint8).data)
+    return hasher.hexdigest()

@@ -1,4 +1,4 @@
-"""Balancing: in every short range each class occurs equally often, and repeats its own elements in passes."""
+"""The balancing sampler: in any short range all classes occur equally often, and each repeats its elements."""
 
 from functools import cached_property
 from typing import Final, NamedTuple, Self, TypeAlias
@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._seeds import derive, derive_block
 from penstock.errors import UsageError
-from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed
-from penstock.sampling._digest import array_digest
+from penstock.sampling._arguments import array_digest, check_position, check_positions, checked_length, checked_seed
 from penstock.sampling._permutation import Permutation
 
 Labels: TypeAlias = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.str_]
 
-# Up to this number of classes a period's order is a sort of hashes, for many periods at once; above, a permutation.
+# Up to this number of classes, hashes are sorted for the orders of many periods at once; above, each is a permutation.
 _MAX_SORTED: Final = 64
 
 
@@ -30,25 +29,25 @@ class _Classes(NamedTuple):
 
 @frozen(cached=True)
 class Balance:
-    """As many elements of each class: (e, p) to (e, key), where with C classes p // C counts the elements of each.
+    """An order in which all classes occur equally often: (e, p) to (e, key).
 
-    The positions are divided into periods of C. Each period has every class once, in an order of its own; so the shares
-    are exact after every period, and nearly exact elsewhere. Each class repeats its own elements in passes, every pass
-    in another order: no element occurs twice before all of its class have occurred. So small classes have many passes
-    while large ones have one, or, if `length` is small, a part of one. `balanced_length` returns the length with one
-    whole pass of the largest class.
+    With C classes, every C positions are a period. Each period has one element of every class, in an order of its own;
+    so the shares are exact after every period, and nearly exact elsewhere. Each class repeats its own elements in
+    passes, every pass in another order: no element occurs again before all others of its class have occurred. So a
+    small class has many passes while a large one has a single pass, or, if `length` is small, a part of one.
+    `balanced_length` returns the length with one whole pass of the largest class.
 
     The algorithm: let k = p // C be the period. Up to 64 classes, its order is that of the hashes derive(derive(seed,
     "order"), e, k, i) of the classes i, numbered by their sorted labels; above, Permutation(C, derive(derive(seed,
     "order"), e, k)). The element of a class with n elements is Permutation(n, derive(derive(seed, "members", label), e,
     k // n)) at k % n: it doesn't depend on other classes.
 
-    Two are equal if their labels, lengths and seeds are. The repr has a digest of the labels. Besides the labels it
-    takes eight bytes an element from the first use on, which a pickle leaves out.
+    Two are equal if their labels, lengths and seeds are. The repr has a digest of the labels. From the first use on it
+    takes eight bytes an element besides the labels; a pickle leaves these out.
 
     Attributes:
-        labels: integers, bools or strings of shape (n,), n over 0: the class of each of the parent's elements. They are
-            copied, integers and bools to int64, and the copy is read-only.
+        labels: the class of each of the parent's elements: integers, bools or strings of shape (n,), n at least 1.
+            They are copied, integers and bools to int64, and the copy is read-only.
         length: the number of positions in an epoch, from 0 to 2**62.
         seed: from 0 to 2**64 - 1.
 
@@ -123,8 +122,8 @@ class Balance:
         firsts = np.concatenate(([0], changes))
         stops = np.concatenate((changes, [len(periods)]))
         if count <= _MAX_SORTED:
-            # A row for each period, a column for each class. The hashes of a row all differ, since `derive` is a
-            # bijection of the last part of a path.
+            # A row for each period, a column for each class. The hashes of a row all differ, since `derive` maps the
+            # last part of a path one to one.
             columns = (epochs[firsts, np.newaxis], periods[firsts, np.newaxis], np.arange(count)[np.newaxis])
             orders = derive_block(seed, *columns).argsort(axis=1)
             return orders[np.repeat(np.arange(len(firsts)), stops - firsts), places]
@@ -164,7 +163,7 @@ class Balance:
 
 
 def balanced_length(labels: Labels) -> int:
-    """Return the length of an epoch with each element of the largest class once: the number of classes times its size.
+    """Return the length of an epoch that has each element of the largest class once: its size times the classes.
 
     Args:
         labels: as in `Balance`.
@@ -181,7 +180,7 @@ def balanced_length(labels: Labels) -> int:
 
 
 def _checked_labels(labels: Labels) -> NDArray[np.int64] | NDArray[np.str_]:
-    """Return a copy of the labels: int64, or strings no wider than the longest, so that equal ones have one digest.
+    """Return a copy of the labels: int64, or strings as wide as the longest, so that equal labels have equal digests.
 
     Raises:
         UsageError: if they have another type, or there are none.

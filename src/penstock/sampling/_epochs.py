@@ -25,12 +25,12 @@ class Repeat:
     """The parent several times in one epoch: (e, p) to (e * passes + p // length, p % length).
 
     So every pass is an epoch of the parent, with its own order and random maps, and no two epochs of the repeated
-    dataset share one. With `reshuffle=False` it is (e, p % length): the same pass again.
+    dataset share a pass. With `reshuffle=False` it is (e, p % length), and all passes of an epoch are the same.
 
     Attributes:
         length: the parent's length, from 0 to 2**62.
-        times: the number of passes, at least 1; length * times must not exceed 2**62. None means without end, that is
-            min(2**31, 2**62 // length): more than can be read.
+        times: the number of passes, at least 1; length * times must not exceed 2**62. None means without end: then
+            it is min(2**31, 2**62 // length), more than can be read.
         reshuffle: whether every pass is another epoch of the parent. Default True.
 
     Raises:
@@ -118,7 +118,7 @@ class Repeat:
 class FixedEpoch:
     """One epoch of the parent for all epochs: (e, p) to (epoch, p).
 
-    Order and random maps are then the same in every pass, which is what a validation set wants.
+    Order and random maps are then the same in every pass, as a validation set needs.
 
     Attributes:
         length: the parent's length, from 0 to 2**62.
@@ -165,8 +165,8 @@ class FixedOrder:
     With s the inner sampler and c = e % cycle: (e, p) to (s(c, p).epoch + e - c, s(c, p).key).
 
     Attributes:
-        sampler: the sampler with the orders, those of its epochs 0 to cycle - 1.
-        cycle: the number of epochs after which they repeat, at least 1. Default 1: always the same order.
+        sampler: the sampler whose epochs 0 to cycle - 1 are the orders.
+        cycle: the number of epochs after which the orders repeat, at least 1. Default 1: always the same order.
 
     Raises:
         UsageError: if `sampler` is no sampler, or `cycle` is out of range.

@@ -6,10 +6,14 @@ bijection for any round function, with cycle walking for lengths that are no pow
 permutations, where a network of few bits shows patterns. Rejected: a shuffled list (memory, and a start in proportion
 to the length), and a window shuffle (no exact permutation). The docstring of `Permutation` specifies the order bit by
 bit.
+
+The samplers use one permutation per epoch. Its seed is hashed from the epoch, so that epochs are unrelated.
 """
 
 import operator
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,10 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 from penstock import _native
 from penstock._frozen import frozen
 from penstock._seeds import derive
-from penstock.sampling._arguments import check_position, checked_length, checked_seed, int64_block
+from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed, int64_block
 
 _LARGEST_TABLE = 65_536
 _LARGEST_SMALL_TABLE = 1_024
+_FEW: Final = 16  # up to this number of epochs, Python compares them faster than NumPy
 
 
 @frozen
@@ -44,7 +49,7 @@ class Permutation:
     last = length - 1 down to 1, with the next number r, table[last] and table[floor(r * (last + 1) / 2**64)] are
     exchanged, where the product is exact (Fisher and Yates; Durstenfeld, 1964).
 
-    *Beyond that* let bits be the least number with 2**bits >= length. The position is split into left, its upper
+    *Beyond that* let bits be the smallest number with 2**bits >= length. The position is split into left, its upper
     floor(bits / 2) bits, and right, the others. The round keys k(0) to k(7) are the upper 32 bits of r(1) to r(8).
     Eight rounds of a Feistel network follow: in rounds 0, 2, 4 and 6 left becomes left ^ hash(right ^ k(round)), in
     rounds 1, 3, 5 and 7 right becomes right ^ hash(left ^ k(round)). Only as many low bits of the hash are used as the
@@ -166,9 +171,133 @@ def _make(length: int, seed: int) -> _native.Permutation:
     return _native.Permutation(length, derive(seed, length))
 
 
-# A mixture uses the permutations of hundreds of components, a row of each at a time, and a new table costs as much as
-# thousands of rows; so many are cached. A table takes two bytes a position, and as much again once it is inverted:
-# small ones take at most 8 MiB together, large ones 64 MiB.
+# A mixture uses the permutations of hundreds of components, a row of each at a time, and making a table costs as much
+# as thousands of rows, so many tables are cached. A table takes two bytes a position, and as much again once it is
+# inverted. Before that, all small ones together take at most 8 MiB, all large ones 64 MiB.
 _small_table = lru_cache(maxsize=4096)(_make)
 _large_table = lru_cache(maxsize=512)(_make)
 _keyed = lru_cache(maxsize=4096)(_make)
+
+
+@frozen
+class Shuffle:
+    """All elements in another order every epoch: (e, p) to (e, Permutation(length, derive(seed, e))(p)).
+
+    Every epoch is an exact permutation, for every length, in O(1) memory. The epoch is hashed into the seed rather than
+    added to it, so that seed 1 in epoch 1 is unrelated to seed 2 in epoch 0.
+
+    Attributes:
+        length: the parent's length, from 0 to 2**62.
+        seed: from 0 to 2**64 - 1.
+
+    Raises:
+        UsageError: if `length` or `seed` is out of range.
+
+    Example:
+        >>> shuffle = Shuffle(5, seed=7)
+        >>> sorted(key for _, key in (shuffle(0, position) for position in range(5)))
+        [0, 1, 2, 3, 4]
+        >>> shuffle(3, 0) == (3, Permutation(5, derive(7, 3))(0))
+        True
+    """
+
+    length: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", checked_length(self.length))
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return self.length
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
+        """Return (epoch, key) of one position."""
+        return epoch, _permutation(self.length, self.seed, epoch)(position)
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+        return epochs, _by_epoch(self._keys_in, epochs, positions)
+
+    def _keys_in(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _permutation(self.length, self.seed, epoch).block(positions)
+
+
+@frozen
+class Reorder:
+    """The order of a slice of a shuffle: epoch 0 is unchanged, and every later epoch is shuffled.
+
+    A slice of a shuffle has the same elements in all epochs: those that epoch 0 of the shuffle puts there. In epoch 0
+    they keep the shuffle's order; every later epoch needs another order.
+
+    Attributes:
+        length: the parent's length, from 0 to 2**62.
+        seed: from 0 to 2**64 - 1.
+
+    Raises:
+        UsageError: if `length` or `seed` is out of range.
+
+    Example:
+        >>> reorder = Reorder(5, seed=7)
+        >>> [reorder(0, position)[1] for position in range(5)]
+        [0, 1, 2, 3, 4]
+        >>> reorder(1, 0) == Shuffle(5, seed=7)(1, 0)
+        True
+    """
+
+    length: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", checked_length(self.length))
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return self.length
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
+        """Return (epoch, key) of one position."""
+        if epoch == 0:
+            check_position(position, self.length)
+            return epoch, position
+        return epoch, _permutation(self.length, self.seed, epoch)(position)
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+        return epochs, _by_epoch(self._keys_in, epochs, positions)
+
+    def _keys_in(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        if epoch == 0:
+            check_positions(positions, self.length)
+            return positions
+        return _permutation(self.length, self.seed, epoch).block(positions)
+
+
+@lru_cache(maxsize=4096)  # a few integers each; mixtures have hundreds of components
+def _permutation(length: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(length, derive(seed, epoch))
+
+
+def _by_epoch(
+    keys_in: Callable[[int, NDArray[np.int64]], NDArray[np.int64]],
+    epochs: NDArray[np.int64],
+    positions: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return the keys of all positions, by one call of `keys_in(epoch, positions)` for each epoch."""
+    if not len(epochs):
+        return positions
+    first = epochs[0]
+    few = len(epochs) <= _FEW
+    if (epochs.tolist().count(int(first)) == len(epochs)) if few else (epochs == first).all():
+        return keys_in(int(first), positions)
+    order = np.argsort(epochs, kind="stable")
+    keys = np.empty_like(positions)
+    for rows in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
+        keys[rows] = keys_in(int(epochs[rows[0]]), positions[rows])
+    return keys

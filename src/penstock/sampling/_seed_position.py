@@ -1,25 +1,24 @@
 """The seed position of an element, which determines its randomness; samplers for parts and passes change it.
 
-The rng of a random map is derived from the step's name and the element's seed position. Two parts of one dataset, such
-as a slice or a fixed shard and its sibling, both count their positions from 0. If these were the seed positions, the
-first elements of all parts would be augmented with the same numbers, and so on: training on eight parts would use each
-random number eight times. In the same way each pass of a repeated dataset would repeat the random numbers of the first.
+The rng of a random map is derived from the step's name and the element's seed position. The parts of a dataset, such
+as its slices or fixed shards, all count their positions from 0. If these were the seed positions, the first elements
+of all parts would be augmented with the same random numbers, and so would the second ones: training on eight parts
+would use each number eight times. Likewise, each pass of a repeated dataset would repeat the numbers of the first.
 So `Slice`, `Bits`, `Repeat` and `FixedEpoch` map the seed position to the element's position in the parent.
 
 A shuffle or a selection only chooses the element of a position. Each position has its own randomness already, and an
-element that is taken twice should be augmented in two ways. So these, and samplers that Penstock doesn't know, don't
-change the seed position. `FixedOrder` repeats an order but not the randomness: it maps the seed position as its inner
-sampler does in the real epoch, not in the epoch of the order. `CheckedSampler` does as its inner one.
+element that is taken twice should be augmented in two ways. So shuffles, selections and the user's own samplers leave
+the seed position unchanged. `FixedOrder` repeats an order but not the randomness: it maps the seed position as its
+inner sampler does in the current epoch, not in the epoch whose order it repeats. `CheckedSampler` maps it as its inner
+sampler does.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.sampling._bits import Bits
-from penstock.sampling._checked import CheckedSampler
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
-from penstock.sampling._sampler import ScalarSampler
-from penstock.sampling._select import Slice
+from penstock.sampling._parts import Bits, Slice
+from penstock.sampling._sampler import CheckedSampler, ScalarSampler
 
 
 def seed_position(sampler: ScalarSampler, epoch: int, position: int) -> tuple[int, int]:

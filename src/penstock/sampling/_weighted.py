@@ -1,8 +1,8 @@
 """Weighted draws with replacement: a hash of epoch and position chooses the key of each position by its weight.
 
-The problem: any position of any epoch must be computed alone and in constant time, and equally on every machine. The
-solution: an alias table in integers. Rejected: a search in the sums of the weights, which takes the logarithm of their
-number, and a generator with a state, whose n-th number needs those before.
+The problem: any position of any epoch must be computed alone and in constant time, with the same result on every
+machine. The solution: an alias table in integers. Rejected: a binary search in the sums of the weights, whose time
+grows with their number; and a generator with a state, whose n-th number needs all numbers before it.
 """
 
 import math
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._seeds import derive, derive_block
 from penstock.errors import UsageError
-from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed
-from penstock.sampling._digest import array_digest
+from penstock.sampling._arguments import array_digest, check_position, check_positions, checked_length, checked_seed
 
 _LARGEST_MASS: Final = 2**62
 _HASH_SHIFT: Final = 2  # of the hash's 64 bits, the upper 62 count
@@ -31,12 +30,12 @@ class WeightedDraws:
 
     The algorithm: an alias table (Walker, 1977; Vose, 1991) in integers. With n weights, each of n columns has the mass
     c = 2**62 // n. The upper 62 bits of derive(seed, e, p), modulo n * c, are split into a column and a rest below c;
-    the key is the column's own if the rest is below its threshold, else the column's alias. The weights are rounded to
-    units of a total mass of n * c: the error of a key's probability is at most 2**-50 of itself plus n * 2**-60. The
-    sum of the weights is rounded once (`math.fsum`), so that all machines draw the same keys.
+    the key is the column's number if the rest is below the column's threshold, else the column's alias. The weights
+    are rounded to units of a total mass of n * c: a key's probability is off by at most 2**-50 of itself plus n *
+    2**-60. The sum of the weights is rounded once (`math.fsum`), so that all machines draw the same keys.
 
-    Two are equal if their weights, lengths and seeds are. The repr has a digest of the weights. They take eight bytes
-    each, and from the first draw on, sixteen more, which a pickle leaves out.
+    Two are equal if their weights, lengths and seeds are. The repr has a digest of the weights. Each weight
+    takes eight bytes, and sixteen more from the first draw on, which a pickle leaves out.
 
     Attributes:
         weights: float64 of shape (n,) for a parent of n elements, finite, none negative and not all 0; in any unit.
@@ -112,7 +111,7 @@ class WeightedDraws:
         return f"WeightedDraws(<{count} weights {self._digest}>, length={self.length}, seed={self.seed})"
 
     def __reduce__(self) -> tuple[type[Self], tuple[NDArray[np.float64], int, int]]:
-        # Through the constructor, which leaves the table out, and since an unpickled array is writable.
+        # Through the constructor: it leaves the table out, and makes the array read-only, which pickle doesn't.
         return type(self), (self.weights, self.length, self.seed)
 
 
@@ -148,17 +147,17 @@ def _masses(weights: NDArray[np.float64]) -> NDArray[np.int64]:
     masses: NDArray[np.int64] = (shares * (total / math.fsum(shares.tolist()) * (1 - 2.0**-50))).astype(np.int64)
     masses += (masses * ((total - int(masses.sum())) / total)).astype(np.int64)
     drawn = np.flatnonzero(masses)
-    masses[drawn[: total - int(masses.sum())]] += 1  # the rest of the rounding is less than one for each
+    masses[drawn[: total - int(masses.sum())]] += 1  # fewer than one for each is left by the rounding
     return masses
 
 
 def _alias_table(masses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the thresholds and aliases of n columns of one capacity, into which the n masses fit exactly.
 
-    Heavy masses give their excess over the capacity to light ones, both in order: each light one takes all that it
-    lacks from the current heavy one. A heavy one that has given more than its excess lacks the difference, and takes it
-    from the next heavy one. Cumulative sums of the lacks and of the excesses determine the pairs, so there is no loop
-    (after Hübschle-Schneider and Sanders, "Parallel Weighted Random Sampling", 2019).
+    Heavy masses, those above the capacity, give their excess to light ones, both in order: each light mass takes all
+    that it lacks from the current heavy one. If a heavy mass has then given more than its excess, it takes the
+    difference from the next heavy one. Cumulative sums of the lacking and of the excess masses determine the pairs, so
+    there is no loop (after Hübschle-Schneider and Sanders, "Parallel Weighted Random Sampling", 2019).
     """
     capacity = _LARGEST_MASS // len(masses)
     thresholds = np.minimum(masses, capacity)
@@ -171,5 +170,5 @@ def _alias_table(masses: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
         aliases[light] = heavy[np.searchsorted(over, lacking[:-1], side="right")]
         given = lacking[np.searchsorted(lacking, over, side="left")] - over
         thresholds[heavy] = capacity - given
-        aliases[heavy[:-1]] = heavy[1:]  # the last lacks nothing
+        aliases[heavy[:-1]] = heavy[1:]  # the last heavy mass lacks nothing
     return thresholds, aliases

@@ -1,14 +1,15 @@
 """Sources of records: any object with `__len__` and `__getitem__`, and the sources of Penstock.
 
-`Arrays` (a dict of arrays, or one), `Files` and `ImageFolder` (a folder), `Tokens` (token files, as windows or
-documents), `JsonLines` and `Range` are sources; `Source` defines the methods of all others. Datasets use a source
-through the functions: `read_records` and `describe_key` for keys, the others once.
+`Arrays` (one array, or a dict of them), `Files` and `ImageFolder` (a folder), `Tokens` (token files, as windows or
+documents), `JsonLines` and `Range` are sources; `Source` defines the methods of any other. Datasets use a source
+through the functions here: `read_records` and `describe_key` for keys, the others once.
 """
 
 from typing import TYPE_CHECKING
 
 from penstock import _lazy
 from penstock.sources._arrays import Arrays as Arrays
+from penstock.sources._as_source import AwaitedSource as AwaitedSource
 from penstock.sources._as_source import as_source as as_source
 from penstock.sources._as_source import can_read_into as can_read_into
 from penstock.sources._as_source import can_read_spans as can_read_spans
@@ -16,9 +17,8 @@ from penstock.sources._as_source import check_length as check_length
 from penstock.sources._as_source import describe_key as describe_key
 from penstock.sources._as_source import source_fingerprint as source_fingerprint
 from penstock.sources._as_source import source_length as source_length
-from penstock.sources._awaited._source import AwaitedSource as AwaitedSource
 from penstock.sources._content import content_digest as content_digest
-from penstock.sources._gather import map_file as map_file
+from penstock.sources._mapped import map_file as map_file
 from penstock.sources._range import Range as Range
 from penstock.sources._reading import RETRY_WAITS_SECONDS as RETRY_WAITS_SECONDS
 from penstock.sources._reading import checked as checked
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.sources._files import Files as Files
     from penstock.sources._files import ImageFolder as ImageFolder
     from penstock.sources._json_lines import JsonLines as JsonLines
+    from penstock.sources._source_loop import Call as Call
+    from penstock.sources._source_loop import Outcome as Outcome
     from penstock.sources._stateful import begin_pass as begin_pass
     from penstock.sources._stateful import forget_state as forget_state
     from penstock.sources._stateful import forgets as forgets
@@ -50,6 +52,8 @@ else:
         Files="penstock.sources._files",
         ImageFolder="penstock.sources._files",
         JsonLines="penstock.sources._json_lines",
+        Call="penstock.sources._source_loop",
+        Outcome="penstock.sources._source_loop",
         begin_pass="penstock.sources._stateful",
         forget_state="penstock.sources._stateful",
         forgets="penstock.sources._stateful",

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock.errors import UsageError
-from penstock.sources._gather import RowTable
-from penstock.sources._local.mapped import MappedArray, find_mapped
+from penstock.sources._mapped import MappedArray, RowTable, find_mapped
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
-SAMPLED_BYTES: Final = 1 << 20  # up to this size, the fingerprint covers all content
+SAMPLED_BYTES: Final = 1 << 20  # the fingerprint covers all content of arrays up to this size
 SAMPLED_BLOCKS: Final = 64
 
 
@@ -24,8 +23,8 @@ class Arrays:
     scalars, others are arrays. They are copies, so changes of a record never change the source. The rows of one `read`
     are views of one copied block, which stays in memory as long as any of them.
 
-    A memory map, or any view of one, is sent to other processes by its file's name, offset, dtype and shape, and
-    mapped there read-only; other arrays are sent by their bytes. A map opened copy-on-write counts as memory.
+    A memory map, or any view of one, is sent to other processes as its file's name, offset, dtype and shape, and
+    mapped there read-only; other arrays are sent as bytes, and so are maps opened copy-on-write.
 
     Args:
         arrays: a dict from name to array, with equal first axes; or one array. Lists and objects with `__array__`
@@ -80,7 +79,7 @@ class Arrays:
         number = as_key(key, self._length)
         if not self._has_plain_rows:
             return self.read([number])[0]
-        # The result of `read`, without a block of one row: C-contiguous copies, of the array's own type.
+        # As in the result of `read`, but without a block of one row: C-contiguous copies, of the array's own type.
         rows: list[Any] = [column[number] for column in self._opened()]
         rows = [
             row if shape[1:] == () else np.array(row, order="C")
@@ -136,7 +135,7 @@ class Arrays:
             stops: the frame after the last of each.
 
         Returns:
-            As for `read`; of arrays with one axis, their rows.
+            As for `read`, with the frames of each row; arrays with one axis have no frames, and their rows are whole.
 
         Raises:
             UsageError: arrays have different numbers of frames.
@@ -146,8 +145,8 @@ class Arrays:
         frames = {shape[1] for _, shape in self._layout if len(shape) > 1}
         if len(frames) > 1:
             raise UsageError(
-                f"spans can only be read from arrays with equal numbers of frames; got {self!r}. Leave arrays without "
-                "frames out, and add them in a map."
+                f"spans can only be read from arrays with equal numbers of frames; got {self!r}. Leave other arrays "
+                "out, and add them in a map."
             )
         spans = list(zip(checked.tolist(), starts.tolist(), stops.tolist(), strict=True))
         blocks: list[list[Any]] = [
@@ -187,11 +186,11 @@ class Arrays:
         self.__dict__.update(state)
         kept = cast("list[MappedArray | NDArray[Any]]", state["_mapped"])
         self._mapped = [part if isinstance(part, MappedArray) else None for part in kept]
-        if None in self._mapped:  # otherwise the first read opens the maps
+        if None in self._mapped:  # else the first read opens the maps
             self._columns = [part.open() if isinstance(part, MappedArray) else part for part in kept]
 
     def _opened(self) -> list[NDArray[Any]]:
-        # Two threads may do this at once: both map the files, and one list is kept.
+        # Two threads may do this at once: both map the files, and the list of one is kept.
         columns = self._columns
         if columns is None:
             columns = [mapped.open() for mapped in self._mapped if mapped is not None]
@@ -212,7 +211,7 @@ class Arrays:
         table = tables[number]
         if table is not None and out.flags.c_contiguous:
             table.gather(keys, out)
-        else:  # no checked key is clipped; in other modes `take` would buffer its output
+        else:  # every key is in range, so none is clipped; in its other modes `take` buffers the output
             check_range(keys, self._length)
             if len(keys):
                 np.take(self._opened()[number], keys, axis=0, out=out, mode="clip")
@@ -225,19 +224,19 @@ def _as_array(value: object, name: str) -> NDArray[Any]:
     # NumPy would iterate over other objects with a length, such as another dataset.
     if not isinstance(value, list | tuple) and not hasattr(value, "__array__"):
         raise UsageError(
-            f"{name} must be an array; got {type_name}. Pass arrays of one length, or lists; "
-            "of a dict of datasets, read one."
+            f"{name} must be an array; got a {type_name}. Pass arrays of one length, or lists; "
+            "if it is a dict of datasets, read one of them."
         )
     try:
         array: NDArray[Any] = np.asarray(value)
     except ValueError as error:
         raise UsageError(
-            f"{name} must be an array; got {type_name} that can't become one: {error}. "
+            f"{name} must be an array; got a {type_name} that can't be converted: {error}. "
             "Put rows of unequal shape into a list of records."
         ) from error
     if array.ndim == 0:
         raise UsageError(
-            f"{name} must be an array with at least one axis, whose rows are records; got {type_name} without one."
+            f"{name} must be an array with at least one axis, whose rows are records; got a {type_name} without one."
         )
     return array
 
@@ -259,7 +258,7 @@ def _add_content(digest: "hashlib.blake2b", array: NDArray[Any], mapped: MappedA
 
 
 def add_sample(digest: "hashlib.blake2b", array: NDArray[Any]) -> None:
-    """Add an array's content to `digest`: all up to 1 MB, else 64 evenly spread blocks with the first and the last.
+    """Add an array's content to `digest`: all of it up to 1 MB, else 64 evenly spread blocks, the ends included.
 
     Args:
         digest: the digest to update.

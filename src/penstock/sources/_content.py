@@ -1,7 +1,7 @@
 """The digest of records that are Python objects: of an evenly spread sample, in bounded time.
 
-Numbers, texts, arrays and containers of these count by value, long ones by a sample; all else counts by its type. No
-code of the objects runs.
+Numbers, texts, arrays, and containers of these count by value, long ones by a sample; any other object counts by its
+type. No code of the objects runs.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _RECORDS: Final = 256
 _ITEMS: Final = 16  # items of a container in a record
 _VALUES: Final = 64  # values of an array in a record
 _CHARACTERS: Final = 1024
-_DEEPEST: Final = 6
+_DEEPEST: Final = 6  # containers within containers
 
 
 def content_digest(source: Source) -> str:
@@ -29,8 +29,8 @@ def content_digest(source: Source) -> str:
         source: any source.
 
     Returns:
-        The same in every process; "" for a source whose `fingerprint()` covers its content, or whose content is known
-        only after a read.
+        The same digest in every process; "" for a source whose `fingerprint()` covers its content, or that must be read
+        to know its content.
 
     Example:
         >>> content_digest([1, 2]) == content_digest([1, 3])
@@ -50,7 +50,7 @@ def content_digest(source: Source) -> str:
 
 
 def _object_records(source: Arrays) -> list[object]:
-    """Return a sample of records, if they hold Python objects, which the source's fingerprint doesn't cover."""
+    """Return a sample of the records if they hold Python objects, which the source's fingerprint doesn't cover."""
     first: Any = source[0]
     values: list[object] = list(cast("dict[str, object]", first).values()) if isinstance(first, dict) else [first]
     if not any(map(_is_object, values)):

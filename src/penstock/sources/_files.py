@@ -1,16 +1,21 @@
-"""The sources of the files of a folder: all of them, or images in one folder per class."""
+"""The sources of the files of a folder: all of them, or images in one folder per class.
 
+Names are relative to the folder, with `/` between their parts, sorted by their bytes: the same on every machine and in
+every locale. Names that are invalid in the file system's encoding are kept exactly (surrogateescape).
+"""
+
+import fnmatch
 import hashlib
+import logging
 import os
-from collections.abc import Sequence
-from typing import Any, Final, SupportsIndex, TypedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, SupportsIndex, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.sources._local.files import PathLike, as_list, is_path, raise_source_error, stat_file
-from penstock.sources._local.listing import NameTable, list_files, list_folders, match_pattern
+from penstock.sources._local_files import PathLike, as_list, is_path, raise_source_error, stat_file
 from penstock.sources._source import as_key
 
 IMAGE_EXTENSIONS: Final = (
@@ -32,16 +37,48 @@ class ImageRecord(TypedDict):
     label: int
 
 
+class NameTable(Sequence[str]):
+    """A read-only sequence of strings in one block of memory, which forks share and pickle copies fast.
+
+    Args:
+        names: the results of `os.fsencode`.
+    """
+
+    __slots__ = ("_blob", "_ends")
+
+    def __init__(self, names: Sequence[bytes]) -> None:
+        self._blob = b"".join(names)
+        lengths = np.fromiter(map(len, names), np.int64, len(names))
+        self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        return os.fsdecode(self._blob[self._ends[number] : self._ends[number + 1]])
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} names>"
+
+
 class Files:
     """Every file below a folder; records are `{"path": name relative to the folder, "bytes": content}`.
 
-    Files are sorted by the bytes of their names, on every machine and in every locale. Links are followed, except in
-    cycles. Names that begin with a dot are left out. A file is opened when its record is read, and closed again.
+    Files are sorted by the bytes of their names, on every machine and in every locale. Links are followed, except
+    to a folder above them. Names that begin with a dot are left out. A file is opened when its record is read, and
+    then closed.
 
     Args:
         directory: a folder; or a list of files, which keep their order and are named relative to their common folder.
-        pattern: the names to include, as in `"**/*.txt"`; only with a folder. Default: all. It is case-sensitive; `**`
-            matches any number of folders.
+        pattern: the names to include, as in `"**/*.txt"`; only with a folder. It is case-sensitive; `**` matches any
+            number of folders. Default: all names.
 
     Raises:
         UsageError: no file matches.
@@ -93,7 +130,7 @@ class Files:
         return f"file {self._paths[as_key(key, len(self))]!r}"
 
     def fingerprint(self) -> str:
-        """Return a str that changes with the files' names relative to the folder, and their sizes when listed."""
+        """Return a str that changes with the files' relative names, and with their sizes when the folder was listed."""
         return f"files-{self._digest}"
 
     def __repr__(self) -> str:
@@ -104,12 +141,13 @@ class ImageFolder:
     """Image files in one folder for each class; records are `{"bytes": undecoded content, "label": int}`.
 
     The folders directly in `directory` are the classes, numbered in the order of their names' bytes; images at any
-    depth below them are included. Links are followed, except in cycles. Names that begin with a dot are left out.
+    depth below them are included. Links are followed, except to a folder above them. Names that begin with a dot are
+    left out.
 
     Args:
         directory: the folder of class folders.
         extensions: the file extensions of images, in any case.
-        allow_empty: keep a class without images, with its number, instead of raising.
+        allow_empty: keep a class without images, with its label, instead of raising.
 
     Raises:
         UsageError: there is no class folder or no image, or a class is empty.
@@ -189,11 +227,11 @@ class ImageFolder:
         return os.path.join(self._root, self._paths[as_key(key, len(self))])
 
     def describe_key(self, key: SupportsIndex) -> str:
-        """Return the file of a key, for messages."""
+        """Return the name of a key's file, for messages."""
         return f"file {self._paths[as_key(key, len(self))]!r}"
 
     def fingerprint(self) -> str:
-        """Return a str that changes with the classes, the files' relative names, and their sizes when listed."""
+        """Return a str that changes with the classes, the files' relative names, and their sizes at the listing."""
         digest = hashlib.blake2b(self._digest.encode(), digest_size=16)
         digest.update(repr(self._classes).encode())
         return f"image-folder-{digest.hexdigest()}"
@@ -213,7 +251,7 @@ def _from_list(absolute: list[str], pattern: str | None) -> tuple[str, list[tupl
         raise UsageError("Files needs at least one file; got an empty list. Pass a folder or a list of files.")
     folders = [path for path in absolute if os.path.isdir(path)]
     if folders:
-        raise UsageError(f"a list for Files must hold files; got the folder {folders[0]!r}. Pass a folder alone.")
+        raise UsageError(f"a list for Files must hold files; got the folder {folders[0]!r}. Pass only the folder.")
     root = os.path.commonpath([os.path.dirname(path) for path in absolute])
     names = [os.path.relpath(path, root).replace(os.sep, "/") for path in absolute]
     return root, [(os.fsencode(name), stat_file(path).size) for name, path in zip(names, absolute, strict=True)]
@@ -224,13 +262,6 @@ def _endings(extensions: Sequence[str]) -> tuple[str, ...]:
     if not given or not all(given):
         raise UsageError(f"extensions must name at least one ending, as in ('.png',); got {extensions!r}.")
     return tuple(("." + extension.removeprefix(".")).lower() for extension in given)
-
-
-def _tabulate(found: list[tuple[bytes, int]]) -> tuple[NameTable, str]:
-    digest = hashlib.blake2b(f"{len(found)}".encode(), digest_size=16)
-    for name, size in found:
-        digest.update(b"%d %s\0" % (size, name))
-    return NameTable([name for name, _ in found]), digest.hexdigest()
 
 
 def _read_file(source: Files | ImageFolder, root: str, path: str, key: int) -> bytes:
@@ -245,3 +276,104 @@ def _read_file(source: Files | ImageFolder, root: str, path: str, key: int) -> b
             source=repr(source),
             keys=[key],
         )
+
+
+def _tabulate(found: list[tuple[bytes, int]]) -> tuple[NameTable, str]:
+    digest = hashlib.blake2b(f"{len(found)}".encode(), digest_size=16)
+    for name, size in found:
+        digest.update(b"%d %s\0" % (size, name))
+    return NameTable([name for name, _ in found]), digest.hexdigest()
+
+
+def list_files(root: str, keep: Callable[[str], bool]) -> list[tuple[bytes, int]]:
+    """Return the files below `root` for which `keep` is true, sorted by name.
+
+    Links are followed, except to a folder above them. Names that begin with a dot are left out, and so are entries that
+    are neither files nor folders. Links to no file are left out, with a warning in the log.
+
+    Args:
+        root: a folder.
+        keep: takes a file's relative name, and returns whether to include the file.
+
+    Returns:
+        Relative name and size in bytes of each file.
+    """
+    found: list[tuple[bytes, int]] = []
+    dangling: list[bytes] = []
+    try:
+        for name, entry in _walk(os.fsencode(root)):
+            if entry.is_file():
+                if keep(os.fsdecode(name)):
+                    found.append((name, entry.stat().st_size))
+            elif entry.is_symlink():
+                dangling.append(name)
+    except OSError as error:
+        raise_source_error(f"cannot list the folder {root!r}: {error}. Check the path and its permissions.", error)
+    if dangling:
+        logging.getLogger("penstock").warning(
+            "%d links below %r lead to no file and are left out, such as %r",
+            len(dangling),
+            root,
+            os.fsdecode(min(dangling)),
+        )
+    found.sort()
+    return found
+
+
+def _walk(root: bytes) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
+    folders: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(b"", frozenset())]
+    while folders:
+        prefix, above = folders.pop()
+        folder = os.path.join(root, prefix)
+        status = os.stat(folder)
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
+            continue
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(b"."):
+                    continue
+                if entry.is_dir():
+                    folders.append((prefix + entry.name + b"/", above | {identity}))
+                else:
+                    yield prefix + entry.name, entry
+
+
+def list_folders(root: str) -> list[bytes]:
+    """Return the names of the folders directly in `root` (with links to folders), sorted by their bytes.
+
+    Args:
+        root: a folder. Names that begin with a dot are left out.
+
+    Returns:
+        Names without `root`, encoded.
+    """
+    try:
+        with os.scandir(os.fsencode(root)) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(b"."))
+    except OSError as error:
+        raise_source_error(f"cannot list the folder {root!r}: {error}. Check the path and its permissions.", error)
+
+
+def match_pattern(pattern: str) -> Callable[[str], bool]:
+    """Return a function that returns whether a relative name matches `pattern`.
+
+    Args:
+        pattern: parts between `/`; in a part, `*`, `?` and `[...]` as in the shell, case-sensitive; the part `**`
+            matches any number of folders.
+
+    Returns:
+        True for names that match as a whole.
+    """
+    parts = [part for part in pattern.split("/") if part not in {"", "."}]
+    if parts == ["**", "*"]:
+        return lambda _: True
+    return lambda name: _matches(parts, name.split("/"))
+
+
+def _matches(parts: list[str], names: list[str]) -> bool:
+    if not parts:
+        return not names
+    if parts[0] == "**":
+        return any(_matches(parts[1:], names[skipped:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatch.fnmatchcase(names[0], parts[0]) and _matches(parts[1:], names[1:])

@@ -10,10 +10,8 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self, SupportsIndex
 
 from penstock.errors import ClosedError, CorruptRecordError, SourceError
-from penstock.sources._local.files import LocalFile, PathLike, find_files, raise_source_error
-from penstock.sources._local.index import OffsetIndex, default_cache
-from penstock.sources._local.open_files import OpenFiles
-from penstock.sources._local.scans import LineScan
+from penstock.sources._local_files import LocalFile, OpenFiles, PathLike, find_files, raise_source_error
+from penstock.sources._offset_index import LineScan, OffsetIndex, default_cache
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 _COUNTED_BYTES: Final = 1 << 20
@@ -22,18 +20,18 @@ _COUNTED_BYTES: Final = 1 << 20
 class JsonLines:
     r"""One JSON value on each line of one or more files; the record of a key is the parsed value.
 
-    The first use scans the files once for the starts of lines, and keeps them in a cache directory until a file's size
-    or time changes. Blank lines are skipped; the last line needs no newline; CRLF and a UTF-8 byte order mark are
-    allowed. The standard library's `json` parses the lines; it also accepts NaN and Infinity.
+    The first use scans the files for the starts of lines, and keeps these in a cache directory until a file's size or
+    time changes. Blank lines are skipped; the last line needs no newline; CRLF and a UTF-8 byte order mark are allowed.
+    The standard library's `json` parses the lines; it also accepts NaN and Infinity.
 
-    `close`, or the end of a `with` block, closes the source's descriptors; so does dropping it. Files must not change
-    while they are read: a changed file raises SourceError.
+    `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
+    change while they are read: a changed file raises SourceError.
 
     Args:
         paths: a path, a glob such as `"data/**/*.jsonl"` (sorted by name), or a list of these, in its order.
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
             written, a warning is logged, and the index stays in memory.
-        progress: show progress of the scan on stderr, if that is a terminal and it takes more than 0.5 s.
+        progress: show progress on stderr if that is a terminal and the scan takes more than 0.5 s.
 
     Raises:
         UsageError: `paths` has no file, or a folder.

@@ -1,4 +1,4 @@
-"""The source of integers at equal distances: for tests, and for datasets whose functions make data from a number."""
+"""The source of integers at equal distances, for tests, and for datasets that compute their elements from a number."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
@@ -16,9 +16,9 @@ class Range:
     """The integers of Python's `range` with the same arguments; records are Python ints.
 
     Args:
-        start: the first integer; as the only argument it is `stop`, and the first is 0.
-        stop: the end of the range, which it excludes.
-        step: the distance from one to the next; not 0.
+        start: the first integer. A single argument is `stop`, and then the first integer is 0.
+        stop: the end of the range; it is not included.
+        step: the distance from one integer to the next; not 0.
 
     Raises:
         UsageError: the step is 0, or an integer doesn't fit into int64.
@@ -72,7 +72,7 @@ class Range:
         out[...] = self._at(keys)
 
     def fingerprint(self) -> str:
-        """Return a str that names the integers."""
+        """Return a str that determines the integers."""
         return f"range-{self._range.start}-{self._range.stop}-{self._range.step}"
 
     def __eq__(self, other: object) -> bool:
@@ -89,7 +89,7 @@ class Range:
         check_range(checked, len(self._range))
         if self._range.start == 0 and self._range.step == 1:
             return checked
-        # In two's complement the sum is right if the result fits, even if the product wraps around.
+        # In two's complement the sum is correct if it fits into int64, even if the product wraps around.
         return checked * np.int64(_wrap(self._range.step)) + np.int64(_wrap(self._range.start))
 
 

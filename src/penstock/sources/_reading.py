@@ -1,11 +1,11 @@
-"""Reads of a block of keys from any source: by its fastest method, with errors that name the key.
+"""Reads of a block of keys from any source, by its fastest method and with errors that name the key.
 
 Guarantees:
   - There is one record for each key, in the order of the keys.
   - After a transient failure a read is retried after each wait in `RETRY_WAITS_SECONDS`, about a second in all; other
     failures are raised at once.
-  - The source's own exception is raised, with a note that names the key. It becomes a `SourceError` only if the source
-    violates its protocol: another number of records, or an IndexError within its length.
+  - The source's own exception is raised, with a note that names the key. A `SourceError` is raised only if the source
+    violates its protocol: it returns another number of records, or raises an IndexError for a key below its length.
 """
 
 import errno
@@ -64,7 +64,7 @@ def read_records(source: Source, keys: Keys) -> list[Record]:
 
 
 def read_record(source: Source, key: int) -> Record:
-    """Return the record of one key: the result of `read_records`, at less cost for some sources.
+    """Return the record of one key, as `read_records` does; for some sources this takes less time.
 
     Args:
         source: any source.
@@ -83,11 +83,11 @@ def read_record(source: Source, key: int) -> Record:
         return source[key]
     except IndexError:
         keys = np.array([key], np.int64)
-    return read_records(source, keys)[0]  # raises it with a note of the key
+    return read_records(source, keys)[0]  # it raises the error, with a note of the key
 
 
 def is_read_singly(source: Source) -> bool:
-    """Return whether `source[key]` is known to return the same record as `source.read`, in less time."""
+    """Return whether `source[key]` is known to return the record that `source.read` returns, in less time."""
     return type(source) in _READ_SINGLY
 
 
@@ -129,7 +129,7 @@ class _Spans(Protocol):
 
 
 def _read_block(source: Source, read: Callable[[Keys], list[Record]], keys: Keys) -> list[Record]:
-    """Return the records for keys of shape (n,) or (n, 3), the key first; read one by one if a block fails."""
+    """Return the records of keys, or of rows (key, start, stop); if a block fails, read one by one."""
     if len(keys) == 0:
         return []  # without a call: some sources refuse empty keys
     if len(keys) == 1:
@@ -177,16 +177,16 @@ def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
     Args:
         source: any source.
         returned: the result.
-        keys: int64, one axis, or a row of integers for each, the key first.
+        keys: int64, one axis; or two axes, and the first column has the keys.
 
     Returns:
-        One record for each key; the list itself, if it was one.
+        One record for each key; `returned` itself if it is a list.
 
     Raises:
-        SourceError: it is no list of as many records.
+        SourceError: it isn't a list of one record for each key.
     """
     kind = type(returned)
-    if kind is list and len(cast("Sized", returned)) == len(keys):  # mostly so; asking an ABC costs ten times as much
+    if kind is list and len(cast("Sized", returned)) == len(keys):  # usual; the checks below take ten times as long
         return cast("list[Record]", returned)
     is_list = isinstance(returned, Sized) and isinstance(returned, Iterable) and not isinstance(returned, Mapping)
     if not is_list or len(cast("Sized", returned)) != len(keys):

@@ -25,10 +25,10 @@ class Source(Protocol):
     - `read(keys)` with keys an int64 array: returns one record for each key, in the order of the keys, which may
       repeat. If there is no `read`, `__getitems__(keys)` with a list of ints, torch's name for the same, is used.
     - `async def read(self, keys)`, the same as a coroutine function: all reads of the source run on one event loop in a
-      background thread, and a loader with workers awaits many at once. Then `__getitem__` isn't needed. The attribute
-      `keys_per_read`, 1 by default, is the largest number of keys of a call when a loader reads ahead.
+      background thread, and a loader with workers awaits many at once. With it, `__getitem__` isn't needed. The
+      attribute `keys_per_read`, 1 by default, is the largest number of keys in one call when a loader reads ahead.
     - `read_into(keys, out)`: fills `out`, the arrays of one record with a leading axis of `len(keys)` rows. All records
-      must have equal shapes; a source that only sometimes has them sets the bool attribute `fixed_shape`.
+      must have equal shapes. A source that only sometimes has such records sets the bool attribute `fixed_shape`.
     - `read_spans(keys, starts, stops)`, three int64 arrays: for records whose arrays have a leading axis of frames,
       such as episodes; reads only frames [start, stop). Leaves that aren't arrays are returned whole. `windows` uses
       it.
@@ -37,7 +37,8 @@ class Source(Protocol):
 
     Reads must be safe from several threads, and a record must depend only on its key: changes of a record must not
     change the next read (a list of arrays can't guarantee that; don't write to its records). Other processes get a
-    source by pickle; a source that holds descriptors or memory maps drops them then, and opens them at the first read.
+    source by pickle. A source that holds descriptors or memory maps must leave them out of its pickle, and open them
+    again at the first read.
     `penstock.testing.SourceTests` checks all this.
 
     Example:
@@ -69,7 +70,7 @@ def as_keys(keys: Sequence[int] | NDArray[Any]) -> Keys:
         keys: integers, one axis.
 
     Returns:
-        The same keys; the same array if it was int64 already.
+        The keys; the same array if it has dtype int64 and one axis.
 
     Raises:
         TypeError: the keys aren't integers along one axis.
@@ -95,7 +96,7 @@ def check_range(keys: Keys, length: int) -> None:
     Raises:
         IndexError: a key is negative, or past the end.
     """
-    if len(keys) and keys.view(np.uint64).max() >= length:  # a negative key is huge without its sign
+    if len(keys) and keys.view(np.uint64).max() >= length:  # as an unsigned number, a negative key is huge
         outside = next(int(key) for key in keys if not 0 <= key < length)
         raise IndexError(f"a key must be in [0, {length}); got {outside}")
 

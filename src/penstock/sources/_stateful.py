@@ -4,10 +4,10 @@ Three conventions are supported: `get_state` and `set_state`; `state_dict` and `
 Hugging Face datasets; and those of MosaicML Streaming, whose `state_dict` takes the number of samples read.
 
 Guarantees:
-  - A state is saved only within a pass, after its first element. Before that, many iterables, such as those whose
-    `__iter__` is a generator, still have the state at the end of the previous pass.
-  - A pass that should begin at the beginning does so, even if Penstock has resumed an earlier pass of the same object.
-    Penstock doesn't change a state that the user has loaded into an iterable.
+  - A state is saved only within a pass, after its first element. Until then many iterables, such as those whose
+    `__iter__` is a generator, still have the state of the end of the previous pass.
+  - A new pass begins at the beginning, even if Penstock has resumed an earlier pass of the same object. Penstock
+    doesn't change a state that the user has loaded into an iterable.
 """
 
 import functools
@@ -21,20 +21,20 @@ _HUGGING_FACE: Final = "datasets.iterable_dataset"
 _SHUFFLE_BUFFER: Final = "BufferShuffledExamplesIterable"
 
 _resumed: Final["weakref.WeakSet[Any]"] = weakref.WeakSet()
-"""The iterables into which Penstock has loaded a state, which they may keep for later passes."""
+"""The iterables into which Penstock has loaded a state; some apply it to later passes, too."""
 
 
 class StateMethods(NamedTuple):
     """The functions that save and load the state of an iterable or an iterator."""
 
     save: Callable[[int], Any]
-    """Returns the state; takes the number of elements of this pass since it was begun or resumed."""
+    """Returns the state; its argument is the number of elements that this pass has given since it began or resumed."""
     load: Callable[[Any], object]
     """Makes the next pass, or this iterator, continue from a state."""
 
 
 def state_methods(target: object) -> StateMethods | None:
-    """Return the functions that save and load an object's state; None if it has none, or would lose elements."""
+    """Return the functions that save and load an object's state; None if it has none, or resuming loses elements."""
     made: Any = target
     if _has_both(target, "get_state", "set_state"):
         return StateMethods(_without_count(made.get_state), made.set_state)
@@ -54,7 +54,7 @@ def _without_count(save: Callable[[], Any]) -> Callable[[int], Any]:
 
 
 def has_state_dict(target: object) -> bool:
-    """Return whether an object has `state_dict`, without arguments, and `load_state_dict`, and they lose no element."""
+    """Return whether an object has `state_dict()` and `load_state_dict`, and a resume with them loses no element."""
     made: Any = target
     return (
         _has_both(target, "state_dict", "load_state_dict")
@@ -79,7 +79,7 @@ def begin_pass(iterable: object, epoch: int, state: object = None) -> None:
     """Make the next pass over an iterable begin at the beginning, or at a state.
 
     Args:
-        iterable: any iterable; for one without states, only `set_epoch` is called, if it has that.
+        iterable: any iterable; if it has no state, only its `set_epoch` is called, if it has one.
         epoch: the epoch of the pass.
         state: the result of the iterable's `StateMethods.save` in a pass of this epoch; None for the beginning.
     """
@@ -90,7 +90,7 @@ def begin_pass(iterable: object, epoch: int, state: object = None) -> None:
     if methods is None:
         return
     if _is_streaming(made) and hasattr(made, "next_epoch"):
-        made.next_epoch = epoch  # it ignores states of earlier epochs, and counts passes by itself
+        made.next_epoch = epoch  # the iterable ignores states of earlier epochs, and counts passes itself
     if state is not None:
         methods.load(state)
         _remember(made)
@@ -142,7 +142,7 @@ def _needed_arguments(function: Callable[..., Any]) -> set[str]:
 def _remember(iterable: object) -> None:
     try:
         _resumed.add(iterable)
-    except TypeError:  # it allows no weak reference, or no hash
+    except TypeError:  # it can't be weakly referenced, or hashed
         return
 
 
@@ -154,9 +154,9 @@ def _was_resumed(iterable: object) -> bool:
 
 
 def _forget_state(iterable: object, methods: StateMethods, epoch: int) -> None:
-    """Undo the loading of a state, for iterables that keep it for later passes; others drop it after use."""
+    """Undo the loading of a state in iterables that apply it to later passes, too; others drop it after use."""
     if type(iterable).__module__ == _HUGGING_FACE:
-        methods.load(None)  # it begins every pass of a state's epoch at that state, until another is loaded
+        methods.load(None)  # until another state is loaded, it begins every pass of that epoch at the state
     elif _is_streaming(iterable):
         state: Mapping[str, Any] = methods.save(0)
         methods.load({**state, "epoch": epoch, "sample_in_epoch": 0})

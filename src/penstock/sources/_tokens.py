@@ -9,14 +9,12 @@ from typing import Any, SupportsIndex, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from penstock.errors import UsageError
+from penstock._frozen import frozen
+from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import add_sample
-from penstock.sources._gather import RowTable
-from penstock.sources._local.files import PathLike
-from penstock.sources._local.index import OffsetIndex, default_cache
-from penstock.sources._local.mapped import MappedArray, find_mapped
-from penstock.sources._local.scans import DocumentScan
-from penstock.sources._local.token_files import TokenFile, find_token_files
+from penstock.sources._local_files import LocalFile, PathLike, find_files, raise_source_error
+from penstock.sources._mapped import MappedArray, RowTable, find_mapped, map_file
+from penstock.sources._offset_index import DocumentScan, OffsetIndex, default_cache
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
 Tokens1D = NDArray[Any]  # integers of the files' dtype, one axis
@@ -26,14 +24,14 @@ Documents = NDArray[Any] | Sequence[int] | Sequence[NDArray[Any]]
 class Tokens:
     """Tokens in memory-mapped files, read as windows of `length`, or as documents; records are arrays of one axis.
 
-    **Windows**: window k of a file begins at token `k * stride` and has `length` tokens. Windows never cross files; the
-    rest at the end of a file that is shorter than `length` is dropped. To predict the next token from `n` tokens, use
+    **Windows**: window k of a file begins at token `k * stride` and has `length` tokens. Windows never cross files;
+    tokens at the end of a file that don't fill a window are dropped. To predict the next token from `n` tokens, use
     `length=n + 1, stride=n`: inputs are `window[:-1]`, targets `window[1:]`, and every token but the first is a target
-    once. With a smaller stride windows overlap; with a larger one tokens are left out.
+    once. With a smaller stride windows overlap; with a larger one tokens between them are left out.
 
-    **Documents**: with `separator`, documents end after that token (it is their last; the last document of a file may
-    lack it). One scan of the files finds them; the offsets are kept in the cache directory of `JsonLines`
-    (`$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`). With `documents`, you give the offsets.
+    **Documents**: with `separator`, a document ends with that token; the last document of a file may lack it. One scan
+    of the files finds the documents, and their offsets are kept in the cache directory of `JsonLines`
+    (`$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`). With `documents`, you pass the offsets.
 
     Exactly one of `length`, `documents` and `separator` must be given. Each process maps the files at its first read,
     without keeping descriptors. Files must not be truncated while they are read.
@@ -149,6 +147,110 @@ class Tokens:
         return f"Tokens({self._parts.described} in {count} {'file' if count == 1 else 'files'} of {self.dtype})"
 
 
+@frozen
+class TokenFile:
+    """A file of tokens, as it was when the source was created.
+
+    Attributes:
+        file: the file.
+        begin_bytes: the start of the first token.
+        dtype: the tokens' dtype, an integer one.
+        count: the number of tokens.
+    """
+
+    file: LocalFile
+    begin_bytes: int
+    dtype: np.dtype[Any]
+    count: int
+
+    def map_bytes(self) -> NDArray[np.uint8]:
+        """Return the tokens' bytes, memory-mapped and read-only.
+
+        Returns:
+            uint8, one axis, of length `count * dtype.itemsize`.
+
+        Raises:
+            SourceError: the file no longer exists, or its size has changed.
+        """
+        path = self.file.path
+        try:
+            content = map_file(path)
+        except OSError as error:
+            raise_source_error(
+                f"cannot map {path!r}: {error.strerror}. It existed when the source was created: restore it, or "
+                "create the source again.",
+                error,
+            )
+        if len(content) != self.file.size:
+            raise SourceError(
+                f"{path!r} changed its size from {self.file.size} to {len(content)} bytes since the source was "
+                "created. Write data to another file and rename it, and create the source again."
+            )
+        return content[self.begin_bytes : self.begin_bytes + self.count * self.dtype.itemsize]
+
+    def map_tokens(self) -> NDArray[Any]:
+        """Return the tokens, memory-mapped and read-only: one axis, `count` long."""
+        return self.map_bytes().view(self.dtype)
+
+
+def find_token_files(paths: PathLike | Sequence[PathLike], dtype: DTypeLike | None) -> list[TokenFile]:
+    """Return the token files of `paths`.
+
+    Args:
+        paths: a path, a glob, or a list of these.
+        dtype: the dtype of raw files. If it is given, `.npy` files must have it, too.
+
+    Returns:
+        At least one file, all of one dtype.
+
+    Raises:
+        UsageError: the dtype is missing, is no integer dtype, or differs from a file's; a file has no whole number of
+            tokens, or more than one axis.
+    """
+    wanted = None if dtype is None else np.dtype(dtype)
+    found = [
+        _npy_file(file, wanted) if file.path.endswith(".npy") else _raw_file(file, wanted)
+        for file in find_files(paths, "Tokens")
+    ]
+    for other in found:
+        if other.dtype.kind not in "iu":
+            raise UsageError(f"tokens must be integers; {other.file.path!r} has {other.dtype}. Convert them first.")
+        if other.dtype != found[0].dtype:
+            raise UsageError(
+                f"all token files must have one dtype; {found[0].file.path!r} has {found[0].dtype}, "
+                f"{other.file.path!r} has {other.dtype}. Convert one of them."
+            )
+    return found
+
+
+def _raw_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
+    if dtype is None:
+        raise UsageError(f"raw tokens need a dtype; got none for {file.path!r}. Pass one, as in dtype='uint16'.")
+    if dtype.itemsize == 0 or file.size % dtype.itemsize:
+        raise UsageError(
+            f"a file of {dtype} must have a multiple of {dtype.itemsize} bytes; {file.path!r} has {file.size}. "
+            "Check dtype=, and that the file was copied completely."
+        )
+    return TokenFile(file, 0, dtype, file.size // dtype.itemsize)
+
+
+def _npy_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
+    try:
+        tokens = np.load(file.path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise_source_error(f"cannot read {file.path!r}: {error}. Check the file.", error)
+    except ValueError as error:
+        raise UsageError(f"{file.path!r} is not a whole .npy file: {error}. Write it again with numpy.save.") from error
+    if tokens.ndim != 1:
+        raise UsageError(
+            f"tokens must have one axis; {file.path!r} has shape {tokens.shape}. Save them flat, or read rows with "
+            "ps.read(numpy.load(path, mmap_mode='r'))."
+        )
+    if dtype is not None and tokens.dtype != dtype:
+        raise UsageError(f"{file.path!r} has {tokens.dtype}; got dtype={dtype}. Omit dtype= for .npy files.")
+    return TokenFile(file, tokens.offset, tokens.dtype, len(tokens))
+
+
 class _Windows:
     """Windows of one length at equal distances, copied by the native gather."""
 
@@ -205,7 +307,7 @@ class _Windows:
         return {**self.__dict__, "_table": None}
 
     def _opened(self) -> RowTable:
-        # Two threads may do this at once: both map the files, and one table is kept.
+        # Two threads may do this at once: both map the files, and the table of one is kept.
         table = self._table
         if table is None:
             size = self.files[0].dtype.itemsize
@@ -216,7 +318,7 @@ class _Windows:
 
 
 class _Documents:
-    """Documents at offsets, the part that does not depend on their origin."""
+    """Documents at offsets; a subclass supplies the offsets."""
 
     def __init__(self, files: list[TokenFile], counts: Sequence[int]) -> None:
         self.files = files
@@ -275,7 +377,7 @@ class _FoundDocuments(_Documents):
 
 
 class _GivenDocuments(_Documents):
-    """Documents at offsets from the user."""
+    """Documents at offsets that the user passed."""
 
     def __init__(self, files: list[TokenFile], documents: Documents) -> None:
         given = _one_for_each(files, documents)

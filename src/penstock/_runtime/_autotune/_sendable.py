@@ -15,7 +15,7 @@ from penstock._graph import Cache, awaits, walk
 from penstock._pickles import pickler
 from penstock._plan._plan import Plan
 from penstock._processes import has_cloudpickle, is_guarded, is_imported, missing
-from penstock._storage._memory_cache import MemoryCache
+from penstock._storage import MemoryCache
 
 _MAX_BYTES: Final = 64_000_000  # of a dataset
 

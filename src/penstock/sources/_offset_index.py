@@ -1,9 +1,11 @@
-"""The index of the offsets of records in files, computed once and kept in a cache directory.
+"""The index of the offsets of records in files, which is computed once and cached, and the scans that find them.
 
-The cache has one file for each file and kind of scan, named by a hash of both. It begins with a line of JSON that holds
-the indexed file's size and time and the checksum of the rest: the offsets, as little-endian int64. A cache file that
-doesn't match in any of these is written again. It is written under another name and renamed, so that any number of
-processes may write it at once, and each reads a whole one.
+A scan finds lines of text, or documents of tokens.
+
+The cache directory has one file for each indexed file and kind of scan, named by a hash of both. It begins with a line
+of JSON, which holds the indexed file's size and time and the checksum of the rest: the offsets, as little-endian int64.
+A cache file that doesn't match in any of these is written again. It is written under another name and renamed, so that
+any number of processes may write it at once, and each reads a whole one.
 """
 
 import contextlib
@@ -13,21 +15,139 @@ import logging
 import os
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._progress import Progress
 from penstock.errors import SourceError
-from penstock.sources._gather import map_file
-from penstock.sources._local.files import LocalFile, raise_source_error, stat_file
-from penstock.sources._local.scans import Scan
+from penstock.sources._local_files import LocalFile, raise_source_error, stat_file
+from penstock.sources._mapped import map_file
 
+_CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the processor's cache between the read and the search
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_BLANKS: Final = b" \t\r"
+_NEWLINE: Final = 10
+_SPACE: Final = 32
 _HEADER_BYTES: Final = 256
 _OFFSET: Final = np.dtype("<i8")
-
 Offsets = NDArray[np.int64]
+
+
+class Scan(Protocol):
+    """A picklable function that finds the offsets of a file's records.
+
+    It is called with an open file, and with a function to which it passes the number of bytes that it has scanned. It
+    returns int64 offsets: the start of each record, and last, the end of the file. Record i is from offset i to offset
+    i + 1.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The scan's name and version, for the cache: a scan that finds other offsets must have another kind."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """The name of the work, for progress."""
+        ...
+
+    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
+        """Return the offsets."""
+        ...
+
+
+@frozen
+class LineScan:
+    """The scan for lines that aren't blank, in bytes. A record ends where the next begins, so it may hold blank lines.
+
+    A byte order mark at the beginning belongs to no line.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The scan's name and version."""
+        return "lines-1"
+
+    @property
+    def label(self) -> str:
+        """The name of the work, for progress."""
+        return "indexing lines"
+
+    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
+        """Return the offset of each line in bytes, and the file's size."""
+        position = len(_BYTE_ORDER_MARK) if stream.read(len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK else 0
+        stream.seek(position)
+        found: list[NDArray[np.int64]] = []
+        unfinished: list[bytes] = []  # a line that continues in the next chunk; it begins at `position`
+        while chunk := stream.read(_CHUNK_BYTES):
+            advance(len(chunk))
+            whole, newline, rest = chunk.rpartition(b"\n")
+            if not newline:
+                unfinished.append(chunk)
+                continue
+            lines = b"".join([*unfinished, whole, newline])
+            found.append(_line_starts(lines) + position)
+            position += len(lines)
+            unfinished = [rest]
+        last = b"".join(unfinished)
+        if last.strip(_BLANKS):
+            found.append(np.array([position], np.int64))
+        return np.concatenate([*found, np.array([position + len(last)], np.int64)])
+
+
+def _line_starts(lines: bytes) -> NDArray[np.int64]:
+    text = np.frombuffer(lines, np.uint8)
+    ends = np.flatnonzero(text == _NEWLINE)
+    starts = np.empty(len(ends), np.int64)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    kept = text[starts] != _NEWLINE
+    for line in np.flatnonzero(kept & (text[starts] <= _SPACE)).tolist():  # rare: the line begins with a blank
+        kept[line] = bool(lines[starts[line] : ends[line]].strip(_BLANKS))
+    found: NDArray[np.int64] = starts[kept]
+    return found
+
+
+@frozen
+class DocumentScan:
+    """The scan for documents that end after a separator, in tokens. The last one may lack its separator.
+
+    Attributes:
+        dtype: the tokens' dtype, as `numpy.dtype.str`.
+        separator: the token that ends a document.
+        begin_bytes: the start of the tokens in the file.
+    """
+
+    dtype: str
+    separator: int
+    begin_bytes: int
+
+    @property
+    def label(self) -> str:
+        """The name of the work, for progress."""
+        return "finding documents"
+
+    @property
+    def kind(self) -> str:
+        """The scan with its arguments."""
+        return f"documents-1 {self.dtype} {self.separator} {self.begin_bytes}"
+
+    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
+        """Return the offset of each document in tokens, and the number of tokens."""
+        dtype = np.dtype(self.dtype)
+        stream.seek(self.begin_bytes)
+        found: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
+        position = 0
+        while chunk := stream.read(_CHUNK_BYTES):
+            advance(len(chunk))
+            tokens = np.frombuffer(chunk, dtype, len(chunk) // dtype.itemsize)
+            found.append(np.flatnonzero(tokens == self.separator).astype(np.int64) + (position + 1))
+            position += len(tokens)
+        offsets = np.concatenate(found)
+        return offsets if offsets[-1] == position else np.append(offsets, position)
 
 
 def default_cache() -> str:
@@ -38,11 +158,11 @@ def default_cache() -> str:
 class OffsetIndex:
     """The offsets of the records in each of some files.
 
-    Cached offsets are memory-mapped, and not sent to another process: it maps them itself, or scans the files again if
-    it has another cache. Offsets that couldn't be cached are sent.
+    Cached offsets are memory-mapped. They aren't sent to another process: that maps them itself, or scans the files
+    again if its cache directory doesn't have them. Offsets that couldn't be cached are sent.
 
     Args:
-        files: the files now.
+        files: the files, with their current sizes and times.
         scans: for each file, the function that finds its offsets.
         cache: a directory; it is created if it doesn't exist. If it can't be written, a warning is logged.
         progress: show progress on a terminal.
@@ -63,7 +183,7 @@ class OffsetIndex:
 
     @property
     def files(self) -> tuple[LocalFile, ...]:
-        """The files at the time when this process indexed them, or read their index."""
+        """The files, with their sizes and times when this process indexed them or read their index."""
         if self._mapped is None:
             self._mapped = self._load()
         return self._files
@@ -107,7 +227,7 @@ class OffsetIndex:
         return mapped
 
     def _check_counts(self, mapped: dict[int, Offsets]) -> None:
-        for number, known in enumerate(self._counts):  # still empty in the constructor
+        for number, known in enumerate(self._counts):  # empty while the constructor runs
             if number in mapped and len(mapped[number]) - 1 != known:
                 raise SourceError(
                     f"{self._files[number].path!r} changed since it was indexed: it had {known} records and has "
@@ -187,7 +307,7 @@ def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets
             raise
     except OSError as error:
         logging.getLogger("penstock").warning(
-            "an index is not kept, since the cache can't be written (%s); the next run computes it again. "
+            "an index can't be written to the cache (%s), so the next run computes it again. "
             "Pass another cache= or set XDG_CACHE_HOME.",
             error,
         )

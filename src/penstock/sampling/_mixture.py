@@ -1,9 +1,14 @@
-"""A mixture by weights: exact shares of its components in every period, in closed form at every position."""
+"""Mixtures of several datasets: a rule maps a position to a component and a position in it.
 
+The rules are `Concatenation`, `RoundRobin` and `WeightedMixture`; a user's own rule has the methods of `MixtureRule`.
+Each computes any position in closed form: by a search in sums of lengths, or by the exact shares of every period.
+"""
+
+import itertools
 from bisect import bisect_left, bisect_right
 from dataclasses import KW_ONLY
-from functools import cached_property
-from typing import Final, Literal, get_args
+from functools import cached_property, lru_cache
+from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +25,195 @@ from penstock.sampling._arguments import (
     checked_seed,
 )
 from penstock.sampling._epochs import Repeat
-from penstock.sampling._mixture._stretches import Schedule, Stretches, stretch_spans, stretches_of
-from penstock.sampling._mixture._weights import LARGEST_PERIOD, reduced
+from penstock.sampling._mixture_order import LARGEST_PERIOD, Schedule, Stretches, reduced, stretch_spans, stretches_of
 
 Stop = Literal["first", "all", "never"]
 _LARGEST_EPOCH: Final = 2**63 - 1
+_CACHED_ROUNDS: Final = 64  # lists of remaining components
+
+
+@runtime_checkable
+class MixtureRule(Protocol):
+    """A pure function from (epoch, position) of a mixture to a component, its epoch, and the position in it.
+
+    Components are numbered from 0 in the order of the mixture's list. Like a sampler, a rule is called in any order,
+    from any thread and process, and always returns the same result.
+
+    Example:
+        >>> from penstock.sampling import Concatenation
+        >>> isinstance(Concatenation((3, 5)), MixtureRule)
+        True
+    """
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        ...
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int, int]:
+        """Return (component, epoch, position): the component at `position` of `epoch`, and its epoch and position.
+
+        Args:
+            epoch: from 0.
+            position: in [0, len(self)).
+        """
+        ...
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the results of the scalar form for every pair of epoch and position.
+
+        Args:
+            epochs: int64 of shape (n,). They may differ, but usually don't.
+            positions: int64 of shape (n,).
+
+        Returns:
+            Components, epochs and positions, all int64 of shape (n,). They may be the arrays of the arguments, so don't
+            write to them.
+        """
+        ...
+
+
+@frozen(cached=True)
+class Concatenation:
+    """All elements of the first component, then all of the second, and so on; the epoch is unchanged.
+
+    Attributes:
+        lengths: the number of elements of each component, from 0 to 2**62; so must be their sum.
+
+    Raises:
+        UsageError: if a length, or their sum, is out of range.
+
+    Example:
+        >>> concatenation = Concatenation((3, 0, 5))
+        >>> len(concatenation), concatenation(1, 2), concatenation(1, 3)
+        (8, (0, 1, 2), (2, 1, 0))
+    """
+
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(checked_length(length) for length in self.lengths))
+        if sum(self.lengths) > LARGEST_LENGTH:
+            raise UsageError(
+                f"the lengths must add up to at most 2**62; got {sum(self.lengths)} from {len(self.lengths)} "
+                "components. A component without end can't be concatenated; take a part of it."
+            )
+
+    @cached_property
+    def _stops(self) -> list[int]:
+        return list(itertools.accumulate(self.lengths))
+
+    @cached_property
+    def _bounds_block(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        stops = np.array(self._stops, np.int64)
+        return stops - np.array(self.lengths, np.int64), stops
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return self._stops[-1] if self._stops else 0
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int, int]:
+        """Return (component, epoch, position) of one position."""
+        check_position(position, len(self))
+        component = bisect_right(self._stops, position)
+        return component, epoch, position - (self._stops[component] - self.lengths[component])
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return (components, epochs, positions) of many positions: int64, all of shape (n,)."""
+        check_positions(positions, len(self))
+        if not len(positions):
+            return positions, epochs, positions
+        first = bisect_right(self._stops, int(positions.min()))
+        start = self._stops[first] - self.lengths[first]
+        if int(positions.max()) < self._stops[first]:  # usually the whole block is in one component
+            return np.full_like(positions, first), epochs, positions if start == 0 else positions - start
+        starts, stops = self._bounds_block
+        components = np.searchsorted(stops, positions, side="right").astype(np.int64, copy=False)
+        return components, epochs, positions - starts.take(components)
+
+
+@frozen(cached=True)
+class RoundRobin:
+    """The first element of each component, then the second of each that has one, and so on; the epoch is unchanged.
+
+    Sorted by length, the components end one after another. Between two ends the number of remaining components is
+    constant, and a position there is a round and a place in the round.
+
+    Attributes:
+        lengths: the number of elements of each component, from 0 to 2**62; so must be their sum.
+
+    Raises:
+        UsageError: if a length, or their sum, is out of range.
+
+    Example:
+        >>> turns = RoundRobin((1, 3))
+        >>> [turns(0, position)[::2] for position in range(len(turns))]
+        [(0, 0), (1, 0), (1, 1), (1, 2)]
+    """
+
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(checked_length(length) for length in self.lengths))
+        if sum(self.lengths) > LARGEST_LENGTH:
+            raise UsageError(
+                f"the lengths must add up to at most 2**62; got {sum(self.lengths)} from {len(self.lengths)} "
+                "components. Take a part of each component without end."
+            )
+
+    @cached_property
+    def _stretches(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first round and the first position of each stretch, and of an empty one at the end."""
+        lengths = np.sort(np.array(self.lengths, np.int64))
+        rounds = np.unique(np.concatenate([np.zeros(1, np.int64), lengths]))
+        remaining = len(lengths) - np.searchsorted(lengths, rounds, side="right")
+        positions = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(rounds) * remaining[:-1])])
+        return rounds, positions
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return sum(self.lengths)
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int, int]:
+        """Return (component, epoch, position) of one position."""
+        check_position(position, len(self))
+        components, epochs, positions = self.block(np.array([epoch], np.int64), np.array([position], np.int64))
+        return int(components[0]), int(epochs[0]), int(positions[0])
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return (components, epochs, positions) of many positions: int64, all of shape (n,)."""
+        check_positions(positions, len(self))
+        rounds, starts = self._stretches
+        stretches = np.searchsorted(starts, positions, side="right") - 1
+        components, keys = np.empty_like(positions), np.empty_like(positions)
+        for stretch in np.unique(stretches).tolist():
+            remaining = _remaining(self.lengths, int(rounds[stretch]))
+            chosen = stretches == stretch
+            turn, place = np.divmod(positions[chosen] - starts[stretch], len(remaining))
+            components[chosen], keys[chosen] = remaining[place], turn + rounds[stretch]
+        return components, epochs, keys
+
+
+@lru_cache(maxsize=_CACHED_ROUNDS)
+def _remaining(lengths: tuple[int, ...], after: int) -> NDArray[np.int64]:
+    """Return the components that have more than `after` elements."""
+    return np.flatnonzero(np.array(lengths, np.int64) > after)
 
 
 @frozen(cached=True)
 class WeightedMixture:
     """Elements of several components in exact ratios, each component in its own order.
 
-    With whole weights w and P their sum, every P positions hold w[c] elements of component c, in an order that differs
-    from period to period and is so even that batches and ranks get nearly these shares, too. Component c's k-th element
-    in the mixture is its position k. A schedule changes the weights at given positions, where each component continues
-    at its next element. The epoch is unchanged; the order is the same in each.
+    The weights are whole numbers, and their sum is the length of a period. Every period has exactly as many elements of
+    each component as its weight. The order within a period differs from period to period, and is so even that batches
+    and ranks get nearly the same shares. The elements of a component keep their order. A schedule changes the weights
+    at given positions; there each component continues at its next element. The epoch is unchanged, and all epochs have
+    the same order.
 
     The order depends only on names, weights and seed: not on the components' lengths, on their order in the list, or on
     components of weight 0.
@@ -42,12 +221,13 @@ class WeightedMixture:
     Attributes:
         names: the names of the components, all different.
         lengths: the numbers of elements of the components, from 0 to 2**62.
-        schedule: for each change its first position, rising from 0, and a weight from 0 for each component, from
+        schedule: for each change its first position, rising from 0, and for each component a weight from
             `integer_weights`; a component of weight 0 is left out there. Common divisors are removed.
-        stop: "first" ends right before the position that would need an element of a finished component. "all" leaves
-            out each component from that position on, while the others keep their ratios, until the last has finished; a
-            change of the schedule without remaining components is skipped. "never" repeats each component: every pass
-            is an epoch of it, as in `Repeat` without end, and no component may be empty.
+        stop: "first" ends the mixture right before the first position that would need an element of a finished
+            component. "all" leaves a finished component out from that position on; the others keep their ratios, and
+            the mixture ends with the last component. A change of the schedule whose components have all finished is
+            skipped. "never" repeats each component: every pass is an epoch of it, as in `Repeat` without end, and no
+            component may be empty.
         seed: from 0 to 2**64 - 1.
 
     Raises:
@@ -104,7 +284,7 @@ class WeightedMixture:
 
     @cached_property
     def _stretches(self) -> Stretches:
-        # Sorted by the hash of their names, so that the components' numbers don't matter.
+        # The components are sorted by the hash of their names, so that their order in the list doesn't matter.
         ranking = sorted(
             range(len(self.names)), key=lambda number: (derive(self.seed, self.names[number]), self.names[number])
         )
@@ -179,8 +359,9 @@ class WeightedMixture:
     def past(self, position: int) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
         """Return the part of the schedule that determines the elements before `position`.
 
-        Two mixtures with the same seed, the same past and the same components in it have the same elements before
-        `position`, for any lengths and ways to stop; only stop="never" counts the epochs of its components differently.
+        Two mixtures with the same seed and the same past have the same elements before `position` if the components
+        named in the past are the same, for any lengths and ways to stop. Only the epochs of components are counted
+        differently with stop="never".
 
         Args:
             position: from 0 to the mixture's length.
@@ -207,7 +388,7 @@ class WeightedMixture:
         )
 
     def _components(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the component of each position, and the place in it, counted over all passes."""
+        """Return the component of each position, and the number of its elements before, over all passes."""
         components = np.empty_like(positions)
         places = np.empty_like(positions)
         for stretch, rows in stretch_spans(self._stretches, positions):

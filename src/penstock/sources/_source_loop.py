@@ -1,15 +1,14 @@
 """The event loop of an async source, in a background thread; all reads of the source run on it.
 
-Problem: a client that keeps connections, such as an HTTP session, belongs to the loop on which it was created. But
-plain code reads a source, too: an indexed dataset, several loaders one after another, and their worker threads; and the
-reads ahead of a loader come from a loop of their own. Solution: one loop for each source, for all readers, so that the
-source may create its client at the first read and keep it. Reads ahead are awaited here as well. Rejected:
-`asyncio.run` for each read, which ends the connections each time; and the loop of the caller, which differs between
-callers.
+Problem: a client that keeps connections, such as an HTTP session, belongs to the loop on which it was created. But a
+source has many readers: an indexed dataset, several loaders one after another, and their worker threads. Solution: one
+loop for each source, for all readers, so that the source may create its client at the first read and keep it. A
+loader's reads ahead run there, too. Rejected: `asyncio.run` for each read, which ends the connections each time; and
+the caller's loop, since callers have different ones.
 
 Guarantees:
-  - A source has at most one loop in a process, created at its first read. It ends when the source is collected, or
-    cleanly at the end of the program. A forked child gets a new one.
+  - A source has at most one loop in a process, created at its first read. The loop ends when the source is collected,
+    and cleanly at the end of the program. A forked child gets a new loop.
   - The exception of a coroutine is raised in its caller, with its traceback; the loop continues after any exception.
   - A caller that is cancelled or interrupted while it waits cancels the coroutine. If the caller is on another loop,
     the cancellation continues after the coroutine has ended.
@@ -29,7 +28,7 @@ from penstock._caught import Caught
 from penstock._os import Bell, DaemonThread, HeldInterrupts, renewed_after_fork
 from penstock.errors import ClosedError, UsageError
 
-_EXIT_SECONDS: Final = 0.5  # the longest wait of the program's end for coroutines
+_EXIT_SECONDS: Final = 0.5  # the longest time that the end of the program waits for coroutines
 
 Work = Callable[[], Awaitable[object]]
 
@@ -42,20 +41,20 @@ class Outcome(NamedTuple):
 
 
 class _RunningLoop(NamedTuple):
-    """A loop that runs, with its task group and main task."""
+    """A loop that is running, with its task group and its main task."""
 
     loop: asyncio.AbstractEventLoop
     group: asyncio.TaskGroup
     main: "asyncio.Task[None]"
     ended: threading.Event
-    """Set when it accepts no more coroutines."""
+    """Set when the loop accepts no more coroutines."""
 
 
 class Call:
     """One call of a coroutine, which runs on the loop from its first step to its last.
 
     Attributes:
-        outcome: done when the coroutine has ended; its error is a CancelledError if the coroutine was cancelled.
+        outcome: the result or the exception, once the coroutine has ended; a CancelledError if it was cancelled.
     """
 
     def __init__(self, running: "_RunningLoop", work: Work) -> None:
@@ -98,11 +97,11 @@ async def _outcome(work: Work) -> Outcome:
         value = await work()
     if isinstance(caught.error, asyncio.CancelledError):
         raise caught.error
-    return Outcome(value, caught.error)  # raised in the caller; here it would end the loop
+    return Outcome(value, caught.error)  # the caller raises it; raised here, it would end the loop
 
 
 class SourceLoop:
-    """Owns the thread of a source's loop."""
+    """The owner of the thread on which a source's loop runs."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -141,7 +140,7 @@ class SourceLoop:
             call = Call(self._running, work)
             call.outcome.add_done_callback(lambda _: ended.ring())
         try:
-            ended.wait()  # not for the future: Ctrl-C could leave its lock taken
+            ended.wait()  # not `Future.result`: an interrupted one could leave the future's lock taken
         except BaseException:
             call.cancel()
             raise
@@ -168,9 +167,9 @@ class SourceLoop:
             raise
 
     def stop(self) -> None:
-        """Cancel all coroutines, and end the loop; only at the end of the program, wait for that for a moment."""
+        """Cancel all coroutines, and end the loop. At the end of the program, wait a moment until it has ended."""
         if os.getpid() != self.process:
-            return  # a forked child has no such thread, but shares the loop's wake-up with its parent
+            return  # a forked child doesn't have the thread, but a wake-up here would wake the parent's loop
         self._running.ended.set()
         with suppress(RuntimeError):  # the loop is closed
             self._running.loop.call_soon_threadsafe(self._running.main.cancel)

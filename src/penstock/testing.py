@@ -1,4 +1,4 @@
-"""The promises of every source, as tests to inherit from.
+"""Tests for extensions of Penstock: `SourceTests` checks a source that you wrote.
 
 The suite needs a test runner that collects methods named `test_…`, such as pytest, but imports none.
 """
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from penstock._tree import is_array
 from penstock.sources import Source, can_read_into, can_read_spans, read_records, source_fingerprint, source_length
+
+__all__ = ["SourceTests"]
 
 Record = Any  # a record of the source under test
 
@@ -59,7 +61,7 @@ class SourceTests:
         assert source_length(source) == len(self.expected)
 
     def test_a_record_can_be_read_alone(self) -> None:
-        """Each key returns its record, also when it is read again."""
+        """Each key returns its record, and returns it again at the next read."""
         source = self.make_source()
         for _ in range(2):
             for key, record in enumerate(self.expected):
@@ -72,7 +74,7 @@ class SourceTests:
             assert _raises_index_error(partial(getitem, source, key)), f"source[{key}] must raise IndexError"
 
     def test_a_negative_key_counts_from_the_end_or_raises_index_error(self) -> None:
-        """A negative key is either Python's, counted from the end, or an IndexError; never another record."""
+        """A negative key counts from the end, as in Python, or raises IndexError; it reads no other record."""
         source = self.make_source()
         count = len(self.expected)
         for key in range(-count, 0):
@@ -185,7 +187,7 @@ def assert_same(actual: object, expected: object) -> None:
         expected: the expected record; arrays and NumPy scalars are compared with dtype and shape.
     """
     if isinstance(expected, np.ndarray | np.generic):
-        assert isinstance(actual, np.ndarray | np.generic), f"{actual!r} must be of NumPy, as {expected!r}"
+        assert isinstance(actual, np.ndarray | np.generic), f"{actual!r} must be NumPy's, as {expected!r} is"
         given_array, wanted_array = cast("NDArray[Any]", actual), cast("NDArray[Any]", expected)
         assert given_array.dtype == wanted_array.dtype
         assert given_array.shape == wanted_array.shape
