@@ -1,17 +1,17 @@
 """Exceptions of user code, caught in one place to be raised in another.
 
 The problem: Python calls a signal's handler between any two instructions of the main thread, so an exception of a
-handler (Ctrl-C, a timer's time-out) is raised in whatever code runs there. Code that catches it as a failure of an
-element would skip that element, or compute its batch again, and the program's exception would be lost.
+handler (Ctrl-C, a timer's time-out) is raised in any code that happens to run. Code that takes it for a failure of an
+element would skip that element, or compute its batch again, and the program would lose its exception.
 
 The solution: `Caught` keeps exceptions of user code, and lets those of signals' handlers pass, unless it catches all of
 `BaseException`. `raised_by_handler` tells the two apart by the traceback: Python passes the interrupted frame to a
 handler, so a handler's frame has that frame among its local variables. Everything that catches `Exception` on the path
 of a batch uses this module.
 
-Rejected: to test for KeyboardInterrupt only, since handlers raise exceptions of their own, such as a time-out that
-derives from Exception; and to compare with the installed handlers only, since a handler may have been replaced by the
-time its exception is caught.
+Rejected: a test for KeyboardInterrupt only, since handlers raise other exceptions, such as a time-out that derives from
+Exception; and a comparison with the installed handlers only, since a handler may have been replaced by the time its
+exception is caught.
 
 Invariants:
   - The exception of a handler that interrupts this library's code is raised from the caller's own call.
@@ -29,7 +29,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
-# The C module below `signal`, which takes ten times as long since it converts results to enumerations.
+# From the C module: the function of `signal` takes ten times as long, since it converts results to enumerations.
 _get: Final[Callable[[int], Any]] = importlib.import_module("_signal").getsignal
 _NUMBERS: Final = sorted(set(map(int, signal.valid_signals())) - {int(signal.SIGKILL), int(signal.SIGSTOP)})
 
@@ -41,10 +41,10 @@ class Caught:
     """Keeps the exception of its block, in which user code runs, to be raised or reported elsewhere.
 
     Args:
-        kind: the class of exceptions that are kept, by default all. If the block's error is only reported, or only
-            makes the caller try another way, Ctrl-C, which may be raised anywhere in the main thread, would be lost.
-            Pass Exception there; or keep all and call `pass_interrupt` after the block, if threads, which mustn't end,
-            run the same code. Exceptions of signals' handlers are kept only if all are.
+        kind: the class of exceptions that are kept, by default all. Ctrl-C may be raised anywhere in the main thread,
+            and is lost if the caller only reports the block's error, or tries another way. There, pass Exception; or,
+            if threads run the same code and must not end, keep all and call `pass_interrupt` after the block.
+            Exceptions of signals' handlers are kept only with BaseException.
     """
 
     __slots__ = ("_kind", "error")
@@ -72,14 +72,14 @@ class Caught:
             raise self.taken()
 
     def taken(self) -> BaseException:
-        """Return the exception, and drop the reference: its traceback refers to the frame that has this object."""
+        """Return the exception and drop this reference to it; the two would form a cycle through its traceback."""
         assert self.error is not None
         error, self.error = self.error, None
         return error
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Return whether a signal's handler raised an exception, and not the code that the signal interrupted.
+    """Return whether a signal's handler raised an exception, rather than the code that the signal interrupted.
 
     The traceback then has the frame of a handler below the interrupted frame, which Python passes to the handler. An
     installed handler is recognized by its code, too. A handler that is no longer installed and interrupted the user's
@@ -102,7 +102,7 @@ def raised_by_handler(error: BaseException) -> bool:
 def keep_all() -> None:
     """Treat exceptions of handlers as part of the code that they interrupt, in a worker process.
 
-    No caller waits for them in a worker, and only the user's functions install handlers there.
+    No caller waits for such an exception in a worker, where only the user's functions install handlers.
     """
     global _passes
     _passes = False
@@ -133,7 +133,7 @@ def _code_of(handler: object) -> object:
 
 def python_handlers() -> dict[int, Handler]:
     """Return the handlers of all signals that have one in Python, by number. Callers must not change the dict."""
-    global _seen  # reading all handlers is fast, making the dict is not
+    global _seen  # reading all handlers is fast; making the dict is slow
     found = list(map(_get, _NUMBERS))
     if found != _seen[0]:
         _seen = found, {number: handler for number, handler in zip(_NUMBERS, found, strict=True) if callable(handler)}

@@ -1,11 +1,11 @@
 """Decisions that depend on time or scheduling: the size of chunks, how far to compute ahead, when, and where.
 
-The elements of a dataset depend on none of them. So that tests can show it, every decision is a call of `decide`, which
-returns the caller's measured proposal; within `random_decisions` it returns any legal value instead. Alignments that
-occur once in thousands of batches otherwise, such as a chunk that is exactly one batch, are then common.
+The elements of a dataset depend on none of them. So that tests can show it, every decision is a call of `decide`. It
+returns the caller's measured proposal, or, within `random_decisions`, any legal value. This makes rare alignments
+common, such as a chunk that is exactly one batch, which otherwise occur once in thousands of batches.
 
-The list below has every decision with its legal range; a caller may pass a lower upper bound. A decision of 0 or 1 is a
-yes or no. Each decision draws from a generator of its own, so that threads that make different decisions don't change
+The list below has every decision with its legal range; a caller may pass a smaller upper bound. A decision of 0 or 1 is
+a yes or no. Each decision draws from a generator of its own, so that threads that make different decisions don't change
 each other's draws. Workers, helper processes and their children read the seed from the environment.
 """
 
@@ -108,7 +108,7 @@ def random_decisions(seed: int | None) -> Generator[None]:
 
 
 def follow_environment() -> None:
-    """Set the mode from the environment variable: at import, and where a process begins with other variables."""
+    """Set the mode from the environment variable: at import, and when a process gets other variables."""
     global _chance
     seed = os.environ.get(VARIABLE)
     _chance = _Chance(int(seed)) if seed else None
@@ -131,7 +131,7 @@ class _Chance:
 
 
 class _Draws:
-    """The draws of one decision. Their distribution is drawn first, so that some seeds prefer extremes."""
+    """The draws of one decision. The seed also determines their distribution, so that some seeds prefer extremes."""
 
     def __init__(self, decision: Decision, seed: int) -> None:
         self._seed = seed
@@ -139,7 +139,7 @@ class _Draws:
         self._lowest = decision.lowest
         self._is_binary = decision.highest - decision.lowest == 1
         self._character = derive(seed, 0) % 5
-        # The chance is below 1: a reader that polls must see a result eventually.
+        # The chance of an inverted answer is below 1, so that a reader that polls sees a result eventually.
         self._chance = _CHANCES[derive(seed, 0, 0) % len(_CHANCES)]
         self._width = _WIDTHS[derive(seed, 0, 1) % len(_WIDTHS)]
         self._constant = derive(seed, 0, 2) % self._width
@@ -160,8 +160,8 @@ class _Draws:
 
 
 _PARTS: Final = 64
-_CHANCES: Final = (0, 4, 12, 32)  # of 64, that a yes or no is inverted
-_WIDTHS: Final = (2, 3, 4, 8, 20, 100)  # of the range that is drawn from, from the lowest value on
+_CHANCES: Final = (0, 4, 12, 32)  # of inverting a yes or no, out of 64
+_WIDTHS: Final = (2, 3, 4, 8, 20, 100)  # of the range of values to draw from; it starts at the lowest one
 
 _chance: _Chance | None = None
 follow_environment()

@@ -1,10 +1,10 @@
 """Frozen dataclasses with slots that compile no code of their own.
 
 `dataclasses.dataclass` generates and compiles the source of six methods for each class. That takes two thirds of a
-millisecond a class, which was half the time of `import penstock`. Here it only finds the fields, so that `fields`,
-`replace` and `match` treat the class as a dataclass. The methods that must be fast are compiled once for each number of
-fields, and a class gets copies with its own names in place of `field_0`, `field_1` and so on. All classes share the
-other methods.
+millisecond for each class, and took half the time of `import penstock`. Here `dataclass` only finds the fields, so that
+`fields`, `replace` and `match` treat the class as a dataclass. The methods that must be fast are compiled once for each
+number of fields; a class gets copies of them with its own names in place of `field_0`, `field_1` and so on. All classes
+share the other methods.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,8 @@ def frozen(
 
     Args:
         described: the class.
-        eq: whether objects with equal fields are equal and have one hash. Default True; else each equals only itself.
+        eq: whether objects with equal fields are equal and have equal hashes. If False, each object equals only itself.
+            Default True.
         cached: whether objects have a `__dict__`, which a `functools.cached_property` needs. Default False.
 
     Example:

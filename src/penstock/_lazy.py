@@ -1,8 +1,8 @@
 """Names of a package that are imported on first access, by a module's `__getattr__` (PEP 562).
 
-Describing a dataset needs a part of the package only, so `import penstock` leaves out the names that run a dataset and
-those that few programs need. For type checkers and the import contract the package imports such names under
-`TYPE_CHECKING`, and hides the function from them: else they would accept any name.
+Describing a dataset needs only a part of the package, so `import penstock` leaves out the names that run a dataset and
+those that few programs need. A package imports these names under `TYPE_CHECKING`, for type checkers and the import
+contract. It hides the `__getattr__` from type checkers, which would otherwise accept any name.
 """
 
 import importlib

@@ -1,9 +1,9 @@
 """Leased memory: a lease returns to its owner when the last array over it is dropped.
 
-Problem: a batch's memory must be used again, since touching new pages costs as much as filling them; but a consumer may
-keep a batch, or a view of one, for any time. Solution: a lease that ends with its last view. The mechanism is NumPy's
-`base` chain, which torch, DLPack and memoryview keep, too. Rejected: a lease that ends at the next batch, as ring
-buffers have it. It overwrites the batches that a consumer keeps.
+Problem: a batch's memory must be reused, since touching new pages costs as much as filling them; but a consumer may
+keep a batch, or a view of one, for any time. Solution: a lease that ends with its last view. In NumPy every view refers
+to its array by `base`, and torch, DLPack and memoryview keep that reference, too. Rejected: a lease that ends at the
+next batch, as in ring buffers. It overwrites the batches that a consumer keeps.
 
 Guarantees:
   - A region stays mapped as long as anything refers to it: its owner, a lease, or an array, tensor or memoryview over
@@ -12,7 +12,7 @@ Guarantees:
     collected cycle, or while the interpreter exits: the drop takes no lock and runs no Python code.
   - `leased` and `returned` count exactly.
 
-One thread at a time calls `released`; all else may be called from any thread. Regions never change their size; memory
+One thread at a time calls `released`; any thread may call the other methods. Regions never change their size; memory
 grows by another region.
 
 Private regions are for the threads of one process (`Memory.allocate`), shared ones for several processes
@@ -84,7 +84,7 @@ def array_over(
     Raises:
         TypeError: the array doesn't fit into the memory (the text is NumPy's).
     """
-    # NumPy takes any object with the buffer protocol; its type stubs require `memoryview`.
+    # NumPy accepts any object with the buffer protocol, but its type stubs require `memoryview`.
     return np.ndarray(shape, dtype, cast("memoryview", memory), start_bytes)
 
 
@@ -92,7 +92,7 @@ class Memory:
     """Regions of memory, and the leases over them.
 
     Args:
-        bell: rung each time a lease is returned; it is not kept alive for that. None for no bell.
+        bell: rung each time a lease is returned; this object doesn't keep it alive. None for no bell.
 
     Example:
         >>> memory = Memory()
@@ -176,7 +176,7 @@ def create_region(size_bytes: int) -> Region:
         OSError: no descriptor or no address space is left.
     """
     try:
-        return _shared_region(min(size_bytes, sys.maxsize))  # the system refuses that size, too
+        return _shared_region(min(size_bytes, sys.maxsize))  # the system refuses even that size
     except (OSError, MemoryError) as error:
         raise OSError(
             f"{size_bytes} bytes of shared memory need one descriptor and as much address space: {error}; raise the "

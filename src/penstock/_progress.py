@@ -26,7 +26,7 @@ class Progress:
     Args:
         label: the name of the work, such as "indexing lines".
         total: the amount of work, in bytes or another unit that `advance` counts.
-        enabled: False shows nothing.
+        enabled: whether to show it at all.
         amount: formats an amount.
     """
 

@@ -7,8 +7,8 @@
      "shape": {"batch": 256, "remainder": "keep", "ranks": 8},
      "step": 5000, "epoch": 3, "position": 290816,    the next batch: its step, epoch, and first element's position
      "segments": [[0, 0, 0, 256]],                    since step 0: at epoch 0, position 0, batches of 256
-     "ahead": [[1, 3], [6, 7]], "rank": 3,            only if batches are delivered out of order: later steps that were
-                                                      delivered too, here step + 1, step + 2 and step + 6; of this rank
+     "ahead": [[1, 3], [6, 7]], "rank": 3,            only if batches are delivered out of order: later steps that this
+                                                      rank delivered, too, here step + 1, step + 2 and step + 6
      "cursor": [0, [812, 0]], "rank": 3,              only if elements are read in order: the token to resume from,
      "legs": […]}                                     and, after a change of ranks, the elements dealt to this one
 
@@ -73,7 +73,7 @@ class LoaderState:
     """The positions that the rank reads in this epoch, if they are not every `ranks`-th one."""
     rank: int = 0
     ahead: tuple[tuple[int, int], ...] | None = None
-    """Spans of later steps, counted from `step`, that this rank has delivered; None if all ranks have one state."""
+    """Spans of later steps, counted from `step`, that this rank delivered; None if all ranks have the same state."""
 
     def to_json(self) -> State:
         """Return the state as fresh plain values."""
@@ -135,7 +135,7 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
     if (segments[-1].epoch, segments[-1].position) > (epoch, position):
         raise ValueError("the last segment must not begin after the state's position")
     if not batch or rank >= ranks or remainder not in _REMAINDERS:
-        raise ValueError("batches have rows, a rank is below the number of ranks, and a remainder is a known one")
+        raise ValueError("batches have rows, a rank is below the number of ranks, and a remainder is keep, drop or pad")
     return LoaderState(
         fingerprint,
         details,
@@ -252,7 +252,7 @@ class Timeline(NamedTuple):
         raise StateError(f"steps before {self.segments[0].step} are no longer known; got step={step}")
 
     def until(self, step: int) -> "Timeline":
-        """Return the timeline as it was when `step` came next, without later cuts."""
+        """Return the timeline as it was before `step`, without later cuts."""
         return self._replace(segments=tuple(segment for segment in self.segments if segment.step <= step))
 
     def cut(self, step: int, epoch: int, position: int, batch: int) -> "Timeline":

@@ -5,8 +5,8 @@ is an element without its leaves: a value that can be compared, hashed and pickl
 errors that name the path of the first difference come from JAX's pytrees and from optree; unlike there, the keys of a
 dict keep their order, so that they need not be sortable.
 
-A `Structure` records subclasses as their base: a `defaultdict` as a dict, a `torch.Size` as a tuple, and `unflatten`,
-which has no instance to copy, makes these. `map_leaves` has one, so it keeps the type. A dataclass is rebuilt by
+A `Structure` records subclasses as their base, a `defaultdict` as a dict and a `torch.Size` as a tuple. `unflatten` has
+no instance to copy, so it makes dicts and tuples; `map_leaves` has one, so it keeps the type. A dataclass is rebuilt by
 calling it with its fields, so `__post_init__` sees the new leaves.
 """
 
@@ -32,7 +32,7 @@ class Structure:
     """An element without its leaves.
 
     Attributes:
-        container: dict, list, tuple, the named tuple's or the dataclass's own type; None for a leaf.
+        container: dict, list, tuple, or the type of the named tuple or dataclass; None for a leaf.
         keys: the dict's keys or the field names, in order; empty for lists, tuples and leaves.
         children: the structures inside, in order.
 
@@ -60,7 +60,7 @@ def flatten(element: Element, is_leaf: Callable[[object], bool] | None = None) -
 
     Args:
         element: the nested element; a bare leaf is an element too.
-        is_leaf: called with every part of the element, containers included; a part for which it returns True is a leaf.
+        is_leaf: called with every part of the element, containers included; it returns True for a part that is a leaf.
 
     Raises:
         UsageError: a dataclass inside has a field that its constructor doesn't take.
@@ -85,7 +85,7 @@ def unflatten(structure: Structure, leaves: Iterable[object]) -> Element:
     """
     given = list(leaves)
     if structure.container is None and len(given) == 1:
-        return given[0]  # the most frequent batch is a bare array; the general way takes several times as long
+        return given[0]  # the most frequent batch, a bare array: the general way takes several times as long
     if len(given) != structure.num_leaves:
         raise UsageError(f"leaves must be as many as the structure's, {structure.num_leaves}; got {len(given)}.")
     return _put_together(structure, iter(given))
@@ -95,7 +95,7 @@ def map_leaves(function: Callable[[Any], object], element: Element) -> Element:
     """Return the element with `function` applied to each of its leaves; all containers keep their types.
 
     Raises:
-        UsageError: an instance of a subclass of dict, list or tuple can't be made again with other leaves.
+        UsageError: an instance of a subclass of dict, list or tuple can't be copied with other leaves.
 
     Example:
         >>> map_leaves(str, {"b": 1, "a": (2, 3)})
@@ -150,7 +150,7 @@ def _filled_twin(
 
 
 def leaf_paths(structure: Structure) -> tuple[str, ...]:
-    """Return the path of each leaf as it is written after the element; that of a bare leaf is empty.
+    """Return the path of each leaf, as code that indexes the element; the path of a bare leaf is empty.
 
     Example:
         >>> leaf_paths(flatten({"image": 0, "boxes": [1, 2]})[1])
@@ -200,7 +200,7 @@ def describe_difference(
     Args:
         structure: the first structure.
         other: the second.
-        names: what the phrase calls the two.
+        names: the names of the two in the phrase.
 
     Example:
         >>> first, second = flatten({"meta": {"id": 1}})[1], flatten({"meta": {"id": 1, "tag": 2}})[1]

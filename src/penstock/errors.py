@@ -82,7 +82,7 @@ class WorkerError(PenstockError, RuntimeError):
 
 
 class PeerError(PenstockError, ConnectionError):
-    """The process at the other end of a pipe failed, or died, before it said that it had ended.
+    """The process at the other end of a pipe failed, or died before it reported its end.
 
     Attributes:
         pid: that process's number, or 0 where it is not known.

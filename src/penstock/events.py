@@ -1,7 +1,7 @@
 """Observable events: frozen values, sent at the edges of steps and workers, never from inside a transform.
 
-An observer is any callable that takes an event. It is called in the thread in which the event happens, and must be fast
-and not raise.
+An observer is any callable that takes an event. It is called in the thread in which the event happens. It must be fast
+and must not raise.
 """
 
 from collections.abc import Callable

@@ -70,7 +70,7 @@ def test_a_row_has_views_and_numpy_scalars() -> None:
         ),
         (
             {"x": None},
-            "a batch must have an array, or a list of str or bytes, which determine its rows; got none of them.",
+            "a batch must have an array, or a list of str or bytes, which determines its rows; got none.",
         ),
     ],
 )

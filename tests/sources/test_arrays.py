@@ -81,10 +81,10 @@ def test_read_into_refuses_a_target_of_another_kind() -> None:
         ({"image": np.zeros(3), "label": np.zeros(2)}, "all arrays must have one length; got image: 3, label: 2"),
         ({"x": np.float64(1)}, r"arrays\['x'\] must be an array with at least one axis"),
         (np.array(1), "the array must be an array with at least one axis"),
-        ({"x": [[1], [2, 3]]}, r"arrays\['x'\] must be an array; got list that can't become one"),
+        ({"x": [[1], [2, 3]]}, r"arrays\['x'\] must be an array; got a list that can't be converted"),
         (
             {"train": {"a": 1}},
-            "arrays\\['train'\\] must be an array; got dict. .* of a dict of datasets, read one",
+            "arrays\\['train'\\] must be an array; got a dict. .* if it is a dict of datasets, read one of them",
         ),
         ({"x": np.ma.masked_array([1, 2], [True, False])}, r"arrays\['x'\] must not be a masked array"),
     ],

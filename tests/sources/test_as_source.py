@@ -65,7 +65,7 @@ def _numbers() -> Iterator[int]:
         (3, "one of ps.sources"),
         (None, "one of ps.sources"),
         (UserDict({"x": np.zeros(3)}), "Its keys are names: pass a dict of arrays"),
-        ({"train": Plain()}, "of a dict of datasets, read one"),
+        ({"train": Plain()}, "if it is a dict of datasets, read one of them"),
     ],
     ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )

@@ -43,7 +43,7 @@ def test_a_dict_of_hugging_face_splits_is_refused_without_reading_it() -> None:
     """`load_dataset` without a split returns a dict of datasets: the message says to read one of them."""
     datasets: Any = pytest.importorskip("datasets")
     splits = datasets.DatasetDict({"train": _hugging_face(formatted=False)})
-    with pytest.raises(UsageError, match=r"arrays\['train'\] must be an array; got Dataset.* of a dict of datasets"):
+    with pytest.raises(UsageError, match=r"arrays\['train'\] must be an array; got a Dataset.* a dict of datasets"):
         as_source(splits)
 
 
