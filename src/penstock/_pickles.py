@@ -68,7 +68,7 @@ def pickler() -> ModuleType:
 
 
 def dump_by_value(leaf: object) -> Pickled:
-    """Return a leaf as a block, with the classes and functions of this script or notebook by value."""
+    """Return a leaf as a block, by `pickle` or else by `pickler`, which sends the script's own classes by value."""
     with Caught(Exception):
         return dump(leaf)
     return dump(leaf, pickler().dumps)

@@ -59,7 +59,7 @@ def test_every_line_that_is_not_blank_is_a_record(
         content = content if ended else content.removesuffix(b"\n")
         (folder / f"{number}.jsonl").write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.sources._offset_index._CHUNK_BYTES", chunk_bytes)
+        patch.setattr("penstock.sources._local_files._CHUNK_BYTES", chunk_bytes)
         source = JsonLines(f"{folder}/*.jsonl", cache=folder / "cache")
     assert len(source) == len(expected)
     assert _records(source) == expected
@@ -137,7 +137,7 @@ def test_without_a_cache_it_works_with_a_warning(path: Path, tmp_path: Path, cap
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING, "penstock"):
         source = JsonLines(path, cache=tmp_path / "file" / "cache")
-    assert "the cache can't be written" in caplog.text
+    assert "can't be written to the cache" in caplog.text
     assert "Pass another cache=" in caplog.text
     caplog.clear()
     received = pickle.loads(pickle.dumps(source))

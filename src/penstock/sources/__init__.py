@@ -14,10 +14,10 @@ from penstock.sources._as_source import as_source as as_source
 from penstock.sources._as_source import can_read_into as can_read_into
 from penstock.sources._as_source import can_read_spans as can_read_spans
 from penstock.sources._as_source import check_length as check_length
+from penstock.sources._as_source import content_digest as content_digest
 from penstock.sources._as_source import describe_key as describe_key
 from penstock.sources._as_source import source_fingerprint as source_fingerprint
 from penstock.sources._as_source import source_length as source_length
-from penstock.sources._content import content_digest as content_digest
 from penstock.sources._mapped import map_file as map_file
 from penstock.sources._range import Range as Range
 from penstock.sources._reading import RETRY_WAITS_SECONDS as RETRY_WAITS_SECONDS

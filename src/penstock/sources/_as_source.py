@@ -2,14 +2,21 @@
 
 An object with an async `read` becomes an `AwaitedSource`, which plain code reads like any other source: its coroutines
 run on the source's own event loop. Code that reads ahead awaits `read_async`.
+
+`content_digest` covers records that are Python objects, by an evenly spread sample, in bounded time. Numbers, texts,
+arrays, and containers of these count by value, long ones by a sample; any other object counts by its type. No code of
+the objects runs.
 """
 
+import hashlib
 import inspect
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex, TypeGuard, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import Arrays
@@ -19,6 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.sources._source_loop import Call, SourceLoop, Work
+
+
+_RECORDS: Final = 256  # in a sample
+_ITEMS: Final = 16  # items of a container in a record
+_VALUES: Final = 64  # values of an array in a record
+_CHARACTERS: Final = 1024
+_DEEPEST: Final = 6  # containers within containers
 
 
 def as_source(value: object) -> Source:
@@ -170,6 +184,22 @@ def can_read_into(source: Source) -> bool:
     return callable(getattr(source, "read_into", None)) and bool(getattr(source, "fixed_shape", True))
 
 
+def can_read_spans(source: Source) -> bool:
+    """Return whether `source` can read spans of frames: it has `read_spans`.
+
+    Args:
+        source: any source.
+
+    Returns:
+        True if `source.read_spans(keys, starts, stops)` may be called.
+
+    Example:
+        >>> can_read_spans(Arrays(np.zeros((3, 4)))), can_read_spans([[0.0], [0.0]])
+        (True, False)
+    """
+    return callable(getattr(source, "read_spans", None))
+
+
 def describe_key(source: Source, key: int) -> str:
     """Return a text that helps a person find the record of `key`.
 
@@ -186,22 +216,6 @@ def describe_key(source: Source, key: int) -> str:
     """
     own = getattr(source, "describe_key", None)
     return f"key {key} ({own(key)})" if callable(own) else f"key {key}"
-
-
-def can_read_spans(source: Source) -> bool:
-    """Return whether `source` can read spans of frames: it has `read_spans`.
-
-    Args:
-        source: any source.
-
-    Returns:
-        True if `source.read_spans(keys, starts, stops)` may be called.
-
-    Example:
-        >>> can_read_spans(Arrays(np.zeros((3, 4)))), can_read_spans([[0.0], [0.0]])
-        (True, False)
-    """
-    return callable(getattr(source, "read_spans", None))
 
 
 class AsyncReader(Protocol):
@@ -324,3 +338,92 @@ class AwaitedSource:
         from penstock.sources._source_loop import loop_of  # noqa: PLC0415 - asyncio is slow to import
 
         return loop_of(self.source, self)
+
+
+def content_digest(source: Source) -> str:
+    """Return the digest of a sample of a source's records, as 16 hexadecimal digits.
+
+    Args:
+        source: any source.
+
+    Returns:
+        The same digest in every process; "" for a source whose `fingerprint()` covers its content, or that must be read
+        to know its content.
+
+    Example:
+        >>> content_digest([1, 2]) == content_digest([1, 3])
+        False
+    """
+    records: Sequence[object] = ()
+    if type(source) in (list, tuple):  # another class may read from storage
+        records = cast("Sequence[object]", source)
+    elif type(source) is Arrays and not source.fixed_shape and len(source):
+        records = _object_records(source)
+    if not records:
+        return ""
+    digest = hashlib.blake2b(digest_size=8)
+    for text in _texts_of(records, _RECORDS, 0):
+        digest.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _object_records(source: Arrays) -> list[object]:
+    """Return a sample of the records if they hold Python objects, which the source's fingerprint doesn't cover."""
+    first: Any = source[0]
+    values: list[object] = list(cast("dict[str, object]", first).values()) if isinstance(first, dict) else [first]
+    if not any(map(_is_object, values)):
+        return []
+    return [source[number] for number in _spread(len(source), _RECORDS)]
+
+
+def _is_object(value: object) -> bool:
+    held: Any = value
+    return bool(held.dtype.hasobject) if isinstance(value, np.generic | np.ndarray) else True
+
+
+def _spread(count: int, most: int) -> Sequence[int]:
+    """Return at most `most` of `count` numbers, evenly spread."""
+    return range(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64).tolist()
+
+
+def _texts_of(values: Sequence[object], most: int, depth: int) -> Iterator[str]:
+    """Yield texts that identify the items of a sequence, or a sample of `most` of them."""
+    count = len(values)
+    yield f"{count}"
+    for number in _spread(count, most):
+        yield from _texts(values[number], depth)
+
+
+def _texts(value: object, depth: int) -> Iterator[str]:
+    kind = type(value).__name__
+    match value:
+        case None | bool() | int() | float() | complex():
+            yield f"{kind} {value!r}"
+        case str():
+            yield f"{kind} {_ends(value)}"
+        case bytes() | bytearray():
+            yield f"{kind} {_ends(value.decode('latin-1'))}"
+        case np.ndarray() | np.generic():
+            array: NDArray[Any] = np.asarray(cast("Any", value))
+            yield f"{kind} {_array_text(array)}"
+        case dict() | list() | tuple() if depth < _DEEPEST:
+            held = cast("dict[object, object] | Sequence[object]", value)
+            yield f"{kind} {len(held)}"
+            items = tuple(itertools.islice(held.items(), _ITEMS)) if isinstance(held, dict) else held
+            yield from _texts_of(items, _ITEMS, depth + 1)
+        case _:
+            yield kind
+
+
+def _ends(text: str) -> str:
+    """Return a text, or the length and both ends of a long one."""
+    half = _CHARACTERS // 2
+    return text if len(text) <= _CHARACTERS else f"{len(text)} {text[:half]}…{text[-half:]}"
+
+
+def _array_text(array: NDArray[Any]) -> str:
+    described = f"{array.dtype} {array.shape}"
+    if array.dtype.hasobject or not array.size:
+        return described
+    places = np.linspace(0, array.size - 1, min(array.size, _VALUES)).astype(np.int64)
+    return f"{described} {array.flat[places].tobytes().hex()}"

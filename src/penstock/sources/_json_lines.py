@@ -10,8 +10,16 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self, SupportsIndex
 
 from penstock.errors import ClosedError, CorruptRecordError, SourceError
-from penstock.sources._local_files import LocalFile, OpenFiles, PathLike, find_files, raise_source_error
-from penstock.sources._offset_index import LineScan, OffsetIndex, default_cache
+from penstock.sources._local_files import (
+    LineScan,
+    LocalFile,
+    OffsetIndex,
+    OpenFiles,
+    PathLike,
+    default_cache,
+    find_files,
+    raise_source_error,
+)
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 _COUNTED_BYTES: Final = 1 << 20

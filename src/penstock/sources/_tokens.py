@@ -12,9 +12,16 @@ from numpy.typing import DTypeLike, NDArray
 from penstock._frozen import frozen
 from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import add_sample
-from penstock.sources._local_files import LocalFile, PathLike, find_files, raise_source_error
+from penstock.sources._local_files import (
+    DocumentScan,
+    LocalFile,
+    OffsetIndex,
+    PathLike,
+    default_cache,
+    find_files,
+    raise_source_error,
+)
 from penstock.sources._mapped import MappedArray, RowTable, find_mapped, map_file
-from penstock.sources._offset_index import DocumentScan, OffsetIndex, default_cache
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
 Tokens1D = NDArray[Any]  # integers of the files' dtype, one axis
