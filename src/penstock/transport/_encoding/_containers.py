@@ -1,11 +1,12 @@
 """Containers of elements: the sender takes them apart, and the receiver rebuilds them.
 
-The containers and their children are those of `penstock._tree`: dicts, lists, tuples, named tuples and dataclasses. In
-addition, a registered type has functions of its own; and keys of dicts are distinguished by type, so that `{1: …}` and
-`{True: …}` are two structures. If pickle is allowed, an instance of a subclass of dict, list or tuple is pickled whole,
-so that it keeps its type; else it is sent as a plain dict, list or tuple. A type is sent by its name. The receiver
-builds it if it is registered there; if pickle is allowed, the receiver imports it, and checks it against the
-description.
+The containers are those of `penstock._tree` (dicts, lists, tuples, named tuples and dataclasses) and registered types,
+which have functions of their own. Keys of dicts are distinguished by type, so `{1: …}` and `{True: …}` are two
+structures. With pickle, an instance of a subclass of dict, list or tuple is pickled whole, so that it keeps its type;
+without, it is sent as a plain dict, list or tuple.
+
+A type is sent by its name. The receiver builds it if the type is registered there. Otherwise, and only if pickle is
+allowed, the receiver imports the type, and checks it against the description.
 """
 
 import importlib
@@ -13,16 +14,26 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+import numpy as np
+
 from penstock._tree import field_names
 from penstock.errors import MessageError, UsageError
-from penstock.transport._encoding._description import Node, value_of_text, value_text
-from penstock.transport._encoding._layout import DEEPEST, Container
-from penstock.transport._encoding._leaves import PLAIN_LEAVES
+from penstock.transport._bytes import Bytes
+from penstock.transport._encoding._layout import MAX_DEPTH, Container, Node, value_of_text, value_text
 
 T = TypeVar("T")
 
+NUMPY_SCALARS: Final[frozenset[type]] = frozenset(
+    {np.void, *(np.dtype(character).type for character in "?bBhHiIlLqQefdgFDGmM")}
+)
+PLAIN_LEAVES: Final[frozenset[type]] = NUMPY_SCALARS | {
+    *(type(None), bool, int, float, complex, str, bytes, bytearray, Bytes),
+    *(np.ndarray, np.memmap, np.str_, np.bytes_),
+}
+"""Types whose instances are always leaves; the encoder has a function for each."""
+
 Builder: TypeAlias = Callable[[Iterator[object]], object]
-"""Takes the next leaves and returns the part of the element that consists of them."""
+"""A function of the remaining leaves; it takes the leaves of one part of the element, and returns that part."""
 
 _STRINGS: Final = frozenset({str})
 _BUILT_IN: Final[frozenset[type]] = frozenset({dict, list, tuple})
@@ -30,7 +41,7 @@ _BUILT_IN: Final[frozenset[type]] = frozenset({dict, list, tuple})
 
 @dataclass(frozen=True, slots=True)
 class _Registered:
-    """A type that a receiver may build; without functions it is built from its fields."""
+    """A type that a receiver may build: by its functions, or, if it has none, from its fields."""
 
     kind: type[Any]
     flatten: Callable[[Any], tuple[Sequence[object], Hashable]] | None
@@ -67,9 +78,11 @@ def register_container(
         >>> register_container(Box, lambda box: ([box.corners], box.unit), lambda unit, children: Box(*children, unit))
     """
     if kind in PLAIN_LEAVES or kind in _BUILT_IN:
-        raise UsageError(f"a container of your own must be a type of your own; got {kind.__qualname__}")
+        raise UsageError(
+            f"register_container() takes a type of your own, not a built-in container or leaf; got {kind.__qualname__}"
+        )
     if (flatten is None) != (unflatten is None):
-        raise UsageError(f"register_container({kind.__qualname__}) needs both flatten and unflatten, or none of them")
+        raise UsageError(f"register_container({kind.__qualname__}) needs both flatten and unflatten, or neither")
     if flatten is None and _fields(kind) is None:
         raise UsageError(
             f"register_container() without functions takes a named tuple or a dataclass; got {kind.__qualname__}. "
@@ -84,13 +97,13 @@ def register_container(
 
 
 def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_types: bool = False) -> Node:
-    """Take a part of an element apart; a container that can't be described is a leaf, which pickle may send.
+    """Take a part of an element apart. A container that can't be described becomes a leaf, which pickle may send.
 
     Args:
         part: the part.
         leaves: the list to which its leaves are appended, in order.
         depth: the number of containers around it.
-        keeps_types: whether subclasses of dict, list and tuple are leaves, so that pickle keeps their types.
+        keeps_types: whether instances of subclasses of dict, list and tuple become leaves; pickle keeps their types.
 
     Returns:
         Its structure.
@@ -102,12 +115,12 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
     if opened is None:
         leaves.append(part)
         return None
-    if depth >= DEEPEST:
+    if depth >= MAX_DEPTH:
         raise UsageError(
-            f"an element must be nested at most {DEEPEST} deep; got one that is deeper, or contains itself"
+            f"an element must be nested at most {MAX_DEPTH} deep; got one that is deeper, or contains itself"
         )
     kind, keys, children = opened
-    if PLAIN_LEAVES.issuperset(map(type, children)):  # the fast path for the most frequent container
+    if PLAIN_LEAVES.issuperset(map(type, children)):  # fast, and true of most containers
         leaves += children
         return kind, keys, (None,) * len(children)
     inner: list[Node] = []

@@ -1,8 +1,8 @@
-"""The decoder: it makes an element from a head and memory, or raises MessageError; it trusts nothing.
+"""The decoder: a head and memory become an element, or raise MessageError.
 
-For any contents of the head, the description and the memory, the decoder reads nothing outside the memory, and
-allocates nothing beyond its size: every start, size and count is compared before it is used. With `allow_pickle` it
-trusts the sender.
+The decoder trusts nothing. For any contents of the head, the description and the memory, it reads nothing outside the
+memory and allocates no more than the memory's size: every start, size and count is compared before it is used. With
+`allow_pickle` it trusts the sender.
 """
 
 import dataclasses
@@ -20,8 +20,6 @@ from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._containers import Builder, builder_of
-from penstock.transport._encoding._cuda import DevicePlace
-from penstock.transport._encoding._description import parse
 from penstock.transport._encoding._dtypes import check_text
 from penstock.transport._encoding._layout import (
     FORM,
@@ -32,7 +30,9 @@ from penstock.transport._encoding._layout import (
     SimpleLeaf,
     TensorLeaf,
     first_item_bytes,
+    parse_description,
 )
+from penstock.transport._encoding._torch_tensors import DevicePlace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +44,7 @@ _EVERYTHING: Final = 1 << 63
 
 @dataclass(slots=True)
 class _Learned:
-    """A layout, and the function that builds its elements; None before its types were looked up."""
+    """A layout, and the function that builds its elements; None until an element is decoded."""
 
     layout: Layout
     builder: Builder | None = None
@@ -78,7 +78,7 @@ class Decoder:
         Raises:
             MessageError: it is no description of this version.
         """
-        layout = parse(bytes(description))
+        layout = parse_description(bytes(description))
         if layout.id not in self._learned:
             self._learned[layout.id] = _Learned(layout)
             if len(self._learned) > _MAX_LAYOUTS:
@@ -165,7 +165,7 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
             )
         elif leaf.kind in _FROM_HEAD:
             leaves.append(_FROM_HEAD[leaf.kind](values))
-        elif leaf.refers:
+        elif leaf.by_reference:
             size_bytes, place = next(values), next(next_places)
             there = _at_place(place, size_bytes, message)
             leaves.append(_handle(there.view[:size_bytes], there.copied_bytes))
@@ -238,7 +238,7 @@ def _at_place(place: object, size_bytes: int, message: _Message) -> _Message:
     view = _bytes_of(place)
     if view.nbytes < size_bytes:
         raise MessageError(f"a place has {view.nbytes} bytes; its leaf needs {size_bytes}")
-    # The sender sent it by reference so that the reader sees changes, even if it is small.
+    # Even a small leaf isn't copied: it was sent by reference so that the reader sees later writes.
     copied_bytes = message.copied_bytes if message.copied_bytes == _EVERYTHING else -1
     return message._replace(memory=cast("memoryview", place), view=view, copied_bytes=copied_bytes)
 

@@ -1,9 +1,9 @@
-"""NumPy's dtypes as exact text, and back, without trust in the text.
+"""NumPy's dtypes as exact text, and back; the text isn't trusted.
 
-A plain dtype is its byte order and character (`<f`, `<q`) or, if it has a size or a unit, NumPy's own string (`<U5`,
-`<M8[25s]`). The character distinguishes dtypes that compare equal, such as `long` and `long long`. A structured dtype
-is JSON. A dtype that an extension registered is its name. Dtypes that can't be restored exactly have no text: objects,
-variable-width strings, dtypes with metadata, and those without a size.
+The text of a plain dtype is its byte order and character (`<f`, `<q`) or, if it has a size or a unit, NumPy's own
+string (`<U5`, `<M8[25s]`). The character distinguishes dtypes that compare equal, such as `long` and `long long`. The
+text of a structured dtype is JSON, and that of a dtype that an extension registered is its name. Dtypes that can't be
+restored exactly have no text: objects, variable-width strings, dtypes with metadata, and those without a size.
 """
 
 import functools
@@ -23,7 +23,7 @@ _TIMES: Final = re.compile(r"[<>][Mm]8(\[\d{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|a
 _NAMED: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FIRST_USER_DTYPE: Final = 256  # NPY_USERDEF: extensions' dtypes are numbered from here
 _DEEPEST: Final = 16
-_numpy_dtype: Final = cast("Callable[..., Dtype]", np.dtype)  # its type stubs know only literal dictionaries
+_numpy_dtype: Final = cast("Callable[..., Dtype]", np.dtype)  # NumPy's type stubs accept only literal dictionaries
 _STRUCTURED: Final = {"names", "formats", "titles", "offsets", "itemsize", "aligned"}
 
 
@@ -64,10 +64,10 @@ def has_text(dtype: Dtype) -> bool:
 
 
 def check_text(array: NDArray[Any]) -> None:
-    """Check that every character of an array's text is valid; Python's strings break on others.
+    """Check that every character in an array's text is valid: a Python string of an invalid one is corrupt.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a character is invalid.
     """
     for name in array.dtype.names or ():
         check_text(array[name])
@@ -121,16 +121,16 @@ def _dtype(value: object, depth: int) -> Dtype:
     if isinstance(value, str):
         return _plain(value)
     if not _is_dict(value) or set(value) != _STRUCTURED:
-        raise ValueError("a structured dtype has other entries")
+        raise ValueError(f"a structured dtype must have the entries {sorted(_STRUCTURED)}")
     names, formats, titles, offsets = (value[name] for name in ("names", "formats", "titles", "offsets"))
     if not (_is_list(names) and _is_list(formats) and _is_list(titles) and _is_list(offsets)):
-        raise ValueError("a structured dtype's fields are lists")
+        raise ValueError("a structured dtype's fields must be lists")
     if not all(isinstance(name, str) for name in names) or not all(map(_is_size, [*offsets, value["itemsize"]])):
-        raise ValueError("fields have names, offsets and a size")
+        raise ValueError("fields must have names and offsets, and a structured dtype a size")
     if not len(names) == len(formats) == len(titles) == len(offsets) or not all(map(_is_title, titles)):
-        raise ValueError("each field has a name, a format, perhaps a title, and an offset")
+        raise ValueError("each field must have a name, a format, a title or None, and an offset")
     if not isinstance(value["aligned"], bool):
-        raise TypeError("a structured dtype is aligned or not")
+        raise TypeError("the entry aligned must be true or false")
     fields: dict[str, Any] = {
         "names": names,
         "formats": [_field(each, depth + 1) for each in formats],
@@ -138,7 +138,7 @@ def _dtype(value: object, depth: int) -> Dtype:
         "offsets": offsets,
         "itemsize": value["itemsize"],
     }
-    return _numpy_dtype(fields, align=value["aligned"])  # NumPy checks that the fields lie inside
+    return _numpy_dtype(fields, align=value["aligned"])  # NumPy checks that the fields are inside the item
 
 
 def _field(value: object, depth: int) -> Dtype:
@@ -147,7 +147,7 @@ def _field(value: object, depth: int) -> Dtype:
     if not _is_list(value):
         return _dtype(value, depth)
     if len(value) != 2 or not _is_list(value[1]) or not all(map(_is_size, value[1])):
-        raise ValueError("a field of arrays has a format and a shape")
+        raise ValueError("a field of arrays must have a format and a shape")
     return np.dtype((_field(value[0], depth + 1), tuple(value[1])))
 
 
