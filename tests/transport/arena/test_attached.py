@@ -10,7 +10,7 @@ from penstock._memory import Lease, array_over
 from penstock.errors import ClosedError, MessageError
 from penstock.transport import leased_slots
 from penstock.transport._arena import Arena, AttachedArena, SlotPlace
-from penstock.transport._arena._sizing import PAGE_BYTES
+from penstock.transport._arena._region_pool import PAGE_BYTES
 
 PARTICIPANT = 1
 

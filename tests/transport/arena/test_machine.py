@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock._memory import array_over
 from penstock.transport._arena import Arena, AttachedArena
-from penstock.transport._arena._sizing import PAGE_BYTES
+from penstock.transport._arena._region_pool import PAGE_BYTES
 
 LIMIT_PAGES = 40
 MOST_INVITED = 3

@@ -14,7 +14,7 @@ from penstock._memory import ALIGNMENT, Lease, array_over
 from penstock.errors import ClosedError, UsageError
 from penstock.transport import leased_slots
 from penstock.transport._arena import Arena, AttachedArena, Located, SlotPlace
-from penstock.transport._arena._sizing import PAGE_BYTES
+from penstock.transport._arena._region_pool import PAGE_BYTES
 
 PAGE = PAGE_BYTES
 

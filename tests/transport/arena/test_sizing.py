@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.transport._arena._sizing import PAGE_BYTES, ROOMIEST, discarded, fitting, in_pages, need_of, new_region
+from penstock.transport._arena._region_pool import (
+    PAGE_BYTES,
+    ROOMIEST,
+    discarded,
+    fitting,
+    in_pages,
+    need_of,
+    new_region,
+)
 
 sizes = st.integers(0, 1 << 45)
 headrooms = st.floats(0, 8)

@@ -1,5 +1,6 @@
 """Kept memory: at `max_bytes` one end raises an error with a remedy, and no end waits for itself."""
 
+import asyncio
 import gc
 
 import numpy as np
@@ -57,6 +58,25 @@ def test_an_element_larger_than_max_bytes_is_refused() -> None:
             writer.send(np.zeros(100_000))
         writer.send(np.zeros(10_000))
         assert reader.receive().shape == (10_000,)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_warning_about_kept_elements_names_the_caller(*, is_async: bool) -> None:
+    """The warning shows the line that called `receive`, and appears once."""
+    kept: list[object] = []
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+
+        async def receive() -> None:
+            kept.append(await reader.areceive() if is_async else reader.receive())
+
+        def keep_elements() -> None:
+            for step in range(8):
+                writer.send(element_of(step))
+                asyncio.run(receive())
+
+        with pytest.warns(UserWarning, match="received elements are still referenced") as caught:
+            keep_elements()
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def _send_with_limit(address: str, count: int, max_bytes: int) -> None:

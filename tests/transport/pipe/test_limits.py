@@ -16,7 +16,7 @@ import pytest
 
 from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError, PenstockError, UsageError
 from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
-from penstock.transport._pipe._frames import Inbox
+from penstock.transport._pipe._socket import Inbox
 from tests.transport.arena.peers import environment
 from tests.transport.pipe.children import element_of, free_path, is_element, receive_and_keep, running
 from tests.transport.pipe.test_hostile import stranger

@@ -228,14 +228,14 @@ def test_impossible_strides_are_refused(leaf: list[object]) -> None:
 
 def test_a_place_out_of_its_region_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that names a place which reaches out of its region is refused before anything is read."""
-    from penstock.transport._pipe import _frames  # noqa: PLC0415 - what a hostile writer would do otherwise
+    from penstock.transport._pipe import _socket  # noqa: PLC0415 - a hostile writer would do this otherwise
 
     far = struct.Struct("<IIQQ")
 
     def beyond(place: SlotPlace) -> bytes:
         return far.pack(place.slot, place.region, place.start_bytes, 1 << 40)
 
-    monkeypatch.setattr(_frames, "_pack_place", beyond)
+    monkeypatch.setattr(_socket, "_pack_place", beyond)
     refused = pytest.raises(MessageError, match="refused: a slot must be inside its region")
     with TensorPipeReader() as reader, refused, TensorPipeWriter(reader.address) as writer:
         base = writer.empty(np.empty((100, 100)))

@@ -1,19 +1,18 @@
-"""An arena as a process sees it that doesn't own it: it adopts the slots that the owner sends, and drops them.
+"""An arena in a process that doesn't own it: it adopts the slots that the owner sends, and drops them.
 
 Guarantees:
-  - One lease adopts each hold that the owner added on this process's behalf. The hold ends when the last array over
-    that lease is dropped: on any thread, in a collected cycle, or while the interpreter exits; natively and without a
-    lock.
-  - All that arrives from the owner is checked before memory is touched: a wrong place raises `MessageError`.
+  - Each hold that the owner added on this process's behalf is adopted by one lease. The hold ends when the last array
+    over that lease is dropped: on any thread, in a collected cycle, or while the interpreter exits; natively and
+    without a lock.
+  - Everything that the owner sends is checked before memory is touched: a wrong place raises `MessageError`.
 
 Any thread may call any method.
 """
 
 from penstock._memory import ALIGNMENT, Lease, Region, open_region
 from penstock.errors import ClosedError, MessageError, UsageError
-from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaParticipant, ArenaTable, join_table
+from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaParticipant, ArenaTable, SlotPlace, join_table
 from penstock.transport._arena._table import open_table as _open_table
-from penstock.transport._arena._values import SlotPlace
 
 
 class AttachedArena:
@@ -61,7 +60,7 @@ class AttachedArena:
         self._warm_bytes: dict[int, int] = {}
 
     def close(self) -> None:
-        """Unmap the regions without arrays; arrays stay valid, and their holds end with them. May be called again."""
+        """Close; harmless when repeated. Arrays stay valid, and their holds end with them; the rest is unmapped."""
         self._joined = None
         self._regions = {}
 
@@ -98,7 +97,7 @@ class AttachedArena:
             place: the result of the owner's `place_of`.
 
         Returns:
-            The lease over it; each hold can be adopted once.
+            The lease of the slot; each hold can be adopted once.
 
         Raises:
             MessageError: the place is in no region that was added, or no hold is left to adopt.
@@ -138,7 +137,7 @@ class AttachedArena:
             raise MessageError(f"only a hold can be returned: slot {slot}: {error}") from error
 
     def acknowledge(self) -> None:
-        """Count one more acknowledgement, and ring the owner's bell."""
+        """Add one to this participant's acknowledgements, and ring the owner's bell."""
         self._open()[0].acknowledge(self._number)
 
     @property

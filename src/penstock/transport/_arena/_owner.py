@@ -1,12 +1,12 @@
 """The owner of an arena: it alone creates memory and leases slots, for itself and on behalf of the participants.
 
 Guarantees:
-  - A slot is leased again only when nobody holds it: no array of this process is over it, and every participant has
-    returned its holds on it. Nothing is ever overwritten under a live view.
-  - A hold on a participant's behalf counts from `hold` on. An owner that adds it before it drops its own lease, and
-    before it sends the slot to the participant, can't lose the slot in between.
+  - A slot is leased again only when it has no holds: no array of this process is over it, and every participant has
+    returned its holds on it. Memory is never overwritten while a view of it exists.
+  - A hold on a participant's behalf counts from the call of `hold`. An owner that calls it before it sends the slot to
+    the participant, and before it drops its own lease, can't lose the slot in between.
   - A participant that is killed loses only its own holds; `release_participant` removes them.
-  - `leased` and `returned` count exactly: they are equal when nobody holds anything.
+  - `leased` and `returned` count exactly: they are equal when no process holds anything.
   - The bell rings at each return and at each acknowledgement: clear it, check your condition, wait on `fileno`.
 
 Any thread of the owner may call any method. A lock is held while a slot is chosen, and never while user code runs. The
@@ -14,7 +14,9 @@ owner is one process: a forked child can't use the arena, and its copies of leas
 """
 
 import gc
+import io
 import math
+import os
 import select
 import sys
 import threading
@@ -29,30 +31,38 @@ from numpy.typing import NDArray
 
 from penstock._memory import Lease, Region, array_over
 from penstock._os import Bell, Waiter
+from penstock._processes import has_ended
 from penstock.errors import ClosedError, UsageError
-from penstock.transport._arena._participants import Participants
 from penstock.transport._arena._region_pool import RegionPool
-from penstock.transport._arena._table import ArenaParticipant, ArenaTable, create_table, join_table
-from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
+from penstock.transport._arena._table import (
+    MAX_PARTICIPANTS,
+    ArenaCounters,
+    ArenaParticipant,
+    ArenaTable,
+    Located,
+    SlotPlace,
+    create_table,
+    join_table,
+)
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenArena:
-    """The parts of an open arena. A caller that has them before `close` may still use them; later callers get none."""
+    """The parts of an open arena. A call that got them before `close` may go on to use them; later calls get none."""
 
     table: ArenaTable
     participant: ArenaParticipant
     pool: RegionPool
-    participants: Participants
+    participants: "Participants"
 
 
 class Arena:
-    """Memory for arrays that other processes see without a copy, leased in slots that return by themselves.
+    """Memory for arrays that other processes see without a copy, leased in slots.
 
-    Slots are used again, so their pages are populated already. Memory grows on demand. The limit counts touched pages;
-    the headroom of a slot costs address space only.
+    A slot returns when the last array over it is dropped, and is then leased again, with its pages already populated.
+    The arena grows on demand. The limit counts touched pages; the headroom of a slot costs address space only.
 
     Args:
         max_bytes: the most memory that may be touched at once; None for no limit. At the limit, the memory of idle
@@ -100,7 +110,7 @@ class Arena:
         self.close()
 
     def close(self) -> None:
-        """Lease nothing more, and release all memory without arrays; arrays stay valid. May be called again."""
+        """Lease nothing more, and release all memory without arrays; arrays stay valid. Harmless when repeated."""
         opened = self._opened
         if opened is None:
             return
@@ -118,7 +128,7 @@ class Arena:
             size_bytes: the size; the lease has exactly that length.
 
         Returns:
-            The lease, or None if the held slots leave no room under `max_bytes`: the bell rings when that may have
+            The lease, or None if the held slots leave no room under `max_bytes`. The bell rings when that may have
             changed.
 
         Raises:
@@ -147,8 +157,8 @@ class Arena:
     def lease_region(self, size_bytes: int) -> tuple[Region, Lease]:
         """Return a region of at least that size, and a lease of `size_bytes` from its start.
 
-        It is for a caller that passes the region's descriptor on and leases the memory in parts itself; that caller
-        counts the memory in use, not this arena.
+        It is for a caller that sends the region's descriptor to other processes and leases the memory in parts itself.
+        That caller, not this arena, counts the memory in use.
         """
         pool = self._open().pool
         with self._lock:
@@ -163,10 +173,10 @@ class Arena:
     def empty(
         self, shape: Sequence[int], dtype: type[ScalarT] | np.dtype[ScalarT], *, timeout_seconds: float | None = None
     ) -> NDArray[ScalarT]:
-        """Return an array in the arena's memory, with arbitrary contents; wait for room. Its last view returns it.
+        """Return an array in the arena's memory, with arbitrary contents; wait for room.
 
-        While it waits, `want` publishes the size. It waits for returns, not for the ends of processes: another thread
-        must call `reclaim` or `release_participant`.
+        The memory returns when the array's last view is dropped. While this waits, `want` publishes the size. It waits
+        for returns, not for the ends of processes: another thread must call `reclaim` or `release_participant`.
 
         Args:
             shape: the array's shape.
@@ -177,8 +187,8 @@ class Arena:
             A writable C-ordered array, aligned to 64 bytes.
 
         Raises:
-            UsageError: as for `lease_nowait`; or the dtype holds Python objects; or there is no room, and arrays of
-                this process hold all memory.
+            UsageError: as for `lease_nowait`; or the dtype holds Python objects; or there is no room, and only arrays
+                of this process hold memory.
             TimeoutError: there was no room in time.
             ClosedError: the arena was closed.
         """
@@ -203,14 +213,14 @@ class Arena:
         return self._pool_of(slot).place_of(slot)
 
     def locate(self, address: int, size_bytes: int) -> Located | None:
-        """Return the slot that some memory of this process is in.
+        """Return the slot that contains some memory of this process.
 
         Args:
             address: the memory's start.
             size_bytes: its length.
 
         Returns:
-            The slot, held by this process, that contains all of it; None if none does, or the arena was closed.
+            The slot, held by this process, that contains all of it; None if there is none, or the arena was closed.
         """
         opened = self._opened
         return None if opened is None else opened.pool.locate(address, size_bytes)
@@ -219,8 +229,8 @@ class Arena:
         """Return the number of a new participant, which attaches with it and the descriptors.
 
         Args:
-            process_descriptor: the descriptor of its process, from `os.pidfd_open`; copied. When the process ends,
-                `reclaim` removes its holds. -1 if the caller watches the process itself.
+            process_descriptor: the descriptor of its process, from `os.pidfd_open`; copied. After the process has
+                ended, `reclaim` removes its holds. -1 if the caller watches the process itself.
 
         Raises:
             UsageError: 63 were invited and not released.
@@ -234,11 +244,11 @@ class Arena:
         """Add a hold on a participant's behalf, before the slot is sent to it and before the owner drops its lease.
 
         Raises:
-            UsageError: nobody holds the slot, so that it may be leased at any time; or that participant isn't invited.
+            UsageError: the slot has no holds, so it may be leased at any time; or that participant isn't invited.
         """
         table = self._check_hold(slot, participant)
         if table.idle(slot):
-            raise UsageError(f"a hold can be added only to a slot that is held; nobody holds slot {slot}")
+            raise UsageError(f"a hold can be added only to a slot that is held; slot {slot} has no holds")
         table.hold(slot, participant)
 
     def unhold(self, slot: int, participant: int) -> None:
@@ -270,8 +280,8 @@ class Arena:
         """Remove all holds of a participant, free its number, and ring the bell.
 
         Args:
-            participant: one that certainly doesn't touch memory any more: its process has ended, or it has reported
-                that it dropped all.
+            participant: one that certainly uses no memory of the arena any more: its process has ended, or it has
+                reported that it dropped everything.
 
         Returns:
             The number of its holds.
@@ -287,8 +297,8 @@ class Arena:
         """Release a participant as soon as it holds nothing; no further hold may be added on its behalf.
 
         Args:
-            participant: its number. It is free once the participant has returned all holds and acknowledged so often,
-                or its process has ended.
+            participant: its number. The number is free once the participant has returned all holds and has
+                acknowledged that many messages, or its process has ended.
             acknowledgements: the number of acknowledgements to wait for.
 
         Raises:
@@ -299,7 +309,7 @@ class Arena:
             participants.dismiss(participant, acknowledgements)
 
     def reclaim(self) -> int:
-        """Remove all holds of participants whose processes have ended; their numbers stay until they are released.
+        """Remove all holds of participants whose processes have ended; their numbers stay in use until released.
 
         `lease_nowait` calls it before it returns None.
 
@@ -325,9 +335,9 @@ class Arena:
         return self._open().table.bell_descriptor
 
     def listen(self, bell: Bell) -> None:
-        """Ring `bell` whenever another listener clears the arena's bell, since that ring may have been for this one.
+        """Ring `bell` whenever another thread clears the arena's bell, since that ring may have been for this thread.
 
-        If several threads wait on one arena, each adds a bell of its own, and waits on both.
+        If several threads wait on one arena, each adds a bell of its own, and waits on both bells.
         """
         with self._lock:
             self._listeners = (*self._listeners, bell)
@@ -341,7 +351,7 @@ class Arena:
         """Make the bell's descriptor unreadable; check your condition after this, and before you wait.
 
         Args:
-            own: the caller's bell, if it listens; it is not rung. The caller clears it before this call.
+            own: the bell that the caller gave to `listen`; it is not rung. The caller clears it before this call.
         """
         if self._open().table.clear_bell():
             for bell in self._listeners:
@@ -369,10 +379,10 @@ class Arena:
 
     @property
     def counters(self) -> ArenaCounters:
-        """The counts of leases and of memory in use; after `close`, those at that time."""
+        """The counts of leases and of memory in use; after `close`, those at the time of the close."""
         if (opened := self._opened) is None:
             return self._last_counters
-        returned = opened.table.all_returned  # first: a lease that begins and ends in between then counts as held
+        returned = opened.table.all_returned  # read first: a lease that begins and ends in between counts as held
         leased = opened.table.all_leased
         with self._lock:
             return opened.pool.counters(leased, returned)
@@ -463,3 +473,103 @@ def _only_owner_holds(table: ArenaTable) -> bool:
     others_returned = table.all_returned - table.returned(0)
     own_leased = table.leased(0)
     return table.all_leased - own_leased <= others_returned
+
+
+class Participants:
+    """The participants beside the owner, with the descriptors of their processes. Used under the arena's lock.
+
+    Args:
+        table: the arena's table.
+    """
+
+    def __init__(self, table: ArenaTable) -> None:
+        self._table = table
+        self._invited: set[int] = set()
+        self._processes: dict[int, io.FileIO] = {}
+        self._ended: set[int] = set()
+        self._leaving: dict[int, int] = {}  # by participant: the acknowledgements after which it is released
+
+    def invite(self, process_descriptor: int) -> int:
+        """Return a free number.
+
+        Raises:
+            UsageError: all are in use.
+        """
+        self._release_finished()
+        free = set(range(1, MAX_PARTICIPANTS + 1)) - self._invited
+        if not free:
+            raise UsageError(
+                f"an arena has at most {MAX_PARTICIPANTS} participants beside its owner, and all are invited; "
+                "release those that have ended, close some of the pipes that share it, or use a second arena"
+            )
+        participant = min(free)
+        if process_descriptor >= 0:
+            self._processes[participant] = io.FileIO(os.dup(process_descriptor))
+        self._invited.add(participant)
+        self._table.welcome(participant)
+        return participant
+
+    def release(self, participant: int) -> int:
+        """Remove all holds of a participant, and free its number.
+
+        Returns:
+            The number of its holds.
+
+        Raises:
+            UsageError: it isn't invited.
+        """
+        self.check(participant)
+        self._invited.remove(participant)
+        self._ended.discard(participant)
+        self._leaving.pop(participant, None)
+        if participant in self._processes:
+            self._processes.pop(participant).close()
+        return self._table.release(participant)
+
+    def dismiss(self, participant: int, acknowledgements: int) -> None:
+        """Release a participant once it holds nothing and has acknowledged that often, or its process has ended.
+
+        Raises:
+            UsageError: it isn't invited.
+        """
+        self.check(participant)
+        self._leaving[participant] = acknowledgements
+        self._release_finished()
+
+    def take_back(self) -> int:
+        """Remove all holds of participants whose processes have ended.
+
+        Returns:
+            The number of those holds.
+        """
+        ended = [participant for participant, process in self._processes.items() if has_ended(process)]
+        for participant in ended:
+            self._processes.pop(participant).close()
+        self._ended.update(ended)
+        holds = sum(map(self._table.release, self._ended))
+        self._release_finished()
+        return holds
+
+    def check(self, participant: int) -> None:
+        """Check that a participant is invited.
+
+        Raises:
+            UsageError: it isn't.
+        """
+        if participant not in self._invited:
+            raise UsageError(
+                f"participant must be a number that invite() returned and that was not released; got {participant}"
+            )
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for process in self._processes.values():
+            process.close()
+        self._processes = {}
+
+    def _release_finished(self) -> None:
+        for participant, acknowledgements in list(self._leaving.items()):
+            done = self._table.acknowledged(participant) >= acknowledgements
+            empty = self._table.returned(participant) == self._table.leased(participant)
+            if participant in self._ended or (done and empty):
+                self.release(participant)

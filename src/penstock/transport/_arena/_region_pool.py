@@ -1,32 +1,77 @@
-"""The owner's pool of regions and slots: it leases slots, grows, and returns pages to the system, as `_sizing` decides.
+"""The owner's pool of regions and slots: it leases slots, grows, and returns pages to the system.
 
-Callers: one thread at a time for `lease`, `lease_region` and `discard_idle`; the holder of the lease for `warm`; any
-thread for all else.
+The decisions are functions from values to values, at the end: which idle slot to lease, how large a region to create,
+which pages to discard. A slot is used again if it is large enough and not far too large. If none is idle, the number of
+slots of about that size doubles. So the number of regions, each of which has a descriptor, grows with the logarithm of
+the slots in use. The limit counts touched pages; the untouched rest of a slot costs address space only.
+
+One thread at a time may call `lease`, `lease_region` and `discard_idle`, and only the holder of a lease `warm`; any
+thread may call all other methods.
 """
 
+import mmap
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from penstock._memory import Lease, Region, create_region
 from penstock.errors import UsageError
-from penstock.transport._arena._sizing import Need, NewRegion, discarded, fitting, in_pages, need_of, new_region
-from penstock.transport._arena._table import MAX_SLOTS, ArenaParticipant, ArenaTable
-from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
+from penstock.transport._arena._table import MAX_SLOTS, ArenaCounters, ArenaParticipant, ArenaTable, Located, SlotPlace
+
+PAGE_BYTES: Final = mmap.PAGESIZE
+ROOMIEST: Final = 4  # the largest slot for a lease, as a multiple of the lease's size with headroom
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The bounds on the slot of a lease.
+
+    Attributes:
+        touched_bytes: the pages that the lease touches; the smallest slot for it.
+        slot_bytes: the size of a new slot for it, with headroom.
+        roomiest_bytes: the largest slot for it.
+    """
+
+    touched_bytes: int
+    slot_bytes: int
+    roomiest_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRegion:
+    """A region to create: a number of slots of one size."""
+
+    slot_bytes: int
+    slots: int
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot of the owner. `touched_bytes` counts against the limit; `warm_bytes` of it have their pages already."""
+    """A slot, as its owner sees it.
+
+    Attributes:
+        number: its number in the arena.
+        region: the number of its region.
+        start_bytes: its start in the region.
+        size_bytes: its size.
+        leased: the place of its last lease.
+        touched_bytes: the largest size that was leased since its pages were discarded; it counts against the limit.
+        warm_bytes: the part of `touched_bytes` whose pages are populated.
+        last_lease: the number of its last lease, among all leases of the pool.
+        is_region: whether it is leased as a region, whose pages its holder counts.
+    """
 
     number: int
     region: int
     start_bytes: int
     size_bytes: int
-    leased: SlotPlace | None = None  # the place of the last lease
+    leased: SlotPlace | None = None
     touched_bytes: int = 0
     warm_bytes: int = 0
     last_lease: int = 0
-    is_region: bool = False  # leased as a region, whose pages its holder counts
+    is_region: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +85,11 @@ class _Span:
 
 
 class RegionPool:
-    """Regions that are divided into slots, and the idle slots among them.
+    """The regions of an arena, divided into slots, and the idle slots among them.
 
     Args:
         table: the holds of all participants.
-        participant: the owner's part.
+        participant: the owner's part in the table.
         max_bytes: the most memory that may be touched at once; None for no limit.
         headroom: the share of a lease's size by which a new slot is larger.
     """
@@ -110,7 +155,7 @@ class RegionPool:
                 self._discard(slot)
 
     def warm(self, number: int) -> None:
-        """Populate all pages that were leased of a slot, so that writes cause no page fault; called by its holder."""
+        """Populate the touched pages of a slot, so that writes cause no page fault; called by its holder."""
         slot = self.slots[number]
         if slot.warm_bytes < slot.touched_bytes:
             start, size = slot.start_bytes + slot.warm_bytes, slot.touched_bytes - slot.warm_bytes
@@ -133,7 +178,7 @@ class RegionPool:
         return self.regions[number]
 
     def counters(self, leased: int, returned: int) -> ArenaCounters:
-        """Return the counters, with the counts of leases that the table keeps."""
+        """Return the counters; the table has counted `leased` and `returned`."""
         return ArenaCounters(
             leased=leased,
             returned=returned,
@@ -145,7 +190,7 @@ class RegionPool:
         )
 
     def locate(self, address: int, size_bytes: int) -> Located | None:
-        """Return the slot, held by this process, whose lease covers all of these addresses; None if none does."""
+        """Return the slot, held by this process, whose lease contains all of this memory; None if none does."""
         addresses, spans = self._spans
         at = bisect_right(addresses, address) - 1
         if at < 0:
@@ -215,7 +260,7 @@ class RegionPool:
         return self.slots[first:]
 
     def _idle_region(self, size_bytes: int) -> _Slot | None:
-        """Return the smallest idle slot that is a whole region, if one is large enough and not far too large."""
+        """Return the smallest idle slot that is a whole region and neither too small nor far too large, or None."""
         for size in self._idle_sizes[bisect_left(self._idle_sizes, size_bytes) :]:
             if size > need_of(size_bytes, self._headroom).roomiest_bytes:
                 break
@@ -242,3 +287,54 @@ class RegionPool:
 
 def _address(span: _Span) -> int:
     return span.address
+
+
+def in_pages(size_bytes: int) -> int:
+    """Return the size rounded up to whole pages, at least one."""
+    return max(-(-size_bytes // PAGE_BYTES), 1) * PAGE_BYTES
+
+
+@lru_cache(maxsize=128)  # most leases are of a few sizes
+def need_of(size_bytes: int, headroom: float) -> Need:
+    """Return the bounds on the slot of a lease of this size.
+
+    Args:
+        size_bytes: the size of the lease.
+        headroom: the share of that size by which a new slot is larger.
+    """
+    slot_bytes = in_pages(size_bytes + int(size_bytes * headroom))
+    return Need(in_pages(size_bytes), slot_bytes, ROOMIEST * slot_bytes)
+
+
+def fitting(sizes: Sequence[int], need: Need) -> int | None:
+    """Return the smallest of the ascending sizes within the bounds; None if there is none."""
+    at = bisect_left(sizes, need.touched_bytes)
+    return sizes[at] if at < len(sizes) and sizes[at] <= need.roomiest_bytes else None
+
+
+def new_region(need: Need, *, alike: int, most: int) -> NewRegion:
+    """Return the region to create when no slot is idle.
+
+    Args:
+        need: the bounds on the slot.
+        alike: the number of existing slots within these bounds.
+        most: the largest number of new slots; at least 1.
+    """
+    return NewRegion(need.slot_bytes, max(1, min(alike, most)))
+
+
+def discarded(idle: Sequence[tuple[int, int]], excess_bytes: int) -> tuple[int, ...] | None:
+    """Return the idle slots whose pages to return to the system, or None if all together have too few pages.
+
+    Args:
+        idle: number and touched bytes of each idle slot, in the order in which to discard them.
+        excess_bytes: the bytes to discard.
+    """
+    chosen: list[int] = []
+    for slot, touched_bytes in idle:
+        if excess_bytes <= 0:
+            break
+        if touched_bytes > 0:
+            chosen.append(slot)
+            excess_bytes -= touched_bytes
+    return tuple(chosen) if excess_bytes <= 0 else None

@@ -1,12 +1,20 @@
 """The operations on one end of a pipe: one at a time, by blocking threads or by coroutines.
 
-An operation that may wait is written once, as *steps*: a generator that yields whenever it can't continue before one of
-the watched descriptors is ready. `run` blocks the thread at a yield; `run_async` returns to the event loop.
+The problem: an operation may wait, in a blocking call or in a coroutine; a timeout, a cancellation, Ctrl-C or `close`
+may end it meanwhile; and none of these may lose a message, or leave an end that is never disposed of.
+
+The solution: an operation is written once, as *steps*: a generator that yields wherever it must wait until one of the
+watched descriptors is ready. `run` blocks the thread at a yield, and `run_async` returns to the event loop. Only there
+can an operation end early: elsewhere signals are held back. Each public call holds them once, at its boundary
+(`_uninterrupted`), and its waits let them through.
+
+Rejected: to hold signals back in a coroutine across its waits, too. Coroutines end in any order, so one scope would
+restore the handlers that another one had set. `run_async` has one scope between two waits instead.
 
 Guarantees:
   - Operations take turns, in the order in which they were called; none sees the half-done work of another.
   - Ctrl-C, a timeout, cancellation and `close` end an operation only at one of its yields. A Ctrl-C that arrives after
-    the result is computed is raised, too; `put_back` gets the result.
+    the result is computed is raised as well, and `put_back` gets the result.
   - Any thread may call `close` at any time: an operation that waits ends with ClosedError, and the last operation
     inside disposes of the end's resources. `close` never waits for another operation.
   - After a fork, the child's copy refuses every operation.
@@ -20,14 +28,32 @@ import select
 import threading
 import time
 from collections.abc import Callable, Generator
-from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from functools import partial, wraps
+from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from penstock._os import Bell, HeldInterrupts, Waiter
 from penstock.errors import ClosedError
 
 ResultT = TypeVar("ResultT")
+ArgumentsT = ParamSpec("ArgumentsT")
 Steps: TypeAlias = Generator[None, None, ResultT]
+
+
+def _uninterrupted(
+    method: Callable[Concatenate["Operations", HeldInterrupts, ArgumentsT], ResultT],
+) -> Callable[Concatenate["Operations", ArgumentsT], ResultT]:
+    """Hold signals back during calls of a method.
+
+    Returns:
+        The method, which callers call without `held`: the scope, in which the method's waits let signals through.
+    """
+
+    @wraps(method)
+    def call(self: "Operations", /, *args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs) -> ResultT:
+        with HeldInterrupts() as held:
+            return method(self, held, *args, **kwargs)
+
+    return call
 
 
 class Operations:
@@ -100,7 +126,8 @@ class Operations:
         """Return the descriptors that are ready now."""
         return [descriptor for descriptor, _ in self._poll.poll(0)]
 
-    def run(self, steps: Steps[ResultT], timeout_seconds: float | None) -> ResultT:
+    @_uninterrupted
+    def run(self, held: HeldInterrupts, steps: Steps[ResultT], timeout_seconds: float | None) -> ResultT:
         """Run the steps, and block this thread where they have to wait.
 
         Returns:
@@ -110,23 +137,22 @@ class Operations:
             TimeoutError: they took longer than `timeout_seconds`.
             ClosedError: the end is closed, or was closed during the wait, or this process was forked from its owner.
         """
+        self._check_owner()
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        operation = self._entered(steps)
         taken: list[bool] = []
-        with HeldInterrupts() as held:
-            self._enter()
-            try:
-                deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-                self._take_turn(taken, held, timeout_seconds)
-                result = self._do(steps, held, deadline)
-            finally:
-                steps.close()
-                if any(taken):
-                    self._turn.release()
-                self._leave()
-            if result is None:
-                raise self._timeout_error(timeout_seconds)
-            if self._put_back is not None:
-                held.undo = partial(self._put_back, result[0])
-            return result[0]
+        try:
+            self._take_turn(taken, held, timeout_seconds)
+            result = self._do(operation, held, deadline)
+        finally:
+            operation.close()
+            if any(taken):
+                self._turn.release()
+        if result is None:
+            raise self._timeout_error(timeout_seconds)
+        if self._put_back is not None:
+            held.undo = partial(self._put_back, result[0])
+        return result[0]
 
     async def run_async(self, steps: Steps[ResultT]) -> ResultT:
         """Run the steps, and return to the event loop where they have to wait.
@@ -137,56 +163,79 @@ class Operations:
         Raises:
             ClosedError: as for `run`.
         """
-        inside = False
-        try:
-            with HeldInterrupts():
-                self._enter()
-                inside = True
-            async with self._async_turn:
-                try:
-                    while True:
-                        with HeldInterrupts() as held, self._turn:
-                            done = self._next(steps)
-                            if done is not None and self._put_back is not None:
-                                held.undo = partial(self._put_back, done[0])
-                        if done is not None:
-                            return done[0]
-                        await self._readable()
-                finally:
-                    with HeldInterrupts(), self._turn:
-                        steps.close()
-        finally:
-            if inside:
-                with HeldInterrupts():
-                    self._leave()
+        self._check_owner()
+        operation = self._entered(steps)
+        async with self._async_turn:
+            try:
+                while (result := self._advance(operation)) is None:
+                    await self._readable()
+            except BaseException:  # cancelled, or interrupted at the end of `_advance`; else this has no effect
+                self._abandon(operation)
+                raise
+            return result[0]
 
-    def close(self, last_steps: Steps[None] | None = None) -> None:
+    @_uninterrupted
+    def close(self, held: HeldInterrupts, last_steps: Steps[None] | None = None) -> None:
         """Close the end: a waiting operation ends with ClosedError. Harmless when repeated.
 
         Args:
+            held: the scope that holds signals back; callers don't pass it.
             last_steps: run before the close, if no operation is inside; they may block this thread.
         """
         if not self.mine:
             return
-        with HeldInterrupts() as held:
-            with self._lock:
-                if self.closed:
-                    return
-                self._inside += 1
-            try:
-                if last_steps is not None and self._turn.acquire(blocking=False):
-                    try:
-                        self._do(last_steps, held, None)
-                    finally:
-                        last_steps.close()
-                        self._turn.release()
-            finally:
-                self.closed = True
-                self._bell.ring()
-                self._leave()
+        with self._lock:
+            if self.closed:
+                return
+            self._inside += 1
+        try:
+            if last_steps is not None and self._turn.acquire(blocking=False):
+                try:
+                    self._do(last_steps, held, None)
+                finally:
+                    last_steps.close()
+                    self._turn.release()
+        finally:
+            self.closed = True
+            self._bell.ring()
+            self._leave()
+
+    def _entered(self, steps: Steps[ResultT]) -> Steps[ResultT]:
+        """Count the steps as inside, from their start until they end or this generator is closed.
+
+        Yields:
+            At each wait of the steps.
+
+        Returns:
+            Their result.
+        """
+        self._enter()
+        try:
+            return (yield from steps)
+        finally:
+            self._leave()
+
+    @_uninterrupted
+    def _advance(self, held: HeldInterrupts, operation: Steps[ResultT]) -> tuple[ResultT] | None:
+        """Run an operation to its next wait.
+
+        Returns:
+            The result, in a tuple, if the operation has ended.
+        """
+        with self._turn:
+            result = self._next(operation)
+        if result is not None and self._put_back is not None:
+            held.undo = partial(self._put_back, result[0])
+        return result
+
+    @_uninterrupted
+    def _abandon(self, _held: HeldInterrupts, operation: Steps[object]) -> None:
+        """End an operation that waits."""
+        with self._turn:
+            operation.close()
 
     def _take_turn(self, taken: list[bool], held: HeldInterrupts, timeout_seconds: float | None) -> None:
-        """Wait for the turn. `taken` records whether it was taken, also if this raises."""
+        """Wait for the turn. `taken` records whether it was taken, even if this raises."""
         if self._turn.acquire(blocking=False):
             taken.append(True)
             return
@@ -243,12 +292,19 @@ class Operations:
         finally:
             loop.remove_reader(self._poll.fileno())
 
-    def _enter(self) -> None:
+    def _check_owner(self) -> None:
+        """Refuse a forked child, where a thread of the parent may have the turn for ever.
+
+        Raises:
+            ClosedError: this process was forked from the end's owner.
+        """
         if not self.mine:
             raise ClosedError(
                 f"{self._name} belongs to the process that opened it, {self._pid}; this one, {os.getpid()}, was forked "
                 "from it. Open another one here."
             )
+
+    def _enter(self) -> None:
         with self._lock:
             if self.closed:
                 raise self._closed_error()
@@ -259,11 +315,8 @@ class Operations:
             self._inside -= 1
             last = self.closed and self._inside == 0
         if last:
-            dispose, self._dispose, self._put_back = (
-                self._dispose,
-                _nothing,
-                None,
-            )  # they reference the owner: break the cycle
+            dispose = self._dispose
+            self._dispose, self._put_back = _nothing, None  # they refer to the owner: this breaks the cycle
             try:
                 dispose()
             finally:

@@ -1,40 +1,57 @@
-"""The steps of a writer: it waits for room and memory, copies leaves, and sends frames. It owns the connection."""
+"""The sender: it carries out a writer's operations, and owns the writer's connection.
+
+The steps of an operation wait for room and memory, copy leaves, and send frames. Three classes share the work:
+  - `Sender`: the steps, and the sender's part in the arena.
+  - `Outbox`: the frames that are not sent yet. `post` queues a frame without waiting; `flush` sends packets in order,
+    as far as the socket has room. The reader's frames arrive on the same socket: it closed, failed, or rejects this
+    writer. A reader that dies sends no frame; its socket and its pidfd show the end.
+  - `DeviceSlots`: the slots on CUDA devices, within a limit on their memory. A slot is idle when the reader has no hold
+    on its *ticket*, a small lease in the arena. Slots that are too small are dropped before a device's slots exceed the
+    limit.
+"""
 
 import contextlib
 import gc
 import os
+import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 
 from penstock._memory import Lease, array_over
 from penstock._os import Bell
-from penstock._tree import Element
-from penstock.errors import ClosedError, PenstockError, UsageError
+from penstock._processes import has_ended, watch_process
+from penstock.errors import ClosedError, MessageError, PeerError, PenstockError, UsageError
 from penstock.transport._arena import Arena, SlotPlace
-from penstock.transport._encoding import Encoded, Encoder, OnDevice
-from penstock.transport._pipe._device_slots import TICKET_BYTES, DeviceSlots
-from penstock.transport._pipe._frames import (
+from penstock.transport._encoding import MIN_SLOT_BYTES, Encoded, Encoder, OnDevice, WriterSlot
+from penstock.transport._pipe._operations import Operations, Steps
+from penstock.transport._pipe._socket import (
     INLINE_BYTES,
     Frame,
     Hello,
+    Inbox,
     Kind,
     Message,
     Starved,
+    close_all,
+    connect,
     pack_device_slot,
     pack_hello,
     pack_message,
     pack_region,
     pack_starved,
+    packets,
+    peer_pid,
+    unpack_failure,
 )
-from penstock.transport._pipe._operations import Operations, Steps
-from penstock.transport._pipe._outbox import Outbox
-from penstock.transport._pipe._template import Template
 
 TakenT = TypeVar("TakenT")
+
+_TICKET_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +59,11 @@ class WriterCounters:
     """The counts of a writer so far.
 
     Attributes:
-        messages: elements sent.
-        copied_bytes: bytes copied for them, into shared memory, into the socket if small, or on devices.
-        shared_bytes: bytes sent by reference, since they are in the arena; for a strided view, all that it spans.
-        pickled: leaves that were pickled.
-        waits: how often `send` had to wait for the reader.
+        messages: the number of elements sent.
+        copied_bytes: the bytes copied for them: into shared memory, into the socket if small, or on devices.
+        shared_bytes: the bytes sent by reference, since they are in the arena; for a strided view, all that it spans.
+        pickled: the number of leaves that were pickled.
+        waits: the number of waits for the reader, in `send` or `empty`.
 
     Example:
         >>> from penstock.transport import TensorPipeReader, TensorPipeWriter
@@ -69,10 +86,10 @@ class Sender:
     Args:
         address: the reader's address.
         arena: the memory to send from.
-        capacity: the number of messages that may be on their way.
+        capacity: the most messages that may be on their way.
         allow_pickle: whether leaves of other types are pickled.
         owns_arena: whether the arena is closed with the sender.
-        least_shared_bytes: smaller leaves are copied although they are in the arena.
+        least_shared_bytes: smaller leaves are copied, even if they are in the arena.
 
     Attributes:
         operations: runs the steps, one operation at a time.
@@ -95,7 +112,7 @@ class Sender:
         self._owns_arena = owns_arena
         self._sent_regions: set[int] = set()
         self._encoder = Encoder(allow_pickle=allow_pickle, locate=self._locate, least_located_bytes=least_shared_bytes)
-        self._device_slots = DeviceSlots(arena.max_bytes, self.holds, partial(arena.lease_nowait, TICKET_BYTES))
+        self._device_slots = DeviceSlots(arena.max_bytes, self.holds, partial(arena.lease_nowait, _TICKET_BYTES))
         self._final_frame: Frame | None = None
         self._bell = Bell()
         self._outbox = Outbox(address, allow_pickle=allow_pickle)
@@ -149,7 +166,7 @@ class Sender:
         """
         encoded = self._encoder.encode(element)
         if encoded.description is not None:
-            # The encoder returns a description once, so it is sent even if this element never is.
+            # The encoder returns each description once, so this frame is sent even if the element isn't.
             self._outbox.post(Frame(Kind.LAYOUT, encoded.description))
         if not self._has_room():
             yield from self._wait_for_room()
@@ -161,7 +178,7 @@ class Sender:
         if encoded.size_bytes <= INLINE_BYTES:
             self._post(encoded, _inline(encoded))
         else:
-            lease = yield from self._leased(encoded.size_bytes)
+            lease = yield from self.leasing(encoded.size_bytes)
             encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
             self._post(encoded, self.arena.place_of(lease.slot))
             del lease  # the reader's hold on the slot remains
@@ -177,17 +194,17 @@ class Sender:
         """Return whether the reader holds a slot of the arena."""
         return self.arena.holds(slot, self._participant) > 0
 
-    def making(self, template: Template) -> Steps[Element]:
-        """Return an element with arbitrary contents, once there is memory for it.
+    def leasing(self, size_bytes: int) -> Steps[Lease]:
+        """Return a lease of the arena's memory, once there is room for it.
 
         Yields:
             At each wait.
 
         Returns:
-            The element.
+            The lease.
         """
-        lease = yield from self._leased(max(template.size_bytes, 1))
-        return template.over(lease)
+        lease = yield from self._taken(partial(self.arena.lease_nowait, size_bytes), size_bytes)
+        return lease
 
     def fail(self, described: bytes) -> None:
         """Make the last frame a failure instead of the end."""
@@ -281,10 +298,6 @@ class Sender:
     def _has_room(self) -> bool:
         return self._messages - self.arena.acknowledged(self._participant) < self._capacity
 
-    def _leased(self, size_bytes: int) -> Steps[Lease]:
-        lease = yield from self._taken(partial(self.arena.lease_nowait, size_bytes), size_bytes)
-        return lease
-
     def _taken(self, take: Callable[[], TakenT | None], size_bytes: int) -> Steps[TakenT]:
         """Wait until there is memory to take.
 
@@ -307,9 +320,8 @@ class Sender:
                 self._clear_bells()
                 self._outbox.check_reader()
                 self.arena.want(size_bytes)
-                returned = self.arena.returned_by(
-                    self._participant
-                )  # before `take`, so that a later return wakes this end
+                # Read before `take`, so that a later return wakes this end.
+                returned = self.arena.returned_by(self._participant)
                 taken = take()
                 if taken is not None:
                     return taken
@@ -319,7 +331,7 @@ class Sender:
             self.arena.want(0)
 
     def _check_memory_holders(self, starved: Starved) -> None:
-        """Raise if only this process keeps the memory; notify the reader if only these two processes do.
+        """Raise if only this process keeps the memory; notify the reader if only this process and the reader do.
 
         Raises:
             UsageError: only this process does.
@@ -330,7 +342,7 @@ class Sender:
         here = self.arena.held_by(0) - num_tickets
         there = self.arena.held_by(self._participant)
         if held > here + there:
-            return  # other readers hold memory, too, and may drop it
+            return  # other readers keep memory, too, and may drop it
         if there:
             self._outbox.post(pack_starved(starved))
         elif here and self._owns_arena:
@@ -344,7 +356,7 @@ class Sender:
 
     def _flushed(self) -> Steps[None]:
         while not self._outbox.flush():
-            self._clear_bells()  # before the check: a later ring ends the next wait
+            self._clear_bells()  # before the check, so that a later ring ends the next wait
             self._outbox.check_reader()
             yield from self._pause()
 
@@ -370,7 +382,7 @@ class Sender:
 
     def _dispose(self) -> None:
         self._post_final_frame()  # if another operation was inside `close`
-        with contextlib.suppress(PenstockError, OSError):  # the end is closed: no caller is left to raise to
+        with contextlib.suppress(PenstockError, OSError):  # the end is closed, so no caller could get the error
             self._outbox.flush()
         self._outbox.close()
         self.arena.listen_no_longer(self._bell)
@@ -385,3 +397,231 @@ def _inline(encoded: Encoded) -> bytes:
     memory = np.empty(encoded.size_bytes, np.uint8)
     encoded.write_into(memory)
     return memory.tobytes()
+
+
+class Outbox:
+    """One writer's connection to its reader; a resource.
+
+    Attributes:
+        descriptor: the socket's descriptor.
+        process: the pidfd of the reader's process; None if the system gives none.
+        pid: the reader's process.
+    """
+
+    __slots__ = (
+        "_allow_pickle",
+        "_error",
+        "_inbox",
+        "_message_packets",
+        "_posted",
+        "_socket",
+        "descriptor",
+        "pid",
+        "process",
+    )
+
+    def __init__(self, address: str, *, allow_pickle: bool) -> None:
+        self._socket = connect(address)
+        self._inbox = Inbox(self._socket)
+        self._allow_pickle = allow_pickle
+        self._posted: deque[tuple[bytes, tuple[int, ...], Sequence[int]]] = deque()
+        self._message_packets = 0  # packets of the last message
+        self._error: Exception | None = None
+        self.descriptor = self._socket.fileno()
+        self.pid = peer_pid(self._socket)
+        self.process = watch_process(self.pid)
+
+    def post(self, frame: Frame, slots: Sequence[int] = ()) -> None:
+        """Queue a frame. `slots` are the arena's slots that are held on the reader's behalf for this frame."""
+        *pieces, (packet, descriptors) = packets(frame)
+        if frame.kind is Kind.MESSAGE:
+            self._message_packets = 1 + len(pieces)
+        for piece, no_descriptors in pieces:
+            self._posted.append((piece, no_descriptors, ()))
+        self._posted.append((packet, descriptors, slots))
+
+    def flush(self) -> bool:
+        """Send the queued packets, as far as the socket has room now.
+
+        Returns:
+            Whether all were sent.
+
+        Raises:
+            ClosedError: the reader closed the pipe.
+            PeerError: the reader failed or died.
+            MessageError: the reader rejected this writer.
+        """
+        while self._posted:
+            packet, descriptors, _ = self._posted[0]
+            try:
+                if descriptors:
+                    socket.send_fds(self._socket, [packet], descriptors)
+                else:
+                    self._socket.send(packet)
+            except BlockingIOError:
+                return False
+            except (BrokenPipeError, ConnectionResetError):
+                self.check_reader()
+                raise self._record(self._death_error()) from None
+            self._posted.popleft()
+        return True
+
+    def check_reader(self) -> None:
+        """Check that the reader still reads.
+
+        Raises:
+            ClosedError: the reader closed the pipe.
+            PeerError: the reader failed or died.
+            MessageError: the reader rejected this writer.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            frame = self._inbox.receive()
+        except BlockingIOError:
+            if self.process is not None and has_ended(self.process):
+                raise self._record(self._death_error()) from None
+            return
+        if frame is None:
+            raise self._record(self._death_error())
+        close_all(frame.descriptors)
+        raise self._record(self._error_of(frame))
+
+    def withdraw(self) -> Sequence[int]:
+        """Remove the message that was posted last and isn't sent whole, so that the reader won't receive it.
+
+        Returns:
+            The slots that are held on the reader's behalf for the message.
+        """
+        slots = self._posted[-1][2]
+        waiting = min(len(self._posted), self._message_packets)
+        for _ in range(waiting):
+            self._posted.pop()
+        if waiting < self._message_packets:
+            self.post(Frame(Kind.VOID, b""))
+        return slots
+
+    def close(self) -> None:
+        """Close the socket; the reader still receives all that was sent."""
+        self._socket.close()
+        if self.process is not None:
+            self.process.close()
+
+    def _error_of(self, frame: Frame) -> Exception:
+        if frame.kind is Kind.CLOSED:
+            return ClosedError(f"the reader (process {self.pid}) closed the pipe; further elements would be lost")
+        if frame.kind is Kind.FAILED:
+            return unpack_failure(frame.body, peer="the reader", pid=self.pid, allow_pickle=self._allow_pickle)
+        if frame.kind is Kind.REJECTED:
+            return MessageError(f"the reader (process {self.pid}) refused: {frame.body.decode(errors='replace')}")
+        return MessageError(f"a reader can't send {frame.kind.name}")
+
+    def _death_error(self) -> PeerError:
+        return PeerError(
+            f"the reader (process {self.pid}) died, or closed its socket without a last frame", pid=self.pid
+        )
+
+    def _record(self, error: Exception) -> Exception:
+        self._error = error
+        return error
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DeviceSlot:
+    """A slot and its ticket."""
+
+    memory: WriterSlot
+    ticket: Lease
+
+    @property
+    def number(self) -> int:
+        """The number by which the reader knows it: the arena's slot of its ticket."""
+        return self.ticket.slot
+
+
+class DeviceSlots:
+    """A writer's slots on CUDA devices.
+
+    Args:
+        limit_bytes: the most memory on each device; None for no limit.
+        is_held: returns whether the reader has a hold on a slot of the arena.
+        lease_ticket: leases a ticket, or returns None if the arena has no room now.
+    """
+
+    def __init__(
+        self, limit_bytes: int | None, is_held: Callable[[int], bool], lease_ticket: Callable[[], Lease | None]
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._is_held = is_held
+        self._lease_ticket = lease_ticket
+        self._slots: list[DeviceSlot] = []
+        self.unsent: list[tuple[int, bytes]] = []
+        """The numbers and descriptions of slots to send to the reader, in order, before the next message.
+
+        An empty description makes the reader drop the slot; a later slot may have the same number.
+        """
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def numbers(self) -> set[int]:
+        """Return the slots' numbers."""
+        return {slot.number for slot in self._slots}
+
+    def take(self, device: int, size_bytes: int) -> DeviceSlot | None:
+        """Return an idle slot that is large enough, or a new one; None if there is no room now.
+
+        Args:
+            device: the device's number.
+            size_bytes: the size to hold.
+
+        Raises:
+            UsageError: the size is more than the limit.
+        """
+        if self._limit_bytes is not None and size_bytes > self._limit_bytes:
+            raise UsageError(
+                f"an element's tensors on a device must fit max_bytes={self._limit_bytes}; got {size_bytes} bytes on "
+                f"cuda:{device}. Raise max_bytes, or send smaller elements"
+            )
+        idle = [slot for slot in self._slots if slot.memory.device == device and not self._is_held(slot.number)]
+        fitting = [slot for slot in idle if slot.memory.size_bytes >= size_bytes]
+        if fitting:
+            return min(fitting, key=lambda slot: slot.memory.size_bytes)
+        wanted_bytes = self._with_headroom(size_bytes)
+        if not self._make_room(device, wanted_bytes, idle):
+            wanted_bytes = size_bytes
+            if not self._make_room(device, wanted_bytes, idle):
+                return None
+        ticket = self._lease_ticket()
+        if ticket is None:
+            return None
+        slot = DeviceSlot(WriterSlot(device, wanted_bytes), ticket)
+        self.unsent.append((slot.number, slot.memory.shared()))
+        self._slots.append(slot)
+        return slot
+
+    def _with_headroom(self, size_bytes: int) -> int:
+        return -(-(size_bytes + size_bytes // 4) // MIN_SLOT_BYTES) * MIN_SLOT_BYTES
+
+    def _make_room(self, device: int, size_bytes: int, idle: Sequence[DeviceSlot]) -> bool:
+        """Return whether a new slot fits under the limit, once idle slots were dropped for it where needed."""
+        if self._limit_bytes is None:
+            # The new slot replaces one that was too small.
+            self._drop(idle[:1])
+            return True
+        total = sum(slot.memory.size_bytes for slot in self._slots if slot.memory.device == device)
+        free = sum(slot.memory.size_bytes for slot in idle if slot in self._slots)
+        if total - free + size_bytes > self._limit_bytes:
+            return False
+        for slot in [slot for slot in idle if slot in self._slots]:
+            if total + size_bytes <= self._limit_bytes:
+                break
+            total -= slot.memory.size_bytes
+            self._drop([slot])
+        return True
+
+    def _drop(self, slots: Sequence[DeviceSlot]) -> None:
+        for slot in slots:
+            if slot in self._slots:
+                self._slots.remove(slot)
+                self.unsent.append((slot.number, b""))

@@ -1,4 +1,4 @@
-"""The writing end of a pipe.
+"""The writing end of a pipe, and the templates of elements that it makes in shared memory.
 
 Guarantees:
   - Elements arrive in the order in which they were sent, each once. At most `capacity` are on their way; then `send`
@@ -14,14 +14,20 @@ Any thread may call any method; `asend` and `aempty` are for the coroutines of o
 
 import contextlib
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
+import numpy as np
+
+from penstock._memory import Lease, aligned, array_over
+from penstock._tree import Element, Structure, flatten, leaf_paths, subject, unflatten
 from penstock.errors import ClosedError, PenstockError, UsageError
 from penstock.transport._arena import Arena
-from penstock.transport._pipe._failure import pack_failure
+from penstock.transport._encoding import dtype_name, is_tensor, tensor_over
 from penstock.transport._pipe._sender import Sender, WriterCounters
-from penstock.transport._pipe._template import Template
+from penstock.transport._pipe._socket import pack_failure
 
 ElementT = TypeVar("ElementT")
 
@@ -141,7 +147,9 @@ class TensorPipeWriter:
             ...     writer.counters.copied_bytes, float(reader.receive()["x"].max())
             (0, 3.0)
         """
-        made: ElementT = self._sender.operations.run(self._sender.making(Template.like(like)), timeout_seconds)
+        template = Template.like(like)
+        steps = self._sender.leasing(max(template.size_bytes, 1))
+        made: ElementT = template.over(self._sender.operations.run(steps, timeout_seconds))
         return made
 
     async def aempty(self, like: ElementT) -> ElementT:
@@ -155,7 +163,9 @@ class TensorPipeWriter:
             ClosedError: as for `empty`.
             PeerError: as for `empty`.
         """
-        made: ElementT = await self._sender.operations.run_async(self._sender.making(Template.like(like)))
+        template = Template.like(like)
+        steps = self._sender.leasing(max(template.size_bytes, 1))
+        made: ElementT = template.over(await self._sender.operations.run_async(steps))
         return made
 
     @property
@@ -188,7 +198,7 @@ class TensorPipeWriter:
         """
         described = pack_failure(error, allow_pickle=self._allow_pickle)
         self._sender.fail(described)
-        with contextlib.suppress(PenstockError):  # the caller has the error; a reader that has ended is no second one
+        with contextlib.suppress(PenstockError):  # the caller has an error already, so that of the pipe isn't raised
             self._sender.operations.close(self._sender.ending())
 
     def __enter__(self) -> Self:
@@ -211,3 +221,76 @@ class TensorPipeWriter:
 
     def __repr__(self) -> str:
         return f"TensorPipeWriter(to process {self._sender.reader_pid}, {self._sender.counters.messages} messages sent)"
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """An object with a shape and a dtype."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    @property
+    def dtype(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The structure of an element, and the place of each of its arrays.
+
+    Attributes:
+        structure: the structure of the element.
+        leaves: examples of the leaves; only their shape and dtype matter.
+        starts: the start of each leaf, in bytes; multiples of 64.
+        size_bytes: the size of all leaves together.
+    """
+
+    structure: Structure
+    leaves: tuple[Shaped, ...]
+    starts: tuple[int, ...]
+    size_bytes: int
+
+    @classmethod
+    def like(cls, element: Element) -> Self:
+        """Return the template of an element.
+
+        Raises:
+            UsageError: a leaf has no shape and dtype, or holds Python objects.
+        """
+        leaves, structure = flatten(element)
+        starts: list[int] = []
+        size = 0
+        for leaf, path in zip(leaves, leaf_paths(structure), strict=True):
+            starts.append(size)
+            size += aligned(_size_bytes(leaf, path))
+        return cls(structure, tuple(leaves), tuple(starts), size)
+
+    def over(self, memory: Lease) -> Element:
+        """Return an element of this structure over memory, with the memory's contents."""
+        return unflatten(
+            self.structure, [_over(memory, leaf, start) for leaf, start in zip(self.leaves, self.starts, strict=True)]
+        )
+
+
+def _size_bytes(leaf: object, path: str) -> int:
+    if is_tensor(leaf):
+        tensor = cast("Any", leaf)
+        return int(tensor.numel() * tensor.element_size())
+    if not isinstance(leaf, Shaped) or _dtype(leaf).hasobject:
+        raise UsageError(
+            f"`like` must hold arrays, or objects with a shape and a dtype without Python objects; {subject(path)} is "
+            f"{type(leaf).__qualname__}. Send it beside the arrays: {{**writer.empty(arrays), 'name': name}}."
+        )
+    return int(np.prod(leaf.shape, dtype=np.int64)) * _dtype(leaf).itemsize
+
+
+def _dtype(leaf: Shaped) -> np.dtype[Any]:
+    return np.dtype(cast("np.dtype[Any]", leaf.dtype))
+
+
+def _over(memory: Lease, leaf: Shaped, start: int) -> object:
+    if is_tensor(leaf):
+        tensor = cast("Any", leaf)
+        end = start + tensor.numel() * tensor.element_size()
+        return tensor_over(memoryview(cast("bytes", memory))[start:end], dtype_name(tensor), tuple(leaf.shape))
+    return array_over(memory, tuple(leaf.shape), _dtype(leaf), start_bytes=start)
