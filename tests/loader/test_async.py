@@ -90,7 +90,7 @@ def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: in
 def test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop also runs where the skipped batch is complete as soon as the consumer arms its job."""
     gate, has_skipped = Gate(8), threading.Event()
-    is_ready, fits = GivenQueue.is_ready, vars(JobQueue)["_fits"]
+    is_ready, fits = vars(JobQueue)["is_ready"], vars(JobQueue)["_fits"]
 
     def is_ready_later(queue: Any) -> bool:
         is_ready(queue)
