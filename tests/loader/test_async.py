@@ -96,7 +96,7 @@ def test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory(monkeypatc
         is_ready(queue)
         if queue.has_armed and not has_skipped.is_set():
             queue.wait(lambda: False, lambda: None)  # until the job is complete
-        return is_ready(queue)
+        return bool(is_ready(queue))
 
     def fits_for_the_consumer(queue: Any, job: Any) -> bool:
         return threading.current_thread() is threading.main_thread() and fits(queue, job)
