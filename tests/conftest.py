@@ -1,4 +1,4 @@
-"""What holds for every test: nothing leaks, and properties are tried as the profile says.
+"""The setup of every test: nothing leaks, and properties are tried as the profile says.
 
 `HYPOTHESIS_PROFILE=soak` is the long profile: it tries each property on 2,000 examples instead of the same 30 at every
 run, and the tests that the short one leaves out run as well.
@@ -40,7 +40,7 @@ settings.load_profile(PROFILE)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, in the short profile, what belongs to the long one; but not what was asked for by its name."""
+    """Leave out, in the short profile, the tests of the long one, except those requested by name."""
     if IS_LONG or any("::" in argument for argument in config.args):
         return
     seen: dict[tuple[str, str], set[int]] = {}
@@ -58,7 +58,7 @@ def _is_long(item: pytest.Item) -> bool:
 
 
 def _adds_nothing(item: pytest.Item, seen: dict[tuple[str, str], set[int]]) -> bool:
-    """Return whether each value of the test's parameters was in a case before, where that is enough."""
+    """Return whether earlier cases had each value of the test's parameters, for tests that need no combinations."""
     call: Any = getattr(item, "callspec", None)
     if call is None or item.get_closest_marker("each_value") is None:
         return False

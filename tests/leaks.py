@@ -1,4 +1,4 @@
-"""Nothing is left behind: around every test, what the process holds before and after is the same.
+"""The leak check: after every test the process holds the same resources as before it.
 
 Held things are threads, child processes, file descriptors, entries of /dev/shm and leased slots. What was only
 garbage is collected first. Then the check waits, for a bounded time, until nothing is left: a descriptor or process
@@ -27,12 +27,12 @@ _failed = pytest.StashKey[bool]()
 
 
 def held() -> dict[str, str]:
-    """Return what this process holds now, each with a description for the reader."""
+    """Return the resources that this process holds now, each with a description."""
     return {**_threads(), **_processes(), **_descriptors(), **_shared_memory(), **_leased_slots()}
 
 
 def left_behind(before: Mapping[str, str], patience_seconds: float) -> list[str]:
-    """Return the descriptions of what is held now and was not `before`, after waiting for it to go away."""
+    """Return the descriptions of resources that are held now and were not `before`, after waiting for their release."""
     never_set = threading.Event()
     for _ in range(round(patience_seconds / STEP_SECONDS)):
         gc.collect()
@@ -54,7 +54,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(autouse=True, scope="session")
 def settled_process() -> Generator[None]:
-    """Start what Python starts once and keeps to the end, so that no single test is blamed for it.
+    """Start the resources that Python starts once and keeps to the end, so that no single test is blamed for them.
 
     What the imports made is set aside from the collector: with the frameworks loaded, each collection would otherwise
     walk through millions of their objects.
@@ -76,7 +76,7 @@ def settled_module(settled_process: None) -> None:  # noqa: ARG001 - started bef
 
 @pytest.fixture(autouse=True)
 def nothing_leaks(request: pytest.FixtureRequest, settled_module: None) -> Generator[None]:  # noqa: ARG001 - started before the test
-    """Fail a test that leaves something behind, with the list of it."""
+    """Fail a test that leaves resources behind, and list them."""
     before = held()
     yield
     if request.node.stash.get(_failed, False):

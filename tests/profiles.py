@@ -1,4 +1,4 @@
-"""How much the tests try: the short profile at every change, the long one (`HYPOTHESIS_PROFILE=soak`) at times."""
+"""The number of examples that tests try: few at every change, many in a soak (`HYPOTHESIS_PROFILE=soak`)."""
 
 import os
 from typing import Final

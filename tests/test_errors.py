@@ -1,4 +1,4 @@
-"""Errors have a tree that callers rely on: what to catch, what they carry, and that they travel between processes."""
+"""The tree of errors, on which callers rely: base classes, attributes, and pickling between processes."""
 
 import pickle
 import subprocess
@@ -38,7 +38,7 @@ def error_types() -> dict[str, type]:
 
 
 def test_the_tree_is_complete() -> None:
-    """Each error stands where the module's picture has it, with the builtin that callers expect."""
+    """Each error has the base class of the module's picture, and the builtin that callers expect."""
     assert {name: list(kind.__bases__) for name, kind in error_types().items()} == TREE
     assert errors.__doc__
     for name in TREE:
@@ -66,7 +66,7 @@ def test_errors_travel_between_processes(name: str) -> None:
 
 
 def test_a_source_error_carries_source_and_keys() -> None:
-    """At most the first eight keys, however many were asked for; nothing where nothing is known."""
+    """At most the first eight of the requested keys; none if they are not known."""
     error = errors.SourceError("can't read", source="Files('a')", keys=range(100))
     assert (error.source, error.keys) == ("Files('a')", tuple(range(8)))
     assert (errors.SourceError("x").source, errors.SourceError("x").keys) == ("", ())
@@ -86,7 +86,7 @@ def test_a_missing_dependency_says_what_to_run() -> None:
 
 
 @pytest.mark.parametrize(("door", "module"), [("torch", "torch"), ("jax", "jax")])
-def test_a_door_to_what_is_missing_says_what_to_run(door: str, module: str) -> None:
+def test_a_package_for_a_missing_framework_says_what_to_run(door: str, module: str) -> None:
     """The error of importing it names the extra."""
     program = f"import sys; sys.modules[{module!r}] = None; import penstock.{door}"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -103,7 +103,7 @@ CLOSED: dict[str, Callable[[ps.Loader], object]] = {
 
 @pytest.mark.parametrize("use", CLOSED)
 def test_a_closed_loader_says_so(use: str) -> None:
-    """Using what was closed is a ClosedError, with the remedy."""
+    """Use of a closed loader is a ClosedError, with the remedy."""
     loader = ps.Loader(ps.range(4))
     loader.close()
     with pytest.raises(errors.ClosedError, match="the loader was closed; make a new one"):
@@ -111,7 +111,7 @@ def test_a_closed_loader_says_so(use: str) -> None:
 
 
 def test_a_closed_loaders_iterator_says_so() -> None:
-    """Its batches don't just end."""
+    """Its iterator raises ClosedError; its batches don't just end."""
     with ps.Loader(ps.range(4), num_workers=2) as loader:
         iterator = iter(loader)
         next(iterator)
@@ -138,7 +138,7 @@ def test_a_line_that_is_no_json_is_a_corrupt_record(tmp_path: Path) -> None:
 
 
 def test_events_are_values() -> None:
-    """What a loader tells can be compared, hashed and pickled."""
+    """The events of a loader can be compared, hashed and pickled."""
     skipped = events.Skipped("decode", 0, 1, 2, "ValueError: corrupt")
     substituted = events.Substituted("decode", 0, 1, 2, "ValueError: corrupt", 3)
     for event in (skipped, substituted):

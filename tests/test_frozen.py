@@ -110,7 +110,7 @@ def pages(draw: st.DrawFn) -> tuple[Page[str], SamePage[str]]:
 def test_it_compares_hashes_and_prints_as_a_dataclass(
     one: tuple[Page[str], SamePage[str]], other: tuple[Page[str], SamePage[str]]
 ) -> None:
-    """Equality, the hash and what is printed are those of the same class made by `dataclass`."""
+    """Equality, hash and repr are those of the same class made by `dataclass`."""
     assert (one[0] == other[0]) == (one[1] == other[1])
     assert hash(one[0]) == hash(one[1])
     assert repr(one[0]) == repr(one[1]).replace("SamePage", "Page")
@@ -120,7 +120,7 @@ def test_it_compares_hashes_and_prints_as_a_dataclass(
 
 @given(pages())
 def test_it_is_copied_pickled_replaced_and_listed_as_a_dataclass(pair: tuple[Page[str], SamePage[str]]) -> None:
-    """What dataclasses are used with takes it: copies, pickles, `replace`, `astuple`, `match`."""
+    """Copies, pickles, `replace`, `astuple` and `match` work as with dataclasses."""
     page, same = pair
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert dataclasses.astuple(pickle.loads(pickle.dumps(page, protocol))) == dataclasses.astuple(same)
@@ -186,20 +186,20 @@ def test_a_dataclass_may_be_made_of_it() -> None:
     assert (Own("a").hash, Own("a").extra, Own("a") == Own("a", 5)) == ("a", 5, True)
 
 
-def test_it_may_equal_itself_alone() -> None:
-    """Without `eq`, equal fields don't make two objects equal, and the hash is the object's own."""
+def test_it_may_equal_only_itself() -> None:
+    """Without `eq`, objects with equal fields differ, and the hash is that of the object."""
     alone = Alone(3)
     assert (alone == Alone(3), len({alone, alone, Alone(3)})) == (False, 2)
 
 
-def test_what_is_computed_is_kept_but_not_pickled() -> None:
-    """A cached property is computed once for an object; a copy by pickle computes it anew."""
+def test_cached_properties_are_kept_but_not_pickled() -> None:
+    """A cached property is computed once for an object, and again for a copy by pickle."""
     squared = Squared(3)
     assert squared.square is squared.square
     assert vars(squared) == {"square": [9]}
     assert vars(pickle.loads(pickle.dumps(squared))) == {}
 
 
-def test_what_a_class_defines_itself_stays() -> None:
-    """An equality, a hash and a way to be printed that the class has are not replaced."""
+def test_methods_of_the_class_stay() -> None:
+    """An equality, a hash and a repr that the class defines are kept."""
     assert (Squared(3) == Squared(-3), hash(Squared(-3)), repr(Squared(3))) == (True, 3, "<3>")

@@ -1,4 +1,4 @@
-"""The leak check itself: what is planted is found, in the test that planted it, and tidy tests pass."""
+"""The leak check itself: it finds planted leaks in the test that planted them, and tidy tests pass."""
 
 import os
 import subprocess
@@ -80,7 +80,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 def test_a_planted_leak_is_reported(inner: pytest.Pytester) -> None:
-    """Whatever a test leaves behind is named in an error of that test, and in no other's."""
+    """A resource that a test leaves behind is named in an error of that test only."""
     planted = dict(PLANTED)
     if not Path("/proc/self/fd").exists():  # only Linux lists them
         del planted["descriptor"], planted["shared memory"]
@@ -103,7 +103,7 @@ sys.stdin.read()
 @pytest.mark.skipif(not Path("/dev/shm").exists(), reason="only Linux lists shared memory")
 @pytest.mark.parametrize("is_child", [True, False])
 def test_shared_memory_is_its_own_programs(*, is_child: bool) -> None:
-    """What a program beside this one has is not left behind; what a child of this one has is."""
+    """Shared memory of another program is no leak; that of a child of this one is."""
     name = f"/penstock-test-{os.getpid()}-{is_child}"
     before = leaks.held()
     script = SEMAPHORE if is_child else f"import os\nif os.fork(): os._exit(0)\n{SEMAPHORE}"
@@ -132,7 +132,7 @@ def test_a_tidy_test_passes(inner: pytest.Pytester) -> None:
 
 
 def test_garbage_is_no_leak(inner: pytest.Pytester) -> None:
-    """What only a reference cycle still holds is collected before the check."""
+    """Objects that only a reference cycle holds are collected before the check."""
     inner.makepyfile("""
         import os
         class Owner:

@@ -1,4 +1,4 @@
-"""Seeds follow from a path of names and numbers by a rule that never changes."""
+"""Seeds are derived from a path of names and numbers by a rule that never changes."""
 
 import hashlib
 
@@ -54,7 +54,7 @@ FROZEN = [
 
 @pytest.mark.parametrize(("seed", "path", "expected"), FROZEN)
 def test_values_are_frozen(seed: int, path: tuple[int | str, ...], expected: int) -> None:
-    """Literal values, which no change of the code may move."""
+    """Literal values, which no change of the code may change."""
     assert derive(seed, *path) == derived(seed, *path) == expected
 
 
@@ -80,7 +80,7 @@ def test_mixing_is_one_to_one(first: int, second: int) -> None:
 
 @given(st.integers(-5, 5), st.integers(0, 5), st.integers(-5, 5), st.integers(0, 5))
 def test_seeds_and_epochs_do_not_add_up(seed: int, epoch: int, other_seed: int, other_epoch: int) -> None:
-    """Seed 1 in epoch 1 has nothing to do with seed 2 in epoch 0."""
+    """Seed 1 in epoch 1 is unrelated to seed 2 in epoch 0."""
     same = (seed, epoch) == (other_seed, other_epoch)
     assert (derive(seed, "shuffle", epoch) == derive(other_seed, "shuffle", other_epoch)) is same
 

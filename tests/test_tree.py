@@ -117,7 +117,7 @@ def test_leaves_of_another_structure_are_not_aligned(first: Element, second: Ele
     ],
 )
 def test_a_difference_names_the_path(first: Element, second: Element, difference: str) -> None:
-    """The phrase says where the two first differ, and what is there in each."""
+    """The phrase has the path of the first difference, and the part of each structure there."""
     assert describe_difference(flatten(first)[1], flatten(second)[1], ("row 0", "row 3")) == difference
 
 
@@ -157,7 +157,7 @@ class Triple(tuple[int, ...]):
 
 
 def test_mapped_leaves_keep_the_types_of_containers() -> None:
-    """What is made of an element with other leaves has its types, and what an instance knows besides its items."""
+    """An element with mapped leaves keeps its types, and the attributes of its containers."""
     counted = defaultdict(int, c=3)
     named = Attributes("x")
     named["d"] = [4]
@@ -174,14 +174,14 @@ def test_mapped_leaves_keep_the_types_of_containers() -> None:
 
 @pytest.mark.parametrize(("part", "kind"), [(Frozen(a=1), "dict"), (Triple(1, 2, 3), "tuple")])
 def test_a_type_that_takes_no_other_leaves_is_refused(part: Any, kind: str) -> None:
-    """It doesn't become a plain container in silence."""
+    """It isn't silently replaced by a plain container."""
     with pytest.raises(UsageError, match=rf"a subclass of {kind} must be copyable.*{type(part).__qualname__}"):
         map_leaves(str, {"part": part})
 
 
 @pytest.mark.parametrize("leaf", [np.zeros(3), "text", b"bytes", None, 1.5, {1, 2}, Box, range(3)])
 def test_everything_else_is_a_leaf(leaf: object) -> None:
-    """What is no container is one leaf, as it is."""
+    """An object that is no container is one leaf, unchanged."""
     parts, structure = flatten(leaf)
     assert parts[0] is leaf
     assert leaf_paths(structure) == ("",)
@@ -231,6 +231,6 @@ def test_a_dataclass_that_its_fields_cannot_rebuild_is_refused() -> None:
 
 
 def test_a_wrong_number_of_leaves_is_refused() -> None:
-    """`unflatten` wants exactly the structure's leaves."""
+    """`unflatten` takes exactly the structure's number of leaves."""
     with pytest.raises(UsageError, match="as many as the structure's, 2; got 3"):
         unflatten(flatten([1, 2])[1], [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Signals that arrive at random moments, and a handler of theirs that raises inside of a given function."""
+"""Signals at random moments, with a handler that raises inside of a given function."""
 
 import gc
 import random  # noqa: TID251 - the moments at which signals arrive
@@ -21,7 +21,7 @@ KINDS = (Tick, TimeoutError, KeyboardInterrupt)
 
 
 class Ticks:
-    """A handler that raises inside of a function, and has the next signal come at a random moment.
+    """A handler that raises inside of a function, and starts a timer for the next signal at a random moment.
 
     It raises nothing where Python, or this handler, would discard the exception: `raised` is how many have to come out.
     """
@@ -53,7 +53,7 @@ class Ticks:
         self._arm()
 
     def stop(self) -> None:
-        """Raise nothing any more."""
+        """Stop raising."""
         self._inside = None
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -64,7 +64,7 @@ class Ticks:
 
 @pytest.fixture
 def ticking() -> Generator[Callable[[type[BaseException], int], Ticks]]:
-    """Install handlers, and put back the one that was there."""
+    """Install handlers, and restore the previous ones."""
     before = signal.getsignal(signal.SIGALRM)
     made: list[Ticks] = []
 
@@ -81,5 +81,5 @@ def ticking() -> Generator[Callable[[type[BaseException], int], Ticks]]:
 
 
 def chained(error: BaseException | None) -> int:
-    """Return how many exceptions of handlers one holds: a second one comes while the first is on its way."""
+    """Return the number of handlers' exceptions in a chain; a second one may be raised while the first propagates."""
     return 0 if error is None else isinstance(error, KINDS) + chained(error.__context__)

@@ -41,7 +41,7 @@ def is_array(leaf: object) -> TypeGuard[NDArray[Any]]:
 
 
 def numbered(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> NDArray[Any]:
-    """Return an array of many different values that follow from the seed; NaNs and NaTs are among them."""
+    """Return an array of many different values that the seed determines, NaNs and NaTs among them."""
     size = int(np.prod(shape))
     if dtype.kind == "U":
         texts = ["".join(chr(97 + (seed + item + place) % 26) for place in range(item % 4)) for item in range(size)]
@@ -53,7 +53,7 @@ def numbered(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> NDArray
 
 
 def formed(array: NDArray[Any], form: str) -> NDArray[Any]:
-    """Return an array of the same values whose memory is arranged in another way."""
+    """Return an array of the same values in another arrangement of memory."""
     match form:
         case "fortran":
             result = array.copy(order="F")
@@ -149,7 +149,7 @@ def _extended(element: Element) -> Element:
 
 @st.composite
 def odd_lists(draw: st.DrawFn) -> list[Element]:
-    """Lists of elements of which some may differ from row 0 in structure, order of keys, dtype, shape or type."""
+    """Lists of elements; some may differ from row 0 in structure, order of keys, dtype, shape or type."""
     elements = draw(element_lists())
     for _ in range(draw(st.integers(1, 2))):
         row = draw(st.integers(0, len(elements) - 1))

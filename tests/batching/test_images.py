@@ -1,4 +1,4 @@
-"""Normalised images have the bytes that NumPy computes by the same formula, wherever their own bytes lie."""
+"""Normalised images have the bytes that NumPy computes by the same formula, for images in any memory."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ stds = st.floats(1e-3, 1e3)
 
 
 def by_numpy(images: NDArray[np.uint8], mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
-    """Return the planes by the documented formula, a whole array an operation."""
+    """Return the planes by the documented formula, one operation on the whole array at a time."""
     means64, stds64 = np.array(mean, np.float64), np.array(std, np.float64)
     scale, shift = (1 / (255 * stds64)).astype(np.float32), (-means64 / stds64).astype(np.float32)
     product = images.astype(np.float32) * scale
@@ -69,8 +69,8 @@ def test_the_bytes_are_those_of_the_formula(
 
 
 @given(st.tuples(st.just(2), st.just(11), st.integers(1, 4)), st.sampled_from(FORMS), st.integers(0, 3))
-def test_a_batch_and_one_image_are_taken_as_they_are(size: tuple[int, int, int], form: str, rows: int) -> None:
-    """An array with an axis of rows gives one with it, and an image alone gives its planes alone."""
+def test_a_batch_keeps_its_row_axis_and_an_image_has_none(size: tuple[int, int, int], form: str, rows: int) -> None:
+    """An array with a row axis gives planes with a row axis; a single image gives planes without one."""
     image = viewed(numbered(np.dtype("u1"), size, 5), form)
     mean, std = [0.5] * size[2], [0.25] * size[2]
     batch = np.stack([image] * rows) if rows else np.empty((0, *size), np.uint8)
@@ -81,7 +81,7 @@ def test_a_batch_and_one_image_are_taken_as_they_are(size: tuple[int, int, int],
 
 
 @given(means, stds)
-def test_the_error_is_as_small_as_told(mean: float, std: float) -> None:
+def test_the_error_is_within_the_documented_bound(mean: float, std: float) -> None:
     """No byte's value differs from the exact one by more than the documented bound."""
     every = np.arange(256, dtype=np.uint8).reshape(1, 256, 1)
     exact = (np.arange(256) / 255 - mean) / std
@@ -91,7 +91,7 @@ def test_the_error_is_as_small_as_told(mean: float, std: float) -> None:
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_threads_give_the_same_bytes(num_threads: int) -> None:
-    """However many threads share images of many megabytes, the bytes are the same."""
+    """Any number of threads gives the same bytes for images of many megabytes."""
     parent = numbered(np.dtype("u1"), (9, 300, 301, 3), 1)
     crops = parent[:, 20:, 31:]
     planes = normalize_images(crops, MEAN, STD, num_threads=num_threads)
@@ -151,13 +151,13 @@ IMAGE = np.zeros((4, 5, 3), np.uint8)
     ],
 )
 def test_images_that_do_not_fit_are_refused(images: object, fault: str) -> None:
-    """The message names the image and what it is."""
+    """The message names the image, and its dtype or type."""
     assert fault in message(images)
 
 
 @pytest.mark.parametrize("numbers", [(0.5,), (0.5, 0.5, 0.5, 0.5), 0.5, [[0.5, 0.5, 0.5]], (0.5, np.nan, 0.5), "abc"])
 def test_numbers_for_other_channels_are_refused(numbers: object) -> None:
-    """Mean and std have one finite number for each channel, and the message names which hasn't."""
+    """Mean and std must have one finite number for each channel; the message names the one that hasn't."""
     assert "mean must be one finite number for each of the 3 channels" in message(IMAGE, mean=numbers)
     assert "std must be one finite number for each of the 3 channels" in message(IMAGE, std=numbers)
 
@@ -179,7 +179,7 @@ def test_deviations_that_cannot_divide_are_refused() -> None:
     ],
 )
 def test_an_out_that_does_not_fit_is_refused(out: object, fault: str) -> None:
-    """The message says what the result is, and what out is."""
+    """The message has dtype and shape of the result and of out."""
     assert fault in message(IMAGE, out=out)
 
 
@@ -192,5 +192,5 @@ def test_images_within_out_are_refused() -> None:
 
 
 def test_too_few_threads_are_refused() -> None:
-    """The calling thread is one, so there is at least one."""
+    """num_threads counts the calling thread, so it is at least 1."""
     assert "num_threads=0" in message(IMAGE, num_threads=0)

@@ -1,4 +1,4 @@
-"""Documents are assigned to sequences, and sequences filled, exactly as a plain reading of the rules says."""
+"""Documents are assigned to sequences, and sequences filled, exactly as a plain implementation of the rules does it."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from penstock.errors import UsageError
 
 
 class Stream(NamedTuple):
-    """Documents to assign, and how."""
+    """Documents to assign, and the arguments of the assignment."""
 
     lengths: NDArray[np.int64]
     capacity: list[int]
@@ -29,7 +29,7 @@ class Stream(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What a stream becomes."""
+    """The expected assignment of a stream."""
 
     bins: list[int]
     closed: list[int]
@@ -95,8 +95,8 @@ def assigned(stream: Stream, open_bins: OpenBins | None = None) -> Any:
 
 
 @given(streams())
-def test_documents_go_where_the_rules_say(stream: Stream) -> None:
-    """Bins, the order and time of closing, and what stays open are those of a search over all open bins."""
+def test_documents_are_assigned_by_the_rules(stream: Stream) -> None:
+    """Bins, the order and time of closing, and the open bins are those of a search over all open bins."""
     result, expected = assigned(stream), oracle(stream)
     assert expected.bins == result.bins.tolist()
     assert expected.closed == result.closed.tolist()
@@ -109,7 +109,7 @@ def test_documents_go_where_the_rules_say(stream: Stream) -> None:
 
 @given(streams(), st.data())
 def test_a_stream_may_be_assigned_in_parts(stream: Stream, data: st.DataObject) -> None:
-    """Two calls, the second with what the first left open, do what one does."""
+    """Two calls, the second with the first one's open bins, assign as a single call does."""
     cut = data.draw(st.integers(0, len(stream.lengths)))
     whole = assigned(stream)
     first = assigned(stream._replace(lengths=stream.lengths[:cut]))
@@ -126,8 +126,8 @@ def test_a_stream_may_be_assigned_in_parts(stream: Stream, data: st.DataObject) 
 
 
 @given(streams(), st.data())
-def test_a_closed_bin_tells_how_many_documents_it_took(stream: Stream, data: st.DataObject) -> None:
-    """The documents before a bin closed, alone, close the same bins up to it, if none was closed to make room."""
+def test_a_closed_bin_has_the_number_of_documents_before_it_closed(stream: Stream, data: st.DataObject) -> None:
+    """The documents before a bin closed, without the later ones, close the same bins, if none closed to make room."""
     whole = assigned(stream)
     if not len(whole.closed):
         return
@@ -235,7 +235,7 @@ def expected_rows(block: Block) -> tuple[list[list[Any]], list[list[int]], list[
 
 @given(block=blocks(), joined=st.booleans(), with_segments=st.booleans(), with_positions=st.booleans())
 def test_rows_hold_their_pieces(block: Block, *, joined: bool, with_segments: bool, with_positions: bool) -> None:
-    """Every token, segment id and position is that of the piece it is in, or padding, whatever was there before."""
+    """Every token, segment id and position is that of its piece, or padding; nothing of the old content remains."""
     shape = (len(block.rows), block.capacity)
     out = np.full(shape, 99, block.documents[0].dtype)
     segment_ids = np.full(shape, 99, np.int32) if with_segments else None
@@ -252,8 +252,8 @@ def test_rows_hold_their_pieces(block: Block, *, joined: bool, with_segments: bo
 
 
 @pytest.mark.parametrize("tokens", [40, 40_000])
-def test_documents_may_lie_in_any_memory(tokens: int, tmp_path: Any) -> None:
-    """Documents that are strided, reversed, read-only, unaligned or mapped are copied as they read, small or large."""
+def test_documents_may_be_in_any_memory(tokens: int, tmp_path: Any) -> None:
+    """Strided, reversed, read-only, unaligned and mapped documents are copied correctly, small or large."""
     plain = np.arange(tokens, dtype=np.int32)
     unaligned = np.zeros(4 * tokens + 1, np.uint8)[1:].view(np.int32)
     unaligned[:] = plain

@@ -23,8 +23,8 @@ def row_of(length: int, row: int, dtype: str, *axes: int) -> NDArray[Any]:
 
 
 @given(lengths, lengths, st.integers(6, 9) | st.none())
-def test_values_come_first_and_the_fill_behind(first: list[int], second: list[int], length: int | None) -> None:
-    """Each leaf with axes gets the length asked for, or its own longest row's."""
+def test_values_precede_the_fill(first: list[int], second: list[int], length: int | None) -> None:
+    """Each leaf with axes gets the requested length, or that of its longest row."""
     sizes = list(zip(first, second, strict=False))
     elements: list[Element] = [
         {"tokens": row_of(one, row, "i4"), "boxes": row_of(two, row, ">i2", 2), "label": row, "name": str(row)}
@@ -46,7 +46,7 @@ def test_values_come_first_and_the_fill_behind(first: list[int], second: list[in
 
 @given(lengths, st.integers(6, 9) | st.none())
 def test_the_mask_marks_the_values(sizes: list[int], length: int | None) -> None:
-    """The mask is True exactly where a row has values, whichever padded leaf is asked."""
+    """The mask is True exactly where a row has values, for all padded leaves."""
     elements = [{"x": row_of(size, row, "f4"), "y": row_of(size, row, "u1", 3)} for row, size in enumerate(sizes)]
     batch = pad(elements, length=length, mask="valid")
     assert list(batch) == ["x", "y", "valid"]
@@ -59,7 +59,7 @@ def test_the_mask_marks_the_values(sizes: list[int], length: int | None) -> None
 
 @given(st.integers(1, 4), st.integers(0, 4))
 def test_equal_lengths_are_just_stacked(rows: int, size: int) -> None:
-    """Where all rows have one length, padding changes nothing."""
+    """If all rows have one length, padding changes nothing."""
     elements = [(row_of(size, row, "f8", 2), row) for row in range(rows)]
     assert [column.tolist() for column in pad(elements)] == [column.tolist() for column in stack(elements)]
 
@@ -79,7 +79,7 @@ def test_equal_lengths_are_just_stacked(rows: int, size: int) -> None:
     ],
 )
 def test_the_fill_takes_the_leafs_dtype(dtype: str, fill: float, expected: object) -> None:
-    """The fill is stored as a value of the leaf's own dtype, and 0 stands for any dtype's zero."""
+    """The fill is stored as a value of the leaf's own dtype; 0 means the zero of any dtype."""
     column = pad([np.zeros(1, dtype), np.zeros(2, dtype)], fill=fill)
     assert column.dtype == np.dtype(dtype)
     assert column[0, 1] == expected
@@ -183,7 +183,7 @@ def test_a_fill_of_another_dtype_is_refused(dtype: str, fill: float) -> None:
     ],
 )
 def test_a_rule_is_checked_when_it_is_made(make: Callable[[], object], message: str) -> None:
-    """Bad lengths and names are errors before any element is there."""
+    """Invalid lengths and names are errors when the rule is made, before any element."""
     with pytest.raises(UsageError) as caught:
         make()
     assert str(caught.value) == message

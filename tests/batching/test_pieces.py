@@ -25,7 +25,7 @@ def listed(plan: PackingPlan) -> list[list[tuple[int, int, int]]]:
 
 @given(lengths_lists, capacities, st.sampled_from(["split", "drop"]))
 def test_long_documents_are_cut_or_dropped(lengths: list[int], capacity: int, long: Long) -> None:
-    """Pieces are a document's tokens in order, `capacity` at a time, or documents of more are left out."""
+    """A document is cut every `capacity` tokens, in order, or documents longer than that are dropped."""
     expected = [
         (document, offset, min(capacity, length - offset))
         for document, length in enumerate(lengths)
@@ -36,8 +36,8 @@ def test_long_documents_are_cut_or_dropped(lengths: list[int], capacity: int, lo
 
 
 @given(lengths_lists, capacities, st.data())
-def test_documents_are_laid_end_to_end(lengths: list[int], capacity: int, data: st.DataObject) -> None:
-    """Walking through all tokens, one place after another, meets the pieces."""
+def test_documents_are_concatenated(lengths: list[int], capacity: int, data: st.DataObject) -> None:
+    """The pieces are those of a walk over all tokens, place by place."""
     room = data.draw(st.integers(1, capacity))
     expected: list[list[int]] = []
     sequence, place = 0, capacity - room
@@ -89,7 +89,7 @@ def test_a_plan_of_features_fits_in_each(lengths: list[tuple[int, int]], bins: i
 
 @given(lengths_lists, st.data())
 def test_some_sequences_are_taken(lengths: list[int], data: st.DataObject) -> None:
-    """A part of a plan has the pieces of those sequences, also with renumbered documents."""
+    """A part of a plan has the pieces of its sequences, also with renumbered documents."""
     plan = plan_packing(lengths, 10)
     chosen = data.draw(st.lists(st.integers(0, len(plan) - 1), max_size=8)) if len(plan) else []
     part = plan.take(chosen)
@@ -101,7 +101,7 @@ def test_some_sequences_are_taken(lengths: list[int], data: st.DataObject) -> No
 
 
 def test_planning_ahead_fills_sequences() -> None:
-    """Documents of mixed lengths leave less than half a percent of room."""
+    """Documents of mixed lengths leave less than half a percent of the room free."""
     quantiles = np.linspace(-2.5, 2.5, 20_000)
     lengths = np.maximum(1, np.exp(quantiles + 6)).astype(np.int64)
     lengths = lengths[(np.arange(20_000) * 7919) % 20_000]
@@ -122,7 +122,7 @@ def test_a_plan_is_a_value() -> None:
 
 
 def test_a_plan_keeps_copies() -> None:
-    """Writing to the arrays that a plan was made of doesn't change it."""
+    """A write to the arrays that a plan was made of doesn't change the plan."""
     length = np.array([2, 3])
     plan = PackingPlan(np.array([0, 1]), np.array([0, 0]), length, np.array([0, 2]))
     length[0] = 9
@@ -173,7 +173,7 @@ def test_wrong_arrays_are_refused(length: NDArray[np.int64], bounds: NDArray[np.
 
 
 def test_a_first_sequence_has_room() -> None:
-    """The sequence that laying end to end begins with has room, at most all of it."""
+    """The first sequence of a concatenation has some free room, at most its whole capacity."""
     with pytest.raises(UsageError, match=r"room must be in \[1, 5\], the capacity; got room=0"):
         concat_then_split([1], 5, room=0)
 

@@ -1,4 +1,4 @@
-"""Batches are counted and taken apart by rows."""
+"""Rows of batches are counted, and batches split into them."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_rows_are_counted(elements: list[Element]) -> None:
 
 @given(with_rows)
 def test_split_rows_make_the_same_batch_again(elements: list[Element]) -> None:
-    """The rows of a batch are elements whose batch it is, where a NumPy scalar keeps the dtype of the array."""
+    """The rows of a batch, stacked, are that batch; a NumPy scalar keeps the dtype of its array."""
     batch = stack(elements)
     for leaf in flatten(batch)[0]:
         if is_array(leaf) and leaf.ndim == 1:
@@ -43,7 +43,7 @@ def test_split_rows_make_the_same_batch_again(elements: list[Element]) -> None:
 
 
 def test_a_row_has_views_and_numpy_scalars() -> None:
-    """An element of a batch has views of its arrays, and NumPy scalars where they have no other axis."""
+    """An element has views of the batch's arrays, and NumPy scalars of arrays with only the row axis."""
     batch = stack([{"x": np.zeros(2), "n": 1, "s": "a", "o": None}, {"x": np.ones(2), "n": 2, "s": "b", "o": None}])
     first, second = split_rows(batch)
     assert np.shares_memory(first["x"], batch["x"])

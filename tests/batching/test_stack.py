@@ -1,4 +1,4 @@
-"""A batch holds each element in its row, whatever the element's structure, dtypes and memory."""
+"""A batch holds each element in its row, for elements of any structure, dtypes and memory."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ from tests.batching.strategies import PADDED, element_lists, formed, is_array, n
 
 
 def values_of(array: NDArray[Any]) -> list[bytes]:
-    """Return the bytes of the values: of each field alone, where there are fields."""
+    """Return the bytes of the values; for a structured dtype, those of each field."""
     if array.dtype.names is not None:
         return [part for name in array.dtype.names for part in values_of(array[name])]
     return [array.tobytes()]
@@ -80,7 +80,7 @@ def test_numpy_strings_are_a_list() -> None:
 
 
 def test_bytes_between_fields_are_zero() -> None:
-    """A structured batch has no chance content: padding between fields is zero."""
+    """The padding between the fields of a structured batch is zero."""
     elements = [numbered(PADDED, (2,), seed) for seed in range(3)]
     batch = stack(elements)
     zeroed = np.zeros((3, 2), PADDED)
@@ -92,7 +92,7 @@ def test_bytes_between_fields_are_zero() -> None:
 
 
 class Exporter:
-    """A stand-in for a framework's tensor: it gives its array when asked."""
+    """A stand-in for a framework's tensor, with `__array__`."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self.values = values
@@ -102,7 +102,7 @@ class Exporter:
 
 
 class Capsule:
-    """A stand-in for a tensor that speaks DLPack alone."""
+    """A stand-in for a tensor that supports only DLPack."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self.values = values
@@ -115,7 +115,7 @@ class Capsule:
 
 
 class OnDevice:
-    """A stand-in for a tensor whose values are elsewhere."""
+    """A stand-in for a tensor whose values are on a device."""
 
     def __array__(self, dtype: object = None, copy: object = None) -> NDArray[Any]:
         raise RuntimeError("copy it to the host first")
@@ -130,7 +130,7 @@ def test_what_exports_an_array_counts_as_it(tensor: type[Exporter | Capsule]) ->
 
 
 def test_an_exception_of_an_exporter_passes_through() -> None:
-    """What `__array__` raises arrives as itself, with a note of where."""
+    """An exception of `__array__` passes through unchanged, with a note of the leaf and row."""
     with pytest.raises(RuntimeError, match="copy it to the host first") as caught:
         stack([{"x": Exporter(np.ones(2))}, {"x": OnDevice()}])
     assert caught.value.__notes__ == ["This was raised by ['x'] of row 1, a OnDevice, as it was converted to an array."]

@@ -1,4 +1,4 @@
-"""Arrays are stacked into given memory, on any number of threads, to the bytes that NumPy stacks."""
+"""Arrays are stacked into given memory, on any number of threads, with the bytes of NumPy's result."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ def array_lists(draw: st.DrawFn) -> list[NDArray[Any]]:
 
 
 def numpy_stack(given_arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return what NumPy stacks into zeros of the rows' dtype, since it would change the byte order by itself."""
+    """Return the result of NumPy, stacked into zeros of the rows' dtype, since it would change the byte order."""
     target = np.zeros((len(given_arrays), *given_arrays[0].shape), given_arrays[0].dtype)
     return np.stack(given_arrays, out=target)
 
 
 @given(array_lists(), st.integers(1, 3), st.sampled_from(["new", "given"]))
 def test_rows_are_what_numpy_stacks(given_arrays: list[NDArray[Any]], num_threads: int, memory: str) -> None:
-    """The bytes are NumPy's for every dtype and memory, in a new array and in a given one alike."""
+    """The bytes are NumPy's for every dtype and memory, in a new array and in a given one."""
     expected = numpy_stack(given_arrays)
     out = None
     if memory == "given":
@@ -45,15 +45,15 @@ def test_rows_are_what_numpy_stacks(given_arrays: list[NDArray[Any]], num_thread
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_large_rows_are_shared_by_threads(num_threads: int) -> None:
-    """However many threads share a copy of many megabytes, each byte gets to its place."""
+    """Any number of threads copies each byte of many megabytes to its place."""
     rows = [numbered(np.dtype("u1"), (LARGE + 1,), row) for row in range(5)]
     backwards = rows[3][::-1].copy()[::-1]  # only NumPy copies this one, in between
     rows[3] = backwards
     assert np.array_equal(stack_arrays(rows, num_threads=num_threads), np.stack(rows))
 
 
-def test_a_row_may_lie_in_its_place() -> None:
-    """An array that is its own row of out already is left as it is."""
+def test_a_row_may_be_in_its_place() -> None:
+    """An array that already is its own row of out stays unchanged."""
     out = np.arange(6).reshape(3, 2)
     rows = [np.array([7, 8]), out[1], np.array([9, 10])]
     assert stack_arrays(rows, out=out) is out
@@ -61,7 +61,7 @@ def test_a_row_may_lie_in_its_place() -> None:
 
 
 def test_mapped_and_foreign_memory_is_written() -> None:
-    """Out may be any memory, such as a memory map's type of array, and comes back as it was given."""
+    """Out may be any memory, such as an `np.memmap`, and the same object is returned."""
     out = np.zeros((2, 3), np.int16).view(np.memmap)
     result = stack_arrays([np.full(3, 5, np.int16), np.full(3, 6, np.int16)], out=out)
     assert result is out
@@ -69,7 +69,7 @@ def test_mapped_and_foreign_memory_is_written() -> None:
 
 
 def test_exported_arrays_and_scalars_are_rows() -> None:
-    """What exports an array counts as it, and a batch's array as the sequence of its rows."""
+    """An object that exports an array counts as that array, and a batch's array as the sequence of its rows."""
 
     class Exporter:
         def __array__(self, dtype: object = None, copy: object = None) -> NDArray[Any]:
@@ -100,7 +100,7 @@ def message(rows: object, **keywords: Any) -> str:
 
 
 def test_rows_that_differ_are_refused() -> None:
-    """The message names the row, what it is, and what row 0 is."""
+    """The message names the row, with its dtype and shape and those of row 0."""
     zeros = np.zeros((2, 3), np.uint8)
     text = message([zeros, zeros, np.zeros((2, 4), np.uint8)])
     assert "row 0 is uint8 of shape (2, 3) and row 2 is uint8 of shape (2, 4)" in text
@@ -116,7 +116,7 @@ def test_what_is_no_array_of_values_is_refused(row: object) -> None:
 
 
 def test_no_rows_are_refused() -> None:
-    """Without a row there is no dtype, and the message asks for one."""
+    """Without a row there is no dtype, so an error requests one."""
     assert "got none" in message([])
 
 
@@ -132,12 +132,12 @@ def test_no_rows_are_refused() -> None:
     ],
 )
 def test_an_out_that_does_not_fit_is_refused(out: object, fault: str) -> None:
-    """The message says what the result is, and what out is."""
+    """The message has dtype and shape of the result and of out."""
     assert fault in message([np.arange(3), np.arange(3)], out=out)
 
 
 def test_rows_within_out_are_refused() -> None:
-    """A row that others would be written over is never read from there."""
+    """A row that other rows of out would overwrite is refused."""
     out = np.arange(6).reshape(2, 3)
     assert "row 1 does" in message([np.arange(3), out[0]], out=out)
     assert "row 0 does" in message([out.reshape(-1)[1:4], np.arange(3)], out=out)
@@ -146,5 +146,5 @@ def test_rows_within_out_are_refused() -> None:
 
 @pytest.mark.parametrize("num_threads", [0, -1])
 def test_too_few_threads_are_refused(num_threads: int) -> None:
-    """The calling thread is one, so there is at least one."""
+    """num_threads counts the calling thread, so it is at least 1."""
     assert f"num_threads={num_threads}" in message([np.zeros(1)], num_threads=num_threads)

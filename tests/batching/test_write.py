@@ -41,7 +41,7 @@ def outcome(merge: Merge, elements: list[Element]) -> tuple[Batch, str]:
 
 
 def fits(layout: Layout, element: Element, first: Element) -> bool:
-    """Say what `stack` says of an element beside the one that the layout is of; the order of keys counts."""
+    """Return whether `stack` accepts an element beside the layout's own, with keys in the same order."""
     try:
         stack([first, element])
     except UsageError:
@@ -66,7 +66,7 @@ def test_blocks_make_the_batch_of_stack(elements: list[Element], data: st.DataOb
 
 @given(odd_lists() | element_lists())
 def test_fast_stack_is_stack(elements: list[Element]) -> None:
-    """The fast path returns the batch that `stack` returns, or raises its very message."""
+    """The fast path returns the batch that `stack` returns, or raises the same message."""
     expected, expected_message = outcome(stack, elements)
     actual, message = outcome(fast_stack, elements)
     assert message == expected_message
@@ -120,7 +120,7 @@ def test_a_mismatch_names_the_lowest_row(elements: list[Element]) -> None:
     ],
 )
 def test_what_nearly_fits_is_refused(good: object, bad: object) -> None:
-    """A leaf of another type, dtype or shape is never cast, however much it looks alike."""
+    """A leaf of another type, dtype or shape is never cast, however similar it is."""
     layout = layout_of({"x": good})
     with pytest.raises(LayoutMismatchError) as caught:
         write_rows(layout, [{"x": good}, {"x": good}, {"x": bad}, {"x": good}], layout.columns(4), 0)
@@ -131,13 +131,13 @@ def test_what_nearly_fits_is_refused(good: object, bad: object) -> None:
 
 @pytest.mark.parametrize("form", ["plain", "reversed", "memmap"])
 def test_large_rows_are_copied(form: str) -> None:
-    """Blocks large enough to release the GIL arrive as small ones do."""
+    """Blocks that are large enough to release the GIL are written as small ones are."""
     elements = [{"x": formed(numbered(np.dtype("u2"), (64, 65), seed), form), "y": seed} for seed in range(20)]
     assert_same(stack(elements), fast_stack(elements))
 
 
 def test_rows_between_unusual_ones_are_copied() -> None:
-    """Arrays whose memory is out of order may come anywhere in a block."""
+    """Arrays whose memory isn't C-contiguous may be anywhere in a block."""
     elements = [
         formed(numbered(np.dtype("f4"), (3, 4), seed), "reversed" if seed % 3 else "plain") for seed in range(9)
     ]
@@ -186,8 +186,8 @@ def test_a_list_column_holds_each_item_once() -> None:
 
 
 @given(element_lists(max_rows=1), st.integers(0, 9))
-def test_columns_lie_apart_and_aligned(elements: list[Element], rows: int) -> None:
-    """Each array begins at a multiple of 64 bytes, none overlaps another, and all lie in the memory asked for."""
+def test_columns_are_aligned_and_do_not_overlap(elements: list[Element], rows: int) -> None:
+    """Each array begins at a multiple of 64 bytes, none overlaps another, and all are in the requested memory."""
     layout = layout_of(elements[0])
     offsets, total_bytes = layout.leaf_offsets(rows)
     memory = np.zeros(total_bytes, np.uint8)

@@ -1,4 +1,4 @@
-"""JAX on the CPU, as four devices, started once before the tests that look for what they leave behind."""
+"""JAX on the CPU with four devices, started once before the tests whose leaks are checked."""
 
 import importlib.util
 import os
@@ -15,7 +15,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 @pytest.fixture(scope="session", autouse=True)
 def settled_jax(settled_process: None) -> None:
-    """Start JAX's backend, which stays to the end."""
+    """Start JAX's backend, which runs until the process ends."""
     del settled_process
     if importlib.util.find_spec("jax") is not None:
         jax: Any = pytest.importorskip("jax")

@@ -1,4 +1,4 @@
-"""Functions of datasets that draw with a key of JAX's, for workers that are processes."""
+"""Functions of datasets that draw with a JAX key, for worker processes."""
 
 import importlib
 import os
@@ -8,12 +8,12 @@ import numpy as np
 
 
 def draw(number: int, key: Any) -> Any:
-    """Return the element, two numbers drawn with the key, and where JAX computes here."""
+    """Return the element, two numbers drawn with the key, and the platform on which JAX computes here."""
     jax: Any = importlib.import_module("jax")
     return {"number": number, "drawn": np.asarray(jax.random.uniform(key, (2,))), "where": jax.default_backend()}
 
 
 def sees(number: int) -> str:
-    """Return what the process lets JAX see."""
+    """Return the platforms that this process lets JAX use."""
     del number
     return os.environ["JAX_PLATFORMS"]

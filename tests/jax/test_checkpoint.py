@@ -40,7 +40,7 @@ def listed(batches: Any, count: int | None = None) -> list[Any]:
 @pytest.mark.parametrize("make", [indexable, in_order])
 @pytest.mark.parametrize("of", ["loader", "iterator"])
 def test_saved_in_one_call_with_the_model(tmp_path: Path, make: Any, of: str) -> None:
-    """What was handed out when `save` was called is restored, whatever was read while Orbax was writing."""
+    """The state at the call of `save` is restored, also if batches were read while Orbax was writing."""
     loader = door.Loader(make())
     iterator = iter(loader)
     listed(iterator, 3)
@@ -62,7 +62,7 @@ def test_saved_in_one_call_with_the_model(tmp_path: Path, make: Any, of: str) ->
 
 
 def saved(monkeypatch: pytest.MonkeyPatch, folder: Path, loaders: list[Any]) -> list[str]:
-    """Save loaders as if each were in a process of its own, and return the names of the files."""
+    """Save loaders as if each ran in a process of its own, and return the names of the files."""
     for process, loader in enumerate(loaders):
         monkeypatch.setattr(jax, "process_index", lambda number=process: number)
         monkeypatch.setattr(jax, "process_count", lambda: len(loaders))
@@ -86,7 +86,7 @@ def test_equal_states_are_written_once(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_differing_states_are_written_by_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ranks: int) -> None:
-    """Where ranks differ each process writes its own, and other ranks lose nothing; replicas of a rank count once."""
+    """If ranks differ, each process writes its own state, and no rank's is lost; replicas of a rank count once."""
     dataset = ps.range(48, seed=2).shuffle().filter(odd).batch(4)
     loaders = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in (0, 0, 1, 1)]
     seen = [listed(loader, 2) for loader in loaders]
@@ -101,7 +101,7 @@ def test_differing_states_are_written_by_each(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_wrong_use(tmp_path: Path) -> None:
-    """What is no loader, a directory without a state, and another dataset's state are clear errors."""
+    """An object that is no loader, a directory without a state, and another dataset's state are errors."""
     with pytest.raises(UsageError, match=r"checkpoint\.Save takes a loader"):
         checkpoint.Save({"w": 1})
     loader = ps.Loader(indexable())

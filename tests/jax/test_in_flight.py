@@ -1,4 +1,4 @@
-"""Batches that are dropped while JAX is still copying them: what arrives is what they held."""
+"""Batches that are dropped while JAX is still copying them: the device gets their values."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ AT_ONCE = 8  # batches, more than have memory
 
 
 def row(number: int) -> Any:
-    """Return a row whose numbers tell which it is, and where it was cut out of."""
+    """Return a row whose numbers identify it, and the place that it was cut from."""
     return np.full(WIDTH, number * 37 % 251, np.uint8)
 
 
 def ends(batch: Any) -> Any:
-    """Return the least and the greatest number of each row."""
+    """Return the smallest and the largest number of each row."""
     return batch.min(1), batch.max(1)
 
 
@@ -42,7 +42,7 @@ def occupy(devices: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
 @pytest.mark.parametrize(("workers", "rounds"), [("threads", 25), ("processes", 8)])
 def test_dropped_in_flight(devices: Any, workers: Any, rounds: int) -> None:
-    """A batch that is dropped at once, its transfer delayed, is nowhere overwritten by those that follow."""
+    """A batch that is dropped at once, while its transfer is delayed, isn't overwritten by the batches that follow."""
     mesh = jax.sharding.Mesh(np.array(devices), ("data",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     dataset = ps.range(rounds * AT_ONCE * ROWS).map(row).batch(ROWS)

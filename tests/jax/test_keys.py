@@ -40,7 +40,7 @@ def test_a_key_is_the_elements_seed(seed: int, total: int) -> None:
 
 
 def test_configuration_changes_nothing() -> None:
-    """Another default algorithm, and 64-bit numbers, leave keys and what is drawn as they are."""
+    """Another default algorithm, and 64-bit numbers, change neither keys nor draws."""
     dataset = ps.range(3, seed=1).random_map(draw, rng="jax")
     expected = [element["drawn"].tolist() for element in dataset]
     with jax.default_prng_impl("rbg"):
@@ -58,7 +58,7 @@ def test_workers_draw_the_same(workers: Any) -> None:
 
 
 def test_processes_see_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the trainer's process lets JAX see, its workers leave that alone."""
+    """Workers use no accelerator, whichever the trainer's process lets JAX use."""
     monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
     dataset = ps.range(2).map(sees)
     with ps.Loader(dataset, num_workers=1, workers="processes") as loader:
@@ -67,8 +67,8 @@ def test_processes_see_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
         assert list(loader) == ["cpu", "cpu"]
 
 
-def test_a_missing_jax_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where JAX isn't installed, describing the step says which extra has it."""
+def test_a_missing_jax_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without JAX, describing the step raises an error that names the extra."""
 
     def finds_nothing(name: str) -> None:
         del name

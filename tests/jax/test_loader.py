@@ -1,4 +1,4 @@
-"""Batches of our datasets as JAX's arrays: the same values, over the same memory, and clear errors elsewhere."""
+"""Batches as JAX arrays: the same values, over the same memory, and clear errors for other leaves."""
 
 import gc
 import inspect
@@ -38,7 +38,7 @@ class Unknown:
 
 
 class Registered:
-    """A class of a user's, registered with JAX; it is no container of ours."""
+    """A user's class that is registered with JAX, and no container for Penstock."""
 
     def __init__(self, x: Any, name: str) -> None:
         self.x = x
@@ -98,7 +98,7 @@ def test_values_are_those_of_the_arrays(
 
 @pytest.mark.parametrize("dtype", KEPT)
 def test_dtypes(dtype: str) -> None:
-    """Each dtype that JAX has stays."""
+    """Each dtype that JAX has is kept."""
     values = np.arange(6).reshape(3, 2).astype(dtype)
     (batch,) = door.Loader(ps.read(list(values)).batch(3))
     assert batch.dtype == dtype
@@ -130,7 +130,7 @@ def test_wide_numbers() -> None:
 
 
 def test_structures_are_kept() -> None:
-    """Containers stay what they are: dicts, lists, named tuples, dataclasses that JAX doesn't know, and None."""
+    """Containers keep their types: dicts, lists, named tuples, dataclasses that JAX doesn't know, and None."""
 
     def made(number: int) -> Any:
         return {"b": Pair(np.full(2, number), [number, (number,)]), "a": Unknown(np.float32(number), {"x": number})}
@@ -145,7 +145,7 @@ def test_structures_are_kept() -> None:
 
 
 def test_pytrees_of_the_user(devices: Any) -> None:
-    """What a function makes and JAX knows as a pytree is one here too, under a sharding as well."""
+    """An object that JAX knows as a pytree is treated as one, also with a sharding."""
     dataset = ps.range(8).batch(4).map(lambda numbers: Registered(numbers, "numbers"))
     for sharding in (None, sharded(devices)):
         first, second = door.Loader(dataset, sharding)
@@ -155,7 +155,7 @@ def test_pytrees_of_the_user(devices: Any) -> None:
 
 
 def test_elements_that_are_pytrees_of_the_user() -> None:
-    """Below `batch` they are told to be none of ours, with the remedy; merged so, they are pytrees of arrays."""
+    """`batch` refuses them, and names the remedy; merged by the user's function, they are pytrees of arrays."""
     elements = ps.range(8).map(lambda number: Registered(np.full(3, number, np.float32), "numbers"))
     with pytest.raises(UsageError, match=r"row 0 is a .*Registered\. .*batch\(n, merge="):
         next(iter(door.Loader(elements.batch(4))))
@@ -243,7 +243,7 @@ def test_donated_batches_change_no_others() -> None:
 
 
 def test_shardings(devices: Any) -> None:
-    """A sharding cuts the rows, a pytree of them each leaf its own way, and a prefix all leaves below."""
+    """A sharding cuts the rows of all leaves, a pytree of them those of each leaf, a prefix those of its subtrees."""
     dataset = ps.range(16).map(element).batch(8)
     rows, whole = sharded(devices), sharded(devices, None)
     for sharding, expected in {

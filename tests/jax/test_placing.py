@@ -1,4 +1,4 @@
-"""Who places: a thread of the loader's own where there are workers, and the caller's thread where there are none."""
+"""Batches are placed by a thread of the loader if it has workers, and else by the caller's thread."""
 
 import threading
 from typing import Any
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize(
 
 
 class Watched(door.Loader):  # type: ignore[misc] # of a module that may not be there
-    """Tells when its thread has placed a batch."""
+    """A loader that records when its thread has placed a batch."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.placed = threading.Event()
@@ -53,13 +53,13 @@ def placed_ahead(loader: Any, batches: Any) -> Any:
 
 
 def large(number: int) -> Any:
-    """Return a row that is lent, not copied out."""
+    """Return a row that is large enough to be leased, not copied."""
     return np.full(1 << 16, number, np.float32)
 
 
 @KINDS
 def test_a_thread_places_for_workers(arguments: Any) -> None:
-    """It is there from the first batch to the end of the loader; on the CPU what it places is no copy either."""
+    """The thread runs from the first batch to the end of the loader; on the CPU it copies nothing."""
     dataset = ps.range(8).map(large).repeat().batch(4)
     with watched(dataset, **arguments) as loader:
         batches = iter(loader)
@@ -71,7 +71,7 @@ def test_a_thread_places_for_workers(arguments: Any) -> None:
 
 
 def test_no_thread_without_workers() -> None:
-    """Without workers, all is done in the caller's thread; so it is where nothing is placed ahead."""
+    """Without workers, or if nothing is placed ahead, the caller's thread places batches."""
     dataset = ps.range(8).map(large).batch(4)
     for arguments in ({}, {"num_workers": 1, "ahead": 0}, {"num_workers": 1, "memory": "1GiB"}):
         with watched(dataset, workers="threads", **arguments) as loader:
@@ -83,7 +83,7 @@ def test_no_thread_without_workers() -> None:
 @KINDS
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_values_order_and_state(arguments: Any, ahead: int) -> None:
-    """However many are placed ahead, batches and states are those of `penstock.Loader`, also when left and gone on."""
+    """With any number placed ahead, batches and states are those of `penstock.Loader`, also after a pause."""
     dataset = ps.range(80, seed=3).shuffle().map(large).batch(4)
     expected = [batch[:, 0].tolist() for batch in ps.Loader(dataset)]
     with door.Loader(dataset, ahead=ahead, prefetch=1, **arguments) as loader:
@@ -97,7 +97,7 @@ def test_values_order_and_state(arguments: Any, ahead: int) -> None:
 
 
 def test_what_a_thread_may_set_for_itself(devices: Any) -> None:
-    """JAX's settings that hold in the training thread alone hold for batches that another places."""
+    """JAX settings of the training thread alone apply to batches that another thread places."""
     dataset = ps.read([np.int64(1 << 40)]).repeat().batch(2)
     with watched(dataset, num_workers=1, workers="threads") as loader, jax.default_device(devices[1]):
         batches = iter(loader)
@@ -112,7 +112,7 @@ def test_what_a_thread_may_set_for_itself(devices: Any) -> None:
 
 
 def test_what_cannot_be_placed_is_raised_at_its_step() -> None:
-    """An error of the placing, which the thread met first, comes after the batches before it, and `seek` goes past."""
+    """An error of the placing thread is raised after the batches before it, and `seek` passes its step."""
 
     def wrong(number: int) -> Any:
         return "text" if number == 5 else number

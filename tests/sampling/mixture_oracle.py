@@ -1,4 +1,4 @@
-"""What a weighted mixture means, in plain Python: a walk over the positions that takes from counters."""
+"""The definition of a weighted mixture in plain Python: a walk over positions, with a counter for each component."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The order of a permutation, written from its specification alone, slowly: what the native core must equal."""
+"""The order of a permutation, computed slowly from its specification alone. The native core must give the same."""
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -18,7 +18,7 @@ def _hash(value: int) -> int:
 
 
 class PermutationOracle:
-    """The key at any position, by the textbook."""
+    """The key at any position, computed step by step as specified."""
 
     def __init__(self, length: int, seed: int) -> None:
         self.length = length

@@ -1,4 +1,4 @@
-"""Each class comes as often as the others, and all of its elements before one comes again."""
+"""Each class occurs as often as the others, and no element occurs again before all others of its class."""
 
 import math
 import pickle
@@ -38,7 +38,7 @@ def test_every_period_holds_every_class_once(labels: NDArray[Any], periods: int,
 
 @given(labels_of_all_kinds, seeds, st.integers(0, 2**40))
 def test_every_pass_over_a_class_holds_each_member_once(labels: NDArray[Any], seed: int, epoch: int) -> None:
-    """Of a class with n members, the first n that come are all different, and so the next, up to the epoch's end."""
+    """The first n elements of a class with n members all differ, and so do the next n, up to the epoch's end."""
     length = balanced_length(labels) * 2 + 1
     keys = keys_of(Balance(labels, length, seed), epoch)
     for label in set(labels.tolist()):
@@ -52,14 +52,14 @@ def test_every_pass_over_a_class_holds_each_member_once(labels: NDArray[Any], se
 
 @given(labels_of_all_kinds)
 def test_the_balanced_length_has_one_pass_of_the_largest_class(labels: NDArray[Any]) -> None:
-    """It is the number of classes times the largest one's, so that each element comes at least once."""
+    """It is the number of classes times the size of the largest, so that each element occurs at least once."""
     counts: Counter[object] = Counter(labels.tolist())
     assert balanced_length(labels) == len(counts) * max(counts.values())
     assert set(keys_of(Balance(labels, balanced_length(labels), seed=1)).tolist()) == set(range(len(labels)))
 
 
 def test_the_order_of_a_period_is_even() -> None:
-    """All orders of three classes come up alike, and so do all pairs of them in two periods or two epochs."""
+    """All orders of three classes are equally frequent, and so are all pairs of orders in two periods or two epochs."""
     labels = np.repeat(np.arange(3), 10_000)
     balance = Balance(labels, 3 * 40_000, seed=5)
     numbers = {order: number for number, order in enumerate(permutations(range(3)))}
@@ -90,7 +90,7 @@ def test_orders_differ(classes: int) -> None:
 
 
 def test_a_class_does_not_depend_on_the_others() -> None:
-    """A class's members come in the same order if there are more classes, or they are larger."""
+    """A class's members have the same order if there are more classes, or larger ones."""
     first = np.array(["cat"] * 50 + ["dog"] * 20)
     second = np.array(["cat"] * 50 + ["ant"] * 5 + ["dog"] * 90)
     orders: list[list[int]] = []
@@ -101,8 +101,8 @@ def test_a_class_does_not_depend_on_the_others() -> None:
 
 
 @given(labels_of_all_kinds, seeds, st.data())
-def test_any_position_is_answered_alike(labels: NDArray[Any], seed: int, data: st.DataObject) -> None:
-    """Positions in any order, of several epochs, have in a block the answers that they have one by one."""
+def test_scalar_and_block_forms_agree(labels: NDArray[Any], seed: int, data: st.DataObject) -> None:
+    """Positions in any order, of several epochs, have the same keys in a block as one by one."""
     balance = Balance(labels, 2**62, seed)
     places = st.one_of(st.integers(0, 3 * len(labels)), st.integers(0, 2**62 - 1))
     pairs = data.draw(st.lists(st.tuples(st.sampled_from([0, 1, 2**40]), places), max_size=20))
@@ -112,7 +112,7 @@ def test_any_position_is_answered_alike(labels: NDArray[Any], seed: int, data: s
 
 
 def test_it_is_its_labels() -> None:
-    """Equal labels, of whatever width, make equal ones; others, lengths and seeds tell them apart, in the repr too."""
+    """Equal labels, of any width, make equal samplers; other labels, lengths or seeds make different ones and reprs."""
     labels = np.array(["a", "b", "a"])
     balance = Balance(labels, 10, seed=2)
     assert balance == Balance(labels.astype("U9"), 10, seed=2)
@@ -129,7 +129,7 @@ def test_it_is_its_labels() -> None:
 
 @pytest.mark.parametrize("labels", [np.array([0.5]), np.array([], np.int64), np.zeros((2, 2), np.int64), [None]])
 def test_wrong_labels_are_named(labels: object) -> None:
-    """What tells no classes apart is a UsageError, here and where the length is asked for."""
+    """Invalid labels are a UsageError, also of `balanced_length`."""
     message = "^labels must be integers, bools or strings in an array of one axis that is not empty; got dtype"
     with pytest.raises(UsageError, match=message):
         Balance(cast("Any", labels), 10, seed=1)

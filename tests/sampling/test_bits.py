@@ -1,4 +1,4 @@
-"""Set bits are taken in their order, and little memory is used on the way."""
+"""Set bits are taken in their order, in little memory."""
 
 import pickle
 import tracemalloc
@@ -29,7 +29,7 @@ def masks(draw: st.DrawFn) -> NDArray[np.bool_]:
 
 @given(masks(), st.integers(0, 2**40))
 def test_the_set_bits_are_taken_in_order(mask: NDArray[np.bool_], epoch: int) -> None:
-    """All positions give the numbers of the true bools, and the epoch passes through."""
+    """All positions give the indices of the true bools, and the epoch is unchanged."""
     bits = Bits.from_mask(mask)
     expected = np.flatnonzero(mask).tolist()
     epochs, keys = bits.block(np.full(len(bits), epoch), np.arange(len(bits)))
@@ -41,7 +41,7 @@ def test_the_set_bits_are_taken_in_order(mask: NDArray[np.bool_], epoch: int) ->
 
 @given(masks(), st.data())
 def test_positions_come_in_any_order(mask: NDArray[np.bool_], data: st.DataObject) -> None:
-    """A block may jump about and ask for a position twice."""
+    """A block may have positions in any order, and twice."""
     bits = Bits.from_mask(mask)
     taken = st.lists(st.integers(0, len(bits) - 1), max_size=30) if len(bits) else st.just([])
     positions = np.array(data.draw(taken), np.int64)
@@ -50,7 +50,7 @@ def test_positions_come_in_any_order(mask: NDArray[np.bool_], data: st.DataObjec
 
 
 def test_many_words() -> None:
-    """The directory goes on where it is counted in several parts."""
+    """The directory is right if it is counted in several parts."""
     mask = np.arange(20_000_003) % 1001 == 3
     bits = Bits.from_mask(mask)
     positions = np.arange(len(bits))[::-7].copy()
@@ -75,7 +75,7 @@ def test_little_memory_is_used() -> None:
 
 
 def test_a_file_mapped_for_reading_is_not_copied(tmp_path: Path) -> None:
-    """What cannot be written to is used as it is; what can is copied, so that the bits stay."""
+    """A read-only array is used as it is; a writable one is copied, so that the bits stay the same."""
     np.full(1000, 0xFF, np.uint8).tofile(tmp_path / "bits")
     mapped = np.memmap(tmp_path / "bits", np.uint8, "r")
     assert np.shares_memory(Bits(mapped, 8000).packed, mapped)
@@ -88,7 +88,7 @@ def test_a_file_mapped_for_reading_is_not_copied(tmp_path: Path) -> None:
 
 
 def test_it_is_its_bits() -> None:
-    """Equal bits of equal lengths are equal, pickled too; the repr tells others apart."""
+    """Samplers of equal bits and lengths are equal, pickled ones too; others have another repr."""
     bits = Bits.from_mask([True, False, True])
     others = [Bits.from_mask([True, False, True, False]), Bits.from_mask([True, True, True])]
     twin: Bits = pickle.loads(pickle.dumps(bits))
@@ -118,6 +118,6 @@ def test_wrong_bits_are_named(make: tuple[Any, int], message: str) -> None:
 
 @pytest.mark.parametrize("mask", [np.array([0, 1]), np.zeros((2, 2), np.bool_), []])
 def test_a_mask_must_be_bools(mask: object) -> None:
-    """Numbers are no mask, which they would be mistaken for otherwise."""
+    """Numbers are refused as a mask, since they could be meant as positions."""
     with pytest.raises(UsageError, match=r"^a mask must be a bool array of one axis; got dtype"):
         Bits.from_mask(cast("Any", mask))

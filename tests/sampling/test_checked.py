@@ -1,4 +1,4 @@
-"""A sampler that is looked at answers as before, or is named with what it answered."""
+"""A checked sampler returns the same results, or an error names the sampler and its result."""
 
 import re
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ tables = st.lists(st.tuples(st.integers(-1, 2), st.integers(-2, 6)), min_size=1,
 
 @given(st.sampled_from([Answers, BlockAnswers]), tables, st.integers(0, 5))
 def test_answers_are_as_before_or_named(kind: type[Answers], table: tuple[Any, ...], parent_length: int) -> None:
-    """The first answer out of range is an error with sampler, position, answer and length, in both forms alike."""
+    """The first result out of range is an error with sampler, position, result and length, in both forms."""
     sampler = kind(table)
     checked = CheckedSampler(sampler, parent_length)
     assert len(checked) == len(table)
@@ -72,7 +72,7 @@ def test_answers_are_as_before_or_named(kind: type[Answers], table: tuple[Any, .
 
 @pytest.mark.parametrize("answer", [3, (0, 1.0), None, (0, 1, 2), (2**63, 0)])
 def test_what_is_no_answer_is_named_too(answer: object) -> None:
-    """Anything but two integers is an error, in both forms."""
+    """A result other than two integers is an error, in both forms."""
     checked = CheckedSampler(Answers((answer,)), 10)
     message = re.escape(f"a sampler must return two integers, (epoch, key); {checked.sampler!r} returned {answer!r}")
     with pytest.raises(UsageError, match=message):
@@ -82,7 +82,7 @@ def test_what_is_no_answer_is_named_too(answer: object) -> None:
 
 
 def test_numpys_integers_become_pythons() -> None:
-    """A sampler may answer with NumPy's integers; what comes out is Python's."""
+    """A sampler may return NumPy's integers; the checked one returns Python's."""
     answer = CheckedSampler(Answers(((np.int64(2), np.uint8(3)),)), 10)(0, 0)
     assert answer == (2, 3)
     assert {type(number) for number in answer} == {int}
@@ -90,6 +90,6 @@ def test_numpys_integers_become_pythons() -> None:
 
 @pytest.mark.parametrize(("sampler", "parent_length"), [([1], 3), (Shuffle, 3), (Shuffle(3, 1), -1)])
 def test_wrong_arguments_are_named(sampler: object, parent_length: int) -> None:
-    """What is no sampler, or no length, is a UsageError."""
+    """An object that is no sampler, or an invalid length, is a UsageError."""
     with pytest.raises(UsageError, match=r"^(sampler|length) must"):
         CheckedSampler(cast("ScalarSampler", sampler), parent_length)

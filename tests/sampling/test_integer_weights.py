@@ -1,4 +1,4 @@
-"""Weights become whole numbers in the very ratios that were written, or the nearest of a long period."""
+"""Weights become whole numbers in exactly the given ratios, or in the nearest ratios of the longest period."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ positive = st.one_of(st.floats(1e-9, 1.0), st.floats(0, 1e300), st.fractions(0, 
 
 @given(st.lists(positive, min_size=1, max_size=40).filter(any))
 def test_long_periods_are_rounded_to_the_nearest(weights: list[float | Fraction]) -> None:
-    """The period is at most 2**16, what is over 0 gets at least 1, and larger weights never get less than smaller."""
+    """The period is at most 2**16, weights over 0 get at least 1, and larger ones never less than smaller ones."""
     result = integer_weights(weights)
     assert 1 <= sum(result) <= 2**16
     assert math.gcd(*result) == 1
@@ -49,7 +49,7 @@ def test_long_periods_are_rounded_to_the_nearest(weights: list[float | Fraction]
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=40))
 def test_none_is_off_by_a_whole_place(weights: list[float]) -> None:
-    """Where no share is below one place, each weight is off its share of the period by less than one."""
+    """If no share is below one place, each weight differs from its share of the period by less than one."""
     result = integer_weights(weights)
     exact = [Fraction(str(weight)) for weight in weights]
     # The greatest common divisor has been taken out, which scales the error with the period.
@@ -72,7 +72,7 @@ def test_none_is_off_by_a_whole_place(weights: list[float]) -> None:
     ],
 )
 def test_weights_that_one_can_check_by_hand(weights: list[float], expected: tuple[int, ...]) -> None:
-    """The weights are those that one finds on paper."""
+    """The weights are those computed by hand."""
     assert integer_weights(weights) == expected
 
 
@@ -98,7 +98,7 @@ def test_weights_that_one_can_check_by_hand(weights: list[float], expected: tupl
     ],
 )
 def test_wrong_weights_are_named(weights: list[Any], message: str) -> None:
-    """What is no weight is a UsageError that says the rule, the value and the remedy."""
+    """An invalid weight is a UsageError with the rule, the value and the remedy."""
     with pytest.raises(UsageError) as caught:
         integer_weights(weights)
     assert str(caught.value).startswith(message)

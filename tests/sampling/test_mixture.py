@@ -64,7 +64,7 @@ def named(mixture: WeightedMixture, count: int) -> list[tuple[str, int]]:
 
 @given(mixtures())
 def test_a_mixture_is_the_walk_over_its_positions(mixture: WeightedMixture) -> None:
-    """Length, elements, counts and past are those of taking from one component after the other, whatever the stop."""
+    """Length, elements, counts and past are those of a walk over all elements, for every stop."""
     walked = list(itertools.islice(walk(mixture), 400))
     if mixture.stop == "never":
         assert mixture.endless
@@ -179,8 +179,8 @@ def test_a_change_loses_and_repeats_nothing(mixture: WeightedMixture) -> None:
 
 
 @given(mixtures(), st.integers(1, 200), st.data())
-def test_extending_a_schedule_leaves_what_was(mixture: WeightedMixture, later: int, data: st.DataObject) -> None:
-    """Weights that change later alter no position before the change, and the past at that position stays."""
+def test_extending_keeps_earlier_positions(mixture: WeightedMixture, later: int, data: st.DataObject) -> None:
+    """A later change of weights alters no position before it, and the past at that position stays the same."""
     start = mixture.schedule[-1][0] + later
     schedule = (*mixture.schedule, (start, data.draw(weights_of(len(mixture.names)))))
     extended = dataclasses.replace(mixture, schedule=schedule)
@@ -191,10 +191,10 @@ def test_extending_a_schedule_leaves_what_was(mixture: WeightedMixture, later: i
 
 
 @given(mixtures(), weights_of(1), st.data())
-def test_a_component_that_comes_later_leaves_what_was(
+def test_a_later_component_keeps_earlier_positions(
     mixture: WeightedMixture, weight: tuple[int], data: st.DataObject
 ) -> None:
-    """A component added with weight 0 so far, wherever it is listed, alters nothing before the change that uses it."""
+    """A component of weight 0 until a change, anywhere in the list, alters no position before that change."""
     place = data.draw(st.integers(0, len(mixture.names)))
     start = mixture.schedule[-1][0] + data.draw(st.integers(1, 100))
 
@@ -219,7 +219,7 @@ def test_a_component_that_comes_later_leaves_what_was(
 def test_adding_a_component_keeps_the_order_within_the_others(
     weights: tuple[int, ...], more: tuple[int], seed: int
 ) -> None:
-    """Added from the start, a component moves the others' elements apart, but not past each other."""
+    """A component that is added from the start changes the others' positions, but not their order."""
     before, after = weighted(weights, seed=seed), weighted((*weights, *more), seed=seed)
     for component in range(3):
         own = [pair for pair in named(before, 300) if pair[0] == before.names[component]]
@@ -246,7 +246,7 @@ def test_the_order_of_listing_does_not_matter(mixture: WeightedMixture, data: st
 
 @given(mixtures())
 def test_the_way_to_stop_changes_nothing_before_it(mixture: WeightedMixture) -> None:
-    """Up to where the first would stop, all ways to stop give the same elements."""
+    """Before the end of a mixture with stop="first", all ways to stop give the same elements."""
     first = dataclasses.replace(mixture, stop="first")
     everything = dataclasses.replace(mixture, stop="all")
     assert named(everything, len(first)) == named(first, len(first))
@@ -254,8 +254,8 @@ def test_the_way_to_stop_changes_nothing_before_it(mixture: WeightedMixture) -> 
 
 
 @given(mixtures(), st.data())
-def test_a_longer_component_leaves_what_was(mixture: WeightedMixture, data: st.DataObject) -> None:
-    """A component that has grown alters nothing before the position that would have needed its next element."""
+def test_a_longer_component_keeps_earlier_positions(mixture: WeightedMixture, data: st.DataObject) -> None:
+    """A longer component alters nothing before the position that would have needed the shorter one's next element."""
     lengths = tuple(length + data.draw(st.integers(0, 9)) for length in mixture.lengths)
     if mixture.stop == "never":
         return
@@ -272,7 +272,7 @@ def test_seeds_differ() -> None:
 
 
 def test_periods_differ() -> None:
-    """The order within a period is not always the same: what comes again every few positions meets all components."""
+    """The order within a period varies, so that every few positions, such as those of a rank, have all components."""
     components = np.array(first_of(even(4), 4000)[0]).reshape(1000, 4)
     for place in range(4):
         assert np.bincount(components[:, place], minlength=4).min() > 200
@@ -280,7 +280,7 @@ def test_periods_differ() -> None:
 
 @given(mixtures(only="never"), st.integers(0, 2**20), st.integers(0, 500))
 def test_passes_are_epochs_of_their_own(mixture: WeightedMixture, epoch: int, position: int) -> None:
-    """What never stops gives each component's elements again in another epoch of it, and no epoch twice."""
+    """A mixture that never stops repeats each component's elements in further epochs of it, and no epoch twice."""
     component, own_epoch, place = mixture(epoch, position)
     taken = int(mixture.counts(position)[component])
     passes = min(2**31, 2**62 // mixture.lengths[component])
@@ -293,7 +293,7 @@ def test_passes_are_epochs_of_their_own(mixture: WeightedMixture, epoch: int, po
 
 @pytest.mark.parametrize("stop", ["first", "all", "never"])
 def test_components_without_end(stop: Any) -> None:
-    """Of components of 2**62 elements there are as many positions, the last of which has an answer."""
+    """Components of 2**62 elements make as many positions, and the last one can be computed."""
     mixture = WeightedMixture(("a", "b"), (ENDLESS, ENDLESS), schedule=((0, (2, 1)),), stop=stop, seed=7)
     assert len(mixture) == ENDLESS
     last = np.array([ENDLESS - 1])
@@ -302,8 +302,8 @@ def test_components_without_end(stop: Any) -> None:
     assert int(mixture.counts(ENDLESS).sum()) == ENDLESS
 
 
-def test_what_never_stops_ends_before_any_epoch_would_come_twice() -> None:
-    """Its length is where the first component would need more passes than an epoch has."""
+def test_a_mixture_that_never_stops_repeats_no_epoch() -> None:
+    """Its length is the position at which the first component would need more passes than an epoch has."""
     mixture = WeightedMixture(("a", "b"), (10, 3), schedule=((0, (1, 1)),), stop="never", seed=7)
     assert mixture.counts(len(mixture))[1] == 3 * 2**31
     component, epoch, place = mixture(0, len(mixture) - 2)
@@ -324,7 +324,7 @@ def test_a_mixture_is_a_value(mixture: WeightedMixture) -> None:
 
 
 def test_a_mixture_is_a_rule() -> None:
-    """It has what the protocol asks for."""
+    """It has the methods of the protocol."""
     assert isinstance(even(2), MixtureRule)
 
 
@@ -335,7 +335,7 @@ def test_weights_are_kept_without_common_divisors() -> None:
 
 @pytest.mark.parametrize("mixture", [even(2, length=5), even(3, length=0)])
 def test_positions_outside_are_index_errors(mixture: WeightedMixture) -> None:
-    """No form answers for a position outside."""
+    """Each form raises IndexError for a position out of range."""
     for position in (-1, len(mixture), 2**63 - 1):
         with pytest.raises(IndexError, match="position must be in"):
             mixture(0, position)

@@ -1,4 +1,4 @@
-"""A concatenation is the list of its components; every rule says what is wrong with its arguments."""
+"""A concatenation is the list of its components; every rule names invalid arguments."""
 
 import dataclasses
 import pickle
@@ -19,7 +19,7 @@ lengths_of_some = st.lists(st.integers(0, 12), max_size=8).map(tuple)
 def test_a_concatenation_is_the_list_of_all_positions(
     lengths: tuple[int, ...], epoch: int, data: st.DataObject
 ) -> None:
-    """Both forms answer with each component's positions in turn, in any order of asking; empty ones never come."""
+    """Both forms return each component's positions in turn, for calls in any order; empty components never occur."""
     concatenation = Concatenation(lengths)
     expected = [(component, epoch, place) for component, length in enumerate(lengths) for place in range(length)]
     assert len(concatenation) == len(expected)
@@ -32,7 +32,7 @@ def test_a_concatenation_is_the_list_of_all_positions(
 
 @given(st.integers(0, 3), st.integers(0, 5), st.data())
 def test_blocks_within_one_component(start: int, epoch: int, data: st.DataObject) -> None:
-    """A run of positions, mostly in one component, and mixed epochs are answered alike."""
+    """Both forms agree for a run of positions, mostly in one component, and for mixed epochs."""
     concatenation = Concatenation((100, 100, 0, 100, 2**40))
     rows = start * 97 + np.arange(data.draw(st.integers(1, 60)))
     epochs = (rows + epoch) % 3
@@ -57,7 +57,7 @@ def test_a_concatenation_is_a_value(lengths: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("lengths", [(), (0,), (3, 0, 4)])
 def test_positions_outside_are_index_errors(lengths: tuple[int, ...]) -> None:
-    """Neither form answers for a position outside."""
+    """Both forms raise IndexError for a position out of range."""
     concatenation = Concatenation(lengths)
     for position in (-1, sum(lengths), 2**63 - 1):
         with pytest.raises(IndexError, match="position must be in"):
@@ -141,7 +141,7 @@ def test_epochs_that_passes_cannot_count_are_named() -> None:
     ],
 )
 def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
-    """What cannot be a mixture is a UsageError that says the rule, the value and the remedy."""
+    """An invalid argument is a UsageError with the rule, the value and the remedy."""
     right = WeightedMixture(("a", "b"), (5, 5), schedule=((0, (1, 1)),), stop="first", seed=7)
     with pytest.raises(UsageError) as caught:
         dataclasses.replace(right, **change)

@@ -46,7 +46,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("length", AWKWARD)
 def test_every_length_gives_a_bijection(length: int) -> None:
-    """Every key of [0, length) stands at exactly one position, and the inverse finds it there."""
+    """Every key of [0, length) has exactly one position, and the inverse finds it."""
     permutation = Permutation(length, seed=length % 17)
     positions = np.arange(length)
     keys = permutation.block(positions)
@@ -57,8 +57,8 @@ def test_every_length_gives_a_bijection(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [2**31, 2**32 + 1, 2**40 + 1, 10**12, 2**61 + 1, 2**62 - 1, 2**62])
-def test_huge_lengths_are_one_to_one_as_far_as_one_looks(length: int) -> None:
-    """At lengths that no table could hold, different positions get different keys, and the inverse leads back."""
+def test_huge_lengths_are_one_to_one_in_samples(length: int) -> None:
+    """For lengths too large for a table, different positions have different keys, and the inverse finds them."""
     permutation = Permutation(length, seed=11)
     ends = [np.arange(5000), np.arange(length - 5000, length)]
     positions = np.concatenate([*ends, np.linspace(5000, length - 5001, 20000).astype(np.int64)])
@@ -71,7 +71,7 @@ def test_huge_lengths_are_one_to_one_as_far_as_one_looks(length: int) -> None:
 
 @given(lengths, seeds, st.data())
 def test_scalar_and_block_forms_agree(length: int, seed: int, data: st.DataObject) -> None:
-    """A block holds what calling the permutation gives, position by position, and so does the inverse."""
+    """A block has the results of single calls, position by position, and so has the inverse."""
     positions = data.draw(st.lists(st.integers(0, length - 1), max_size=70))
     permutation = Permutation(length, seed)
     keys = permutation.block(np.array(positions, np.int64)).tolist()
@@ -82,7 +82,7 @@ def test_scalar_and_block_forms_agree(length: int, seed: int, data: st.DataObjec
 
 @given(st.one_of(st.integers(1, 300), st.integers(65537, 2**62)), seeds, st.data())
 def test_the_order_is_the_specified_one(length: int, seed: int, data: st.DataObject) -> None:
-    """The keys are those that the specification gives when followed by hand."""
+    """The keys are those of the specification, implemented in Python."""
     positions = data.draw(st.lists(st.integers(0, length - 1), max_size=40))
     oracle = PermutationOracle(length, seed)
     keys = Permutation(length, seed).block(np.array(positions, np.int64)).tolist()
@@ -91,7 +91,7 @@ def test_the_order_is_the_specified_one(length: int, seed: int, data: st.DataObj
 
 @pytest.mark.parametrize("length", [65535, 65536, 65537, 131072, 131073])
 def test_the_order_is_the_specified_one_around_the_largest_table(length: int) -> None:
-    """Where the table ends and the network begins, every step of the way follows the specification."""
+    """Around the largest table and the smallest network, the keys are those of the specification."""
     oracle = PermutationOracle(length, 2024)
     keys = Permutation(length, 2024).block(np.arange(0, length, 41)).tolist()
     assert keys == [oracle.key_at(position) for position in range(0, length, 41)]
@@ -115,8 +115,8 @@ def test_seed_and_length_both_choose_the_order() -> None:
     assert len(orders) == 18
 
 
-def test_any_thread_may_ask() -> None:
-    """Threads that ask one permutation at the same time, both ways, get what one thread gets."""
+def test_any_thread_may_call() -> None:
+    """Threads that call one permutation and its inverse at once get the results that a single thread gets."""
     positions = np.arange(50_000)
     expected = Permutation(50_000, seed=3).block(positions)
 
@@ -148,7 +148,7 @@ def test_it_is_a_value() -> None:
     ids=["int32", "uint8", "strided", "list"],
 )
 def test_blocks_of_other_integers_are_converted(positions: ArrayLike) -> None:
-    """Other integer types, strided arrays and lists mean the same positions."""
+    """Other integer types, strided arrays and lists of the same positions give the same keys."""
     permutation = Permutation(1_000_000, seed=5)
     assert permutation.block(positions).tolist() == [permutation(position) for position in (3, 1, 2)]
 
@@ -167,7 +167,7 @@ def test_a_block_may_be_empty_and_leaves_its_argument_alone() -> None:
 @given(st.sampled_from([1, 10, 65536, 65537, 10**6, 2**62]), st.integers(0, 99), st.data())
 @example(0, 0, None)
 def test_a_position_outside_is_an_index_error(length: int, row: int, data: st.DataObject | None) -> None:
-    """A position outside [0, length) raises IndexError with the range and the position, wherever it stands."""
+    """A position outside [0, length) raises IndexError with the range and the position, anywhere in a block."""
     outside = (
         length if data is None else data.draw(st.one_of(st.integers(-(2**63), -1), st.integers(length, 2**63 - 1)))
     )
@@ -202,7 +202,7 @@ def test_a_position_outside_is_an_index_error(length: int, row: int, data: st.Da
     ],
 )
 def test_wrong_arguments_are_named(length: int, seed: int, message: str) -> None:
-    """What is out of range or no integer is a UsageError that says the rule, the value and the remedy."""
+    """An argument out of range, or no integer, is a UsageError with the rule, the value and the remedy."""
     with pytest.raises(UsageError) as caught:
         Permutation(length, seed)
     assert str(caught.value) == message
@@ -212,7 +212,7 @@ def test_wrong_arguments_are_named(length: int, seed: int, message: str) -> None
     "positions", [np.array([0.0, 1.0]), np.zeros((2, 2), np.int64), np.int64(3), np.array([True]), np.array(["a"])]
 )
 def test_a_block_must_be_integers_on_one_axis(positions: ArrayLike) -> None:
-    """Anything but integers in an array of one axis is a UsageError that says what it is and how to convert it."""
+    """Anything but integers in an array of one axis is a UsageError with dtype, shape and the remedy."""
     with pytest.raises(
         UsageError, match=r"^positions must be an int64 array of one axis; got dtype .* Convert it with"
     ):
@@ -220,6 +220,6 @@ def test_a_block_must_be_integers_on_one_axis(positions: ArrayLike) -> None:
 
 
 def test_a_position_must_be_an_integer() -> None:
-    """A float is no position, even where it is a whole number."""
+    """A float is no position, even if it is a whole number."""
     with pytest.raises(TypeError):
         Permutation(5, seed=0)(cast("Any", 1.0))

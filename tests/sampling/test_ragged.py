@@ -1,4 +1,4 @@
-"""Positions lead to the elements that yield them, and to windows that lose no frame."""
+"""Positions are mapped to the elements that yield them, and to windows that lose no frame."""
 
 import copy
 import pickle
@@ -34,7 +34,7 @@ def windows_of(table: WindowTable) -> list[tuple[int, int, int]]:
 
 @given(counts_of_parents, st.data())
 def test_positions_go_through_what_each_yields(counts: list[int], data: st.DataObject) -> None:
-    """In order, positions are each parent's ordinals; asked in any order, in a block or alone, they are the same."""
+    """All positions in order give each parent's ordinals; blocks in any order and single calls give the same."""
     ragged = Ragged(int64(counts))
     expected = [(parent, ordinal) for parent, count in enumerate(counts) for ordinal in range(count)]
     assert len(ragged) == len(expected)
@@ -57,7 +57,7 @@ def test_sums_may_be_as_large_as_lengths() -> None:
 
 @given(lengths_of_episodes, sizes, sizes)
 def test_no_frames_are_lost_when_the_last_window_is_partial(lengths: list[int], length: int, stride: int) -> None:
-    """Padded windows hold every frame where the stride leaves no gaps, and else all but those in the gaps."""
+    """Padded windows hold every frame if the stride leaves no gaps; otherwise all frames outside the gaps."""
     table = WindowTable(int64(lengths), length, stride=stride, partial="pad")
     held = {(episode, frame) for episode, start, stop in windows_of(table) for frame in range(start, stop)}
     frames = {(episode, frame) for episode, count in enumerate(lengths) for frame in range(count)}
@@ -79,7 +79,7 @@ def test_windows_side_by_side_hold_each_frame_once(lengths: list[int], length: i
 def test_windows_are_those_of_the_rule(
     lengths: list[int], length: int, stride: int, partial: Literal["drop", "pad"]
 ) -> None:
-    """Whole windows are all that fit; padded ones are all that hold a frame which no earlier one holds."""
+    """Whole windows are all that fit; padded windows are all that have a frame that no earlier window has."""
     expected: list[tuple[int, int, int]] = []
     for episode, count in enumerate(lengths):
         seen: set[int] = set()
@@ -110,7 +110,7 @@ TABLES: list[Ragged | WindowTable] = [
 
 @pytest.mark.parametrize("table", TABLES)
 def test_positions_outside_are_index_errors(table: Ragged | WindowTable) -> None:
-    """Neither form answers for a position outside, nor has an empty one any."""
+    """Both forms raise IndexError for a position out of range, and an empty table has no positions."""
     for position in (-1, len(table), 2**63 - 1):
         message = rf"^position must be in \[0, {len(table)}\); got position={position}$"
         with pytest.raises(IndexError, match=message):
@@ -122,7 +122,7 @@ def test_positions_outside_are_index_errors(table: Ragged | WindowTable) -> None
 
 
 def test_they_are_their_numbers() -> None:
-    """Equal numbers make equal tables, pickled and copied too; the repr tells others apart and stays short."""
+    """Equal numbers make equal tables, pickled and copied ones too; others have another repr, which stays short."""
     lengths = int64([5, 2])
     tables: list[Ragged | WindowTable] = [
         Ragged(lengths),
@@ -156,7 +156,7 @@ def test_they_are_their_numbers() -> None:
     ],
 )
 def test_wrong_counts_are_named(counts: list[Any], message: str) -> None:
-    """What is no number of elements is a UsageError."""
+    """An invalid number of elements is a UsageError."""
     with pytest.raises(UsageError, match=message):
         Ragged(np.array(counts))
 
@@ -170,7 +170,7 @@ def test_wrong_counts_are_named(counts: list[Any], message: str) -> None:
     ],
 )
 def test_wrong_windows_are_named(length: int, stride: int, partial: str, message: str) -> None:
-    """Windows of nothing, that don't move on, or that end in another way, are a UsageError."""
+    """A length or stride of 0, and another value of partial, are a UsageError."""
     with pytest.raises(UsageError, match=message):
         WindowTable(int64([3]), length, stride=stride, partial=cast("Any", partial))
     with pytest.raises(UsageError, match=r"^lengths must not be negative"):

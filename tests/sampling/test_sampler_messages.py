@@ -1,4 +1,4 @@
-"""What a sampler can't be made of is an error that says the rule, the value and the remedy."""
+"""Invalid arguments of samplers are errors with the rule, the value and the remedy."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("mistake", WRONG)
 def test_wrong_arguments_are_named(mistake: str) -> None:
-    """What a sampler cannot be made of is a UsageError that says the rule, the value and the remedy."""
+    """An invalid argument is a UsageError with the rule, the value and the remedy."""
     make, message = WRONG[mistake]
     with pytest.raises(UsageError) as caught:
         make()

@@ -43,7 +43,7 @@ class Rotated:
         return self.length
 
     def __call__(self, epoch: int, position: int) -> tuple[int, int]:
-        """Return what stands at a position."""
+        """Return the epoch and key of a position."""
         return epoch, (position + epoch) % self.length
 
 
@@ -80,7 +80,7 @@ ALL: dict[str, st.SearchStrategy[ScalarSampler]] = {
 @pytest.mark.parametrize("kind", ALL)
 @given(data=st.data())
 def test_scalar_and_block_forms_agree(kind: str, data: st.DataObject) -> None:
-    """A block holds the scalar form's answers, whether its epochs are all the same, in runs or mixed."""
+    """A block has the scalar form's results, with epochs that are all the same, in runs or mixed."""
     sampler = data.draw(ALL[kind])
     few_epochs = st.sampled_from(data.draw(st.sampled_from([[0], [7], [0, 1], [5, 2, 0, 2**31]])))
     pairs = data.draw(st.lists(st.tuples(few_epochs, st.integers(0, len(sampler) - 1)), max_size=30))
@@ -108,7 +108,7 @@ def test_a_sampler_is_a_value(kind: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("kind", OURS)
 @given(row=st.integers(0, 9), data=st.data())
 def test_positions_outside_are_index_errors(kind: str, row: int, data: st.DataObject) -> None:
-    """Neither form answers for a position outside: it would be another part's element."""
+    """Both forms raise IndexError for a position out of range, which would be another part's element."""
     sampler = data.draw(OURS[kind])
     length = len(sampler)
     outside = data.draw(st.one_of(st.integers(-(2**63), -1), st.integers(length, 2**63 - 1)))
@@ -150,7 +150,7 @@ def test_samplers_of_nothing(sampler: Sampler) -> None:
 
 
 def test_every_sampler_is_one_by_the_protocol() -> None:
-    """Ours have both forms; a user's with the scalar form alone is a ScalarSampler; what has neither is none."""
+    """Penstock's samplers have both forms; one with only the scalar form is a ScalarSampler; other objects are none."""
     assert isinstance(Shuffle(3, 1), Sampler)
     assert isinstance(Rotated(3), ScalarSampler)
     assert not isinstance(Rotated(3), Sampler)
@@ -204,7 +204,7 @@ def test_select_takes_what_numpy_would(parent_length: int, data: st.DataObject) 
 
 
 def test_select_is_independent_of_the_array_it_was_made_from() -> None:
-    """Select copies its keys, and neither they nor a pickled copy's can be written to."""
+    """Select copies its keys, which are read-only, also in a pickled copy."""
     keys = np.array([4, 4, 1])
     select = Select(keys)
     keys[0] = 9
@@ -245,7 +245,7 @@ def test_endless_repetition_has_a_length(length: int, passes: int) -> None:
 def test_fixed_order_repeats_the_order_and_counts_the_epoch(
     length: int, seed: int, cycle: int, epoch: int, data: st.DataObject
 ) -> None:
-    """The order comes again every `cycle` epochs, while the epoch is the real one."""
+    """The order repeats every `cycle` epochs, while the epoch is the real one."""
     position = data.draw(st.integers(0, length - 1))
     shuffle = Shuffle(length, seed)
     fixed = FixedOrder(shuffle, cycle)
@@ -253,8 +253,8 @@ def test_fixed_order_repeats_the_order_and_counts_the_epoch(
     assert fixed(epoch, position) == (epoch, shuffle(epoch % cycle, position)[1])
 
 
-def test_one_epoch_for_ever() -> None:
-    """FixedEpoch answers with its epoch whichever is asked for, and its positions are the parent's."""
+def test_fixed_epoch_has_one_epoch() -> None:
+    """FixedEpoch returns its epoch for every epoch, and its positions are the parent's."""
     fixed = FixedEpoch(3, epoch=5)
     assert [fixed(epoch, position) for epoch in (0, 9) for position in range(3)] == [(5, 0), (5, 1), (5, 2)] * 2
 
@@ -270,7 +270,7 @@ class Wrong:
         return 3
 
     def __call__(self, epoch: int, position: int) -> tuple[int, int]:
-        """Return the wrong answer."""
+        """Return the wrong result."""
         del epoch, position
         return cast("tuple[int, int]", self.answer)
 
@@ -289,7 +289,7 @@ class WrongBlock(Wrong):
 
 @pytest.mark.parametrize("answer", [3, (3,), (0, 1, 2), (0, 1.0), (0, None), None, (0, 2**63)])
 def test_a_users_scalar_form_must_give_two_integers(answer: object) -> None:
-    """Anything but (epoch, key) is a UsageError that names the sampler and what it returned."""
+    """A result other than (epoch, key) is a UsageError that names the sampler and the result."""
     sampler = Wrong(answer)
     with pytest.raises(UsageError) as caught:
         apply_block(sampler, np.zeros(2, np.int64), np.arange(2))
@@ -312,6 +312,6 @@ def test_a_users_scalar_form_must_give_two_integers(answer: object) -> None:
     ],
 )
 def test_a_users_block_form_must_give_int64_arrays(keys: NDArray[np.int64], message: str) -> None:
-    """Arrays of another length, type or shape than they should be are a UsageError."""
+    """Arrays of a wrong length, type or shape are a UsageError."""
     with pytest.raises(UsageError, match=message):
         apply_block(WrongBlock(None, keys), np.zeros(2, np.int64), np.arange(2))

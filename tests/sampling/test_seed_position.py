@@ -1,4 +1,4 @@
-"""Parts and passes carry the seed position along; what only reorders leaves it."""
+"""Parts and passes map the seed position; samplers that only reorder leave it unchanged."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def places(sampler: ScalarSampler, epoch: int) -> list[tuple[int, int]]:
 
 @given(all_samplers, st.integers(0, 9))
 def test_scalar_and_block_forms_agree(sampler: ScalarSampler, epoch: int) -> None:
-    """Many seed positions are those that asking one by one gives."""
+    """A block of seed positions has the results of single calls."""
     assert places(sampler, epoch) == [seed_position(sampler, epoch, position) for position in range(len(sampler))]
 
 
@@ -61,7 +61,7 @@ def test_scalar_and_block_forms_agree(sampler: ScalarSampler, epoch: int) -> Non
         Balance(np.arange(3), 12, 1),
     ],
 )
-def test_what_only_reorders_leaves_it(sampler: Sampler) -> None:
+def test_samplers_that_only_reorder_leave_it(sampler: Sampler) -> None:
     """Shuffles and selections leave seed positions, so that an element taken twice is augmented in two ways."""
     expected = [(3, position) for position in range(len(sampler))]
     assert places(sampler, 3) == expected
@@ -78,20 +78,20 @@ def test_siblings_share_none(shards: list[Sampler]) -> None:
     assert sorted(everywhere) == [(2, position) for position in range(12)]
 
 
-def test_a_sampler_that_is_looked_at_moves_it_as_before() -> None:
-    """CheckedSampler leaves it where its inner sampler does, and carries it where that one does."""
+def test_a_checked_sampler_maps_it_as_its_inner_one() -> None:
+    """CheckedSampler maps the seed position as its inner sampler does."""
     for sampler in (Slice(5, 2, 4), Shuffle(12, 1)):
         assert places(CheckedSampler(sampler, 12), 3) == places(sampler, 3)
 
 
 def test_passes_share_none() -> None:
-    """Each pass of a repeated dataset, in whatever epoch, has seed positions of its own."""
+    """Each pass of a repeated dataset, in any epoch, has seed positions of its own."""
     repeat = Repeat(4, times=3)
     everywhere = places(repeat, 0) + places(repeat, 1)
     assert everywhere == [(epoch, position) for epoch in range(6) for position in range(4)]
 
 
-def test_one_epoch_for_ever_has_one_epochs_randomness() -> None:
+def test_a_fixed_epoch_has_one_epochs_randomness() -> None:
     """A dataset fixed at an epoch has that epoch's seed positions in all of its epochs."""
     assert places(FixedEpoch(4, epoch=2), 0) == places(FixedEpoch(4, epoch=2), 7) == [(2, p) for p in range(4)]
 

@@ -92,7 +92,7 @@ def test_orders_are_uncorrelated(length: int) -> None:
 
 @pytest.mark.parametrize("length", [100, 70_001])
 def test_epochs_keep_as_many_places_as_chance_does(length: int) -> None:
-    """From epoch to epoch one element on average stays where it was; over 400 epochs that is 400, give or take 100."""
+    """On average one element keeps its place from epoch to epoch: over 400 epochs 400 elements, plus or minus 100."""
     shuffle = Shuffle(length, seed=4)
     positions = np.arange(length)
     keys = [shuffle.block(np.full(length, epoch), positions)[1] for epoch in range(401)]
@@ -101,7 +101,7 @@ def test_epochs_keep_as_many_places_as_chance_does(length: int) -> None:
 
 
 def test_seed_and_epoch_do_not_add_up() -> None:
-    """Seed 1 in epoch 1 has nothing of seed 2 in epoch 0: no two of any seeds and epochs share an order."""
+    """Seed 1 in epoch 1 is unrelated to seed 2 in epoch 0: no two pairs of seed and epoch share an order."""
     positions = np.arange(1000)
     orders = {
         Shuffle(1000, seed).block(np.full(1000, epoch), positions)[1].tobytes()

@@ -19,7 +19,7 @@ def tenths(draw: st.DrawFn) -> list[int]:
 
 @given(tenths(), st.one_of(st.integers(0, 50), st.integers(0, 2**62)))
 def test_no_part_is_off_by_a_whole_element(thousandths: list[int], length: int) -> None:
-    """Every part gets its share of the length, rounded up or down, and the parts with the rest make up the length."""
+    """Every part gets its share of the length, rounded up or down; the parts and the rest add up to the length."""
     names = [f"part {number}" for number in range(len(thousandths))]
     counts = split_counts(length, {name: part / 1000 for name, part in zip(names, thousandths, strict=True)})
     assert list(counts) == names
@@ -33,7 +33,7 @@ def test_no_part_is_off_by_a_whole_element(thousandths: list[int], length: int) 
 
 @given(st.integers(1, 200), st.integers(0, 2**62))
 def test_equal_parts_whose_fractions_are_not_exact(parts: int, length: int) -> None:
-    """Parts of 1/n, whose sum is not 1 in floating point, still divide everything, as evenly as can be."""
+    """Parts of 1/n, whose sum isn't 1 in floating point, still divide all elements, as evenly as possible."""
     counts = list(split_counts(length, {str(part): 1 / parts for part in range(parts)}).values())
     assert sum(counts) == length
     assert counts == sorted(counts, reverse=True)
@@ -53,7 +53,7 @@ def test_equal_parts_whose_fractions_are_not_exact(parts: int, length: int) -> N
     ],
 )
 def test_counts_that_one_can_check_by_hand(length: int, fractions: dict[str, float], counts: list[int]) -> None:
-    """The counts are those that the largest remainder gives on paper."""
+    """The counts are those of the largest remainder, computed by hand."""
     assert list(split_counts(length, fractions).values()) == counts
 
 
@@ -76,7 +76,7 @@ def test_counts_that_one_can_check_by_hand(length: int, fractions: dict[str, flo
     ],
 )
 def test_wrong_arguments_are_named(length: int, fractions: dict[str, float], message: str) -> None:
-    """What cannot be split is a UsageError that says the rule, the value and the remedy."""
+    """Invalid arguments are a UsageError with the rule, the value and the remedy."""
     with pytest.raises(UsageError) as caught:
         split_counts(length, fractions)
     assert str(caught.value) == message

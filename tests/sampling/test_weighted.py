@@ -1,4 +1,4 @@
-"""Draws come up by their weights, and are the same whenever they are asked for."""
+"""Keys are drawn by their weights, and every position always has the same draw."""
 
 import math
 import pickle
@@ -23,7 +23,7 @@ def keys_of(draws: WeightedDraws, epoch: int = 0) -> NDArray[np.int64]:
 
 
 def z_of_fit(keys: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
-    """Return how many deviations the chi-square of the keys is from its mean; rare keys are counted as one."""
+    """Return the chi-square of the keys, less its mean, in standard deviations; rare keys count as one key."""
     expected = weights / math.fsum(weights.tolist()) * len(keys)
     counts = np.bincount(keys, minlength=len(weights)).astype(np.float64)
     common = expected >= 10
@@ -51,14 +51,14 @@ SHAPES: dict[str, NDArray[np.float64]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("epoch", [0, 5])
-def test_keys_come_up_by_weight(shape: str, epoch: int) -> None:
+def test_keys_are_drawn_by_weight(shape: str, epoch: int) -> None:
     """How often each key is drawn agrees with its weight by a chi-square test, in every epoch."""
     weights = SHAPES[shape]
     keys = keys_of(WeightedDraws(weights, COUNT, seed=11), epoch)
     assert abs(z_of_fit(keys, weights / weights.max())) < 5
 
 
-def test_remainders_of_a_large_table_come_up_by_weight() -> None:
+def test_classes_of_a_large_table_are_drawn_by_weight() -> None:
     """In a table far larger than the number of draws, classes of alike weights are drawn by their sums."""
     weights = SHAPES["a million"]
     keys = keys_of(WeightedDraws(weights, COUNT, seed=3))
@@ -75,7 +75,7 @@ def test_remainders_of_a_large_table_come_up_by_weight() -> None:
     st.integers(0, 2**64 - 1),
 )
 def test_any_weights_fit(weights: list[float], seed: int) -> None:
-    """Whatever the weights, they are what the keys come up by, and what weighs nothing never comes."""
+    """Any weights determine the shares of their keys, and a key of weight 0 is never drawn."""
     array = np.array(weights)
     keys = keys_of(WeightedDraws(array, 5000, seed))
     assert (array[keys] > 0).all()
@@ -83,7 +83,7 @@ def test_any_weights_fit(weights: list[float], seed: int) -> None:
 
 
 def test_successive_draws_are_independent() -> None:
-    """Two neighbouring positions, and one position in two epochs, hold all pairs of keys in the expected shares."""
+    """Two neighbouring positions, and one position in two epochs, have all pairs of keys in the expected shares."""
     weights = np.array([1.0, 2.0, 5.0])
     draws = WeightedDraws(weights, COUNT, seed=1)
     pairs = np.outer(weights, weights).ravel()
@@ -93,28 +93,28 @@ def test_successive_draws_are_independent() -> None:
 
 
 def test_epochs_and_seeds_differ() -> None:
-    """No two epochs or seeds have the same draws, and none is another moved along."""
+    """No two epochs or seeds have the same draws, nor shifted ones."""
     weights = np.ones(1000)
     orders = {keys_of(WeightedDraws(weights, 100, seed), epoch).tobytes() for seed in range(10) for epoch in range(10)}
     assert len(orders) == 100
 
 
 def test_the_unit_of_the_weights_does_not_matter() -> None:
-    """Weights twice as large, and of another type, are drawn from alike."""
+    """Weights twice as large, and of another type, give the same draws."""
     weights = np.arange(1.0, 100.0)
     expected = keys_of(WeightedDraws(weights, 1000, seed=2)).tolist()
     assert expected == keys_of(WeightedDraws(weights * 4, 1000, seed=2)).tolist()
     assert expected == keys_of(WeightedDraws(cast("Any", np.arange(1, 100)), 1000, seed=2)).tolist()
 
 
-def test_an_epoch_may_be_as_good_as_endless() -> None:
+def test_an_epoch_may_be_huge() -> None:
     """The last of 2**62 positions is drawn at once, one by one and in a block."""
     draws = WeightedDraws(np.array([0.0, 1.0, 0.0]), 2**62, seed=2)
     assert draws(2**40, 2**62 - 1) == (2**40, 1)
     assert draws.block(np.array([2**40]), np.array([2**62 - 1]))[1].tolist() == [1]
 
 
-def test_the_table_is_made_anew_after_pickling() -> None:
+def test_a_pickle_leaves_the_table_out() -> None:
     """A pickle holds the weights and not the table, and draws the same."""
     draws = WeightedDraws(np.arange(10_000.0), 1000, seed=2)
     expected = keys_of(draws).tolist()
@@ -126,7 +126,7 @@ def test_the_table_is_made_anew_after_pickling() -> None:
 
 
 def test_it_is_its_weights() -> None:
-    """Two are equal if weights, length and seed are; the repr tells them apart and is short."""
+    """Two are equal if weights, length and seed are; others have another repr, which is short."""
     weights = np.ones(10_000)
     draws = WeightedDraws(weights, 10, seed=2)
     assert draws == WeightedDraws(np.ones(10_000, np.float32).astype(np.float64), 10, seed=2)
@@ -151,6 +151,6 @@ def test_it_is_its_weights() -> None:
     ],
 )
 def test_wrong_weights_are_named(weights: NDArray[np.float64], message: str) -> None:
-    """Weights that cannot be drawn by are a UsageError."""
+    """Invalid weights are a UsageError."""
     with pytest.raises(UsageError, match=message):
         WeightedDraws(weights, 10, seed=1)

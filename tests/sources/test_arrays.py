@@ -1,4 +1,4 @@
-"""Arrays: rows by key, memory maps sent by name, and what counts for the fingerprint."""
+"""Arrays: rows by key, memory maps sent by name, and the content that the fingerprint covers."""
 
 import pickle
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_rows_are_those_that_numpy_gives(array: NDArray[Any], layout: str, data:
 
 
 def test_read_into_writes_rows_that_are_not_contiguous() -> None:
-    """A target with gaps is filled as well, and nothing between its rows."""
+    """A target with gaps is filled, and the bytes between its rows stay unchanged."""
     array = np.arange(12).reshape(4, 3)
     target = np.full((2, 6), -1)
     Arrays(array).read_into([3, 1], target[:, ::2])
@@ -54,7 +54,7 @@ def test_read_into_writes_rows_that_are_not_contiguous() -> None:
 @pytest.mark.parametrize("layout", ["contiguous", "gaps"])
 @pytest.mark.parametrize("key", [-1, 4, 2**62])
 def test_a_key_outside_is_refused_before_anything_is_written(layout: str, key: int) -> None:
-    """A key outside [0, length) is an IndexError that names it, and leaves the target as it was."""
+    """A key outside [0, length) is an IndexError that names it, and leaves the target unchanged."""
     array = np.arange(16).reshape(4, 4)
     source = Arrays(array if layout == "contiguous" else array[:, ::2])
     out = np.full((2, *source[0].shape), -7)
@@ -89,8 +89,8 @@ def test_read_into_refuses_a_target_of_another_kind() -> None:
         ({"x": np.ma.masked_array([1, 2], [True, False])}, r"arrays\['x'\] must not be a masked array"),
     ],
 )
-def test_what_is_no_dict_of_arrays_is_refused(arrays: dict[str, Any], message: str) -> None:
-    """What can't be rows is refused with the name of the array and the remedy."""
+def test_other_objects_than_arrays_are_refused(arrays: dict[str, Any], message: str) -> None:
+    """Objects that have no rows are refused, with the name of the array and the remedy."""
     with pytest.raises(UsageError, match=message):
         Arrays(arrays)
 
@@ -138,8 +138,8 @@ def test_memory_maps_are_sent_by_name(tmp_path: Path) -> None:
         assert np.array_equal(again.read(range(len(view))), view), name
 
 
-def test_what_a_file_does_not_hold_is_sent_by_its_bytes(tmp_path: Path) -> None:
-    """Copies of rows, and changes to a copy-on-write map, aren't in the file: their bytes are sent."""
+def test_data_that_differs_from_the_file_is_sent_by_its_bytes(tmp_path: Path) -> None:
+    """Copies of rows, and copy-on-write maps, may differ from the file, so their bytes are sent."""
     path = tmp_path / "a.bin"
     np.arange(1000).tofile(path)
     mapped = np.memmap(path, np.int64, "r")
@@ -154,7 +154,7 @@ def test_what_a_file_does_not_hold_is_sent_by_its_bytes(tmp_path: Path) -> None:
 
 
 def test_a_mapped_file_must_stay(tmp_path: Path) -> None:
-    """A map whose file is gone, or has another size, is a SourceError in the receiving process."""
+    """A map whose file was removed, or has another size, is a SourceError in the receiving process."""
     path = tmp_path / "a.bin"
     np.arange(1000).tofile(path)
     sent = pickle.dumps(Arrays({"x": np.memmap(path, np.int64, "r")}))
@@ -186,7 +186,7 @@ def test_any_change_of_a_small_array_changes_the_fingerprint(array: NDArray[Any]
 
 
 def test_a_large_array_is_sampled_for_its_fingerprint() -> None:
-    """Of more than 1 MB, first and last elements count at least, and a change all over always does."""
+    """Of an array over 1 MB, the first and the last elements count, and so does a change of all elements."""
     array = np.arange(1_000_003, dtype=np.int64)
     fingerprint = Arrays(array).fingerprint()
     assert Arrays(array.copy()).fingerprint() == fingerprint
@@ -196,7 +196,7 @@ def test_a_large_array_is_sampled_for_its_fingerprint() -> None:
 
 
 def test_a_moved_memory_map_keeps_its_fingerprint(tmp_path: Path) -> None:
-    """Of a memory map the file's name and size count, not its folder; another span of it is other data."""
+    """Of a memory map the file's name and size count, not its folder; another span of the file is other data."""
     for folder in ("old", "new"):
         (tmp_path / folder).mkdir()
         np.arange(100).tofile(tmp_path / folder / "a.bin")
@@ -208,7 +208,7 @@ def test_a_moved_memory_map_keeps_its_fingerprint(tmp_path: Path) -> None:
 
 
 def test_spans_are_frames_of_rows() -> None:
-    """Arrays with a second axis give a span of it, as a copy; others give their rows. Frames must agree."""
+    """Arrays with a second axis give a copy of a span of it; others give their rows. Numbers of frames must agree."""
     frames = np.arange(24).reshape(2, 4, 3)
     source = Arrays({"x": frames, "label": [5, 6]})
     first, second = source.read_spans([1, 0], np.array([1, 0]), np.array([3, 4]))

@@ -1,4 +1,4 @@
-"""What counts as a source, and the remedy for what doesn't."""
+"""Objects that are sources, and the remedy for objects that aren't."""
 
 import pathlib
 from collections import UserDict
@@ -22,7 +22,7 @@ from penstock.sources import (
 
 
 class Plain:
-    """The least that a source has."""
+    """A source with only the required methods."""
 
     def __init__(self, length: int = 3) -> None:
         """Have `length` records."""
@@ -45,7 +45,7 @@ def test_dicts_of_arrays_and_arrays_become_arrays() -> None:
 
 @pytest.mark.parametrize("value", [[1, 2], (1, 2), range(5), Plain(), Range(3), memoryview(b"abc")])
 def test_other_sequences_are_sources_themselves(value: object) -> None:
-    """What has the two methods is returned as it is."""
+    """An object with the two methods is returned unchanged."""
     assert as_source(value) is value
 
 
@@ -69,14 +69,14 @@ def _numbers() -> Iterator[int]:
     ],
     ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )
-def test_what_is_no_source_is_refused_with_a_remedy(value: object, message: str) -> None:
-    """The message names what was given and what to give instead."""
+def test_other_objects_are_refused_with_a_remedy(value: object, message: str) -> None:
+    """The message names the object, and an object to pass instead."""
     with pytest.raises(UsageError, match=message):
         as_source(value)
 
 
 def test_a_table_of_columns_is_refused() -> None:
-    """An object whose keys are columns, as a data frame's, has no records by position."""
+    """An object whose keys are columns, such as a data frame, has no records by position."""
 
     class Frame(Plain):
         iloc = columns = ()
@@ -86,7 +86,7 @@ def test_a_table_of_columns_is_refused() -> None:
 
 
 def test_the_length_must_be_one() -> None:
-    """A length that Python refuses is a UsageError that says what it must be."""
+    """A length that Python refuses is a UsageError with the rule."""
     assert source_length(Plain(7)) == 7
     with pytest.raises(UsageError, match="must be an int of at least 0"):
         source_length(Plain(-1))
@@ -101,8 +101,8 @@ def test_a_changed_length_names_both() -> None:
         check_length(source, 3)
 
 
-def test_a_source_without_fingerprint_is_told_by_type_and_length() -> None:
-    """Where a source names no fingerprint, only its type and length count."""
+def test_without_a_fingerprint_type_and_length_count() -> None:
+    """Without a method `fingerprint`, only the type and length of a source count."""
     assert source_fingerprint(Plain(3)) == source_fingerprint(Plain(3))
     assert source_fingerprint(Plain(3)) != source_fingerprint(Plain(4))
     assert source_fingerprint(["a"]) != source_fingerprint(("a",))
@@ -119,8 +119,8 @@ def test_a_fingerprint_must_be_a_str() -> None:
         source_fingerprint(Numbered())
 
 
-def test_rows_are_filled_only_where_shapes_are_fixed() -> None:
-    """`read_into` is used where it exists, unless the source says that its records' shapes differ."""
+def test_rows_are_filled_only_if_shapes_are_fixed() -> None:
+    """`read_into` is used if it exists, unless the source says that its records' shapes differ."""
 
     class Filling(Plain):
         def read_into(self, keys: list[int], out: object) -> None:
@@ -133,8 +133,8 @@ def test_rows_are_filled_only_where_shapes_are_fixed() -> None:
     assert [can_read_into(source) for source in sources] == [True, False, False, True, False]
 
 
-def test_keys_are_described_by_those_who_know_them() -> None:
-    """A source's own description of a key stands behind the number."""
+def test_sources_describe_their_keys() -> None:
+    """A source's own description of a key follows the number."""
 
     class Described(Plain):
         def describe_key(self, key: int) -> str:

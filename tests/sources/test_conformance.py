@@ -69,7 +69,7 @@ class TestArraysOfNames(SourceTests):
 
 
 class TestArraysWithGaps(SourceTests):
-    """An array that isn't contiguous is one as well."""
+    """An array that isn't contiguous is a source, too."""
 
     expected: Sequence[Any] = [TABLE[row, ::-2].copy() for row in range(5)]
 

@@ -1,4 +1,4 @@
-"""Files and ImageFolder: what is found in a folder, in which order, and what happens when it goes away."""
+"""Files and ImageFolder: the files that are found in a folder, their order, and errors for removed files."""
 
 import errno
 import logging
@@ -22,7 +22,7 @@ def _write(folder: Path, *names: str) -> None:
 
 
 def test_files_are_sorted_by_the_bytes_of_their_names(tmp_path: Path) -> None:
-    """The order is that of the names' bytes as a whole, whatever the order in which they were made."""
+    """The order is that of the names' bytes, not that of the files' creation."""
     names = ["b", "a/z", "a.txt", "é", "B", "a/b/c", "Z", "10", "9"]
     _write(tmp_path, *names)
     source = Files(tmp_path)
@@ -62,13 +62,13 @@ def test_names_that_are_no_text_pass_through(tmp_path: Path) -> None:
     ],
 )
 def test_patterns_match_whole_names(tmp_path: Path, pattern: str, expected: list[str]) -> None:
-    """`*` stays within a part of a name, and `**` stands for any number of folders, none included."""
+    """`*` matches within a part of a name, and `**` matches any number of folders, also none."""
     _write(tmp_path, "a.txt", "b.png", "d/a.txt", "d/e/a.txt", "d/e/x[1].txt", ".hidden/a.txt", "d/.a.txt")
     assert list(Files(tmp_path, pattern).paths) == expected
 
 
-def test_links_are_followed_but_not_in_circles(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Links to files and folders count as what they lead to; a way back up ends; one that leads nowhere is logged."""
+def test_links_are_followed_but_not_in_cycles(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Links to files and folders are followed, except to a folder above; a link to nothing is logged."""
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     _write(data, "a", "d/b")
     _write(elsewhere, "c")
@@ -86,8 +86,8 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path, caplog: pytest.Lo
     assert "nowhere" in caplog.text
 
 
-def test_what_is_no_file_is_left_out(tmp_path: Path) -> None:
-    """A named pipe would block a read for ever, so it is no file."""
+def test_other_entries_are_left_out(tmp_path: Path) -> None:
+    """A named pipe, whose read would never end, is left out."""
     _write(tmp_path, "a")
     os.mkfifo(tmp_path / "pipe")
     assert list(Files(tmp_path).paths) == ["a"]
@@ -103,7 +103,7 @@ def test_a_list_of_files_keeps_its_order(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
-    """Another name or size is other data; another folder isn't."""
+    """The fingerprint changes with names and sizes, not with the folder."""
     for folder in ("old", "new"):
         _write(tmp_path / folder, "a", "b/c")
     fingerprint = Files(tmp_path / "old").fingerprint()
@@ -182,7 +182,7 @@ def test_a_class_folder_may_be_a_link(tmp_path: Path) -> None:
 
 
 def test_a_class_without_images_is_refused_unless_allowed(tmp_path: Path) -> None:
-    """An empty class is named; with allow_empty its number stays taken."""
+    """An empty class is named in the error; with allow_empty it keeps its label."""
     _write(tmp_path, "a/1.png", "b/notes.txt", "c/1.png")
     with pytest.raises(UsageError, match=rf"every class must have at least one image; '{tmp_path}/b' .*allow_empty"):
         ImageFolder(tmp_path)
@@ -201,7 +201,7 @@ def test_endings_are_given_with_or_without_dot(tmp_path: Path, extensions: str |
 
 
 def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
-    """No class folder, no image and no ending each have their message."""
+    """A folder without classes, one without images, and no extensions each have a message."""
     with pytest.raises(UsageError, match=r"holds none. For files without classes, use Files"):
         ImageFolder(tmp_path)
     _write(tmp_path, "1.png")
@@ -215,7 +215,7 @@ def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
 
 
 def test_many_files_are_pickled_compactly(tmp_path: Path) -> None:
-    """What is sent to another process is hardly more than the names themselves."""
+    """A pickle is hardly larger than the names."""
     names = [f"class/{number:04}.png" for number in range(500)]
     _write(tmp_path, *names)
     source = ImageFolder(tmp_path)

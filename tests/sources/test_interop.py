@@ -1,4 +1,4 @@
-"""Datasets of other libraries are sources as they are; each test is skipped where its library is missing."""
+"""Datasets of other libraries are sources unchanged; each test is skipped if its library isn't installed."""
 
 import os
 import pickle
@@ -32,7 +32,7 @@ class TestHuggingFace(SourceTests):
 
 
 def test_a_hugging_face_dataset_keeps_its_format() -> None:
-    """Under a NumPy format, records are what the dataset itself gives for a key."""
+    """With a NumPy format, records are the dataset's own results for a key."""
     source = _hugging_face(formatted=True)
     for record, key in zip(read_records(source, np.array([2, 0])), [2, 0], strict=True):
         assert record == source[key]
@@ -69,7 +69,7 @@ class TestArrayRecord(SourceTests):
         _write_array_record(tmp_path)
 
     def test_a_key_past_the_end_raises_index_error(self) -> None:
-        """ArrayRecord raises a ValueError instead, with which datasets live, since keys past the end aren't asked."""
+        """ArrayRecord raises a ValueError instead, which datasets tolerate, since they request no keys past the end."""
         with pytest.raises(ValueError, match="key should be in"):
             self.make_source()[5]
 

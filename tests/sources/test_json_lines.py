@@ -1,4 +1,4 @@
-"""JsonLines: what counts as a line, where the index is kept, and what happens to files that change."""
+"""JsonLines: the lines of files, the cached index, and errors for files that change."""
 
 import errno
 import json
@@ -106,8 +106,8 @@ def test_the_index_is_kept(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
-def test_the_index_is_made_again_when_the_file_changed(path: Path, tmp_path: Path, change: str) -> None:
-    """Another size or another time makes a new index, in the same place."""
+def test_the_index_of_a_changed_file_is_computed_again(path: Path, tmp_path: Path, change: str) -> None:
+    """After a change of size or time the index is computed again, into the same file."""
     assert len(JsonLines(path)) == 50
     before = path.stat()
     if change == "size":
@@ -123,8 +123,8 @@ def test_the_index_is_made_again_when_the_file_changed(path: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", list(_corrupt(bytes(600))))
-def test_a_damaged_cache_is_made_again(path: Path, tmp_path: Path, damage: str) -> None:
-    """Whatever is wrong with a cached index, it is replaced by a right one."""
+def test_a_damaged_cache_is_replaced(path: Path, tmp_path: Path, damage: str) -> None:
+    """A cached index with any damage is replaced by a right one."""
     assert len(JsonLines(path)) == 50
     whole = _cached(tmp_path).read_bytes()
     _cached(tmp_path).write_bytes(_corrupt(whole)[damage])
@@ -148,7 +148,7 @@ def test_without_a_cache_it_works_with_a_warning(path: Path, tmp_path: Path, cap
 def test_a_failed_write_leaves_nothing_behind(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the disk is full while the index is written, no partial file stays, and the source works."""
+    """If the disk is full when the index is written, no partial file is left, and the source works."""
 
     def full(source: str, target: str) -> None:
         raise OSError(errno.ENOSPC, f"no space for {source} and {target}")
@@ -161,7 +161,7 @@ def test_a_failed_write_leaves_nothing_behind(
 
 
 def test_several_processes_may_index_at_once(path: Path, tmp_path: Path) -> None:
-    """Processes that index the same file at the same time each get a right index, and leave one behind."""
+    """Processes that index the same file at once each get a right index, and leave one cache file."""
     program = (
         "import sys\nfrom penstock.sources import JsonLines\nsys.stdout.write('ready\\n')\nsys.stdout.flush()\n"
         "sys.stdin.readline()\nsource = JsonLines(sys.argv[1])\n"
@@ -187,7 +187,7 @@ def test_several_processes_may_index_at_once(path: Path, tmp_path: Path) -> None
 def test_another_process_with_another_cache_makes_its_own_index(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pickled source whose cache isn't there is indexed again; the index itself isn't sent."""
+    """A pickled source whose cache is missing is indexed again; the index isn't sent."""
     source = JsonLines(path)
     sent = pickle.dumps(source)
     assert len(sent) < 1_500
@@ -256,7 +256,7 @@ def test_a_file_that_vanished_is_named(path: Path) -> None:
 
 
 def test_a_file_cut_short_while_open_is_refused(path: Path) -> None:
-    """A record whose bytes are gone is a SourceError, not half a record."""
+    """A record whose bytes were cut off is a SourceError, not half a record."""
     source = JsonLines(path)
     assert source[0] == {"n": 0}
     os.truncate(path, 20)
@@ -292,14 +292,14 @@ def test_only_so_many_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest
 
 
 def test_files_are_read_without_pread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no pread, seeking and reading does."""
+    """On a system without pread, records are read by seek and read."""
     monkeypatch.delattr(os, "pread", raising=False)
     assert [record["n"] for record in _records(JsonLines(path))] == list(range(50))
 
 
 @pytest.mark.parametrize("case", ["empty file", "only blanks", "only a mark"])
 def test_files_without_lines_have_no_records(tmp_path: Path, case: str) -> None:
-    """No line is no record, and no error."""
+    """A file without lines has no records, and raises no error."""
     content = {"empty file": b"", "only blanks": b"\n \n\r\n  ", "only a mark": b"\xef\xbb\xbf"}[case]
     (tmp_path / "a.jsonl").write_bytes(content)
     source = JsonLines(tmp_path / "a.jsonl")
@@ -309,7 +309,7 @@ def test_files_without_lines_have_no_records(tmp_path: Path, case: str) -> None:
 
 
 def test_bad_paths_are_refused(tmp_path: Path) -> None:
-    """No file, a folder, and a glob without matches each have their message."""
+    """An empty list, a folder, and a glob without matches each have a message."""
     with pytest.raises(UsageError, match="JsonLines needs at least one file"):
         JsonLines([])
     with pytest.raises(UsageError, match="JsonLines reads files; got the folder"):
@@ -321,7 +321,7 @@ def test_bad_paths_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
-    """Another name, size or order of files is other data; another folder isn't."""
+    """The fingerprint changes with names, sizes and order of the files, not with the folder."""
     for folder in ("old", "new"):
         (tmp_path / folder).mkdir()
         for name in ("a", "b"):
@@ -335,15 +335,15 @@ def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
 
 
 class Terminal:
-    """A stand-in for stderr that says whether it is a terminal."""
+    """A stand-in for stderr, whose `isatty` returns a given value."""
 
     def __init__(self, *, is_terminal: bool) -> None:
-        """Hold what is written."""
+        """Keep the value of `isatty`."""
         self.is_terminal = is_terminal
         self.written = ""
 
     def isatty(self) -> bool:
-        """Return what was said."""
+        """Return the given value."""
         return self.is_terminal
 
     def write(self, text: str) -> int:
@@ -356,8 +356,8 @@ class Terminal:
 
 
 @pytest.mark.parametrize("case", ["shown", "no terminal", "fast", "switched off"])
-def test_progress_is_shown_where_it_helps(path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """Progress is shown on a terminal, if it takes more than half a second and isn't switched off."""
+def test_progress_is_shown_on_terminals_for_long_scans(path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """Progress is shown on a terminal if the scan takes more than half a second and progress is enabled."""
     stderr = Terminal(is_terminal=case != "no terminal")
     clock: Iterator[float] = iter(np.arange(0, 10, 0.0001 if case == "fast" else 0.6).tolist())
     monkeypatch.setattr(sys, "stderr", stderr)

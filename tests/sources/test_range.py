@@ -1,4 +1,4 @@
-"""Range: the integers that Python's range has."""
+"""Range: the integers of Python's range."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 @given(start=INT64, step=st.integers(-(2**62), 2**62).filter(bool), length=st.integers(0, 9), data=st.data())
 def test_integers_are_pythons(start: int, step: int, length: int, data: st.DataObject) -> None:
-    """Every integer is exact, at the ends of int64 as well, alone, in blocks and written into an array."""
+    """Every integer is exact, also at the ends of int64, read alone, in blocks and into an array."""
     expected = range(start, start + step * length, step)
     if not all(-(2**63) <= number < 2**63 for number in expected):
         return
@@ -40,7 +40,7 @@ def test_arguments_are_those_of_range() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(0, 5, 0), (2**63 - 1, 2**63 + 1), (-(2**63) - 1, 0)])
-def test_what_is_no_range_of_int64_is_refused(arguments: tuple[int, ...]) -> None:
+def test_ranges_beyond_int64_are_refused(arguments: tuple[int, ...]) -> None:
     """A step of 0, and integers that don't fit into int64, are refused."""
     with pytest.raises(UsageError, match=r"step must not be 0|must fit into int64"):
         Range(*arguments)

@@ -1,4 +1,4 @@
-"""Reading blocks of keys: the fastest way that a source has, retries, and errors that name the key."""
+"""Reads of blocks of keys: the source's fastest method, retries, and errors that name the key."""
 
 import errno
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class Letters:
 
 
 class WithGetItems(Letters):
-    """Letters with torch's name for many at once."""
+    """Letters with `__getitems__`, torch's method for several keys."""
 
     def __getitems__(self, keys: list[int]) -> Sequence[str]:
         """Return the keys' letters."""
@@ -63,11 +63,11 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     keys=st.lists(st.integers(0, 2)), kind=st.sampled_from([Letters, WithGetItems, WithRead, lambda: ["a", "b", "c"]])
 )
 def test_each_key_gets_its_record(keys: list[int], kind: Callable[[], Source]) -> None:
-    """Whatever way a source reads, there is a list with one record for each key, in order."""
+    """By every method of a source, the result is a list with one record for each key, in order."""
     assert read_records(kind(), np.array(keys, np.int64)) == ["abc"[key] for key in keys]
 
 
-def test_the_fastest_way_is_taken() -> None:
+def test_the_fastest_method_is_used() -> None:
     """`read` is preferred, then `__getitems__`, each called once with its type of keys; else keys are Python ints."""
     keys = np.array([2, 0])
     for source, kind in ((WithRead(), np.ndarray), (WithGetItems(), list), (Letters(), int)):
@@ -80,8 +80,8 @@ def test_the_fastest_way_is_taken() -> None:
 
 
 @pytest.mark.parametrize("kind", [Letters, WithGetItems, WithRead])
-def test_the_users_exception_arrives_with_the_key(kind: type[Letters]) -> None:
-    """An exception keeps its type and identity, and its note names the key and the source."""
+def test_the_users_exception_names_the_key(kind: type[Letters]) -> None:
+    """An exception stays the same object, with a note that names the key and the source."""
     source = kind()
     source.fails_at = 1
     failure = KeyError("corrupt")
@@ -93,8 +93,8 @@ def test_the_users_exception_arrives_with_the_key(kind: type[Letters]) -> None:
     assert "while reading key 1 of <" in failure.__notes__[0]
 
 
-def test_what_only_fails_as_a_block_is_still_raised() -> None:
-    """If each key can be read alone, the block's exception arrives with a note that says so."""
+def test_a_failure_of_only_the_block_is_still_raised() -> None:
+    """If each key can be read alone, the block's exception is raised with a note that says so."""
 
     class Broken(Letters):
         def __getitems__(self, keys: list[int]) -> list[str]:
@@ -120,8 +120,8 @@ TRANSIENT = [
 
 @pytest.mark.parametrize("kind", [Letters, WithRead])
 @pytest.mark.parametrize("failure", TRANSIENT, ids=repr)
-def test_what_time_may_heal_is_read_again(kind: type[Letters], failure: Exception) -> None:
-    """A transient failure that goes away leaves no trace in the records."""
+def test_transient_failures_are_retried(kind: type[Letters], failure: Exception) -> None:
+    """After a transient failure the records are right."""
     source = kind()
     source.fails_at = 1
     source.failures = [failure, failure, failure]
@@ -130,8 +130,8 @@ def test_what_time_may_heal_is_read_again(kind: type[Letters], failure: Exceptio
 
 
 @pytest.mark.parametrize("failure", TRANSIENT, ids=repr)
-def test_patience_ends(failure: Exception) -> None:
-    """A transient failure that stays is raised after three more attempts at its key."""
+def test_retries_end(failure: Exception) -> None:
+    """A transient failure that persists is raised after three retries of its key."""
     source = Letters()
     source.fails_at = 1
     source.failures = [failure] * 100
@@ -144,8 +144,8 @@ def test_patience_ends(failure: Exception) -> None:
     "failure",
     [FileNotFoundError(errno.ENOENT, "gone"), PermissionError(errno.EACCES, "no"), OSError("?"), ValueError()],
 )
-def test_what_time_does_not_heal_is_raised_at_once(failure: Exception) -> None:
-    """Other failures are tried once per key alone."""
+def test_other_failures_are_raised_at_once(failure: Exception) -> None:
+    """After other failures each key is read alone once, and not retried."""
     source = Letters()
     source.fails_at = 0
     source.failures = [failure] * 100
@@ -155,7 +155,7 @@ def test_what_time_does_not_heal_is_raised_at_once(failure: Exception) -> None:
 
 
 def test_an_index_error_within_the_length_is_the_sources_fault() -> None:
-    """A source that denies a key below its length breaks its promise: a SourceError names both."""
+    """An IndexError for a key below the length violates the protocol: a SourceError names key and length."""
     source = Letters()
     source.fails_at = 2
     source.failures = [IndexError("list index out of range")] * 2
@@ -166,7 +166,7 @@ def test_an_index_error_within_the_length_is_the_sources_fault() -> None:
 
 
 def test_a_source_that_shrank_is_named() -> None:
-    """A key that existed and is past the end now is a SourceError with the length as it is."""
+    """A key that is past the end now is a SourceError with the current length."""
     source = ["a", "b", "c"]
     keys = np.array([0, 2])
     assert read_records(source, keys) == ["a", "c"]
@@ -207,7 +207,7 @@ def test_a_huge_source_has_a_short_name() -> None:
 
 
 def test_a_failing_span_names_its_key() -> None:
-    """Spans are read at once, and one by one where that fails, so that the error names the key."""
+    """Spans are read at once, or one by one if that fails, so that the error names the key."""
 
     class Episodes:
         def __len__(self) -> int:

@@ -74,7 +74,7 @@ def test_windows_are_slices_that_never_cross_files(
 def test_documents_end_after_the_separator(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[int]], dtype: str
 ) -> None:
-    """Joined, the documents of a file are its tokens; each ends with the only separator in it, but for the last."""
+    """The documents of a file, joined, are its tokens; each but the last ends with the only separator in it."""
     folder = tmp_path_factory.mktemp("tokens")
     expected: list[list[int]] = []
     for number, tokens in enumerate(files):
@@ -92,7 +92,7 @@ def test_documents_end_after_the_separator(
 
 
 def test_next_token_windows_share_one_token(tmp_path: Path) -> None:
-    """With length n + 1 and stride n, targets are every token once, but the first."""
+    """With length n + 1 and stride n, every token but the first is a target once."""
     np.arange(13, dtype=np.uint16).tofile(tmp_path / "a.bin")
     source = Tokens(tmp_path / "a.bin", 5, dtype=np.uint16, stride=4)
     assert np.concatenate([source[key][1:] for key in range(len(source))]).tolist() == list(range(1, 13))
@@ -124,7 +124,7 @@ def test_records_are_copies(tmp_path: Path) -> None:
 
 
 def test_found_documents_are_kept_in_the_cache(tmp_path: Path) -> None:
-    """A second source takes the offsets from the cache, one for another separator doesn't."""
+    """A second source takes the offsets from the cache; a source with another separator doesn't."""
     np.array([1, 0, 2, 2, 0], np.uint16).tofile(tmp_path / "a.bin")
     assert len(Tokens(tmp_path / "a.bin", separator=0, dtype="u2")) == 2
     (cached,) = (tmp_path / "cache" / "penstock").iterdir()
@@ -188,7 +188,7 @@ def test_the_fingerprint_follows_files_and_cuts(tmp_path: Path) -> None:
 
 
 def test_keys_are_described_by_file_and_tokens(tmp_path: Path) -> None:
-    """A message about a key says where its tokens are."""
+    """A message about a key names the file and the range of its tokens."""
     for name in ("a", "b"):
         np.zeros(10, np.uint8).tofile(tmp_path / f"{name}.bin")
     source = Tokens(f"{tmp_path}/*.bin", 4, dtype="u1", stride=3)
@@ -255,7 +255,7 @@ def test_a_missing_file_is_a_source_error(tmp_path: Path) -> None:
 
 
 def test_read_into_refuses_what_does_not_fit(tmp_path: Path) -> None:
-    """Bytes are copied as they are, so that dtype, shape and layout must be right; documents have no one shape."""
+    """Bytes are copied unchanged, so dtype, shape and layout must be right; documents have different shapes."""
     np.arange(40, dtype=np.uint16).tofile(tmp_path / "a.bin")
     source = Tokens(tmp_path / "a.bin", 4, dtype="u2")
     for out in (np.zeros((1, 4), np.int32), np.zeros((2, 4), np.uint16), np.zeros((1, 8), np.uint16)[:, ::2]):

@@ -1,4 +1,4 @@
-"""A process that fills a cache on disk, for the tests to kill or to run beside another: `filling.py path first stop`.
+"""A program that fills a cache on disk, which tests kill or run beside another one: `filling.py path first stop`.
 
 Every element tells its position, so that one read wrongly is seen. It prints a line when it has put the first one.
 """
@@ -15,7 +15,7 @@ LIMIT_BYTES = 1 << 30
 
 
 def element_of(position: int) -> dict[str, Any]:
-    """Return the element at a position: small ones, and some of many pages."""
+    """Return the element at a position; most are small, some have many pages."""
     size = 300_000 if position % 5 == 0 else position % 50
     return {"position": position, "array": np.arange(position, position + size, dtype=np.int32)}
 

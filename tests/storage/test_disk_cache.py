@@ -1,4 +1,4 @@
-"""A cache on disk keeps copies, is shared, stays within its bound, and makes few files."""
+"""A cache on disk keeps copies, is shared, stays within its limit, and makes few files."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ def size_of(path: Path) -> int:
 
 
 def test_what_was_put_is_read_later(tmp_path: Path) -> None:
-    """It comes back in the same cache and in another one, each time as a copy of its own."""
+    """The same cache and another one return it, each time as a new copy."""
     cache = opened(tmp_path)
     assert cache.get(3) is MISSING
     for key in (3, (3,), (0, 3), (-1, 2**62, 3)):
@@ -48,7 +48,7 @@ def test_what_was_put_is_read_later(tmp_path: Path) -> None:
 
 
 def test_the_first_is_kept(tmp_path: Path) -> None:
-    """A second element of a key changes nothing."""
+    """A second element for a key changes nothing."""
     cache = opened(tmp_path)
     assert cache.put(0, "first")
     assert cache.put(0, "second")
@@ -58,7 +58,7 @@ def test_the_first_is_kept(tmp_path: Path) -> None:
 
 
 def test_identities_share_nothing(tmp_path: Path) -> None:
-    """What one dataset put is missing for another of the same directory, also where the folder was renamed."""
+    """Another dataset with the same directory finds no element of the first, even if the folder is renamed."""
     opened(tmp_path).put(0, "ours")
     assert opened(tmp_path, identity="abc124").get(0) is MISSING
     (tmp_path / IDENTITY).rename(tmp_path / "abc125")
@@ -66,7 +66,7 @@ def test_identities_share_nothing(tmp_path: Path) -> None:
 
 
 def test_many_elements_are_few_files(tmp_path: Path) -> None:
-    """Thousands of elements, put by one process after another, are one file."""
+    """Thousands of elements, put by one process after another, are in one file."""
     for start in (0, 1000, 2000):
         cache = opened(tmp_path)
         for position in range(start, start + 1000):
@@ -95,7 +95,7 @@ def test_the_bound_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit_bytes", [0, 10])
 def test_no_room_at_all(tmp_path: Path, limit_bytes: int) -> None:
-    """With next to nothing allowed, nothing is written."""
+    """With a limit of a few bytes nothing is written."""
     assert not opened(tmp_path, limit_bytes).put(0, 1)
     assert size_of(tmp_path) == 0
 
@@ -108,7 +108,7 @@ def test_the_directory_is_its_owners(tmp_path: Path) -> None:
 
 
 def test_describing_touches_nothing(tmp_path: Path) -> None:
-    """Making, comparing and copying a cache makes no file, and opens none."""
+    """Making, comparing and copying a cache neither creates nor opens a file."""
     cache = opened(tmp_path / "cache")
     copy = pickle.loads(pickle.dumps(cache))
     assert copy == cache
@@ -127,7 +127,7 @@ def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 def test_others_entries_are_found(tmp_path: Path) -> None:
-    """What one process puts while another has the cache open is there for that one, at the latest when it opens."""
+    """A process that has the cache open finds elements that another process puts, at the latest after `open`."""
     first, second = opened(tmp_path), opened(tmp_path)
     first.put(0, "first")
     assert second.get(0) == "first"
@@ -141,7 +141,7 @@ def test_others_entries_are_found(tmp_path: Path) -> None:
 
 
 def test_two_processes_at_once(tmp_path: Path) -> None:
-    """Two that put overlapping positions at the same time both succeed, and all is there afterwards."""
+    """Two processes that put overlapping positions at once both succeed, and all elements are kept."""
     command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
     processes = [
         subprocess.Popen([*command, *positions], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
@@ -154,7 +154,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 
 
 def test_two_processes_share_the_bound(tmp_path: Path) -> None:
-    """Though neither knows of all the other does, they exceed the bound by a few elements at most."""
+    """Two processes that fill the cache at once exceed the limit by a few elements at most."""
     limit_bytes = 10_000_000
     command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
     processes = [
@@ -168,7 +168,7 @@ def test_two_processes_share_the_bound(tmp_path: Path) -> None:
 
 
 def test_threads_share_a_cache(tmp_path: Path) -> None:
-    """Threads that put and get the same positions in different orders read each as it is."""
+    """Threads that put and get the same positions in different orders read the right elements."""
     cache = opened(tmp_path)
     wrong: list[int] = []
 
@@ -191,7 +191,7 @@ def test_threads_share_a_cache(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
-    """Parent and child go on putting at once, and both can be read afterwards."""
+    """Parent and child put elements at once, and all of them can be read afterwards."""
     cache = opened(tmp_path)
     cache.put(0, "before")
     child = os.fork()
@@ -217,7 +217,7 @@ print([cache.get(position) == bytes(9_000) for position in range(20)].count(True
 
 
 def test_a_full_disk_declines_and_says_so_once(tmp_path: Path) -> None:
-    """When writing fails, what is there stays readable, nothing is raised, and there is one line in the log."""
+    """When a write fails, kept elements stay readable, nothing is raised, and one line is logged."""
     run = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
@@ -229,7 +229,7 @@ def test_a_full_disk_declines_and_says_so_once(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_can_only_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where files can't be made, elements are read, others are declined, and the log says so once."""
+    """If files can't be created, kept elements are read, others are refused, and one line is logged."""
     opened(tmp_path).put(0, "kept")
     folder = tmp_path / IDENTITY
     hidden = tmp_path / "hidden"

@@ -1,4 +1,4 @@
-"""Whatever happens to the files of a cache, it gives back what was put, or nothing."""
+"""After any damage to its files, a cache returns the element that was put, or nothing."""
 
 import os
 import shutil
@@ -32,12 +32,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for one example after the other."""
+    """A directory that all examples use, one after another."""
     return tmp_path_factory.mktemp("scratch")
 
 
 def found_in(path: Path, name: str, data: bytes) -> set[int]:
-    """Return which elements a cache with this file has, having checked that they are right and others can be put."""
+    """Return the elements that a cache with this file has; check that they are right, and that others can be put."""
     shutil.rmtree(path / IDENTITY, ignore_errors=True)
     (path / IDENTITY).mkdir()
     (path / IDENTITY / name).write_bytes(data)
@@ -52,8 +52,8 @@ def found_in(path: Path, name: str, data: bytes) -> set[int]:
     return found
 
 
-def test_a_torn_end_costs_what_it_hits(scratch: Path, written: tuple[str, bytes]) -> None:
-    """Cut off anywhere, the file has the entries before the cut, and is continued."""
+def test_a_torn_end_costs_only_its_elements(scratch: Path, written: tuple[str, bytes]) -> None:
+    """A file that is cut off anywhere has the entries before the cut, and is continued."""
     name, data = written
     counts = [len(found_in(scratch, name, data[:size])) for size in range(0, len(data) + 1, 3)]
     assert counts == sorted(counts)
@@ -62,8 +62,8 @@ def test_a_torn_end_costs_what_it_hits(scratch: Path, written: tuple[str, bytes]
 
 
 @given(data=st.data())
-def test_a_damaged_byte_costs_what_it_hits(scratch: Path, written: tuple[str, bytes], data: st.DataObject) -> None:
-    """With one byte changed, whatever is found is right, and nothing before it is lost."""
+def test_a_damaged_byte_costs_only_its_element(scratch: Path, written: tuple[str, bytes], data: st.DataObject) -> None:
+    """With one byte changed, all elements that are found are right, and none before it is lost."""
     name, original = written
     offset = data.draw(st.integers(0, len(original) - 1))
     change = data.draw(st.integers(1, 255))
@@ -75,14 +75,14 @@ def test_a_damaged_byte_costs_what_it_hits(scratch: Path, written: tuple[str, by
 
 @given(filler=st.binary(max_size=300), kept=st.integers(0, 700))
 def test_anything_may_follow(scratch: Path, written: tuple[str, bytes], filler: bytes, kept: int) -> None:
-    """Zeros or noise in place of the end, as after a loss of power, are no entries."""
+    """Zeros or noise at the end, as after a power failure, are no entries."""
     name, data = written
     found_in(scratch, name, data[:kept] + bytes(len(filler)))
     found_in(scratch, name, data[:kept] + filler)
 
 
-def test_what_others_put_there_stays(tmp_path: Path) -> None:
-    """Files and folders that no cache made are neither read nor changed nor removed, whatever their names."""
+def test_foreign_files_stay(tmp_path: Path) -> None:
+    """Files and folders that no cache made are never read, changed or removed, under any name."""
     folder = tmp_path / IDENTITY
     (folder / "3-0.segment").mkdir(parents=True)
     strangers = {"notes.txt": b"", "1-0.segment": b"something else" * 20, "2-0.segment": b"text", "a.segment": b""}
@@ -95,8 +95,8 @@ def test_what_others_put_there_stays(tmp_path: Path) -> None:
     assert (folder / "3-0.segment").is_dir()
 
 
-def test_damage_is_made_good(tmp_path: Path) -> None:
-    """An element whose bytes were damaged counts as absent, and once put again it is found by everyone."""
+def test_a_damaged_element_can_be_put_again(tmp_path: Path) -> None:
+    """An element whose bytes are damaged counts as missing; after it is put again, every process finds it."""
     opened(tmp_path).put(0, b"a" * 100)
     (file,) = tmp_path.rglob("*.segment")
     file.write_bytes(file.read_bytes().replace(b"aaa", b"aba", 1))
@@ -119,7 +119,7 @@ def test_files_removed_meanwhile(tmp_path: Path) -> None:
 
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:
-    """Processes killed one after another in the midst of writing leave only right elements, and one file."""
+    """Processes that are killed one after another during writes leave only right elements, and one file."""
     command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
     found = 0
     for start in range(0, 5_000, 1_000):
@@ -142,7 +142,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
 
 
 def test_no_file_is_left_of_a_death_before_writing(tmp_path: Path) -> None:
-    """A file whose maker died before it had written the head is removed by the next process."""
+    """The next process removes a file whose creator died before it had written the head."""
     folder = tmp_path / IDENTITY
     opened(tmp_path).put(0, 1)
     (whole,) = folder.iterdir()

@@ -1,4 +1,4 @@
-"""An element comes back from its bytes as it was."""
+"""An element that is encoded and decoded is the same."""
 
 import collections
 import struct
@@ -35,7 +35,7 @@ ELEMENTS: st.SearchStrategy[Any] = st.recursive(
 
 
 def same(first: Any, second: Any) -> bool:
-    """Return whether two elements are alike in type, structure, dtype and every bit."""
+    """Return whether two elements are equal in type, structure, dtype and every bit."""
     kind: Any = cast("Any", type(first))
     if kind is not type(second):
         return False
@@ -52,14 +52,14 @@ def same(first: Any, second: Any) -> bool:
 
 
 @given(ELEMENTS)
-def test_what_comes_back_is_what_was_given(element: Any) -> None:
+def test_decoded_elements_are_the_same(element: Any) -> None:
     """Types, structures, the order of keys, dtypes and bits are kept."""
     assert same(decode(encode(element)), element)
 
 
 @given(ARRAYS)
-def test_arrays_are_ones_own(array: Any) -> None:
-    """What comes back may be written to, and shares nothing with what comes back another time."""
+def test_decoded_arrays_are_new(array: Any) -> None:
+    """A decoded array is writable, and shares no memory with another decoded one."""
     data = encode({"array": array})
     first = decode(data)["array"]
     assert first.flags.writeable
@@ -72,7 +72,7 @@ def test_arrays_are_ones_own(array: Any) -> None:
 @pytest.mark.parametrize("step", [-1, 2])
 @pytest.mark.parametrize("size", [4, 400])
 def test_views_are_kept_by_their_values(step: int, size: int) -> None:
-    """Arrays of any strides, small or large, come back with the same values."""
+    """Arrays of any strides, small or large, keep their values."""
     array = np.arange(size * size, dtype=">i4").reshape(size, size).T[::step]
     assert same(decode(encode(array)), array)
 
@@ -86,7 +86,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Box:
-    """An element of the user's own type, which counts its makings."""
+    """An element of the user's own type, which counts how often it is made."""
 
     x: int
 
@@ -94,7 +94,7 @@ class Box:
         self.made = True
 
 
-def test_types_of_ones_own_are_pickled() -> None:
+def test_other_types_are_pickled() -> None:
     """Named tuples, dataclasses, subclasses of containers and arrays of objects keep their types."""
     element: list[Any] = [
         Pair(1, "a"),
@@ -112,13 +112,13 @@ def test_types_of_ones_own_are_pickled() -> None:
 
 
 def test_plain_elements_are_not_pickled() -> None:
-    """Arrays, also structured ones, numbers, bytes and text have a form that can be read without trust."""
+    """Arrays, also structured ones, numbers, bytes and text have forms that run no code when they are decoded."""
     pixels = np.zeros((2, 2), [("rgb", "u1", 3), ("time", "<M8[ns]")])
     assert b'"pickle"' not in encode({"a": [pixels, 1, 2**80, 0.5, "a", b"b", None, True, np.float32(1)], 3: ()})
     assert b'"pickle"' in encode({"a": 1j})
 
 
-def test_what_cannot_be_kept_is_named() -> None:
-    """A leaf that has no bytes is an error that says its type and what to do."""
+def test_a_leaf_that_cannot_be_encoded_is_named() -> None:
+    """A leaf that can't be encoded is an error with its type and the remedy."""
     with pytest.raises(UsageError, match=r"got function \(.*\)\. Cache before the step that makes it"):
         encode({"f": [lambda: None]})

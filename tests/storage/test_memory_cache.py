@@ -1,4 +1,4 @@
-"""A cache in memory keeps copies, stays within its bound, and never gives up what it has."""
+"""A cache in memory keeps copies, stays within its limit, and evicts nothing."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ from penstock._storage import MISSING, MemoryCache
 
 @given(st.integers(0, 4000), st.lists(st.tuples(st.integers(0, 20), st.binary(max_size=600)), max_size=40))
 def test_it_keeps_the_first_within_the_bound(limit_bytes: int, puts: list[tuple[int, bytes]]) -> None:
-    """For each key the first element kept stays for good; `put` says whether there is one, and the bound holds."""
+    """For each key the first element stays; `put` returns whether one is kept, and the limit holds."""
     cache = MemoryCache(limit_bytes)
     kept: dict[int, bytes] = {}
     for key, element in puts:
@@ -27,7 +27,7 @@ def test_it_keeps_the_first_within_the_bound(limit_bytes: int, puts: list[tuple[
 
 
 def test_most_of_the_bound_is_used() -> None:
-    """Of elements that are small beside the bound, nearly as many fit as their bytes say."""
+    """Of elements that are small compared to the limit, nearly as many fit as their bytes allow."""
     cache = MemoryCache(1 << 20)
     kept = [cache.put(key, np.zeros(10_000, np.uint8)) for key in range(200)]
     assert sum(kept) >= 100
@@ -35,14 +35,14 @@ def test_most_of_the_bound_is_used() -> None:
 
 
 def test_a_large_element_does_not_fill_it() -> None:
-    """What is too large for it is declined, and smaller ones are kept all the same."""
+    """An element that is too large is refused, and smaller ones are still kept."""
     cache = MemoryCache(1000)
     assert not cache.put(0, bytes(2000))
     assert cache.put(1, bytes(100))
 
 
-def test_nobody_changes_what_is_kept() -> None:
-    """Neither writing to what was put nor to what was got shows in what is got later."""
+def test_kept_elements_never_change() -> None:
+    """Writes to an element that was put or returned don't change elements that are returned later."""
     cache = MemoryCache(1 << 20)
     element: dict[str, Any] = {"array": np.arange(5), "list": [1, 2]}
     cache.put((0, 1), element)
@@ -65,7 +65,7 @@ def test_none_is_an_element() -> None:
 
 
 def test_a_copy_is_a_description() -> None:
-    """Pickled it is small and comes back empty, and equal, as caches of one description are."""
+    """A pickle is small; unpickled, the cache is empty and equal to the first."""
     cache = MemoryCache(1 << 20, "abc")
     cache.put(0, bytes(10_000))
     copy = pickle.loads(pickle.dumps(cache))
@@ -79,7 +79,7 @@ def test_a_copy_is_a_description() -> None:
 
 
 def test_threads_put_each_key_once() -> None:
-    """Eight threads at once agree on what is kept, and its bytes are counted once."""
+    """Eight threads at once keep the same elements, and the bytes of each are counted once."""
     cache = MemoryCache(1 << 20)
     start = threading.Barrier(8)
 
@@ -103,13 +103,13 @@ def test_threads_put_each_key_once() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_can_use_it() -> None:
-    """It has what the parent had, and isn't stuck though another thread was putting at the fork."""
+    """It has the parent's elements, and doesn't hang if another thread was in `put` at the fork."""
     cache = MemoryCache(1 << 20)
     cache.put(0, "before")
     inside, go_on = threading.Event(), threading.Event()
 
     class Slow:
-        """Takes as long to be pickled as the test likes."""
+        """An object whose pickling takes as long as the test wants."""
 
         def __reduce__(self) -> tuple[type[int], tuple[()]]:
             inside.set()
