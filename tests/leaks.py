@@ -159,11 +159,11 @@ def _shared_memory() -> dict[str, str]:
 
 def _is_anothers(description: str) -> bool:
     """Return whether it is shared memory of a program beside this one, such as another process that runs tests."""
-    _, found, told = description.partition("shared memory ")
+    _, found, text = description.partition("shared memory ")
     if not found:
         return False
     try:
-        inode = str(os.stat(told.partition(" ")[0]).st_ino)  # a semaphore is mapped under another name
+        inode = str(os.stat(text.partition(" ")[0]).st_ino)  # a semaphore is mapped under another name
     except FileNotFoundError:
         return True
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
