@@ -85,9 +85,9 @@ class MapStage:
                 locations = StreamedLocations(self.inputs, chunk.provenance)
                 apply_into(results, self.step, chunk.elements, locations, self.context, element_at)
             if caught.error is None:
-                yield _kept(chunk, results)
+                yield _without_dropped(chunk, results)
                 continue
-            yield _kept(chunk.part(0, len(results)), results)
+            yield _without_dropped(chunk.part(0, len(results)), results)
             raise caught.taken()
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
@@ -105,7 +105,8 @@ class MapStage:
         return self.below.is_exhausted(token)
 
 
-def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
+def _without_dropped(chunk: Chunk, results: list[Element]) -> Chunk:
+    """Return the chunk with the results in place of its elements, without those that are DROPPED."""
     if not any(result is DROPPED for result in results):
         return chunk._replace(elements=results, stacked=None)
     kept = np.array([number for number, result in enumerate(results) if result is not DROPPED], np.int64)
@@ -135,10 +136,10 @@ class FilterStage:
                 except Exception as error:
                     error.add_note(whereabouts(self.step, locations.at(index)))
                     self.context.filtered(self.step, len(kept), index - len(kept))
-                    yield _picked(chunk, kept)
+                    yield _only(chunk, kept)
                     raise
             self.context.filtered(self.step, len(kept), len(chunk.elements) - len(kept))
-            yield _picked(chunk, kept)
+            yield _only(chunk, kept)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         # The tokens are of elements for which the predicate was true.
@@ -154,7 +155,8 @@ class FilterStage:
         return self.below.is_exhausted(token)
 
 
-def _picked(chunk: Chunk, kept: list[int]) -> Chunk:
+def _only(chunk: Chunk, kept: list[int]) -> Chunk:
+    """Return the chunk of the elements with some numbers."""
     return chunk.pick(np.array(kept, np.int64), [chunk.elements[number] for number in kept])
 
 
@@ -196,7 +198,7 @@ class RowsStage:
                 if lists and skip:
                     check_enough(skip, len(lists[0]), "an element with several rows")
                 if lists:
-                    yield _chunk(lists, skip, parents)
+                    yield _chunk_of_rows(lists, skip, parents)
                     skip = 0
                 if caught.error is not None:
                     raise caught.taken()
@@ -223,7 +225,9 @@ class RowsStage:
             rows, mark = split[token[0]]
             check_enough(token[1], len(rows), "an element with several rows")
             found.append(rows[token[1]])
-            found_provenance.append(_provenance(mark[None], np.zeros(1, np.int64), np.array([token[1]], np.int64)))
+            found_provenance.append(
+                _provenance_of_rows(mark[None], np.zeros(1, np.int64), np.array([token[1]], np.int64))
+            )
         return found, np.concatenate(found_provenance)
 
     def check(self, token: Token, /) -> None:
@@ -242,7 +246,7 @@ class RowsStage:
         return token[1] == 0 and self.below.is_exhausted(token[0])
 
 
-def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
+def _chunk_of_rows(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
     """Return the chunk of the rows of some parents, without the first `skip` rows of the first parent."""
     elements = list(itertools.chain.from_iterable(lists))[skip:]
     counts = np.array([len(rows) for rows in lists], np.int64)
@@ -260,11 +264,11 @@ def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
         after_it = parents.afters[parent]
         return (after_it, 0) if row == len(lists[parent]) else (parents.starts[parent], row, after_it)
 
-    provenance = _provenance(parents.provenance, which, rows)
+    provenance = _provenance_of_rows(parents.provenance, which, rows)
     return Chunk(elements, provenance, Lazy(len(elements), before), Lazy(len(elements), after))
 
 
-def _provenance(parents: Provenance, which: Integers, rows: Integers) -> Provenance:
+def _provenance_of_rows(parents: Provenance, which: Integers, rows: Integers) -> Provenance:
     """Return the provenance of rows, given that of the parents, and each row's parent and number in it."""
     provenance: Provenance = parents[which]
     provenance[:, ORDINAL] = nested_ordinals(provenance[:, ORDINAL], rows)
@@ -289,10 +293,10 @@ class LimitStage:
             return
         for chunk in self.below.run(below):
             if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # alone in its chunk
-                yield _counted(chunk, count, of_each=0)
+                yield _with_counts(chunk, count, of_each=0)
                 continue
             part = chunk.part(0, self.step.count - count)
-            yield _counted(part, count)
+            yield _with_counts(part, count)
             count += len(part.elements)
             if count >= self.step.count:
                 return
@@ -317,7 +321,8 @@ class LimitStage:
         return token[1] >= self.step.count or (not self.must_fill and self.below.is_exhausted(token[0]))
 
 
-def _counted(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:
+def _with_counts(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:
+    """Return the chunk with the tokens of a limit, of which `count` elements were taken before."""
     starts, afters = chunk.starts, chunk.afters
     return chunk._replace(
         starts=Lazy(len(chunk.elements), lambda index: (starts[index], count + of_each * index)),
