@@ -1,4 +1,4 @@
-"""Random datasets with their sources made async: the same records, awaited, and answered in another order."""
+"""Random datasets with async sources: the same records, awaited, and returned in another order."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Comparing a combination of verbs with the definition: elements, origins, what follows a state, and ranks."""
+"""Comparison of a combination of verbs with the definition: elements, origins, resumes, and ranks."""
 
 import itertools
 import zlib
@@ -17,7 +17,7 @@ THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
 
 
 class Counts(NamedTuple):
-    """How many combinations there were."""
+    """The numbers of combinations that were checked and refused."""
 
     compared: int
     refused: int
@@ -73,7 +73,7 @@ def check(names: Sequence[str], made: Combined, *places: dict[str, Any]) -> None
 def check_resume(
     dataset: ps.Dataset, epochs: tuple[list[Any], list[Any]], places: Sequence[dict[str, Any]], stop: int
 ) -> None:
-    """Compare what a loader gives up to a state, and what others give from there on."""
+    """Compare the batches of a loader up to a state, and those of others after it."""
     flat = [*epochs[0], *epochs[1]]
     found: list[Any] = []
     state = None
@@ -91,7 +91,7 @@ def check_resume(
 
 
 def given(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield what a loader gives; one that gave nothing, since all was skipped, has to say so in place of its end."""
+    """Yield a loader's batches; a loader without any, since all were skipped, must raise instead of ending."""
     count = 0
     try:
         for batch in batches:
@@ -103,7 +103,7 @@ def given(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def check_rank(dataset: ps.Dataset, rank: int) -> None:
-    """Compare what one of two ranks gets, where the dataset can be cut and is read in order."""
+    """Compare the batches of one of two ranks, if the dataset can be divided and is read in order."""
     if length(dataset.node) is not None:
         return
     try:

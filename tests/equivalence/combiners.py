@@ -1,4 +1,4 @@
-"""Objects for `combine`: one that is often empty, one that always needs the last two elements, one that needs all."""
+"""Objects for `combine`: one that is often empty, one that needs the last two elements, one that needs all."""
 
 from typing import Any
 
@@ -8,38 +8,38 @@ from tests.equivalence.functions import flat_sum, totals, weight_of
 
 
 class Filled:
-    """Groups of consecutive elements that weigh 9 together; it holds nothing after each."""
+    """Groups of consecutive elements with a weight of 9 together; it holds nothing after each."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
 
     @property
     def held(self) -> int:
-        """How many elements wait."""
+        """The number of waiting elements."""
         return len(self.waiting)
 
     def add(self, element: Any) -> list[Any]:
-        """Return a group that is full, and, where an element alone is one, what was before it."""
+        """Return a group that is full, and before it the waiting one, if the element alone is full."""
         if weight_of(element) == 6 and self.waiting:
             return [*self.flush(), totals([element])]
         self.waiting.append(element)
         return self.flush() if sum(map(weight_of, self.waiting)) >= 9 else []
 
     def flush(self) -> list[Any]:
-        """Return what waits."""
+        """Return the waiting elements."""
         group, self.waiting = self.waiting, []
         return [totals(group)]
 
 
 class Neighbours:
-    """Each element with the two before it, twice where its sum is odd; never empty once it has begun."""
+    """Each element with the two before it, twice if its sum is odd; after the first element it is never empty."""
 
     def __init__(self) -> None:
         self.last: list[int] = []
 
     @property
     def held(self) -> int:
-        """How many elements decide what follows."""
+        """The number of elements that decide the next results."""
         return len(self.last)
 
     def add(self, element: Any) -> list[Any]:
@@ -54,7 +54,7 @@ class Neighbours:
 
 
 class Running:
-    """The sum of all elements so far, at every third one and at the end; it doesn't say what it holds."""
+    """The sum of all elements so far, at every third one and at the end; it has no `held`."""
 
     def __init__(self) -> None:
         self.sum = 0
@@ -79,7 +79,7 @@ class Delayed:
 
     @property
     def held(self) -> int:
-        """How many elements wait."""
+        """The number of waiting elements."""
         return len(self.waiting)
 
     def add(self, element: Any) -> list[Any]:

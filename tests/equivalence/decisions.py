@@ -1,4 +1,4 @@
-"""Decisions that depend on time, drawn: most examples have random ones, and the others leave them to time."""
+"""Random decisions: most examples draw the decisions that depend on time, and the others leave them to time."""
 
 from hypothesis import strategies as st
 

@@ -23,7 +23,7 @@ def epoch_of(dataset: ps.Dataset, epoch: int) -> Iterator[Any]:
 
 
 def outcomes(batches: Iterable[Any]) -> list[Any]:
-    """Return the digest of each batch, and, where the iteration raises, the error that ends it."""
+    """Return the digest of each batch, and, if the iteration raises, the error."""
     found: list[Any] = []
     try:
         found.extend(map(digest, batches))
@@ -69,7 +69,7 @@ def rows(batch: Any, start: int, stop: int) -> Any:
 
 
 def concatenated(parts: Sequence[Any]) -> Any:
-    """Return the batch that ranks' parts of one make together."""
+    """Return the batch of which the ranks' batches are the parts."""
     first = parts[0]
     if is_dict(first):
         return {key: concatenated([part[key] for part in parts]) for key in first}
@@ -90,5 +90,5 @@ def close_all(loaders: Iterable[ps.Loader]) -> None:
 
 
 def rank_of(dataset: ps.Dataset, epoch: int, rank: int, ranks: int) -> Iterator[Any]:
-    """Yield what one rank of several reads of a dataset that has no positions, by the plain definition."""
+    """Yield the elements of one rank of a dataset without positions, by the plain definition."""
     yield from (element for element, _ in in_order(dataset.node, epoch, Context(), rank, ranks))

@@ -1,4 +1,4 @@
-"""Functions of elements that datasets of the tests are made of, at module level so that processes find them."""
+"""Functions of elements for the tests' datasets, at module level so that processes find them."""
 
 import dataclasses
 import zlib
@@ -26,7 +26,7 @@ def jitter(element: Any, rng: np.random.Generator) -> Any:
 
 
 def with_seed(element: Any, seed: int) -> Any:
-    """Return the element with what was derived for it."""
+    """Return the element with its derived seed."""
     return {"element": element, "seed": seed >> 1}
 
 
@@ -55,14 +55,14 @@ def keeps_two_of_three(element: Any) -> bool:
 
 
 def fails_sometimes(element: Any) -> Any:
-    """Raise for about a quarter of all elements, the same ones every time."""
+    """Raise for about a quarter of all elements, always the same ones."""
     if flat_sum(element) % 4 == 1:
         raise ValueError("corrupt")
     return element
 
 
 def writes_or_fails(element: Any) -> Any:
-    """Write to an element's arrays; raise for about a quarter of all elements, when that is done."""
+    """Write to an element's arrays, and then raise for about a quarter of all elements."""
     fails = flat_sum(element) % 4 == 1
     for leaf in flatten(element)[0]:
         if is_array(leaf) and leaf.dtype.kind in "iuf":
@@ -88,7 +88,7 @@ def twice(element: Any) -> list[Any]:
 
 
 def as_frames(element: Any) -> Any:
-    """Return three rows made of an element, whatever it was before: what can be stacked, and taken apart."""
+    """Return three rows made of an element of any kind, which can be stacked, and split again."""
     return flat_sum(element) + np.arange(3)
 
 
@@ -98,10 +98,10 @@ def as_document(element: Any) -> Any:
 
 
 def size_of(element: Any) -> int:
-    """Return how many rows the first leaf of an element has."""
+    """Return the number of rows of an element's first leaf."""
     return len(flatten(element)[0][0])
 
 
 def weight_of(element: Any) -> int:
-    """Return how much an element counts: from 0 to 6."""
+    """Return an element's weight, from 0 to 6."""
     return flat_sum(element) % 7

@@ -1,4 +1,4 @@
-"""Random datasets for property tests: chains of verbs over small sources, of every size that has bitten anyone."""
+"""Random datasets for property tests: chains of verbs over small sources, of every size that has caused a bug."""
 
 import contextlib
 from collections.abc import Sequence
@@ -125,7 +125,7 @@ def batched(draw: st.DrawFn) -> ps.Dataset:
 
 @st.composite
 def changed(draw: st.DrawFn, dataset: ps.Dataset, number: int) -> ps.Dataset:
-    """Draw a function of each element of a dataset that is read in order; it may leave some out, or write to them."""
+    """Draw a function of each element of a dataset that is read in order; it may skip elements, or write to them."""
     match draw(st.integers(0, 3)):
         case 0:
             return dataset.map(add_one)
@@ -169,7 +169,7 @@ def ordered(draw: st.DrawFn) -> ps.Dataset:
 
 @st.composite
 def described(draw: st.DrawFn) -> ps.Dataset:
-    """Draw any verbs one above the other, joints and batches included, over a source or a filter."""
+    """Draw any verbs one above the other, joins and batches included, over a source or a filter."""
     dataset = draw(sources())
 
     def pick(options: Sequence[T]) -> T:

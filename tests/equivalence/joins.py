@@ -1,4 +1,4 @@
-"""Random datasets of the whole algebra: joins, tables, windows, and steps that are read in order over them."""
+"""Random datasets of the whole algebra: joins, tables, windows, and steps above them that are read in order."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -27,7 +27,7 @@ STOPS: st.SearchStrategy[Literal["first", "all"]] = st.sampled_from(("first", "a
 
 
 def uniform(element: Any) -> Any:
-    """Return an element of one structure, whatever it was before, that tells all of its content."""
+    """Return an element of one structure, made of an element of any kind and different for different ones."""
     return {"number": flat_sum(element), "content": repr(digest(element))}
 
 
@@ -44,11 +44,11 @@ class Counter:
             yield self._next - 1
 
     def get_state(self) -> dict[str, int]:
-        """Return which integer comes next."""
+        """Return the next integer."""
         return {"next": self._next}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Go to where a state was taken."""
+        """Continue from a state."""
         self._next = state["next"]
 
 
@@ -70,7 +70,7 @@ def weights(draw: st.DrawFn, names: list[str]) -> Any:
 
 @st.composite
 def joined(draw: st.DrawFn) -> ps.Dataset:
-    """Draw an indexable dataset with at least one joint or table in it."""
+    """Draw an indexable dataset with at least one join or table in it."""
     dataset = draw(indexable())
     named = draw(parts(indexable()))
     size = len(dataset)
@@ -99,7 +99,7 @@ def joined(draw: st.DrawFn) -> ps.Dataset:
 
 @st.composite
 def finished(draw: st.DrawFn, dataset: ps.Dataset) -> ps.Dataset:
-    """Draw a last step above a joint."""
+    """Draw a last step above a join."""
     match draw(st.integers(0, 4)):
         case 0:
             return dataset.random_map(jitter)
@@ -145,7 +145,7 @@ def in_order(draw: st.DrawFn, *, dealable: bool = False) -> ps.Dataset:
 
 @st.composite
 def started(draw: st.DrawFn, *, dealable: bool) -> ps.Dataset:
-    """Draw how a dataset that is read in order begins."""
+    """Draw the lowest part of a dataset that is read in order."""
     ordered = indexable().map(lambda dataset: dataset.filter(keeps_two_of_three))
     stateful = st.integers(0, 40).map(lambda stop: ps.stream(lambda: Counter(stop), seed=stop))
     match draw(st.integers(0, 5)):

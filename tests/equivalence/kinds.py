@@ -1,4 +1,4 @@
-"""Telling what an element is, in a way that strict type checkers follow."""
+"""Types of elements, as functions that strict type checkers follow."""
 
 from typing import Any, TypeGuard
 

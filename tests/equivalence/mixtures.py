@@ -1,4 +1,4 @@
-"""Random mixtures whose weights may change on the way, and whose parts may become more."""
+"""Random mixtures, whose weights may change during an epoch, and to which parts may be added."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ def named(part: ps.Dataset, name: str) -> ps.Dataset:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture as values: what `ps.mix` takes, and the verbs above it, each of which keeps what a row depends on."""
+    """A mixture as values: the arguments of `ps.mix`, and verbs above it that don't change a row's dependencies."""
 
     parts: dict[str, ps.Dataset]
     schedule: dict[int, Weights]
@@ -42,7 +42,7 @@ class Mixture:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether a verb above it holds elements of the mixture open, that a restore takes from it again."""
+        """Whether a verb above it holds elements of the mixture open, which a resume computes again."""
         return any(verb in HOLDING for verb in self.above)
 
     @property
@@ -57,7 +57,7 @@ class Mixture:
         return dataset
 
     def past(self, position: int) -> list[tuple[int, Weights]]:
-        """Return what the schedule said before a position, and always what it says first."""
+        """Return the schedule before a position, its first entry always included."""
         starts = sorted(start for start in self.schedule if start < max(position, 1))
         return [(start, {name: each for name, each in self.schedule[start].items() if each}) for start in starts]
 
@@ -69,7 +69,7 @@ class Mixture:
         )
 
     def alone(self, name: str) -> ps.Dataset:
-        """Return a part alone, as it is seen from above the mixture."""
+        """Return a part alone, as seen from above the mixture."""
         stop: Literal["first", "never"] = "never" if self.stop == "never" else "first"
         return ps.mix({name: self.parts[name]}, stop=stop, measure=self.measure)
 
@@ -82,7 +82,7 @@ def weights(draw: st.DrawFn, names: list[str]) -> Weights:
 
 @st.composite
 def schedules(draw: st.DrawFn, names: list[str]) -> dict[int, Weights]:
-    """Draw a schedule of up to three stretches."""
+    """Draw a schedule of up to three segments."""
     starts = draw(st.lists(st.integers(1, 60), max_size=2, unique=True))
     return {start: draw(weights(names)) for start in [0, *starts]}
 
@@ -125,7 +125,7 @@ def ordered_mixtures(draw: st.DrawFn) -> Mixture:
 
 @st.composite
 def enough(draw: st.DrawFn, one: st.SearchStrategy[ps.Dataset], least: int) -> ps.Dataset:
-    """Draw a dataset of so many elements, if need be by going through it several times."""
+    """Draw a dataset of a number of elements, repeated if it has fewer."""
     dataset = draw(one)
     count = len(dataset)
     if count == 0:
@@ -135,14 +135,14 @@ def enough(draw: st.DrawFn, one: st.SearchStrategy[ps.Dataset], least: int) -> p
 
 @st.composite
 def documents(draw: st.DrawFn) -> tuple[ps.Dataset, list[int]]:
-    """Draw arrays of several lengths, each with numbers of its own, and say the lengths."""
+    """Draw arrays of several lengths, each with numbers of its own, and return the lengths, too."""
     lengths = draw(st.lists(st.integers(0, 12), min_size=1, max_size=40))
     return ps.read([np.arange(count) + 100 * number for number, count in enumerate(lengths)], seed=3), lengths
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> ps.Dataset:
-    """Draw a dataset over a table: windows, packed sequences or buckets, something kept, or rows of batches."""
+    """Draw a dataset over a table: windows, packed sequences or buckets, cached elements, or rows of batches."""
     dataset, lengths = draw(documents())
     match draw(st.integers(0, 4)):
         case 0:
@@ -161,7 +161,7 @@ def tables(draw: st.DrawFn) -> ps.Dataset:
 
 @st.composite
 def grouped(draw: st.DrawFn) -> ps.Dataset:
-    """Draw what is packed or put in buckets as it comes."""
+    """Draw elements that are packed or put in buckets in the order in which they are read."""
     dataset, _ = draw(documents())
     dataset = dataset.filter(lambda document: flat_sum(document) % 3 != 0) if draw(st.booleans()) else dataset
     dataset = dataset.repeat(2) if draw(st.booleans()) else dataset

@@ -1,4 +1,4 @@
-"""The whole algebra equals its definition, byte for byte, wherever it runs and wherever it was stopped."""
+"""The whole algebra equals its definition, byte for byte, in every place and after every resume."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ WORKERS = st.sampled_from([0, 1, 3])
 
 
 @given(joined(), WORKERS, st.sampled_from([None, 1, 3, 8]), DECISIONS)
-def test_joints_equal_the_definition(
+def test_joins_equal_the_definition(
     dataset: ps.Dataset, workers: int, batch: int | None, decisions: int | None
 ) -> None:
-    """Indexing, iterating and loading give what the definition says, for every joint and table."""
+    """Indexing, iterating and loading equal the definition, for every join and table."""
     dataset = dataset if batch is None else dataset.batch(batch)
     expected = outcomes(epoch_of(dataset, 0))
     assert outcomes(dataset[position] for position in range(len(dataset))) == expected
@@ -31,7 +31,7 @@ def test_joints_equal_the_definition(
 def test_reading_in_order_equals_the_definition(
     dataset: ps.Dataset, workers: int, batch: int | None, decisions: int | None
 ) -> None:
-    """Stages give what the plain generators say, for every step that is read in order."""
+    """Stages equal the plain generators, for every step that is read in order."""
     dataset = dataset if batch is None else dataset.batch(batch)
     with random_decisions(decisions), ps.Loader(dataset, num_workers=workers) as loader:
         for epoch in range(2):
@@ -45,7 +45,7 @@ def test_reading_in_order_equals_the_definition(
 def test_resumes_exactly(
     dataset: ps.Dataset, workers: tuple[int, int], batch: int | None, decisions: int | None, data: st.DataObject
 ) -> None:
-    """A state saved after any element gives the rest of that epoch and the next, to any number of workers."""
+    """A state after any element resumes with the rest of that epoch and the next, for any number of workers."""
     dataset = dataset if batch is None else dataset.batch(batch)
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     assume(not any(map(raised, whole)))

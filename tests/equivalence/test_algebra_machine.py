@@ -1,4 +1,4 @@
-"""The whole algebra under a loader's whole life: whatever is done, in any order, a plain model says what comes."""
+"""Random datasets under random operations of a loader: each batch equals that of a plain model."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -25,7 +25,7 @@ LEAST = 24  # rows of an epoch: as many as the largest batch
 
 
 class Rows(Sequence[Any]):
-    """The rows of an epoch by the definition, each computed when it is first asked for."""
+    """The rows of an epoch by the definition, each computed on first use."""
 
     def __init__(self, node: Node, epoch: int) -> None:
         self._node, self._epoch = node, epoch
@@ -46,7 +46,7 @@ class Rows(Sequence[Any]):
 
 
 class AlgebraMachine(LoaderMachine):
-    """A loader for each rank of any indexable dataset; of a mixture, the weights may change, and parts be added."""
+    """A loader for each rank of any indexable dataset; a mixture's weights may change, and parts be added."""
 
     seeks_positions = False  # the definition would compute all rows before a far one, which takes minutes
 
@@ -65,19 +65,19 @@ class AlgebraMachine(LoaderMachine):
         self.begin(size, remainder, workers)
 
     def use_mixture(self, mixture: Mixture) -> None:
-        """Make a mixture the dataset that is loaded."""
+        """Make a mixture the loaded dataset."""
         self.mixture = mixture
         self.use(mixture.dataset.map_with_origin(with_origin))
         self.mixtures[id(self.dataset)] = mixture
 
     def use(self, dataset: ps.Dataset) -> None:
-        """Make a dataset the one that is loaded."""
+        """Make a dataset the loaded one."""
         self.dataset, self.definition = dataset, dataset.node
         self.length = length(dataset.node) or 0
         self.rows = {}
 
     def check_parts(self, mixture: Mixture) -> None:
-        """Each part's elements come in its own order, none left out; and all of them, where the weights say so."""
+        """Each part's elements come in its own order without gaps, and all of them, if the weights say so."""
         last = mixture.schedule[max(mixture.schedule)]
         if mixture.stop == "all" and all(map(last.get, mixture.parts)):
             assert len(mixture.mixed) == sum(map(len, mixture.parts.values()))
@@ -96,7 +96,7 @@ class AlgebraMachine(LoaderMachine):
         return self.rows[epoch]
 
     def take_one(self) -> None:
-        """Ask for a batch, and compare it with the definition."""
+        """Request a batch, and compare it with the definition."""
         if self.left:
             self.batch_of(self.place)  # which may reject it
         super().take_one()
@@ -108,12 +108,12 @@ class AlgebraMachine(LoaderMachine):
     @precondition(lambda self: self.mixture is not None)
     @rule(data=st.data())
     def change_weights(self, data: st.DataObject) -> None:
-        """Go on with other weights from here on, and perhaps with one more part, that has had no weight until now."""
+        """Continue with other weights from here on, and perhaps with one more part, without a weight until now."""
         self.change(data)
 
     @precondition(lambda self: self.mixture is not None)
     @rule(saved=LoaderMachine.saved, data=st.data())
-    def go_on_otherwise(self, saved: Saved, data: st.DataObject) -> None:
+    def continue_after_another_change(self, saved: Saved, data: st.DataObject) -> None:
         """Go back, change the weights there, and try a state from after that."""
         later = self.saved_now()
         self.load_any(saved)
@@ -152,13 +152,13 @@ class AlgebraMachine(LoaderMachine):
         return list(map(digest, self.rows_of(place.epoch)[: place.row]))
 
     def reopen_with(self, state: str) -> bool:
-        """Open loaders of the dataset, and return whether they take a state."""
+        """Open loaders of the dataset, and return whether they accept a state."""
         close_all(self.loaders)
         self.open_loaders()
         return self.take_state(state)
 
     def take_state(self, state: str) -> bool:
-        """Load a state, and return whether it was taken."""
+        """Load a state, and return whether the loader accepted it."""
         try:
             for loader in self.loaders:
                 loader.load_state_dict(state)
@@ -168,7 +168,7 @@ class AlgebraMachine(LoaderMachine):
 
     @rule(saved=LoaderMachine.saved)
     def restore(self, saved: Saved) -> None:
-        """Load a state: of a mixture with another past it is refused."""
+        """Load a state; a mixture with another past refuses it."""
         self.load_any(saved)
 
     def load_any(self, saved: Saved) -> None:

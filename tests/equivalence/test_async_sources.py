@@ -1,4 +1,4 @@
-"""Over async sources a loader gives what it gives over any others, byte for byte, however far it reads ahead."""
+"""Loaders over async sources deliver the same bytes as over other sources, however far they read ahead."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ WORKERS = st.sampled_from([0, 1, 2, 3])
 def test_epochs_equal_the_definition(
     dataset: ps.Dataset, workers: int, keys: int, limits: ps.Limits, decisions: int | None
 ) -> None:
-    """Every epoch has the bytes that the definition gives over the same records in memory."""
+    """Every epoch has the bytes of the definition over the same records in memory."""
     asynchronous = made_async(dataset, keys)
     with random_decisions(decisions), ps.Loader(asynchronous, num_workers=workers, limits=limits) as loader:
         for epoch in range(2):
@@ -33,7 +33,7 @@ def test_epochs_equal_the_definition(
 
 @given(batched() | indexable(), KEYS_PER_READ)
 def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset, keys: int) -> None:
-    """A dataset's own indexing and iteration are those over the same records in memory."""
+    """A dataset's own indexing and iteration equal those over the same records in memory."""
     expected = outcomes(epoch_of(dataset, 0))
     awaited = made_async(dataset, keys)
     assert outcomes(awaited) == expected
@@ -44,7 +44,7 @@ def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset, keys: 
 def test_resumes_exactly(
     dataset: ps.Dataset, workers: int, limits: ps.Limits, decisions: int | None, data: st.DataObject
 ) -> None:
-    """A state saved after any batch over records in memory resumes over async ones, and the other way round."""
+    """A state after any batch over records in memory resumes over async ones, and the other way round."""
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     assume(not any(map(raised, whole)))
     stop = data.draw(st.integers(0, len(whole[0])))
@@ -67,7 +67,7 @@ def test_resumes_exactly(
 def test_ranks_and_single_steps_equal_those_in_memory(
     dataset: ps.Dataset, ranks: int, workers: int, limits: ps.Limits, data: st.DataObject
 ) -> None:
-    """A rank's batches, the rest after a seek, and a batch asked for by its step are those over records in memory."""
+    """A rank's batches, those after a seek, and `batch_at` equal those over records in memory."""
     shard = ps.Shard(data.draw(st.integers(0, ranks - 1)), ranks)
     try:
         expected = ps.Loader(dataset, shard=shard)

@@ -1,4 +1,4 @@
-"""A deal of the unfinished work of ranks to any number of other ranks loses no element and repeats none."""
+"""A deal of the ranks' unfinished work to any number of other ranks loses no element and repeats none."""
 
 from collections import Counter as Multiset
 from typing import Any
@@ -51,9 +51,7 @@ def ranks_of(dataset: ps.Dataset, count: int) -> list[ps.Loader]:
     st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=3),
     st.data(),
 )
-def test_nothing_is_lost_and_nothing_comes_twice(
-    dataset: ps.Dataset, ranks: int, others: list[int], data: st.DataObject
-) -> None:
+def test_deals_lose_and_repeat_no_row(dataset: ps.Dataset, ranks: int, others: list[int], data: st.DataObject) -> None:
     """However often an epoch is dealt to other ranks, its rows are those of the epoch."""
     try:
         expected = rows_of(dataset, 0, ranks)
@@ -72,8 +70,8 @@ def test_nothing_is_lost_and_nothing_comes_twice(
     assert found == expected
 
 
-def test_a_stream_is_dealt_from_where_its_own_state_was_taken() -> None:
-    """A rank's part that begins in the midst of a stream, with the stream's state from there, may be dealt again."""
+def test_a_part_that_begins_within_a_stream_is_dealt() -> None:
+    """A rank's part that begins within a stream, with the stream's state there, may be dealt again."""
     dataset = ps.stream(lambda: Counter(100)).window_shuffle(8)
     loaders = ranks_of(dataset, 1)
     found: Multiset[Any] = Multiset()

@@ -1,8 +1,7 @@
-"""A dataset that is read in order, on ranks that come and go: the same rows as its definition, or as many of each.
+"""A dataset that is read in order, on a changing number of ranks: each row of the definition once.
 
-As long as the ranks stay, each has the definition's rows, in order. What was left of an epoch that was dealt to other
-ranks is known only as a whole: nothing of it is lost, and nothing comes twice; and what a rank was seen to get, it gets
-again wherever it goes back to.
+While the number of ranks stays, each rank has the definition's rows, in order. After a deal to other ranks, the rest of
+the epoch is known only as a whole: no row of it is lost or repeated. A rank that goes back gets the same rows again.
 """
 
 import json
@@ -34,7 +33,7 @@ LATER = st.sampled_from([0, 0, 1, 7])
 
 
 def rows_of(dataset: ps.Dataset, epoch: int, rank: int, ranks: int) -> list[str]:
-    """Return what identifies each row of a rank, by the definition."""
+    """Return a digest of each row of a rank, by the definition."""
     try:
         batches = plain(dataset.batch(12, merge=list).node, epoch, Context(), rank, ranks)
         return [repr(digest(row)) for batch, _ in batches for row in batch]
@@ -44,7 +43,7 @@ def rows_of(dataset: ps.Dataset, epoch: int, rank: int, ranks: int) -> list[str]
 
 @dataclass
 class Deal:
-    """What ranks get of an epoch, as far as it is known; two states of one deal agree on it.
+    """The known part of what ranks get of an epoch; two states of one deal agree on it.
 
     Attributes:
         known: the rows of each rank in order, from where the deal began.
@@ -59,7 +58,7 @@ class Deal:
     is_whole: bool = False
 
     def rest(self, rows: list[int]) -> Counter[str]:
-        """Return all rows that come after the ranks have had so many of them."""
+        """Return all rows after the ranks' first ones."""
         rest = Counter(self.left)
         for known, start in zip(self.known, rows, strict=True):
             rest.update(known[start:])
@@ -67,7 +66,7 @@ class Deal:
 
 
 class At(NamedTuple):
-    """Where a rank is: its step, how many rows it has had of the deal, and whether it was seen to end its epoch."""
+    """A rank's progress: its step, the number of its rows in the deal, and whether its epoch was seen to end."""
 
     step: int
     row: int
@@ -75,7 +74,7 @@ class At(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """All ranks' states, and what the model knew when they were saved."""
+    """All ranks' states, and the model's knowledge when they were saved."""
 
     states: list[str]
     epoch: int
@@ -90,7 +89,7 @@ def prefixes(rows: list[list[str]], counts: list[int]) -> list[list[str]]:
 
 
 class DealtMachine(RuleBasedStateMachine):
-    """A loader for each rank, beside the rows that each must get."""
+    """A loader for each rank, with the rows that each must get."""
 
     saved = Bundle("saved")
 
@@ -119,16 +118,16 @@ class DealtMachine(RuleBasedStateMachine):
     # -- the model
 
     def begin_epoch(self, epoch: int, steps: list[int]) -> None:
-        """Know all rows of an epoch, by the definition."""
+        """Set the rows of an epoch, all known by the definition."""
         self.stand(epoch, self.whole(epoch), [At(step, 0, ended=False) for step in steps])
 
     def whole(self, epoch: int) -> Deal:
-        """Return the deal in which nothing is unknown."""
+        """Return the deal in which everything is known."""
         known = [rows_of(self.dataset, epoch, rank, self.ranks) for rank in range(self.ranks)]
         return Deal(known, ends={rank: len(rows) for rank, rows in enumerate(known)}, is_whole=True)
 
     def stand(self, epoch: int, deal: Deal, ats: list[At]) -> None:
-        """Stand somewhere, with no step behind."""
+        """Set the ranks' progress, without earlier steps."""
         self.epoch, self.deal, self.ats = epoch, deal, ats
         self.history: list[dict[int, At]] = [{} for _ in ats]
         self.gave = [False] * len(ats)
@@ -148,12 +147,12 @@ class DealtMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def take(self, count: int) -> None:
-        """Ask every rank for some batches; those that have ended wait for the others."""
+        """Request some batches of every rank; ranks that have ended wait for the others."""
         self.take_from_all(count)
 
     @rule()
     def finish(self) -> None:
-        """Read all that is left of the epoch; no row of it is missing."""
+        """Read the rest of the epoch; no row of it is missing."""
         self.read_to_the_end()
 
     def read_to_the_end(self) -> None:
@@ -163,14 +162,14 @@ class DealtMachine(RuleBasedStateMachine):
         assert not +self.deal.left
 
     def take_from_all(self, count: int) -> None:
-        """Take so many batches of every rank that has not ended."""
+        """Take a number of batches of every rank that has not ended."""
         for rank in range(self.ranks):
             for _ in range(count):
                 if not self.ats[rank].ended:
                     self.take_one(rank)
 
     def take_one(self, rank: int) -> None:
-        """Ask a rank for a batch, and compare it."""
+        """Request a batch of a rank, and compare it."""
         at, loader = self.ats[rank], self.loaders[rank]
         if rank not in self.iterators:
             if loader.epoch > self.epoch:  # it was known, where it stood, that nothing is left
@@ -190,7 +189,7 @@ class DealtMachine(RuleBasedStateMachine):
         self.gave[rank] = True
 
     def expect(self, rank: int, start: int, batch: list[str]) -> None:
-        """Compare rows with what is known, and with what is left."""
+        """Compare rows with the known ones, and with the remaining ones."""
         known = self.deal.known[rank]
         assert batch[: len(known) - start] == known[start : start + len(batch)]
         for row in batch[max(len(known) - start, 0) :]:
@@ -208,18 +207,18 @@ class DealtMachine(RuleBasedStateMachine):
     @precondition(lambda self: all(at.ended or gave for at, gave in zip(self.ats, self.gave, strict=True)))
     @rule()
     def next_epoch(self) -> None:
-        """Begin the next epoch, whether this one was read to its end or not; its rows are the definition's again."""
+        """Begin the next epoch, whether or not this one has ended; its rows are the definition's again."""
         self.iterators = {rank: iter(loader) for rank, loader in enumerate(self.loaders)}
         self.begin_epoch(self.epoch + 1, [at.step for at in self.ats])
 
     @rule(target=saved)
     def save(self) -> Saved:
-        """Save where all ranks are."""
+        """Save the states of all ranks."""
         return Saved(self.states(), self.epoch, self.deal, list(self.ats), self.dataset)
 
     @rule(saved=saved, workers=WORKERS, size=SIZES)
     def restore(self, saved: Saved, workers: int, size: int) -> None:
-        """Close, and go on from a state, with other workers and another batch size, on as many ranks as saved it."""
+        """Close, and resume from a state, with other workers and another batch size, on the same number of ranks."""
         is_same = saved.dataset is self.dataset
         if is_same or (self.mixture is not None and not self.mixture.holds_rows):
             self.reopen(saved, len(saved.ats), workers, size)
@@ -229,14 +228,14 @@ class DealtMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.can_deal)
     @rule(ranks=RANKS, workers=WORKERS, size=SIZES, steps=st.none() | st.integers(0, 3))
     def change_ranks(self, ranks: int, workers: int, size: int, steps: int | None) -> None:
-        """Deal what is left, perhaps after some steps, to other ranks; then perhaps read it to the end."""
+        """Deal the rest, perhaps after some steps, to other ranks; then perhaps read it to the end."""
         self.take_from_all(steps or 0)
         self.reopen(Saved(self.states(), self.epoch, self.deal, self.ats, self.dataset), ranks, workers, size)
         if steps is not None:
             self.read_to_the_end()
 
     def reopen(self, saved: Saved, ranks: int, workers: int, size: int) -> None:
-        """Close, and go on from a state."""
+        """Close, and resume from a state."""
         close_all(self.loaders)
         self.ranks, self.workers, self.size = ranks, workers, size
         self.open_loaders()
@@ -256,7 +255,7 @@ class DealtMachine(RuleBasedStateMachine):
         self.know_only(self.deal.rest([at.row for at in self.ats]), ats)
 
     def know_only(self, rest: Counter[str], ats: list[At] | None = None) -> None:
-        """Know which rows are left over all ranks, and not which rank gets them."""
+        """Keep only the remaining rows over all ranks, without their division among the ranks."""
         ats = [at._replace(row=0) for at in ats or self.ats]
         self.stand(self.epoch, Deal([[] for _ in ats], rest), ats)
 
@@ -274,7 +273,7 @@ class DealtMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.history))
     @rule(data=st.data())
     def look_back(self, data: st.DataObject) -> None:
-        """Ask what a step of one rank was; where it is does not change."""
+        """Request an earlier step of one rank, which doesn't change its progress."""
         rank = data.draw(st.sampled_from([rank for rank in range(self.ranks) if self.history[rank]]))
         step = data.draw(st.sampled_from(sorted(self.history[rank])))
         batch = [repr(digest(row)) for row in self.loaders[rank].batch_at(step)]
@@ -284,7 +283,7 @@ class DealtMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.mixture is not None)
     @rule(data=st.data())
     def change_weights(self, data: st.DataObject) -> None:
-        """Go on with weights that change here or later: the rows before are the same, and none is lost or repeated.
+        """Continue with weights that change here or later: no row is lost or repeated, and earlier rows are the same.
 
         What is held open is taken from the mixture again, so the weights must not change before the end of that.
         """
@@ -305,7 +304,7 @@ class DealtMachine(RuleBasedStateMachine):
             self.know_only(deal.rest(rows))
 
     def reached(self, mixture: Mixture, rank: int) -> int:
-        """Return how many elements of a mixture a rank has read, also those that are held open; 0 after a deal."""
+        """Return the number of a mixture's elements that a rank has read, held ones included; 0 after a deal."""
         count = 0
 
         def counted(element: object) -> object:
@@ -321,7 +320,7 @@ class DealtMachine(RuleBasedStateMachine):
         return count
 
     def teardown(self) -> None:
-        """Close what is open."""
+        """Close the loaders."""
         close_all(getattr(self, "loaders", []))
         self.scope.close()
 

@@ -1,4 +1,4 @@
-"""Ranks of a dataset that is read in order end together where a limit, or having no end, makes them."""
+"""Ranks of a dataset that is read in order end together if they have a limit, or no end."""
 
 import itertools
 from typing import Any
@@ -16,7 +16,7 @@ from tests.equivalence.graphs import indexable
 
 
 def kept(dataset: ps.Dataset, rank: int, ranks: int) -> list[Any]:
-    """Return what a filter leaves of every `ranks`-th element: what a rank of several reads."""
+    """Return the elements that a filter keeps of every `ranks`-th element: the share of one of several ranks."""
     return [element for element in itertools.islice(epoch_of(dataset, 0), rank, None, ranks) if keeps(element)]
 
 
@@ -31,10 +31,10 @@ def sums(elements: list[Any]) -> list[int]:
 
 
 @given(indexable(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 9), st.sampled_from([0, 0, 2]))
-def test_a_limit_ends_all_ranks_or_says_who_has_too_little(
+def test_a_limit_ends_all_ranks_or_one_raises(
     dataset: ps.Dataset, ranks: int, each: int, limit: int, workers: int
 ) -> None:
-    """A rank either has as many steps as the limit says, or raises an error after those that it has."""
+    """A rank has the steps of the limit, or raises an error after its own."""
     assume(not raised(outcomes(epoch_of(dataset, 0))))
     batches = dataset.filter(keeps).batch(ranks * each, remainder="drop", merge=sums).map(tuple).limit(limit)
     loaders = ranks_of(batches, ranks, num_workers=workers)
@@ -72,21 +72,21 @@ def test_a_rank_without_data_fails_again_after_a_resume() -> None:
 
 
 def test_uneven_ranks_may_have_less_than_the_limit() -> None:
-    """With uneven=True each rank gets the rows that there are, and no error."""
+    """With uneven=True each rank gets its rows, and no error."""
     steps = [len(list(ps.Loader(SHORT, shard=ps.Shard(rank, 2, uneven=True)))) for rank in range(2)]
     assert steps == [5, 0]
     assert len(list(ps.Loader(SHORT.limit(9)))) == 3
 
 
-def test_the_least_limit_is_what_must_be_filled() -> None:
-    """A larger one above it asks for no more than there can be."""
+def test_the_least_limit_must_be_filled() -> None:
+    """A larger limit above it requests no more elements than there are."""
     dataset = ps.range(40).filter(bool).batch(4).limit(3).map(double).limit(7)
     assert [len(list(ps.Loader(dataset, shard=ps.Shard(rank, 2)))) for rank in range(2)] == [3, 3]
 
 
 @given(indexable(), st.integers(1, 4), st.integers(1, 3))
 def test_without_an_end_no_rank_ends(dataset: ps.Dataset, ranks: int, each: int) -> None:
-    """Repeated before its batches, a filtered dataset gives every rank as many steps as it asks for."""
+    """If a filtered dataset is repeated below its batches, every rank gets as many steps as it requests."""
     try:
         has_data = all(kept(dataset, rank, ranks) for rank in range(ranks))
     except ValueError:
@@ -98,8 +98,8 @@ def test_without_an_end_no_rank_ends(dataset: ps.Dataset, ranks: int, each: int)
     close_all(loaders)
 
 
-def test_what_reorders_batches_may_stand_below_what_is_read_in_order() -> None:
-    """Batches that were shuffled are elements like others: one rank reads them, and several have none to cut."""
+def test_shuffled_batches_below_a_fold() -> None:
+    """Shuffled batches are elements: one rank reads them, and several ranks have none to divide."""
     dataset = ps.range(10, seed=2).batch(2).shuffle().window_shuffle(3)
     assert digests(ps.Loader(dataset)) == digests(epoch_of(dataset, 0))
     with pytest.raises(GraphError, match="shard= cuts global batches, and there is none"):

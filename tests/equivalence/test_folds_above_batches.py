@@ -1,4 +1,4 @@
-"""Batches are elements like others: what is read in order may take them, or their rows, and the loader loses none."""
+"""Folds above batches, or above their rows: batches are elements like others, and the loader loses none."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,7 @@ FOLD = pytest.mark.parametrize("fold", FOLDS.values(), ids=[*FOLDS])
 
 
 def check(dataset: ps.Dataset, *places: dict[str, Any]) -> None:
-    """Compare two epochs with the definition in each place, and what follows a state of two batches."""
+    """Compare two epochs with the definition in each place, and a resume after two batches."""
     expected = [digests(epoch_of(dataset, epoch)) for epoch in range(2)]
     for place in places:
         with ps.Loader(dataset, **place) as loader:
@@ -72,28 +72,28 @@ def rows(fold: Callable[[ps.Dataset], ps.Dataset], remainder: Any) -> ps.Dataset
 
 
 @FOLD
-def test_steps_that_are_read_in_order_take_whole_batches(fold: Callable[[ps.Dataset], ps.Dataset]) -> None:
-    """No batch is lost or made of fewer rows, and each has the origin that the definition gives."""
+def test_folds_take_whole_batches(fold: Callable[[ps.Dataset], ps.Dataset]) -> None:
+    """No batch is lost or shortened, and each has the origin of the definition."""
     check(batches(fold), {}, THREADS)
 
 
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
 @FOLD
 def test_rows_of_batches_keep_their_origins(fold: Callable[[ps.Dataset], ps.Dataset], remainder: Any) -> None:
-    """A row that was taken out of a batch has its own key, and no row of padding is looked for in the source."""
+    """A row of a batch has its own key, and no row of padding is searched in the source."""
     check(rows(fold, remainder), {}, THREADS)
 
 
 @CHILDREN
 def test_batches_and_rows_are_whole_in_other_processes(place: dict[str, Any]) -> None:
-    """What processes compute above batches is what the definition says."""
+    """Batches that processes compute equal the definition."""
     check(batches(FOLDS["map, window_shuffle"]), place)
     check(rows(FOLDS["window_shuffle"], "pad"), place)
 
 
 @pytest.mark.parametrize("name", sorted(FOLDS.keys() - {"one part", "parts"}))
 def test_ranks_make_their_parts_of_batches_below(name: str) -> None:
-    """Each rank gives the steps above a batch its part of the rows, as the definition says of ranks."""
+    """Each rank passes its part of a batch's rows to the steps above, as in the definition of ranks."""
     dataset = FOLDS[name](ps.range(22, seed=1).batch(4)).map_with_origin(with_origin)
     for rank in range(2):
         with ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) as loader:
@@ -101,15 +101,15 @@ def test_ranks_make_their_parts_of_batches_below(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["one part", "parts"])
-def test_where_parts_are_joined_no_batch_is_shared(name: str) -> None:
-    """Batches that were joined are elements like others, which ranks can't cut."""
+def test_joined_batches_are_not_shared(name: str) -> None:
+    """Batches below a join are elements like others, which ranks can't divide."""
     dataset = FOLDS[name](ps.range(22, seed=1).batch(4))
     with pytest.raises(GraphError, match="shard= cuts global batches, and there is none"):
         ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
 
 
 def test_the_origin_of_a_row_is_known_in_windows_of_batches() -> None:
-    """`Loader.origin` answers for each row of a batch that a window shuffle has moved."""
+    """`Loader.origin` returns that of each row of a batch that a window shuffle has moved."""
     dataset = ps.range(22).batch(4).window_shuffle(2)
     with ps.Loader(dataset) as loader:
         for step, batch in enumerate(loader):
@@ -117,7 +117,7 @@ def test_the_origin_of_a_row_is_known_in_windows_of_batches() -> None:
 
 
 def test_a_step_that_replaces_batches_is_not_cut_by_ranks() -> None:
-    """A substitute is a whole batch, so it can't take the place of a rank's part of one."""
+    """A substitute is a whole batch, so it can't replace a rank's part of one."""
     dataset = ps.range(20).batch(4).map(same, on_error=ps.Substitute()).window_shuffle(2)
     with pytest.raises(GraphError, match=r"on_error=Substitute\(…\) of step 'same' stands above batch\(\)"):
         ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))

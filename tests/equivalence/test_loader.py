@@ -1,4 +1,4 @@
-"""The loader equals the definition, byte for byte, wherever it runs and wherever it was stopped."""
+"""The loader equals the definition, byte for byte, in every place and after every resume."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ WORKERS = st.sampled_from([0, 1, 2, 3])
 
 @given(DATASETS, WORKERS, DECISIONS)
 def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, decisions: int | None) -> None:
-    """Every epoch of a loader has the bytes that the definition gives, in order."""
+    """Every epoch of a loader has the bytes of the definition, in order."""
     with random_decisions(decisions), ps.Loader(dataset, num_workers=workers) as loader:
         for epoch in range(3):
             expected = outcomes(epoch_of(dataset, epoch))
@@ -37,7 +37,7 @@ def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset) -> Non
 def test_resumes_exactly(
     dataset: ps.Dataset, workers: tuple[int, int], decisions: tuple[int | None, int | None], data: st.DataObject
 ) -> None:
-    """A state saved after any batch gives the rest of that epoch and the epochs after it, to any number of workers."""
+    """A state after any batch resumes with the rest of that epoch and the next, for any number of workers."""
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(3)]
     assume(not any(map(raised, whole)))
     flat = [batch for epoch in whole for batch in epoch]

@@ -1,4 +1,4 @@
-"""A loader equals a plain model over the definition under operations in any order."""
+"""A loader equals a plain model of the definition under operations in any order."""
 
 import bisect
 import json
@@ -27,7 +27,7 @@ REMAINDERS = st.sampled_from(["keep", "drop", "pad"])
 
 
 class Place(NamedTuple):
-    """Where a batch starts, and how many rows a full one has."""
+    """The start of a batch, and the number of rows of a full one."""
 
     epoch: int
     row: int
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A state, and what the model knew when it was saved."""
+    """A state, and the model's knowledge when it was saved."""
 
     state: str
     step: int
@@ -45,7 +45,7 @@ class Saved(NamedTuple):
 
 
 class LoaderMachine(RuleBasedStateMachine):
-    """A loader for each rank, all doing the same, beside the model: where each step started, and where the next does.
+    """A loader for each rank, under the same operations, with a model of the start of each step and of the next.
 
     `rows` are the rows of each epoch by the definition. Rows are counted as they are delivered.
     """
@@ -101,7 +101,7 @@ class LoaderMachine(RuleBasedStateMachine):
         return digest(stack(rows))
 
     def batches_from(self, place: Place) -> int:
-        """Return how many batches the rest of an epoch has."""
+        """Return the number of batches of the rest of an epoch."""
         left = max(len(self.rows_of(place.epoch)) - place.row, 0)
         return left // place.size if self.remainder == "drop" else -(-left // place.size)
 
@@ -110,7 +110,7 @@ class LoaderMachine(RuleBasedStateMachine):
         return self.settled(place._replace(row=place.row + place.size))
 
     def settled(self, place: Place) -> Place:
-        """Return the place, or the next epoch's start where nothing is left."""
+        """Return the place, or the next epoch's start if nothing is left."""
         return place if self.batches_from(place) else place._replace(epoch=place.epoch + 1, row=0)
 
     def ends_unevenly(self, place: Place) -> bool:
@@ -123,7 +123,7 @@ class LoaderMachine(RuleBasedStateMachine):
         return self.remainder == "keep" and 0 < len(self.rows_of(place.epoch)) - place.row < self.ranks
 
     def stand(self, step: int, place: Place, history: dict[int, Place]) -> None:
-        """Stand before a step, with all iterators closed."""
+        """Set the place before a step, with all iterators closed."""
         self.step, self.place = step, self.settled(place)
         self.history = {known: each for known, each in history.items() if known < step}
         self.left, self.gave = None, False
@@ -146,11 +146,11 @@ class LoaderMachine(RuleBasedStateMachine):
 
     @rule()
     def iterate(self) -> None:
-        """Start the next epoch, or go on after a restore or a seek."""
+        """Start the next epoch, or continue after a restore or a seek."""
         self.start_iterating()
 
     def start_iterating(self) -> None:
-        """Say the same to the loaders and to the model."""
+        """Start iterators of the loaders, and tell the model."""
         if self.gave and self.place.row:  # the epoch was left early
             self.place = self.place._replace(epoch=self.place.epoch + 1, row=0)
             self.cuts += 1
@@ -161,12 +161,12 @@ class LoaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.left is not None)
     @rule(count=st.integers(1, 4))
     def take(self, count: int) -> None:
-        """Ask for some batches."""
+        """Request some batches."""
         for _ in range(count):
             self.take_one()
 
     def take_one(self) -> None:
-        """Ask for a batch, and compare it with the definition."""
+        """Request a batch, and compare it with the definition."""
         if not self.left:
             for iterator in self.iterators:
                 with pytest.raises(StopIteration):
@@ -183,17 +183,17 @@ class LoaderMachine(RuleBasedStateMachine):
 
     @rule(target=saved)
     def save(self) -> Saved:
-        """Save where the loader is."""
+        """Save the loader's state."""
         return self.saved_now()
 
     def saved_now(self) -> Saved:
-        """Return the state, and what the model knows."""
+        """Return the state, and the model's knowledge."""
         return Saved(self.state(), self.step, self.place, dict(self.history), self.dataset)
 
     @precondition(lambda self: self.history)
     @rule(target=saved, data=st.data())
     def save_an_earlier_step(self, data: st.DataObject) -> Saved:
-        """Save as if fewer batches had been handed out."""
+        """Save as if fewer batches had been delivered."""
         step = data.draw(st.sampled_from(sorted(self.history)))
         self.history = self.still_known(step)
         if step not in self.history:
@@ -201,7 +201,7 @@ class LoaderMachine(RuleBasedStateMachine):
         return Saved(self.state(step), step, self.history[step], dict(self.history), self.dataset)
 
     def still_known(self, step: int) -> dict[int, Place]:
-        """Return the history without the steps that the loader, after many cuts, is free to have forgotten."""
+        """Return the history without the steps that a loader may forget after many changes of batch size."""
         try:
             self.loaders[-1].batch_at(step)
         except ps.errors.StateError:
@@ -211,7 +211,7 @@ class LoaderMachine(RuleBasedStateMachine):
 
     @rule(saved=saved)
     def restore(self, saved: Saved) -> None:
-        """Load a state, whatever was done since it was saved."""
+        """Load a state, whatever happened since it was saved."""
         self.load(saved)
 
     def load(self, saved: Saved) -> None:
@@ -229,13 +229,13 @@ class LoaderMachine(RuleBasedStateMachine):
         self.forget_across_restores()
 
     def forget_across_restores(self) -> None:
-        """Ordered datasets know only the steps that this loader has handed out."""
+        """Datasets read in order know only the steps that this loader has delivered."""
         if self.ordered:
             self.history = {}
 
     @rule(workers=WORKERS, size=SIZES, ranks=RANKS)
     def reopen(self, workers: int, size: int, ranks: int) -> None:
-        """Close, and go on with other workers, another batch size and other ranks."""
+        """Close, and continue with other workers, another batch size and other ranks."""
         state, old = self.state(), self.ranks
         close_all(self.loaders)
         with pytest.raises(ps.errors.ClosedError):
@@ -254,7 +254,7 @@ class LoaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.history)
     @rule(data=st.data())
     def seek_back(self, data: st.DataObject) -> None:
-        """Go back to a step that was handed out."""
+        """Go back to a delivered step."""
         step = data.draw(st.sampled_from(sorted(self.history)))
         self.history = self.still_known(step)
         if step in self.history:
@@ -263,7 +263,7 @@ class LoaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.seeks_positions)
     @rule(data=st.data())
     def seek_a_position(self, data: st.DataObject) -> None:
-        """Go to a position of an epoch; the next step keeps its number, and batches are cut from there."""
+        """Go to a position of an epoch; the next step keeps its number, and batches are divided from there."""
         epoch = data.draw(st.integers(0, self.place.epoch + 1))
         position = data.draw(st.integers(0, self.length))
         self.rows_of(epoch)
@@ -281,7 +281,7 @@ class LoaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.ordered)
     @rule(ahead=st.integers(0, 20))
     def seek_ahead(self, ahead: int) -> None:
-        """Go forwards."""
+        """Go to a later step."""
         place, history = self.place, dict(self.history)
         for step in range(self.step, self.step + ahead):
             history[step] = place
@@ -291,7 +291,7 @@ class LoaderMachine(RuleBasedStateMachine):
 
     @rule(ahead=st.integers(0, 3))
     def look_ahead(self, ahead: int) -> None:
-        """Ask for a batch that was not handed out yet; what can only be read in order may not know it."""
+        """Request a batch that was not delivered yet; a dataset that is read in order may not know it."""
         place = self.place
         for _ in range(ahead):
             place = LoaderMachine.settled(self, self.after(place))
@@ -304,7 +304,7 @@ class LoaderMachine(RuleBasedStateMachine):
             assert digest(found) == (expected or self.batch_of(place))
 
     def go_to(self, step: int, place: Place) -> None:
-        """Seek, or meet the error that says why not."""
+        """Seek, or check the error."""
         if self.ends_unevenly(place):
             with pytest.raises(ps.errors.StateError, match=r"some would end a step early"):
                 self.loaders[0].seek(step)
@@ -317,7 +317,7 @@ class LoaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.history)
     @rule(data=st.data())
     def look_back(self, data: st.DataObject) -> None:
-        """Ask what a step was, and where one of its rows came from."""
+        """Request an earlier step, and the origin of one of its rows."""
         step = data.draw(st.sampled_from(sorted(self.history)))
         self.history = self.still_known(step)
         if step not in self.history:
@@ -343,20 +343,20 @@ class LoaderMachine(RuleBasedStateMachine):
 
     @invariant()
     def says_where_it_is(self) -> None:
-        """Before a batch is handed out, the loader speaks of the next one."""
+        """Before a batch is delivered, the loader's place is that of the next one."""
         if self.gave:
             return
         for loader in self.loaders:
             assert (loader.step, loader.epoch) == (self.step, self.place.epoch)
 
     def teardown(self) -> None:
-        """Close what is open."""
+        """Close the loaders."""
         close_all(getattr(self, "loaders", []))
         self.scope.close()
 
 
 class OrderedMachine(LoaderMachine):
-    """The same for a dataset that can only be read in order: one rank, and only steps handed out can be returned to.
+    """The same for a dataset that is read in order: one rank, and only delivered steps can be returned to.
 
     That no row is left in an epoch is known before its end is met only where its last row was not left out.
     """
@@ -365,22 +365,22 @@ class OrderedMachine(LoaderMachine):
     met_end = False
 
     def after(self, place: Place) -> Place:
-        """Return the place of the batch after this one, also where there is none."""
+        """Return the place of the batch after this one, also if there is none."""
         return place._replace(row=place.row + place.size)
 
     def settled(self, place: Place) -> Place:
-        """Return the place, or the next epoch's start where it is known that nothing is left."""
+        """Return the place, or the next epoch's start if it is known that nothing is left."""
         rows = self.rows_of(place.epoch)
         at_end = rows and place.row >= len(rows) and self.positions[place.epoch][-1] == self.length - 1
         return place._replace(epoch=place.epoch + 1, row=0) if at_end else place
 
     def start_iterating(self) -> None:
-        """Say the same to the loaders and to the model."""
+        """Start iterators of the loaders, and tell the model."""
         self.met_end = False
         super().start_iterating()
 
     def take_one(self) -> None:
-        """Ask for a batch, and compare it with the definition."""
+        """Request a batch, and compare it with the definition."""
         ends = not self.left and not self.met_end
         super().take_one()
         if ends:

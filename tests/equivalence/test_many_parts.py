@@ -1,4 +1,4 @@
-"""Mixtures of many parts: whatever number of rows a part has in a block, its elements are those of the definition."""
+"""Mixtures of many parts equal the definition, for any number of rows of a part in a block."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,7 +62,7 @@ PARTS: list[Part] = [
 def test_a_mixture_of_many_parts_equals_its_definition(
     described: list[tuple[int, int, int]], batch: int, stop: Any
 ) -> None:
-    """Batches of any size, of parts of every kind, hold the elements that are computed one by one."""
+    """Batches of any size, of parts of every kind, equal the elements computed one by one."""
     parts = {f"p{n}": PARTS[kind](length, n) for n, (kind, length, _) in enumerate(described)}
     weights = {f"p{n}": weight for n, (_, _, weight) in enumerate(described)}
     dataset = ps.mix(parts, weights, stop=stop).take(300).batch(batch, merge=list)

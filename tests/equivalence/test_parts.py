@@ -1,4 +1,4 @@
-"""Parts of a dataset keep their records over epochs: train and validation never mix."""
+"""Parts of a dataset keep their records over epochs: train and validation never exchange any."""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +79,7 @@ def test_a_choice_above_a_shuffle_fixes_the_set(length: int, seed: int, between:
 @pytest.mark.parametrize("between", BETWEEN[:2])
 @pytest.mark.parametrize("choice", CHOICES[:5])
 def test_the_set_is_reordered(between: Verb, choice: Verb) -> None:
-    """The elements of a slice of a shuffle come in another order in later epochs."""
+    """The elements of a slice of a shuffle have another order in later epochs."""
     part = choice(between(ps.range(40, seed=3).shuffle()))
     orders = {tuple(epoch_of(part, epoch)) for epoch in range(EPOCHS)}
     assert len(orders) == EPOCHS

@@ -1,4 +1,4 @@
-"""Batches that processes compute equal the definition, byte for byte, whichever of them are killed, and when."""
+"""Batches that processes compute equal the definition, byte for byte, whichever processes are killed, and when."""
 
 import os
 from typing import Any
@@ -42,7 +42,7 @@ def test_epochs_equal_the_definition(
     goes_on: str,
     decisions: int | None,
 ) -> None:
-    """Every epoch has the bytes and the error that the definition gives, and so has what a saved state gives."""
+    """Every epoch, and every resume from a state, has the bytes and the error of the definition."""
     workers, batch_workers = numbers
     limits = ps.Limits(num_batch_workers=batch_workers)
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
@@ -63,7 +63,7 @@ def test_epochs_equal_the_definition(
 
 
 def _killing(batches: Any, kills: dict[int, bool]) -> Any:
-    """Yield batches; kill the oldest or the newest process before those whose numbers are given."""
+    """Yield batches; kill the oldest or the newest process before the batches with given numbers."""
     for number, batch in enumerate(batches):
         if number in kills:
             kill_a_worker(oldest=kills[number])

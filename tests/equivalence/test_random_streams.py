@@ -1,4 +1,4 @@
-"""No two elements, steps, parts or ranks ever draw from one random stream, and other steps don't change any."""
+"""Elements, steps, parts and ranks draw from different random streams, which other steps don't change."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +17,7 @@ SEEDS = st.integers(0, 1000)
 
 
 def draw(element: Any, rng: np.random.Generator) -> tuple[int, int]:
-    """Return 128 bits from the element's stream; the element itself does not matter."""
+    """Return 128 bits from the element's stream, which don't depend on the element itself."""
     del element
     first, second = rng.integers(0, 2**64, 2, dtype=np.uint64).tolist()
     return first, second
@@ -131,7 +131,7 @@ def collect(found: list[Any], rng: np.random.Generator) -> list[Any]:
 
 @given(LENGTHS, SEEDS, st.integers(1, 7))
 def test_rows_draw_apart_from_batches(length: int, seed: int, size: int) -> None:
-    """Rows taken out of batches have streams of their own, apart from each other's."""
+    """Rows taken out of batches have streams of their own, different from each other's."""
     dataset = ps.range(length, seed=seed).shuffle().batch(size).unbatch().random_map(draw)
     assert_distinct(list(draws(dataset)))
 
@@ -169,8 +169,8 @@ def other_step(dataset: ps.Dataset, kind: str) -> ps.Dataset:
 
 
 @given(LENGTHS, SEEDS, st.integers(1, 3))
-def test_another_shuffle_changes_no_shuffle(length: int, seed: int, times: int) -> None:
-    """The order that a shuffle gives does not depend on the random maps and maps around it."""
+def test_other_steps_change_no_shuffle(length: int, seed: int, times: int) -> None:
+    """The order of a shuffle doesn't depend on the maps and random maps around it."""
     plain = ps.range(length, seed=seed).shuffle()
     dressed = ps.range(length, seed=seed).map(keep).random_map(tag, name="tag")
     for number in range(times):
@@ -198,14 +198,14 @@ def test_epochs_and_seeds_draw_apart(form: Any) -> None:
 
 
 def seed_itself(element: Any, seed: int) -> int:
-    """Return what was derived for the element."""
+    """Return the element's derived seed."""
     del element
     return seed
 
 
 @given(LENGTHS, SEEDS)
 def test_renaming_changes_the_stream(length: int, seed: int) -> None:
-    """A step's name names its stream: the same name gives the same draws from another function, another name others."""
+    """The same name gives the same draws for another function, and another name gives others."""
     rows = ps.range(length, seed=seed)
     first = list(draws(rows.random_map(draw)))
     assert list(draws(rows.random_map(also_draw, name="draw"))) == first

@@ -1,4 +1,4 @@
-"""Ranks that load the same dataset see, put together, exactly what one loader would see."""
+"""Ranks that load the same dataset deliver together exactly the batches of one loader."""
 
 import threading
 from typing import Any
@@ -41,7 +41,7 @@ def short_for(dataset: ps.Dataset, size: int, ranks: int) -> bool:
 
 
 def bounds(rows: int, rank: int, count: int) -> tuple[int, int]:
-    """Return which of a global batch's rows a rank has."""
+    """Return the bounds of a rank's rows in a global batch."""
     return rows * rank // count, rows * (rank + 1) // count
 
 
@@ -55,7 +55,7 @@ def test_ranks_make_the_global_batch(
     above: str,
     decisions: int | None,
 ) -> None:
-    """Put together, the ranks' parts are the batches of the definition, and all ranks end on the same step."""
+    """The ranks' parts together are the batches of the definition, and all ranks end on the same step."""
     size = ranks * each
     batches = dataset.batch(size, remainder=remainder)
     batches = batches.map(add_one) if above else batches

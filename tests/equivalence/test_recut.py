@@ -24,13 +24,13 @@ def rows_of(dataset: ps.Dataset) -> ps.Dataset:
 
 
 def steps_of(loaders: list[ps.Loader]) -> Iterator[Any]:
-    """Yield each batch of an epoch, the ranks' parts put together."""
+    """Yield each batch of an epoch, joined from the ranks' parts."""
     for parts in zip(*loaders, strict=True):
         yield concatenated(parts)
 
 
-def leg(dataset: ps.Dataset, ranks: int, state: Any, stop: int | None) -> tuple[list[Any], Any]:
-    """Go on from a state on so many ranks, and stop after so many steps; return the batches and the state then."""
+def segment(dataset: ps.Dataset, ranks: int, state: Any, stop: int | None) -> tuple[list[Any], Any]:
+    """Resume a state on some ranks, and stop after some steps; return the batches and the state then."""
     loaders = ranks_of(dataset, ranks)
     if state is not None:
         for loader in loaders:
@@ -54,8 +54,8 @@ def ends_together(left: int, size: int, ranks: int) -> bool:
 
 @fewer()
 @given(st.integers(500, 900), SEEDS, st.integers(1, 3), st.integers(1, 2))
-def test_eight_ranks_go_on_as_six_then_three(length: int, seed: int, first: int, second: int) -> None:
-    """8 ranks x 32 go on as 6 x 40 and then 3 x 33: the epoch's rows come once each, in the epoch's own order."""
+def test_eight_ranks_resume_as_six_then_three(length: int, seed: int, first: int, second: int) -> None:
+    """8 ranks x 32 resume as 6 x 40, then as 3 x 33: each row of the epoch once, in order."""
     rows = rows_of(ps.range(length, seed=seed))
     first = min(first, length // 256)
     left = length - first * 256
@@ -65,9 +65,9 @@ def test_eight_ranks_go_on_as_six_then_three(length: int, seed: int, first: int,
     assume(ends_together(length, 256, 8))
     assume(ends_together(length, 240, 6) and ends_together(left, 240, 6))
     assume(ends_together(length, 99, 3) and ends_together(rest, 99, 3))
-    batches, state = leg(rows.batch(256), 8, None, first)
-    more, state = leg(rows.batch(240), 6, state, second)
-    last, state = leg(rows.batch(99), 3, state, None)
+    batches, state = segment(rows.batch(256), 8, None, first)
+    more, state = segment(rows.batch(240), 6, state, second)
+    last, state = segment(rows.batch(99), 3, state, None)
     expected = [digest(row) for row in epoch_of(rows.batch(1), 0)]
     found = [digest(part) for batch in [*batches, *more, *last] for part in singles(batch)]
     assert found == expected
@@ -89,21 +89,21 @@ def _row(batch: Any, row: int) -> Any:
 def test_the_same_global_batch_gives_the_same_bytes(
     length: int, seed: int, ranks: tuple[int, int, int], stop: int
 ) -> None:
-    """With the global batch kept, the ranks' parts put together are identical to the run that was not interrupted."""
+    """With the same global batch, the ranks' parts together equal the run that was not interrupted."""
     dataset = rows_of(ps.range(length, seed=seed)).batch(48)
     assume(all(ends_together(length, 48, count) for count in ranks))
     whole = [digest(batch) for epoch in range(3) for batch in epoch_of(dataset, epoch)]
-    first, state = leg(dataset, ranks[0], None, stop)
-    second, state = leg(dataset, ranks[1], state, stop)
-    third, state = leg(dataset, ranks[2], state, None)
+    first, state = segment(dataset, ranks[0], None, stop)
+    second, state = segment(dataset, ranks[1], state, stop)
+    third, state = segment(dataset, ranks[2], state, None)
     found = [digest(batch) for batch in [*first, *second, *third]]
     assert found == whole[: len(found)]
     assert state["step"] == len(found)
 
 
 @given(LENGTHS, SEEDS, st.integers(1, 3), st.integers(1, 3), st.data())
-def test_earlier_steps_are_still_told(length: int, seed: int, first: int, second: int, data: st.DataObject) -> None:
-    """`batch_at` and `origin` of steps from before a change of batch size and ranks are what was handed out then."""
+def test_earlier_steps_are_still_known(length: int, seed: int, first: int, second: int, data: st.DataObject) -> None:
+    """`batch_at` and `origin` of steps from before a change of batch size and ranks equal the delivered ones."""
     rows = rows_of(ps.range(length, seed=seed))
     sizes = data.draw(st.tuples(*[st.sampled_from([24, 48, 60, 96])] * 3))
     assume(length > first * sizes[0] + second * sizes[1] + sizes[2])
@@ -111,8 +111,8 @@ def test_earlier_steps_are_still_told(length: int, seed: int, first: int, second
     assume(ends_together(length, sizes[0], 4))
     assume(ends_together(length, sizes[1], 2) and ends_together(left, sizes[1], 2))
     assume(ends_together(length, sizes[2], 3) and ends_together(left - second * sizes[1], sizes[2], 3))
-    batches, state = leg(rows.batch(sizes[0]), 4, None, first)
-    more, state = leg(rows.batch(sizes[1]), 2, state, second)
+    batches, state = segment(rows.batch(sizes[0]), 4, None, first)
+    more, state = segment(rows.batch(sizes[1]), 2, state, second)
     handed_out = [*batches, *more]
     loaders = ranks_of(rows.batch(sizes[2]), 3)
     for loader in loaders:
@@ -127,7 +127,7 @@ def test_earlier_steps_are_still_told(length: int, seed: int, first: int, second
 
 
 def test_a_last_batch_that_is_too_short_for_the_new_ranks_is_refused() -> None:
-    """A state after which some rank would end a step early is refused, and the loader stays where it was."""
+    """A state with which some rank would end a step early is refused, and the loader doesn't move."""
     loader = ps.Loader(ps.range(1000).batch(260))
     next(iter(loader))
     resumed = ps.Loader(ps.range(1000).batch(246), shard=ps.Shard(0, 6))
@@ -141,8 +141,8 @@ def test_a_last_batch_that_is_too_short_for_the_new_ranks_is_refused() -> None:
     assert [len(batch) for batch in padded] == [41] * 4
 
 
-def test_batches_in_another_order_are_not_cut_anew() -> None:
-    """Where a step above `batch` orders batches, another batch size is refused, not silently mixed up."""
+def test_reordered_batches_keep_their_size() -> None:
+    """If a step above `batch` orders batches, another batch size is refused."""
     loader = ps.Loader(ps.range(12).batch(5).shuffle())
     next(iter(loader))
     other = ps.Loader(ps.range(12).batch(4).shuffle())  # as many batches, of other rows

@@ -1,4 +1,4 @@
-"""Every verb above every other one equals the definition: elements, origins, what follows a state, and ranks."""
+"""Every verb above every other one equals the definition: elements, origins, resumes, and ranks."""
 
 import inspect
 import itertools
@@ -24,12 +24,12 @@ PARTS = 6  # of all pairs, each a test
 
 
 def numbers() -> ps.Dataset:
-    """Return what is below all verbs."""
+    """Return the dataset below all verbs."""
     return ps.range(12, seed=5)
 
 
 def test_the_table_has_every_public_verb() -> None:
-    """A verb that is missing from the table would stand above no other one in any test."""
+    """A verb that is missing from the table would not be tested above another one."""
     public = {name for name, member in inspect.getmembers(ps.Dataset) if not name.startswith("_") and member}
     assert set(VERBS) - {"__getitem__"} == (public - LOOKS) | JOINERS
 
@@ -42,7 +42,7 @@ def test_all_pairs_equal_the_definition(part: int) -> None:
 
 
 def test_pairs_above_a_stream_equal_the_definition() -> None:
-    """Each form above what has no positions at all, and one pair of each."""
+    """Each form above a dataset without positions, and one pair of each."""
     stream = ps.stream(Counter)
     pairs = zip(FORMS, [*FORMS][7:], strict=False)
     check_combinations([*((name,) for name in FORMS), *pairs], stream, INLINE, THREADS)
@@ -78,7 +78,7 @@ def test_all_triples_equal_the_definition(lowest: str) -> None:
 def test_chains_of_any_verbs_equal_the_definition(
     dataset: ps.Dataset, decisions: int | None, places: tuple[dict[str, Any], ...], data: st.DataObject
 ) -> None:
-    """Up to five forms above a random source: two epochs, and a state of one place that another one resumes."""
+    """Up to five forms above a random source: two epochs, and a state of one place that another resumes."""
     epochs = (digests(epoch_of(dataset, 0)), digests(epoch_of(dataset, 1)))
     stop = data.draw(st.integers(0, max(len(epochs[0]) - 1, 0)), label="stop")
     with random_decisions(decisions):
@@ -101,9 +101,9 @@ class Counter:
         return self._next - 1
 
     def get_state(self) -> int:
-        """Return which integer comes next."""
+        """Return the next integer."""
         return self._next
 
     def set_state(self, state: int) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self._next = state

@@ -1,4 +1,4 @@
-"""All verbs in one table, and how any of them is put above any other.
+"""All verbs in one table, and a function that puts any of them above any other.
 
 The table can't miss a combination of two verbs. `VERBS` has one form or several of every public verb of a `Dataset`
 and of every function that joins datasets; a test fails where one is missing. `put` puts any form above any dataset.
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Pick(Protocol):
-    """Chooses one of some values: the first of them, or a random one."""
+    """A function that returns one of some values: the first of them, or a random one."""
 
     def __call__(self, options: Sequence[T], /) -> T:
         """Return one of the options."""
@@ -74,7 +74,7 @@ class Backwards:
         return self.length
 
     def __call__(self, epoch: int, position: int) -> tuple[int, int]:
-        """Return which element is at a position."""
+        """Return the source's position of an element."""
         return epoch, self.length - 1 - position
 
 
@@ -82,17 +82,17 @@ weakref.finalize(Backwards, shutil.rmtree, _FOLDER, ignore_errors=True)  # when 
 
 
 def _count(dataset: ps.Dataset) -> int:
-    """Return how many elements a dataset has; 0 where the verb refuses it, since it has no positions or no end."""
+    """Return the number of a dataset's elements; 0 if the verb refuses it, for lack of positions or of an end."""
     return 0 if is_endless(dataset.node) else length(dataset.node) or 0
 
 
 def _lengths(dataset: ps.Dataset) -> list[int]:
-    """Return how many rows each element has, where a verb needs to know."""
+    """Return the number of rows of each element, if a verb needs these."""
     return [size_of(element) for element in epoch_of(dataset, 0)] if _count(dataset) else []
 
 
 def _index() -> Path:
-    """Return the path of a file that isn't there yet."""
+    """Return the path of a file that doesn't exist yet."""
     return _FOLDER / str(next(_FILES))
 
 
@@ -109,7 +109,7 @@ def _bucket_cut(dataset: ps.Dataset, pick: Pick) -> ps.Dataset:
 
 
 def _filled(dataset: ps.Dataset) -> ps.Dataset:
-    """Return a dataset that has elements; without any, reading it over and over would never give one.
+    """Return a dataset that has elements; a repeat of one without elements would never yield any.
 
     Raises:
         GraphError: it has none.
@@ -216,11 +216,11 @@ _ADAPTORS: Final[tuple[Adaptor | None, ...]] = (None, as_document, as_frames)
 
 
 class RefusedError(Exception):
-    """The library refuses a verb above what is below it."""
+    """The library refuses a verb above the steps below it."""
 
 
 class Combined(NamedTuple):
-    """Forms one above the other, and what two epochs are by the definition."""
+    """Forms one above the other, and their two epochs by the definition."""
 
     dataset: ps.Dataset
     epochs: tuple[list[Any], list[Any]]
@@ -231,7 +231,7 @@ class UnsuitableError(AssertionError):
 
 
 def put(name: str, dataset: ps.Dataset, pick: Pick = first) -> Combined:
-    """Return the form of a verb above a dataset, or above a function that makes elements which suit it.
+    """Return the form of a verb above a dataset, or above a function that makes suitable elements.
 
     Raises:
         RefusedError: the library says, when the dataset is described, that the verb can't be there.
@@ -253,7 +253,7 @@ def put(name: str, dataset: ps.Dataset, pick: Pick = first) -> Combined:
 
 
 def _refuses(name: str, dataset: ps.Dataset, pick: Pick) -> bool:
-    """Return whether the library refuses the form whatever the elements are, when it is described."""
+    """Return whether the library refuses the form for any elements, when it is described."""
     try:
         FORMS[name](dataset.map(as_frames), pick)
     except GraphError:

@@ -1,4 +1,4 @@
-"""Datasets whose fingerprints are compared between processes; run as a script it prints them as JSON."""
+"""Datasets whose fingerprints are compared between processes; run as a script, the module prints them as JSON."""
 
 import json
 import sys

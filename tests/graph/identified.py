@@ -1,4 +1,4 @@
-"""Functions of all kinds, whose identities are compared between processes; also by a program that imports them."""
+"""Functions of all kinds, whose identities are compared between processes; a program imports them, too."""
 
 import enum
 import functools
@@ -31,18 +31,18 @@ class Mode(enum.Enum):
 
 
 def helper(number: int) -> int:
-    """Return a number by a global's value."""
+    """Return a number changed by a global's value."""
     return number + SIZE
 
 
 def calls_helper(number: int) -> Any:
-    """Return by functions and values of the module, some of which call each other."""
+    """Return a result of functions and values of the module, some of which call each other."""
     LOGGER.debug("%s", LOCK)
     return helper(number) * MEANS if str(number) in WORDS else again(number)
 
 
 def again(number: int) -> Any:
-    """Call what called it."""
+    """Call the function that called this one."""
     return calls_helper(number) if number in {1, 2, 3} else Mode.FAST
 
 
@@ -56,7 +56,7 @@ def closing_over(*values: Any) -> Any:
 
 
 def nested_set(words: list[str]) -> list[str]:
-    """Return by a set in nested code."""
+    """Return a result of a set in nested code."""
     return [word for word in words if word in {"a", "b", "c", "d"}]
 
 
@@ -111,5 +111,5 @@ KINDS: dict[str, Any] = {
 
 
 def identities() -> dict[str, list[str]]:
-    """Return the identities of all of them, with and without state."""
+    """Return the identities of all these functions, with and without state."""
     return {name: [code_identity(kind), code_identity(kind, with_state=False)] for name, kind in KINDS.items()}

@@ -1,4 +1,4 @@
-"""A function's identity is the same in every process, and differs where what it computes may differ."""
+"""A function's identity is the same in every process, and differs where the function may compute something else."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_processes_agree(hash_seed: str) -> None:
-    """Another process, with another seed for its hashes and other addresses, computes the same identities."""
+    """A process with another hash seed and other addresses computes the same identities."""
     path = os.pathsep.join([str(CHECKOUT), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
     program = "import json; from tests.graph.identified import identities; print(json.dumps(identities()))"
@@ -32,8 +32,8 @@ def test_processes_agree(hash_seed: str) -> None:
     assert json.loads(answer.stdout) == identities()
 
 
-def test_kinds_are_told_apart() -> None:
-    """No two of the functions have one identity."""
+def test_functions_of_all_kinds_differ() -> None:
+    """No two of the functions have the same identity."""
     assert len({identity for identity, _ in identities().values()}) == len(KINDS)
 
 
@@ -76,15 +76,15 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_function_depends_on_counts(change: str) -> None:
+def test_each_reached_part_of_the_package_counts(change: str) -> None:
     """Each part of its own package that a function reaches changes its identity."""
     old, new = CHANGES[change]
     assert BASE.count(old) == 1
     assert code_identity(module_of(BASE).decode) != code_identity(module_of(BASE.replace(old, new)).decode)
 
 
-def test_where_it_stands_does_not_count() -> None:
-    """Line numbers, comments, unused functions and the name of the file leave the identity as it is."""
+def test_the_place_in_the_file_does_not_count() -> None:
+    """Line numbers, comments, unused functions and the name of the file don't change the identity."""
     moved = "# a comment\n\n\ndef unused(): return 3\n" + BASE.replace(
         "return number + 1", "\\\n  return (number +\n  1)"
     )
@@ -131,7 +131,7 @@ DIFFERENT: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("first", "second"), DIFFERENT)
-def test_values_tell_functions_apart(first: Any, second: Any) -> None:
+def test_functions_with_other_values_differ(first: Any, second: Any) -> None:
     """Arguments, held values, fields and attributes count by their value and type."""
     assert code_identity(first) != code_identity(second)
     assert code_identity(first) == code_identity(first)
@@ -145,8 +145,8 @@ def test_equal_values_are_one() -> None:
     assert code_identity(Counting(3, calls=1)) == code_identity(Counting(3, calls=2))
 
 
-def test_what_refers_to_itself_has_an_identity() -> None:
-    """Lists, objects and functions that hold themselves come to an end."""
+def test_recursive_objects_have_an_identity() -> None:
+    """Lists, objects and functions that hold themselves have an identity."""
     loop: list[Any] = [1]
     loop.append(loop)
     held = Plain(loop)
@@ -160,7 +160,7 @@ def test_what_refers_to_itself_has_an_identity() -> None:
 
 
 def test_without_state_use_changes_nothing() -> None:
-    """Where state is left out, what a function collects doesn't change its identity; frozen values still count."""
+    """Without state, the values that a function collects don't change its identity; frozen values do."""
     seen: list[int] = []
     cache: dict[int, int] = {}
     function = closing_over(seen, cache, np.zeros(3), Plain(1))
@@ -173,13 +173,13 @@ def test_without_state_use_changes_nothing() -> None:
 
 
 class Versioned:
-    """Says itself what it is."""
+    """An object with a fingerprint of its own."""
 
     def __init__(self, version: str, noise: int) -> None:
         self.version, self.noise = version, noise
 
     def fingerprint(self) -> str:
-        """Return what counts."""
+        """Return the identifying value."""
         return self.version
 
     def __call__(self, number: int) -> int:
@@ -188,13 +188,13 @@ class Versioned:
 
 
 def test_an_own_fingerprint_counts() -> None:
-    """Where an object has one, nothing else of it does."""
+    """Of an object with a fingerprint nothing else counts."""
     assert code_identity(Versioned("a", 1)) == code_identity(Versioned("a", 2))
     assert code_identity(Versioned("a", 1)) != code_identity(Versioned("b", 1))
 
 
 def test_lambdas_and_local_functions_are_known() -> None:
-    """Also behind partials, methods and objects of local classes; what has a name in a module is none."""
+    """Lambdas and local functions are found in partials, methods and objects of local classes."""
 
     class Local:
         """A class of this function."""

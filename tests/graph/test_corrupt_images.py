@@ -1,4 +1,4 @@
-"""A corrupt image among good ones: which file it is, and what each `on_error` makes of it."""
+"""A corrupt image among good ones: the file that the error names, and the result of each `on_error`."""
 
 import io
 from collections.abc import Callable
@@ -84,7 +84,7 @@ def test_the_error_names_the_file(folder: Path, step: str, num_workers: int) -> 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_skip_leaves_the_image_out(folder: Path, num_workers: int) -> None:
-    """All others come, and the loader tells which one was left out, and why."""
+    """The loader delivers all other images, and reports the image that was left out, and the reason."""
     with ps.Loader(shuffled(folder).map(decode, on_error="skip").batch(4), num_workers=num_workers) as loader:
         labels = [label for batch in loader for label in batch["label"].tolist()]
         (event,) = loader.replaced()
@@ -95,7 +95,7 @@ def test_skip_leaves_the_image_out(folder: Path, num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_substitute_keeps_the_length(folder: Path, num_workers: int) -> None:
-    """Another image takes its place, with the label that belongs to it."""
+    """Another image takes the place of the corrupt one, with its own label."""
     dataset = shuffled(folder).map(decode, on_error=ps.Substitute())
     with ps.Loader(dataset.batch(5), num_workers=num_workers) as loader:
         images = [image.copy() for batch in loader for image in batch["image"]]
@@ -109,7 +109,7 @@ def test_substitute_keeps_the_length(folder: Path, num_workers: int) -> None:
 
 
 def test_a_vanished_file_is_named(folder: Path) -> None:
-    """A file that goes away between listing and reading is an error of the source, with the file's name."""
+    """A file that was removed after listing is an error of the source, with the file's name."""
     dataset = shuffled(folder).map(decode, on_error=ps.Substitute())
     (gone,) = folder.glob("dog/2.*")
     gone.unlink()

@@ -58,11 +58,11 @@ TEXTS: dict[str, Node] = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_chain_abbreviates_its_parts(text: str) -> None:
-    """Each node is shown as the verb that made it; what was joined by its names, four at most."""
+    """Each node is shown as its verb; a node with several parts names at most four of them."""
     assert chain_text(TEXTS[text]) == text
 
 
-def test_a_tree_shows_parts_below_their_joint() -> None:
+def test_a_tree_shows_parts_below_their_join() -> None:
     """Parts are below the join, indented, by name and with their lengths."""
     node = Map(Mix((Map(PARTS[0], str, "str", 0), PARTS[1]), ("web", "code"), Turns((4, 3)), 0, "mix"), len, "len", 0)
     assert tree_text(node).split("\n") == [
@@ -76,7 +76,7 @@ def test_a_tree_shows_parts_below_their_joint() -> None:
 
 
 def test_a_tree_of_many_parts_is_cut() -> None:
-    """Of hundreds of parts the first are shown, and how many are left."""
+    """Of hundreds of parts the first are shown, with the number of the others."""
     names = tuple(map(str, range(500)))
     lines = tree_text(Chain((PARTS[0],) * 500, names, 0)).split("\n")
     assert len(lines) == 18
@@ -84,7 +84,7 @@ def test_a_tree_of_many_parts_is_cut() -> None:
 
 
 def drifting(calls: list[int], number: int) -> int:
-    """Return something else at every call."""
+    """Return another number at every call."""
     calls.append(number)
     return len(calls)
 

@@ -1,4 +1,4 @@
-"""A fingerprint tells datasets apart by source, order and functions, and is the same in every process."""
+"""Fingerprints differ by source, order and functions, and are the same in every process."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_processes_agree(hash_seed: str) -> None:
-    """Another process, with another seed for its hashes, computes the same digests."""
+    """A process with another hash seed computes the same digests."""
     path = os.pathsep.join([str(CHECKOUT), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-m", "tests.graph.fingerprinted"]
@@ -35,7 +35,7 @@ def triple(number: int) -> int:
 
 
 def differing(first: ps.Dataset, second: ps.Dataset) -> set[str]:
-    """Return which parts of two fingerprints differ."""
+    """Return the names of the differing parts of two fingerprints."""
     return {part for part in first.fingerprint if first.fingerprint[part] != second.fingerprint[part]}
 
 
@@ -43,7 +43,7 @@ READ = ps.read(Squares(64), seed=7)
 
 
 def finish(dataset: ps.Dataset) -> ps.Dataset:
-    """Return a dataset with the steps that most of the changes below leave as they are."""
+    """Return a dataset with steps that most of the changes below don't affect."""
     return dataset.map(double, name="step").filter(is_odd).batch(4)
 
 
@@ -72,14 +72,14 @@ CHANGES: dict[str, tuple[ps.Dataset, set[str]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_shows_in_its_part(change: str) -> None:
+def test_each_change_changes_its_digest(change: str) -> None:
     """Source, order and functions each change their own digest; the batch size changes none."""
     changed, expected = CHANGES[change]
     assert differing(BASE, changed) == expected
 
 
-def test_the_length_is_the_sources() -> None:
-    """Without a shuffle, whose order depends on it, the length changes the source alone."""
+def test_the_length_counts_for_the_source() -> None:
+    """Without a shuffle, whose order depends on it, the length changes only the source's digest."""
     assert differing(ps.read(Squares(64)), ps.read(Squares(65))) == {"source"}
 
 
@@ -106,13 +106,13 @@ ORDERS: list[Callable[[ps.Dataset], ps.Dataset]] = [
 ]
 
 
-def test_orders_are_told_apart() -> None:
-    """Whatever is ordered or chosen differently has another digest, long selections included."""
+def test_other_orders_have_other_digests() -> None:
+    """Each other order or choice has another digest, long selections included."""
     digests = [order(ps.range(5000)).fingerprint["order"] for order in ORDERS]
     assert len(set(digests)) == len(ORDERS)
 
 
-def test_a_map_is_part_of_the_order_only_where_it_leaves_out() -> None:
+def test_a_map_that_skips_is_part_of_the_order() -> None:
     """Substituting and raising keep every position; skipping doesn't."""
     plain = ps.range(9).map(double)
     assert differing(plain, ps.range(9).map(double, on_error=ps.Substitute())) == set()
@@ -120,7 +120,7 @@ def test_a_map_is_part_of_the_order_only_where_it_leaves_out() -> None:
 
 
 class OwnFingerprint(Rotated):
-    """A sampler that says itself what tells it from others."""
+    """A sampler with a fingerprint of its own."""
 
     def fingerprint(self) -> str:
         """Return its parameters."""
@@ -128,7 +128,7 @@ class OwnFingerprint(Rotated):
 
 
 def test_a_samplers_own_fingerprint_counts() -> None:
-    """It is asked, and nothing else."""
+    """Of a sampler with a fingerprint nothing else counts."""
     assert differing(ps.range(9).reindex(OwnFingerprint(9)), ps.range(9).reindex(OwnFingerprint(9))) == set()
     assert differing(ps.range(9).reindex(OwnFingerprint(9)), ps.range(9).reindex(OwnFingerprint(9, 2))) == {"order"}
 
@@ -141,20 +141,20 @@ class Versioned(Squares):
         self.version = version
 
     def fingerprint(self) -> str:
-        """Return the version, which a careless author gave another type."""
+        """Return the version; a careless author may give another type."""
         return cast("str", self.version)
 
 
 def test_a_sources_own_fingerprint_counts() -> None:
-    """It tells equal lengths apart; it must be a str."""
+    """Sources of equal lengths differ by their own fingerprint, which must be a str."""
     assert differing(ps.read(Versioned("a")), ps.read(Versioned("a"))) == set()
     assert differing(ps.read(Versioned("a")), ps.read(Versioned("b"))) == {"source"}
     with pytest.raises(ValueError, match=r"fingerprint\(\) of a source must return a str; got 3"):
         _ = ps.read(Versioned(3)).fingerprint
 
 
-def test_callables_of_all_kinds_have_one() -> None:
-    """Builtins, classes, partials and NumPy's functions are functions too."""
+def test_callables_of_all_kinds_have_a_fingerprint() -> None:
+    """Builtins, classes, partials and NumPy's functions have fingerprints, too."""
     functions: list[Any] = [len, str, np.square, functools.partial(double), Squares.__getitem__]
     fingerprints = [ps.range(9).map(function, name="same").fingerprint for function in functions]
     assert all(len(digest) == 16 for each in fingerprints for digest in each.values())

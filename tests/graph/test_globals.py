@@ -1,4 +1,4 @@
-"""`globals=True` seeds the generators that existing augmentations draw from, around each call, and puts them back."""
+"""`globals=True` seeds the generators that existing augmentations draw from, around each call, and restores them."""
 
 import random  # noqa: TID251 - what is seeded
 from typing import Any
@@ -25,13 +25,13 @@ def fail(number: int) -> int:
 
 
 def global_states() -> tuple[Any, Any]:
-    """Return the states of both global generators, in a form that can be compared."""
+    """Return the states of both global generators, in a comparable form."""
     name, keys, *rest = np.random.get_state()  # noqa: NPY002 - what is seeded
     return random.getstate(), (name, np.asarray(keys).tolist(), rest)
 
 
 def test_draws_follow_from_the_element() -> None:
-    """The same numbers come whatever was drawn before, alone, in order or in batches."""
+    """An element's numbers are the same after any draws, alone, in order or in batches."""
     dataset = ps.range(6, seed=3).random_map(augment, globals=True)
     elements = list(dataset)
     random.seed(1)
@@ -44,7 +44,7 @@ def test_draws_follow_from_the_element() -> None:
 
 
 def test_the_seed_is_the_elements() -> None:
-    """Both generators are seeded with what `rng="seed"` hands over, NumPy's with its lower 32 bits."""
+    """Both generators are seeded with the seed that `rng="seed"` passes; NumPy's takes the lower 32 bits."""
     element = ps.range(6, seed=3).random_map(augment, globals=True, name="mine")[4]
     seed = derive(derive(3, "mine"), 0, 4, 0)
     expected = random.Random(seed)
@@ -53,8 +53,8 @@ def test_the_seed_is_the_elements() -> None:
 
 
 @pytest.mark.parametrize("function", [augment, fail])
-def test_states_are_put_back(function: Any) -> None:
-    """What the training script draws next is what it would have drawn without the loader, also after an exception."""
+def test_states_are_restored(function: Any) -> None:
+    """The training script's next draws are the same as without the loader, also after an exception."""
     dataset = ps.range(6).random_map(function, globals=True)
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002 - what is seeded
@@ -69,14 +69,14 @@ def test_states_are_put_back(function: Any) -> None:
 
 
 def test_threads_are_refused() -> None:
-    """These generators are shared by all threads."""
+    """Worker threads share these generators, so they are an error."""
     dataset = ps.range(6).random_map(augment, globals=True)
     with pytest.raises(UsageError, match="step 'augment' uses globals=True, which seeds generators that all threads"):
         ps.Loader(dataset, num_workers=2, workers="threads")
 
 
-def test_where_it_is_open_processes_are_taken() -> None:
-    """Each has generators of its own; an error names a function that can't be pickled."""
+def test_auto_chooses_processes() -> None:
+    """Each process has generators of its own; an error names a function that can't be pickled."""
     dataset = ps.range(6).random_map(augment, globals=True)
     with ps.Loader(dataset, num_workers=2) as loader:
         assert "2 processes (globals=True" in repr(loader)
@@ -86,7 +86,7 @@ def test_where_it_is_open_processes_are_taken() -> None:
 
 
 class TestTorch:
-    """Where torch is loaded, its generator is seeded, too."""
+    """If torch is loaded, its generator is seeded, too."""
 
     @staticmethod
     def torch() -> Any:
@@ -106,8 +106,8 @@ class TestTorch:
             torch.manual_seed(derive(derive(3, "mine"), 0, position, 0) % 2**63)
             assert [position, *torch.rand(3).tolist()] == element
 
-    def test_the_state_is_put_back(self) -> None:
-        """Also after an exception."""
+    def test_the_state_is_restored(self) -> None:
+        """The state is restored, also after an exception."""
         torch = self.torch()
 
         def fail_after_drawing(number: int) -> None:
@@ -122,8 +122,8 @@ class TestTorch:
             ps.range(4).random_map(fail_after_drawing, globals=True)[0]
         assert torch.rand(2).tolist() == expected
 
-    def test_other_devices_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The trainer's own generators on its GPUs aren't seeded: they could not be put back."""
+    def test_generators_of_other_devices_are_not_seeded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The trainer's generators on its GPUs aren't seeded, since they aren't restored."""
         torch = self.torch()
         seeded: list[int] = []
         monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)

@@ -1,4 +1,4 @@
-"""A step's name names its random stream: by default its function's, with an ordinal where that is taken."""
+"""A step's name names its random stream: by default its function's name, with a number if that is used already."""
 
 import functools
 from collections.abc import Callable
@@ -16,26 +16,26 @@ LAMBDAS: list[Callable[[Any], Any]] = [lambda number: number, lambda number: num
 
 
 def names(dataset: ps.Dataset) -> list[str]:
-    """Return the names of the dataset's steps that have one, from the source upwards."""
+    """Return the names of a dataset's steps that have one, from the source upwards."""
     steps = chain(dataset.node)
     return [step.name for step in steps if isinstance(step, Map | Reindex) and step.name]
 
 
 def test_a_repeated_default_gets_an_ordinal() -> None:
-    """The second and third use of a function, counted from the source, are #2 and #3; so are shuffles'."""
+    """The second and third use of a function, from the source, are #2 and #3; likewise of shuffles."""
     dataset = ps.range(9).map(double).random_map(draw).map(double).shuffle().random_map(draw).map(double).shuffle()
     assert names(dataset) == ["double", "draw", "double#2", "shuffle", "draw#2", "double#3", "shuffle#2"]
     assert names(ps.range(9).subset(4).subset(2)) == ["subset", "subset#2"]
 
 
-def test_ordinals_pass_over_names_that_are_taken() -> None:
-    """An explicit name is in use, too, whatever it looks like."""
+def test_ordinals_skip_names_in_use() -> None:
+    """An explicit name is in use, too, even one that looks like a numbered one."""
     dataset = ps.range(9).map(double, name="double#2").map(double).map(double)
     assert names(dataset) == ["double#2", "double", "double#3"]
 
 
 def test_a_repeated_explicit_name_is_refused() -> None:
-    """Two steps of one name would share a stream."""
+    """Two steps of one name would share a stream, so the second is an error."""
     dataset = ps.range(9).map(double, name="mine")
     with pytest.raises(GraphError, match=r"map\(mine\): two steps can't share the name 'mine'; give one of them"):
         dataset.random_map(draw, name="mine")
@@ -63,19 +63,19 @@ CALLABLES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CALLABLES)
-def test_functions_are_named_as_they_call_themselves(name: str) -> None:
-    """Functions, methods and classes by their qualified name, partials by their function's, objects by the class's."""
+def test_default_names_are_qualified_names(name: str) -> None:
+    """Functions, methods and classes have their qualified name, partials their function's, objects their class's."""
     assert names(ps.range(3).map(CALLABLES[name])) == [name]
 
 
-def test_partials_of_partials_are_their_functions() -> None:
-    """However often arguments were bound."""
+def test_partials_of_partials_have_their_functions_name() -> None:
+    """A partial of a partial has the name of the innermost function."""
     function = functools.partial(functools.partial(double))
     assert names(ps.range(3).map(function).map(function)) == ["double", "double#2"]
 
 
 def test_lambdas_are_counted() -> None:
-    """They have no name but <lambda>; the second is <lambda>#2."""
+    """A lambda's name is <lambda>; the second one is <lambda>#2."""
     dataset = ps.range(3)
     for function in LAMBDAS:
         dataset = dataset.map(function)
@@ -83,7 +83,7 @@ def test_lambdas_are_counted() -> None:
 
 
 def test_renaming_changes_the_stream() -> None:
-    """The name is all that tells two random steps apart."""
+    """Two random steps that differ only in their names draw different numbers."""
     named = {name: list(ps.range(9, seed=1).random_map(draw, name=name)) for name in ("a", "b")}
     assert not set(named["a"]) & set(named["b"])
     assert list(ps.range(9, seed=1).random_map(other_draw, name="a")) == named["a"]
@@ -91,7 +91,7 @@ def test_renaming_changes_the_stream() -> None:
 
 
 def test_the_seed_of_a_step_derives_from_its_name() -> None:
-    """The step's seed is derive(the dataset's, its name), and nothing else of the chain enters."""
+    """The step's seed is derive(the dataset's seed, its name), whatever the other steps are."""
     dataset = ps.range(9, seed=5).map(double).random_map(draw, name="mine")
     step = chain(dataset.node)[-1]
     assert isinstance(step, Map)
@@ -99,7 +99,7 @@ def test_the_seed_of_a_step_derives_from_its_name() -> None:
 
 
 def test_other_steps_do_not_change_a_stream() -> None:
-    """Adding, removing or exchanging other steps leaves a step's randomness as it was."""
+    """Adding, removing or exchanging other steps doesn't change a step's random numbers."""
     expected = list(ps.range(9, seed=1).random_map(draw))
     assert list(ps.range(9, seed=1).map(double).random_map(draw)) == expected
     assert list(ps.range(9, seed=1).shuffle().random_map(draw)) == expected
@@ -114,7 +114,7 @@ def test_a_second_use_has_a_stream_of_its_own() -> None:
 
 
 def test_the_order_of_a_shuffle_derives_from_its_name() -> None:
-    """It is the permutation of derive(seed, "shuffle"), whatever else is in the chain."""
+    """The order is the permutation of derive(seed, "shuffle"), whatever the other steps are."""
     order = ps.sampling.Shuffle(9, derive(5, "shuffle"))
     expected = [order(2, position)[1] for position in range(9)]
     assert list(ps.range(9, seed=5).shuffle().epoch(2)) == expected
@@ -124,7 +124,7 @@ def test_the_order_of_a_shuffle_derives_from_its_name() -> None:
 
 @pytest.mark.parametrize("name", ["", 5, b"mine"])
 def test_a_name_is_a_str(name: Any) -> None:
-    """Numbers and empty names are refused by every verb that takes one."""
+    """Every verb with a name refuses numbers and empty names."""
     dataset = ps.range(9)[1:]
     verbs: list[Any] = [dataset.map, dataset.random_map, dataset.map_with_origin, dataset.filter]
     for verb in verbs:
@@ -133,6 +133,6 @@ def test_a_name_is_a_str(name: Any) -> None:
 
 
 def test_filters_have_names_for_messages() -> None:
-    """A filter draws nothing; its name may repeat."""
+    """A filter draws no random numbers, so its name may repeat."""
     dataset = ps.range(9).filter(is_odd).filter(is_odd, name="mine").filter(is_odd, name="mine")
     assert repr(dataset).splitlines()[0] == "filter(mine): in order only"

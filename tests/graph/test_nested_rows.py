@@ -34,7 +34,7 @@ def digest(seeds: Iterable[int]) -> str:
 
 
 def nested(depth: int, *, counted: bool) -> ps.Dataset:
-    """Return a dataset with so many steps that each make three elements of one."""
+    """Return a dataset with a number of steps, each of which makes three elements of one."""
     dataset = ps.range(5, seed=3)
     for level in range(depth):
         counts = [3] * (5 * 3**level) if counted else None
@@ -69,14 +69,14 @@ DOCUMENTS = [np.arange(7), np.arange(40), np.arange(5)]
     ],
 )
 def test_the_seeds_of_shallow_datasets_are_frozen(dataset: ps.Dataset, expected: str) -> None:
-    """Up to three nested steps draw what they have always drawn."""
+    """Up to three nested steps have the seeds that they had in every version."""
     assert digest(seeded(dataset)) == expected
 
 
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("depth", [4, 5, 6])
 def test_streams_are_distinct_at_any_depth(depth: int, counted: bool) -> None:  # noqa: FBT001 - parametrized
-    """No two elements share a seed or an address, and the loader draws what the definition draws."""
+    """No two elements share a seed or an address; the loader's draws equal the definition's."""
     dataset = seeded(nested(depth, counted=counted))
     expected = list(dataset)
     assert len(set(expected)) == 5 * 3**depth
@@ -87,7 +87,7 @@ def test_streams_are_distinct_at_any_depth(depth: int, counted: bool) -> None:  
 
 
 def test_batches_in_batches_are_taken_apart_at_any_depth() -> None:
-    """Rows of rows of rows of batches have streams of their own, too."""
+    """Rows of nested batches have streams of their own, too."""
     dataset: ps.Dataset = ps.range(4 * 3**5, seed=3)
     for _ in range(5):
         dataset = dataset.batch(3)

@@ -1,4 +1,4 @@
-"""`on_error`: raise, skip, or substitute another position's element; and errors that time may heal."""
+"""`on_error`: raise, skip, or substitute another position's element; and errors that are retried."""
 
 import errno
 import threading
@@ -26,13 +26,13 @@ def decode(number: int) -> int:
 
 
 def decode_pair(pair: tuple[int, float], rng: Generator) -> tuple[int, float, float]:
-    """Do the same with randomness below and of its own."""
+    """Do the same with random numbers below and of its own."""
     number, noise = pair
     return decode(number), noise, rng.random()
 
 
 def stand_in(name: str, epoch: int, position: int, fails: Callable[[int], bool]) -> int:
-    """Return the position whose element is taken by a step of a dataset of seed 5 and 32 elements.
+    """Return the position of the element that a step of a dataset of seed 5 and 32 elements takes instead.
 
     It is the first of derive(step's seed, "substitute", epoch, position, ordinal, attempt) % 32 that does not fail.
     """
@@ -45,7 +45,7 @@ SHUFFLED = ps.range(32, seed=5).shuffle()
 
 
 def expected_epoch(epoch: int) -> list[int]:
-    """Return what `SHUFFLED.map(decode)` gives, with the corrupt replaced."""
+    """Return the elements of `SHUFFLED.map(decode)`, with substitutes for the corrupt ones."""
     order: list[int] = list(SHUFFLED.epoch(epoch))
 
     def element(position: int) -> int:
@@ -59,7 +59,7 @@ def expected_epoch(epoch: int) -> list[int]:
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize("size", [1, 4, 32])
 def test_substitutes_follow_from_the_position(num_workers: int, size: int) -> None:
-    """Lengths stay, and the stand-in is another position's element by hash, for any workers and blocks."""
+    """The length stays, and a hash chooses the substitute's position, for any workers and blocks."""
     dataset = SHUFFLED.map(decode, on_error=ps.Substitute(attempts=32))
     assert len(dataset) == 32
     with ps.Loader(dataset.batch(size), num_workers=num_workers) as loader:
@@ -70,7 +70,7 @@ def test_substitutes_follow_from_the_position(num_workers: int, size: int) -> No
 
 
 def test_a_substitute_is_that_positions_element_exactly() -> None:
-    """With the randomness that it has there, below the step and in it."""
+    """The substitute has the random numbers of its own position, below the step and in it."""
     below = SHUFFLED.random_map(noisy)
     dataset = below.random_map(decode_pair, on_error=ps.Substitute(attempts=32))
     plain = below.random_map(decode_pair, on_error="raise")
@@ -82,15 +82,15 @@ def test_a_substitute_is_that_positions_element_exactly() -> None:
 
 
 def test_ranks_agree_with_the_whole() -> None:
-    """Substitutes stay when batches are cut into ranks: the parts together are the whole."""
+    """The ranks' parts of batches with substitutes make the whole batches."""
     dataset = SHUFFLED.map(decode, on_error=ps.Substitute(attempts=32)).batch(8)
     parts = [[batch.tolist() for batch in ps.Loader(dataset, shard=ps.Shard(rank, 4))] for rank in range(4)]
     assert [row for step in zip(*parts, strict=True) for part in step for row in part] == expected_epoch(0)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_replacements_are_told(num_workers: int) -> None:
-    """Each with step, place, key, error and where the stand-in comes from; the counters agree."""
+def test_replacements_are_reported(num_workers: int) -> None:
+    """Each event has step, place, key, error and the substitute's position; the counters agree."""
     order = list(SHUFFLED)
     with ps.Loader(SHUFFLED.map(decode, on_error=ps.Substitute(32)).batch(8), num_workers=num_workers) as loader:
         assert (loader.stats()["substituted"], loader.replaced()) == (0.0, ())
@@ -106,7 +106,7 @@ def test_replacements_are_told(num_workers: int) -> None:
 
 
 def test_attempts_run_out() -> None:
-    """After as many stand-ins as were allowed have failed, the last error comes, and says where it started."""
+    """After the allowed number of substitutes has failed, the last error is raised, with a note."""
 
     def fail(number: int) -> int:
         raise ValueError(f"corrupt {number}")
@@ -121,7 +121,7 @@ def test_attempts_run_out() -> None:
 
 
 def one_by_one(dataset: ps.Dataset, num_workers: int) -> tuple[list[int], ValueError | None]:
-    """Return what a loader gave before its first error, and the error."""
+    """Return a loader's batches before its first error, and the error."""
     found: list[int] = []
     with ps.Loader(dataset, num_workers=num_workers) as loader:
         try:
@@ -133,7 +133,7 @@ def one_by_one(dataset: ps.Dataset, num_workers: int) -> tuple[list[int], ValueE
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_budget_ends_in_the_original_error(num_workers: int) -> None:
-    """So many elements are replaced; the next one's error is raised as it is, with a note."""
+    """After the budget is used up, the next error is raised unchanged, with a note."""
     dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32, budget=2)).batch(1)
     with ps.Loader(dataset, num_workers=num_workers) as loader, pytest.raises(ValueError, match="corrupt") as caught:
         list(loader)
@@ -152,7 +152,7 @@ def test_a_budget_of_none_replaces_nothing() -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_computing_again_uses_up_no_budget(num_workers: int) -> None:
-    """An error elsewhere in a block has it computed again; what was replaced in it is replaced again."""
+    """An error elsewhere in a block computes the block again, with the same substitutes."""
     dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32, budget=1)).filter(lambda _: True)
     found, error = one_by_one(dataset, num_workers)
     assert len(found) == 6
@@ -161,7 +161,7 @@ def test_computing_again_uses_up_no_budget(num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_skipped_elements_are_left_out(num_workers: int) -> None:
-    """The others keep their order and random numbers; elements that are left out are reported and counted."""
+    """The others keep their order and random numbers; skipped elements are reported and counted."""
     dataset = SHUFFLED.map(decode, on_error="skip")
     expected = [number * 10 for number in SHUFFLED if number not in CORRUPT]
     assert list(dataset) == expected
@@ -174,8 +174,8 @@ def test_skipped_elements_are_left_out(num_workers: int) -> None:
     assert set(reported) == {Skipped("decode", 0, p, order[p], f"ValueError: corrupt {order[p]}") for p in places}
 
 
-def test_skipping_makes_a_dataset_ordered() -> None:
-    """Only evaluating tells how many elements there are."""
+def test_skipping_leaves_no_positions() -> None:
+    """Only evaluating shows the number of elements, so the dataset is read in order."""
     dataset = ps.range(32).map(decode, on_error="skip")
     with pytest.raises(TypeError, match=r"map\(decode, on_error='skip'\) can only be read in order"):
         len(dataset)
@@ -192,7 +192,7 @@ def keep(number: int) -> int:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_raised_error_is_the_users_own(num_workers: int) -> None:
-    """The exception object arrives with its type, traceback and attributes, and a note; the state stays before it."""
+    """The exception object has its type, traceback and attributes, and a note; the state is the one before it."""
 
     class DecodeError(Exception):
         def __init__(self, number: int, *, hint: str) -> None:
@@ -221,7 +221,7 @@ def test_a_raised_error_is_the_users_own(num_workers: int) -> None:
 
 
 def test_substitute_needs_positions() -> None:
-    """Above a filter there is no other position to take; the message names the verb and a remedy."""
+    """Above a filter no other position is known; the message names the verb and a remedy."""
     with pytest.raises(
         GraphError, match=r"on_error=Substitute\(…\) needs a dataset whose elements have positions"
     ) as caught:
@@ -256,7 +256,7 @@ class Flaky:
 
 @pytest.fixture
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try again at once."""
+    """Retry without waiting."""
     for module in ("penstock.sources._reading", "penstock._graph._apply"):
         monkeypatch.setattr(f"{module}.RETRY_WAITS_SECONDS", (0.0, 0.0, 0.0))
 
@@ -283,7 +283,7 @@ def reads_of(flaky: Flaky) -> dict[str, ps.Dataset]:
 @pytest.mark.usefixtures("no_waits")
 @pytest.mark.parametrize("kind", ["function", "source"])
 @pytest.mark.parametrize("name", TRANSIENT)
-def test_what_time_may_heal_is_tried_again(kind: str, name: str) -> None:
+def test_passing_errors_are_retried(kind: str, name: str) -> None:
     """Three more attempts are made for each element, one by one and in blocks."""
     flaky = Flaky(3, TRANSIENT[name])
     assert list(reads_of(flaky)[kind]) == list(range(6))
@@ -296,7 +296,7 @@ def test_what_time_may_heal_is_tried_again(kind: str, name: str) -> None:
 @pytest.mark.usefixtures("no_waits")
 @pytest.mark.parametrize("kind", ["function", "source"])
 def test_attempts_are_limited(kind: str) -> None:
-    """What doesn't heal is raised as it is after the fourth attempt, with a note."""
+    """After the fourth attempt the error is raised unchanged, with a note."""
     flaky = Flaky(99, TRANSIENT["time-out"])
     with pytest.raises(OSError, match="timed out") as caught:
         reads_of(flaky)[kind][4]
@@ -306,8 +306,8 @@ def test_attempts_are_limited(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["function", "source"])
 @pytest.mark.parametrize("name", PERMANENT)
-def test_other_errors_are_not_tried_again(kind: str, name: str) -> None:
-    """A missing file stays missing."""
+def test_other_errors_are_not_retried(kind: str, name: str) -> None:
+    """A missing file is not read again."""
     flaky = Flaky(99, PERMANENT[name])
     with pytest.raises(type(PERMANENT[name]())):
         reads_of(flaky)[kind][4]
@@ -315,8 +315,8 @@ def test_other_errors_are_not_tried_again(kind: str, name: str) -> None:
 
 
 @pytest.mark.usefixtures("no_waits")
-def test_healed_errors_are_no_substitutions() -> None:
-    """Attempts come before `on_error`: what heals is neither replaced nor skipped."""
+def test_a_successful_retry_is_no_substitution() -> None:
+    """Attempts come before `on_error`: the element is neither replaced nor skipped."""
     for on_error in ("skip", ps.Substitute()):
         dataset = ps.range(6).map(Flaky(2, TRANSIENT["time-out"]), on_error=on_error)
         with ps.Loader(dataset) as loader:

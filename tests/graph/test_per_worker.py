@@ -25,12 +25,12 @@ class Log:
         self.called_by: set[tuple[str, str]] = set()
 
     def decoder(self) -> "Decoder":
-        """Return a decoder that tells this log."""
+        """Return a decoder that adds to this log."""
         return Decoder(self)
 
 
 class Decoder:
-    """Doubles numbers, belongs to the thread that made it, and can't be pickled."""
+    """A function that doubles numbers, belongs to its thread, and can't be pickled."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -43,7 +43,7 @@ class Decoder:
         return number * 2
 
     def close(self) -> None:
-        """Tell the log."""
+        """Add to the log."""
         self.log.closed.append(self.owner)
 
     def __reduce__(self) -> str:
@@ -51,7 +51,7 @@ class Decoder:
 
 
 def test_each_worker_makes_its_own_once() -> None:
-    """Over several epochs each thread makes one, calls no other's, and closes it when the loader is closed."""
+    """Over several epochs each thread makes one, calls no other's, and closes it with the loader."""
     log = Log()
     dataset = ps.range(64).map(PerWorker(log.decoder)).batch(4)
     with ps.Loader(dataset, num_workers=2) as loader:
@@ -75,7 +75,7 @@ def test_nothing_is_made_before_it_is_needed() -> None:
     assert log.made == []
 
 
-def test_it_is_pickled_as_what_makes_it() -> None:
+def test_only_make_is_pickled() -> None:
     """A copy makes an object of its own; the object itself is never pickled."""
     numbers = PerWorker(Counter)
     assert [numbers(1), numbers(1)] == [1, 2]
@@ -109,16 +109,16 @@ def noisy(number: int, rng: np.random.Generator) -> tuple[int, float]:
     return number, rng.random()
 
 
-def test_it_stands_for_the_function_that_it_makes() -> None:
-    """It is called with whatever the step hands over, and named like what makes it."""
+def test_it_acts_as_the_function_that_it_makes() -> None:
+    """It takes the step's arguments, and has the name of `make`."""
     made = ps.range(8).random_map(PerWorker(noisy_maker), name="noisy")
     assert list(made) == list(ps.range(8).random_map(noisy, name="noisy"))
     assert "map(Counter)" in repr(ps.range(3).map(PerWorker(Counter)))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_of_making_is_raised_as_itself(workers: int) -> None:
-    """The user's exception arrives with its type, and with a note of where."""
+def test_an_error_of_making_is_raised_unchanged(workers: int) -> None:
+    """The user's exception has its type, and a note of step and position."""
 
     def make() -> Any:
         raise LookupError("no such model")
@@ -131,8 +131,8 @@ def test_an_error_of_making_is_raised_as_itself(workers: int) -> None:
     assert any("in step" in note for note in raised.value.__notes__)
 
 
-def test_what_cannot_be_called_is_named() -> None:
-    """Both arguments that can't be called and results that can't are errors that say what to give."""
+def test_values_that_cannot_be_called_are_refused() -> None:
+    """Both arguments and results that can't be called are errors with a remedy."""
     wrong: Any = 3
     with pytest.raises(UsageError, match=r"make must be a function without arguments .* got 3"):
         PerWorker(wrong)
@@ -142,7 +142,7 @@ def test_what_cannot_be_called_is_named() -> None:
 
 
 class Connection:
-    """A context manager that has to be entered."""
+    """A context manager that must be entered."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
@@ -173,7 +173,7 @@ def test_an_error_of_closing_is_logged(caplog: pytest.LogCaptureFixture) -> None
     """An error of closing is logged with its traceback, and not raised."""
 
     class Broken(Counter):
-        """Can't be closed."""
+        """A function whose closing fails."""
 
         def close(self) -> None:
             """Fail."""
@@ -205,7 +205,7 @@ print("child" if child == 0 else "parent", named(1), flush=True) if child == 0 e
 
 
 def test_program_ends_and_forks() -> None:
-    """At its end a program closes what it made itself; a forked child makes its own, and leaves its parent's alone."""
+    """A program closes its own objects at its end; a forked child makes its own, and leaves its parent's open."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True)
     assert run.stdout.splitlines() == ["True", "child True", "closed True", "closed True"]

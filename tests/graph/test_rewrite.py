@@ -1,4 +1,4 @@
-"""Rewriting trees: orders held, and the seeds of a mixture's parts."""
+"""Rewriting of graphs: fixed orders, and the seeds of a mixture's parts."""
 
 from typing import Literal
 
@@ -59,7 +59,7 @@ SHUFFLED = over(read(9), Shuffle(9, 7))
 
 
 @given(trees())
-def test_what_does_not_vary_is_the_same_in_every_epoch(node: Node) -> None:
+def test_a_fixed_order_is_the_same_in_every_epoch(node: Node) -> None:
     """Without a random map, a fixed order makes equal epochs."""
     if varies_by_epoch(node) or any(isinstance(step, Map) for step in walk(node)):
         return
@@ -72,7 +72,7 @@ def test_what_does_not_vary_is_the_same_in_every_epoch(node: Node) -> None:
 
 @pytest.mark.parametrize("stop", ["first", "all", "never"])
 def test_a_held_mixture_has_epoch_0s_order(stop: Literal["first", "all", "never"]) -> None:
-    """Every epoch has the order of the first, passes of an endless mixture included; random maps go on."""
+    """Every epoch has the order of the first, passes of an endless mixture included; random maps change."""
     lengths = (9, 4)
     parts = (SHUFFLED, over(read(4, 100), Shuffle(4, 8)))
     rule = WeightedMixture(("a", "b"), lengths, schedule=((0, (1, 1)),), stop=stop, seed=0)
@@ -86,7 +86,7 @@ def test_a_held_mixture_has_epoch_0s_order(stop: Literal["first", "all", "never"
 
 
 def test_zips_and_concatenations_are_held_part_by_part() -> None:
-    """What isn't shuffled doesn't vary; what is, is held."""
+    """Parts without a shuffle don't vary; the order of the others is fixed."""
     plain = Zip((read(9), read(9)), (), 0, as_dict=False)
     assert not varies_by_epoch(plain)
     for node in (
@@ -113,7 +113,7 @@ def seeds_of(node: Node) -> list[int]:
 
 
 def test_a_part_has_seeds_of_its_name() -> None:
-    """Sources, random steps, shuffles and joins below all change; equal parts of two names share nothing."""
+    """Sources, random steps, shuffles and joins below all change; equal parts of two names share no seed."""
     inner = Mix((SHUFFLED, read(9)), ("x", "y"), Turns((9, 9)), 4, "mix")
     part = WindowShuffle(Filter(random_map(over(inner, Reorder(18, 5)), "noise", 6), bool, "bool"), 4, "window", 8)
     assert seeds_of(prefixed(part, "a")) == [derive(seed, "a") for seed in seeds_of(part)]
@@ -124,8 +124,8 @@ def test_a_part_has_seeds_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("choice", [Slice(0, 1, 4), FixedEpoch(9, 0), FixedOrder(Shuffle(9, 2))], ids=repr)
-def test_what_a_choice_stands_on_keeps_its_order(choice: ScalarSampler) -> None:
-    """Below a choice of a set nothing is reordered, and above it everything is; random maps always change."""
+def test_the_order_below_a_choice_is_kept(choice: ScalarSampler) -> None:
+    """Shuffles below a choice keep their seeds, and those above it don't; random maps always change."""
     below = random_map(SHUFFLED, "noise", 3)
     node = over(over(below, choice), Reorder(len(choice), 6))
     expected = [derive(0, "a"), 7, derive(3, "a"), derive(6, "a")]
@@ -146,14 +146,14 @@ def test_parts_of_a_split_stay_apart() -> None:
 
 
 def test_tables_need_a_fixed_order() -> None:
-    """What goes by position refuses a shuffle below, and says what to do."""
+    """Verbs that rely on positions refuse a shuffle below, with a remedy."""
     need_fixed_order(over(SHUFFLED, FixedEpoch(9, 0)), "windows()")
     with pytest.raises(GraphError, match=r"windows\(\) relies on the positions.*has another order.*shuffle after it"):
         need_fixed_order(SHUFFLED, "windows()")
 
 
-def test_the_step_that_orders_is_named_in_its_part() -> None:
-    """Errors name the lowest step that can only be read in order, and the part that it is in."""
+def test_the_step_without_positions_is_named() -> None:
+    """Errors name the lowest step that can only be read in order, and its part."""
     filtered = Filter(read(9), bool, "bool")
     node = origin_map(Zip((read(9), filtered), ("x", "y"), 0, as_dict=True))
     with pytest.raises(NoLengthError, match=r"filter\(bool\) \(part 'y' of zip\({x: …, y: …}\)\) can only be read in"):

@@ -27,7 +27,7 @@ def promised(seed: int, epoch: int, position: int, ordinal: int) -> Generator:
 
 
 def several_draws(rng: Generator) -> tuple[Any, ...]:
-    """Return draws of several kinds; an odd number of 32-bit integers leaves half a word behind in the generator."""
+    """Return draws of several kinds; an odd number of 32-bit integers leaves half a word in the generator."""
     words = rng.integers(0, 2**32, size=3, dtype=np.uint32)
     return words.tobytes(), rng.random(), float(rng.standard_normal()), rng.permutation(5).tolist(), rng.bytes(3)
 
@@ -38,7 +38,7 @@ def blocks(positions: list[tuple[int, int, int]]) -> SeedPositions:
 
 
 def without_struct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make NumPy's struct look as if it had another layout than the one that is written to."""
+    """Make the layout of NumPy's struct look unexpected."""
 
     def is_as_expected(*_: object) -> bool:
         return False
@@ -57,7 +57,7 @@ def test_streams_are_the_promised_ones(seed: int, places: list[tuple[int, int, i
 
 @pytest.mark.parametrize("drawn", range(10))
 def test_nothing_is_carried_over(drawn: int) -> None:
-    """However much of a block of random words an element leaves unused, the next one's stream starts fresh."""
+    """An element's unused random words don't enter the next element's stream."""
     places = [(0, position, 0) for position in range(6)]
     generator = StepGenerator()
     for rng, place in zip(generator.streams(5, blocks(places)), places, strict=True):
@@ -74,7 +74,7 @@ def test_steps_may_take_turns() -> None:
 
 
 def test_an_abandoned_block_does_no_harm() -> None:
-    """A block that was left in the middle, as by an exception, doesn't disturb the next."""
+    """A block that was abandoned in the middle, as by an exception, doesn't change the next."""
     generator = StepGenerator()
     streams = generator.streams(1, blocks([(0, 0, 0), (0, 1, 0)]))
     next(streams).random(3)
@@ -84,7 +84,7 @@ def test_an_abandoned_block_does_no_harm() -> None:
 
 
 def test_the_struct_is_as_expected_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the NumPy that is tested, a block takes the quick way and never sets the public state of one element."""
+    """With the tested NumPy, a block takes the quick way and never sets the public state of one element."""
     monkeypatch.delattr(StepGenerator, "at")
     drawn = [several_draws(rng) for rng in StepGenerator().streams(1, blocks([(0, 0, 0), (0, 1, 0)]))]
     assert drawn == [several_draws(promised(1, 0, position, 0)) for position in range(2)]
@@ -110,7 +110,7 @@ def test_the_slow_way_gives_the_same_batches(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("damage", ["counter", "drawn"])
 def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    """If what is stored doesn't show in the public state, the struct isn't written to again."""
+    """If the public state doesn't show the stored words, the struct isn't written to again."""
 
     def store_counter(struct: Any, words: bytes) -> None:
         if damage == "counter":
@@ -128,7 +128,7 @@ def record(element: object, rng: Generator) -> dict[str, Any]:
 
 
 def expected_record(element: object, epoch: int, position: int, ordinal: int) -> dict[str, Any]:
-    """Return what `record` gives for an element of a dataset of seed 7, in a step named "mine"."""
+    """Return the result of `record` for an element of a dataset of seed 7, in a step named "mine"."""
     return record(element, promised(derive(7, "mine"), epoch, position, ordinal))
 
 
@@ -150,8 +150,8 @@ PLACES_OF: dict[str, tuple[ps.Dataset, Callable[[int, int], tuple[int, int, int]
 
 @pytest.mark.parametrize("name", PLACES_OF)
 @pytest.mark.parametrize("epoch", [0, 3])
-def test_random_maps_draw_from_the_elements_place(name: str, epoch: int) -> None:
-    """Slices, shards and repeats pass an element's place through; a shuffle keeps the position; a row is appended."""
+def test_random_maps_draw_by_seed_position(name: str, epoch: int) -> None:
+    """Slices, shards and repeats keep the seed position below; a shuffle keeps the position; a row is added."""
     below, place = PLACES_OF[name]
     expected = [
         digest(expected_record(element, *place(epoch, position))) for position, element in enumerate(below.epoch(epoch))
@@ -162,14 +162,14 @@ def test_random_maps_draw_from_the_elements_place(name: str, epoch: int) -> None
         assert digests(loader) == expected
 
 
-def test_a_batch_draws_from_its_first_row() -> None:
+def test_a_batch_draws_by_its_first_row() -> None:
     """Above `batch` the stream is that of the position of row 0."""
     dataset = SHUFFLED.batch(5).random_map(record, name="mine")
     expected = [digest(expected_record(batch, 0, 5 * number, 0)) for number, batch in enumerate(SHUFFLED.batch(5))]
     assert digests(dataset) == expected
 
 
-def test_positions_reach_as_far_as_datasets_do() -> None:
+def test_the_last_position_has_a_stream() -> None:
     """The last position of the longest dataset has its own stream as well."""
     last = 2**62 - 1
     dataset = ps.range(2**62, seed=7).random_map(record, name="mine")

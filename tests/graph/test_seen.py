@@ -1,4 +1,4 @@
-"""Of a mixture only what was seen counts for its fingerprint, so that its future may change."""
+"""Only the seen elements of a mixture count for its fingerprint, so that its future may change."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ def mix(schedule: Schedule, names: str = "abc", seed: int = 7) -> Mix:
 
 
 def above(node: Node) -> Node:
-    """Return steps through which a mixture is reached."""
+    """Return steps through which a mixture's seen elements are known."""
     return Batch(Cache(Map(node, str, "str", 0), None, "cache()"), 4, Stack())
 
 
@@ -42,7 +42,7 @@ ONE_MORE = mix(((0, (0, 1, 1, 0)), (8, (1, 1, 1, 2))), "dabc")
 
 
 def test_the_future_does_not_count() -> None:
-    """Another schedule from here on, or one more component, is the same dataset so far."""
+    """Another schedule from here on, or one more component, leaves the fingerprint as it is."""
     for other in (OTHER_FUTURE, ONE_MORE, mix(((0, (1, 1, 0)),))):
         assert same(mix(CHANGING), other)
         assert same(above(mix(CHANGING)), above(other))
@@ -50,7 +50,7 @@ def test_the_future_does_not_count() -> None:
 
 
 def test_the_past_counts() -> None:
-    """Another past, seed or part of it is another dataset."""
+    """Another past, seed or part of it gives another fingerprint."""
     node = mix(CHANGING)
     changed_part = replace(node, parts=(read(20, 5), *node.parts[1:]))
     for other in (OTHER_PAST, mix(CHANGING, seed=8), mix(CHANGING, "dba"), changed_part, replace(node, seed=4)):
@@ -67,7 +67,7 @@ def test_beyond_the_past_everything_counts(epoch: int | None, position: int | No
 
 
 def test_a_reordered_mixture_counts_as_a_whole() -> None:
-    """Where elements above a mixture don't come one by one in its order, its future counts."""
+    """If a step above a mixture changes the number or order of its elements, its future counts."""
     wraps: list[Callable[[Node], Node]] = [
         lambda node: Reindex(node, Shuffle(10, 1), "shuffle()"),
         lambda node: Filter(node, bool, "bool"),
@@ -79,6 +79,6 @@ def test_a_reordered_mixture_counts_as_a_whole() -> None:
 
 
 def test_a_cache_is_no_part_of_a_dataset() -> None:
-    """With it and without, source, order and functions are the same."""
+    """Source, order and functions are the same with and without a cache."""
     node = mix(CHANGING)
     assert fingerprint(Cache(node, None, "cache()")) == fingerprint(node)

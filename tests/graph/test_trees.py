@@ -1,4 +1,4 @@
-"""Elements of trees with joins, tables and caches: blocks equal the definition, and the definition what it says."""
+"""Elements of trees with joins, tables and caches: blocks equal the definition, and the definition is as described."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -68,8 +68,8 @@ def test_blocks_equal_the_definition(node: Node, data: st.DataObject) -> None:
 
 
 @given(trees(), st.data())
-def test_origins_are_what_locate_finds(node: Node, data: st.DataObject) -> None:
-    """Wherever an element has a position, its key and the path of its part lead to one source."""
+def test_origins_equal_located_records(node: Node, data: st.DataObject) -> None:
+    """The key and the path of an element's part lead to one source, for every element with a position."""
     count = length(node) or 0
     if not count:
         return
@@ -78,13 +78,13 @@ def test_origins_are_what_locate_finds(node: Node, data: st.DataObject) -> None:
     assert (component == "") or set(component) <= set("abcd/")
 
 
-def test_a_mixture_takes_what_its_rule_says() -> None:
+def test_a_mixture_follows_its_rule() -> None:
     """Each element is its part's, at the rule's position."""
     node = Mix((read(3), read(3, first=10)), ("a", "b"), Turns((3, 3)), 0, "mix")
     assert whole(node) == block(node, [0] * 6, list(range(6))) == [0, 10, 1, 11, 2, 12]
 
 
-def test_random_steps_above_a_joint_go_by_its_positions() -> None:
+def test_random_steps_above_a_join_use_its_positions() -> None:
     """Seed positions begin at a node with several parents, whatever is below."""
     part: Node = Reindex(read(9), Slice(4, 1, 3), "[4:7]")
     for join in (Mix((part, part), ("a", "b"), Turns((3, 3)), 0, "mix"), Zip((part, part), (), 0, as_dict=False)):
@@ -109,7 +109,7 @@ def test_zip_is_as_long_as_its_shortest_part() -> None:
 
 
 def test_a_flat_map_runs_once_for_each_parent_of_a_block() -> None:
-    """However many of an element's list a block takes, its function is called once."""
+    """The function is called once, however many of its elements a block takes."""
     calls: list[int] = []
 
     def counted(number: int) -> list[int]:
@@ -123,7 +123,7 @@ def test_a_flat_map_runs_once_for_each_parent_of_a_block() -> None:
 
 
 def test_a_flat_map_must_keep_its_counts() -> None:
-    """Another count is an error that names step, position and both counts."""
+    """Another count is an error with step, position and both counts."""
     node = FlatMap(read(4), doubled, "double", Ragged(np.array([2, 2, 3, 2])))
     for compute in (lambda: element_at(node, 0, 5, Context()), lambda: block(node, [0], [5])):
         with pytest.raises(GraphError, match=r"'double' made 2 elements of the one at position 2, where .* 3"):
@@ -149,7 +149,7 @@ class Whole:
 def test_windows_of_spans_equal_those_of_whole_episodes(
     count: int, frames: int, size: int, stride: int, masked: Literal[0, 1]
 ) -> None:
-    """Reading only a window's frames gives what cutting the whole episode gives, padded and masked alike."""
+    """Reading only a window's frames equals cutting the whole episode, with equal padding and masks."""
     spans = episodes(count, frames)
     table = WindowTable(np.full(count, frames), size, stride=stride, partial="pad")
     mask = "mask" if masked else None
@@ -170,7 +170,7 @@ def test_windows_of_spans_equal_those_of_whole_episodes(
 
 
 def test_only_the_frames_of_a_window_are_read() -> None:
-    """A source that reads spans is asked for nothing else."""
+    """From a source that reads spans nothing else is requested."""
 
     class Spans(Arrays):
         def read(self, keys: object) -> list[Element]:
@@ -183,7 +183,7 @@ def test_only_the_frames_of_a_window_are_read() -> None:
 
 
 def test_arrays_without_frames_are_an_error() -> None:
-    """An array with another first axis is named, with what was found and expected; numbers and text pass."""
+    """An array with another first axis is named, with both lengths; numbers and text pass."""
     element = {"x": np.zeros(4), "name": "a", "goal": np.zeros(3)}
     node = Windows(Read([element], 1, 0), WindowTable(np.array([4]), 2, stride=2, partial="drop"))
     with pytest.raises(GraphError, match=r"\['goal'\] at position 0 has shape \(3,\), where 4 frames were expected"):
@@ -224,7 +224,7 @@ class Broken:
 
 
 def test_a_cache_computes_each_element_once() -> None:
-    """What the store holds is not computed again."""
+    """Elements in the store are not computed again."""
     calls: list[int] = []
 
     def counted(number: int) -> int:
@@ -239,14 +239,14 @@ def test_a_cache_computes_each_element_once() -> None:
 
 
 def test_a_broken_store_loses_no_element() -> None:
-    """Its errors become a warning, whether warnings are errors or not."""
+    """Its errors become a warning, even if warnings are errors."""
     node = Cache(read(5), Broken(), "cache()")
     with pytest.warns(RuntimeWarning, match=r"cache\(\) can't use its store: RuntimeError"):
         assert block(node, [0, 0], [4, 2]) == [4, 2]
     assert element_at(node, 0, 3, Context()) == 3
 
 
-def test_what_is_read_in_order_has_no_length() -> None:
+def test_steps_read_in_order_have_no_length() -> None:
     """Steps above such a node have no length either."""
     filtered = Filter(read(9), bool, "bool")
     ordered: list[Node] = [
@@ -258,8 +258,8 @@ def test_what_is_read_in_order_has_no_length() -> None:
     assert [is_indexable(node) for node in ordered] == [False] * len(ordered)
 
 
-def test_endless_is_what_has_an_endless_part_where_it_counts() -> None:
-    """A mixture is as its rule says, a zip ends with its shortest part."""
+def test_an_endless_part_makes_a_join_endless_if_it_counts() -> None:
+    """A mixture follows its rule, a zip ends with its shortest part."""
     endless = Reindex(read(3), Repeat(3, None), "repeat()")
     rule = WeightedMixture(("a", "b"), (3, 3), schedule=((0, (1, 1)),), stop="never", seed=0)
     mixed = ("a", "b"), ((0, (1, 1)),)
@@ -278,7 +278,7 @@ def test_endless_is_what_has_an_endless_part_where_it_counts() -> None:
 
 
 def test_notes_name_the_part_and_its_record() -> None:
-    """An error below or above a join tells which part's record it is about."""
+    """An error below or above a join names the part and its record."""
 
     def fail(number: int) -> int:
         raise ValueError(number)

@@ -1,4 +1,4 @@
-"""Small trees of nodes with positions, with tables, rules and groupings written as plainly as can be."""
+"""Small trees of nodes with positions, with tables, rules and groupings written as plainly as possible."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,7 +62,7 @@ class Tuples:
         return len(self.groups)
 
     def members(self, groups: Integers, /) -> tuple[Integers, Integers]:
-        """Return how many members each has, and which."""
+        """Return the number of members of each group, and the members."""
         chosen = [self.groups[int(group)] for group in groups]
         counts = np.array([len(group) for group in chosen], np.int64)
         return counts, np.array([member for group in chosen for member in group], np.int64)
@@ -88,7 +88,7 @@ def noisy(element: Any, rng: np.random.Generator) -> Any:
 
 
 def with_origin(element: Any, origin: Origin) -> Any:
-    """Return the element with where it comes from."""
+    """Return the element with its origin."""
     place = (origin.epoch, origin.position, origin.key, origin.ordinal, origin.component, origin.seed >> 1)
     return {"element": element, "origin": str(place)}
 
@@ -104,7 +104,7 @@ def random_map(node: Node, name: str, seed: int) -> Map:
 
 
 def origin_map(node: Node, name: str = "origin") -> Map:
-    """Return a step that tells where each element comes from."""
+    """Return a step that adds each element's origin."""
     return Map(node, with_origin, name, 5, "origin")
 
 
@@ -129,7 +129,7 @@ def leaves(draw: st.DrawFn) -> Node:
 
 
 def joined(draw: st.DrawFn, parts: list[Node]) -> Node:
-    """Draw a way to join parts."""
+    """Draw a join of parts."""
     names = tuple("abcd"[: len(parts)])
     named = tuple(prefixed(part, name) for part, name in zip(parts, names, strict=True))
     lengths = tuple(length(part) or 0 for part in named)
@@ -146,7 +146,7 @@ def joined(draw: st.DrawFn, parts: list[Node]) -> Node:
             return Zip(named, names, 3, as_dict=draw(st.booleans()), unequal="shortest")
 
 
-def ordered_anew(draw: st.DrawFn, node: Node, number: int) -> Node:
+def reordered(draw: st.DrawFn, node: Node, number: int) -> Node:
     """Draw another order or choice of a node's elements."""
     count = length(node) or 0
     match draw(st.integers(0, 2)):
@@ -179,7 +179,7 @@ def stepped(draw: st.DrawFn, node: Node, number: int) -> Node:
             merged = Batch(node, draw(st.integers(1, 4)), Stack())
             return merged if draw(st.booleans()) else Unbatch(replace(merged, remainder="pad"))
         case _:
-            return ordered_anew(draw, node, number)
+            return reordered(draw, node, number)
 
 
 @st.composite
