@@ -121,8 +121,8 @@ IN_ORDER: Final = (
     Mutant(
         "rows: each further element loses its first rows after a restore",
         "_streaming/_elementwise.py",
-        "yield _chunk(lists, skip, parents)\n skip = 0",
-        "yield _chunk(lists, skip, parents)",
+        "yield _chunk_of_rows(lists, skip, parents)\n skip = 0",
+        "yield _chunk_of_rows(lists, skip, parents)",
         (STATES,),
     ),
     Mutant(
