@@ -7,7 +7,7 @@ from tests.mutants.table.golden import GOLDEN, GOLDEN_THREADS
 
 BATCHES: Final = (
     Mutant(
-        "ranks: an uneven batch gives its rest to the last rank",
+        "ranks: the last rank gets the remainder of an uneven batch",
         "_runtime/_batches.py",
         "padded * rank // shard.count for rank",
         "padded // shard.count * rank for rank",
@@ -46,10 +46,10 @@ BATCHES: Final = (
         "_runtime/_jobs.py",
         "min(start + self.block_rows, self.row_count)",
         "start + self.block_rows",
-        ("runtime/test_jobs.py", "loader/test_processes.py"),
+        ("runtime/test_jobs.py", "loader/test_programs.py"),
     ),
     Mutant(
-        "job: a batch's first row counts to the batch before",
+        "job: a batch's first row belongs to the batch before",
         "_runtime/_jobs.py",
         "bisect.bisect_right(self._bounds, row)",
         "bisect.bisect_left(self._bounds, row)",
@@ -63,35 +63,35 @@ BATCHES: Final = (
         ("runtime/test_jobs.py", "equivalence/test_ranks.py"),
     ),
     Mutant(
-        "job: rows that don't fit the layout aren't remembered",
+        "job: rows that don't fit the layout are forgotten",
         "_runtime/_jobs.py",
         "self._learned.is_irregular = True",
         "pass",
         ("runtime/test_shapes.py", "runtime/test_jobs.py"),
     ),
     Mutant(
-        "cutter: a job goes beyond its course",
+        "cutter: a job exceeds its step range",
         "_runtime/_cutting.py",
         "min(self._units_per_job(), step_range.steps - self._next)",
         "self._units_per_job()",
         (GOLDEN_THREADS, "equivalence/test_loader.py"),
     ),
     Mutant(
-        "cutter: after a course the next one is skipped",
+        "cutter: the step range after a finished one is skipped",
         "_runtime/_cutting.py",
         "self._number, self._next = self._number + 1, 0",
         "self._number, self._next = self._number + 2, 0",
         ("loader/test_unordered.py",),
     ),
     Mutant(
-        "remaining: a job that was taken out leaves its last step",
+        "remaining: the last step of a removed job stays",
         "_runtime/_remaining.py",
         "before + taken.steps",
         "before + taken.steps - 1",
         ("runtime/test_remaining.py",),
     ),
     Mutant(
-        "remaining: every batch counts as the first of those left",
+        "remaining: every batch counts as the first remaining one",
         "_runtime/_remaining.py",
         "unit.step == step_ranges[0].first.step",
         "True",
@@ -105,7 +105,7 @@ BATCHES: Final = (
         ("runtime/test_inline.py", "workers/processes/trouble/test_deadly.py"),
     ),
     Mutant(
-        "read in order: an error leaves the broken reading open",
+        "read in order: an error leaves the failed iteration open",
         "_runtime/_streaming.py",
         "except BaseException:\n self._stop()",
         "except BaseException:\n                pass",
