@@ -74,17 +74,17 @@ class BareProcesses:
         """Make `count` batches and yield them in order; drop each before you take the next."""
         processes = len(self._pipes)
         window = processes * SLOTS_EACH
-        asked = received = 0
+        requested = received = 0
         try:
             while received < count:
-                while asked < min(received + window, count):
-                    self._pipes[asked % processes].send_bytes(asked.to_bytes(8, "little"))
-                    asked += 1
+                while requested < min(received + window, count):
+                    self._pipes[requested % processes].send_bytes(requested.to_bytes(8, "little"))
+                    requested += 1
                 self._pipes[received % processes].recv_bytes()
                 received += 1
                 yield self._slots[(received - 1) % window]
         finally:
-            for number in range(received, asked):  # if the pass was left early: batches in progress
+            for number in range(received, requested):  # batches in progress, if the pass was abandoned
                 self._pipes[number % processes].recv_bytes()
 
     def close(self) -> None:

@@ -196,7 +196,7 @@ def most_held(opened: Open) -> tuple[int, Held]:
     """
     before = shared_bytes()
     with Trainer(partial(holding, opened)) as trainer:
-        most = _most_until_told(trainer, Held(0, 0, 0, before))  # the trainer has its first batch
+        most = _most_until_answered(trainer, Held(0, 0, 0, before))  # the trainer has its first batch
         grew = time.perf_counter()
         while time.perf_counter() - grew < SETTLED_SECONDS:
             time.sleep(LOOK_SECONDS)
@@ -204,11 +204,11 @@ def most_held(opened: Open) -> tuple[int, Held]:
             if most.shared_bytes > known.shared_bytes:
                 grew = time.perf_counter()
         trainer.commands.send(None)
-        most = _most_until_told(trainer, most)
+        most = _most_until_answered(trainer, most)
     return max(most.shared_bytes - before, most.open_bytes), most
 
 
-def _most_until_told(trainer: Trainer, most: Held) -> Held:
+def _most_until_answered(trainer: Trainer, most: Held) -> Held:
     while not trainer.commands.poll(LOOK_SECONDS):
         most = most.at_most(held(trainer.session))
     trainer.commands.recv()

@@ -29,7 +29,7 @@ def public_modules() -> Iterator[ModuleType]:
 
 
 def public_objects() -> Iterator[tuple[str, object]]:
-    """Yield (dotted name, object) for what the public modules offer, without its members."""
+    """Yield (dotted name, object) for each object of the public modules, without its members."""
     for module in public_modules():
         names: list[str] | None = getattr(module, "__all__", None)
         if names is None:

@@ -113,7 +113,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_every_page_is_in_an_index() -> None:
-    """A reader who starts at docs/README.md can reach every page."""
+    """Every page can be reached from docs/README.md."""
     indexes = [name for name in PAGES if name.endswith("README.md")]
     linked = {
         (PAGES[index].parent / link["path"]).resolve()
@@ -124,13 +124,13 @@ def test_every_page_is_in_an_index() -> None:
 
 
 def test_blocks_keep_their_place() -> None:
-    """Only plain Python blocks are part of the program, at the line numbers that a traceback then names."""
+    """The program has plain Python blocks only, at the line numbers that a traceback then shows."""
     page = "text\n```python\nvalue = 1\n```\n```console\n$ ls\n```\n1. listed\n   ```python\n   value += 1\n   ```\n"
     assert program_of(page).rstrip("\n").splitlines() == ["", "", "value = 1", "", "", "", "", "", "", "value += 1"]
 
 
 def test_a_block_may_say_why_it_does_not_run() -> None:
-    """A block with a reason isn't run; one without a reason is an error that names its line."""
+    """A block with a reason isn't run; a missing reason is an error that names the line."""
     assert not program_of("```python no-run: needs eight ranks\nlaunch()\n```").strip()
     with pytest.raises(ValueError, match="line 1: a block that doesn't run says why"):
         program_of("```python no-run\nlaunch()\n```")

@@ -1,4 +1,4 @@
-"""The import contract holds what it says: each forbidden import, when planted, breaks it."""
+"""The import contract is effective: each forbidden import, when planted, breaks it."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ PLANTED = {
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A copy of the package's sources."""
+    """Return a copy of the package's sources."""
     shutil.copytree(CHECKOUT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     return tmp_path / "src"
 
@@ -31,7 +31,7 @@ def _check(sources: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_contract_is_kept(sources: Path) -> None:
-    """The sources as they are keep every contract."""
+    """The sources keep every contract."""
     result = _check(sources)
     assert result.returncode == 0, result.stdout + result.stderr
 

@@ -16,7 +16,7 @@ seconds = time.process_time() - began
 print(json.dumps([sorted(set(sys.modules) - before), seconds, threading.active_count()]))
 """
 
-# What takes long to load, and who needs it imports it when it is needed: what runs, evaluates or stores a dataset.
+# Modules that take long to load, and Penstock's that run, evaluate or store a dataset; they are imported when used.
 NOT_AT_ONCE = {
     "asyncio",
     "concurrent.futures",
@@ -41,7 +41,7 @@ NOT_AT_ONCE = {
 
 @pytest.fixture(scope="module")
 def imported() -> tuple[list[str], float, int]:
-    """The modules loaded beyond NumPy's, the processor's seconds that took, and the threads running afterwards."""
+    """Return the modules loaded beyond NumPy's, the processor seconds of the import, and the threads after it."""
     run = subprocess.run([sys.executable, "-c", MEASURED], check=True, capture_output=True, text=True)
     modules, seconds, threads = json.loads(run.stdout)
     return modules, seconds, threads
@@ -55,12 +55,12 @@ def test_no_framework_is_loaded(imported: tuple[list[str], float, int]) -> None:
     assert not strangers - {"penstock", "numpy"}
 
 
-def test_what_few_programs_need_is_not_loaded(imported: tuple[list[str], float, int]) -> None:
-    """Modules that take long, and ours that no description of a dataset needs, are loaded when they are used."""
+def test_rarely_used_modules_are_not_loaded(imported: tuple[list[str], float, int]) -> None:
+    """Modules that take long, and Penstock's that no description of a dataset needs, are loaded when used."""
     assert not NOT_AT_ONCE & set(imported[0])
 
 
-def test_names_are_there_when_asked_for() -> None:
+def test_lazy_names_are_found() -> None:
     """Every public name of the package and of its sources is found, though not all are loaded with it."""
     program = """
 import penstock as ps
@@ -82,12 +82,12 @@ def test_import_is_quick(imported: tuple[list[str], float, int]) -> None:
 
 
 def test_import_starts_nothing(imported: tuple[list[str], float, int]) -> None:
-    """After the import the main thread is alone."""
+    """After the import the main thread is the only one."""
     assert imported[2] == 1
 
 
 def test_a_program_ends_in_silence() -> None:
-    """Nothing is printed when Python ends: no cache of ours keeps a native object beyond its module."""
+    """Python prints nothing at its end: no cache keeps a native object beyond its module."""
     program = "import penstock as ps; print([len(batch) for batch in ps.range(10).shuffle().batch(4)])"
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert (run.stdout, run.stderr) == ("[4, 4, 2]\n", "")

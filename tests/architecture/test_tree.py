@@ -7,17 +7,17 @@ from tests.architecture.tree import files, name_of
 
 MAX_LINES = 800
 
-# Name of the file, and why it may be larger.
+# The reasons of files that are larger.
 LARGE_FILES: dict[str, str] = {
     "src/penstock/_dataset/_dataset.py": "one class is one file; half of it are the docstrings of its public verbs",
 }
 
-# How many waivers src and native hold. It may only fall; who removes one lowers it.
+# The number of waivers in src and native. It may only fall: the commit that removes one lowers it.
 WAIVERS = 19
 
 SOURCE_SUFFIXES = (".py", ".cpp", ".hpp")
 WAIVER = re.compile(r"(?:#|//)\s*(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:|mypy:|NOLINT)(?P<rest>.*)")
-# What names the waived rules, and isn't a reason: codes have no lower-case letter, but these have.
+# Names of waived rules that have lower-case letters, and are no reasons; the codes of others have none.
 RULES = re.compile(r"\[[^\]]*\]|\([^)]*\)|no cover|no branch")
 REASON = re.compile(r"\b(?=\w{3})[A-Za-z]*[a-z]")
 
@@ -33,7 +33,7 @@ def test_files_are_small() -> None:
 
 
 def test_waivers_are_counted_and_explained() -> None:
-    """A rule is waived only with a reason on the same line, and in the library no more often than was agreed."""
+    """A waiver has a reason on its line, and the library has no more of them than this file allows."""
     waivers = [
         (path, number, line)
         for path in files(*SOURCE_SUFFIXES)
@@ -51,7 +51,7 @@ def test_waivers_are_counted_and_explained() -> None:
 
 
 def test_waivers_are_recognised() -> None:
-    """The pattern tells a reason from none, in each tool's way of writing."""
+    """The pattern distinguishes waivers with and without reasons, as each tool writes them."""
     assert _has_reason("x = 1  # noqa: T201 - its output is the list")
     assert _has_reason("x = 1  # type: ignore[arg-type]  # the stub is wrong here")
     assert _has_reason("x = 1  # pyright: ignore[reportAny] - user code enters here")
@@ -63,7 +63,7 @@ def test_waivers_are_recognised() -> None:
 
 
 def test_no_trace_of_a_machine() -> None:
-    """No committed file holds a path of the machine that it was written on, or a package registry's host."""
+    """No committed file has a path of the machine that it was written on, or a package registry's host."""
     # Written in parts, so that this file holds none of them either.
     folders = ["tmp", "work", "root", "home", "Users"]
     hosts = [("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("debian", "org"), ("anaconda", "org")]

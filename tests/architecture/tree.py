@@ -1,4 +1,4 @@
-"""The files of the checkout that are ours: what a commit would hold."""
+"""The checkout's own files: those that a commit would contain."""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def files(*suffixes: str, under: str = ".") -> Iterator[Path]:
-    """Yield the committed and the not yet committed files with one of the suffixes (any, if none is given)."""
+    """Yield the committed and the new files with one of the suffixes, or with any if none is given."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", under],
         cwd=CHECKOUT,
@@ -23,5 +23,5 @@ def files(*suffixes: str, under: str = ".") -> Iterator[Path]:
 
 
 def name_of(path: Path) -> str:
-    """Return the path as seen from the checkout, with slashes."""
+    """Return the path below the checkout, with slashes."""
     return path.relative_to(CHECKOUT).as_posix()

@@ -1,4 +1,4 @@
-"""Functions and sources that the datasets of the tests are made of, at module level so that they can be pickled."""
+"""Functions and sources of the tests' datasets, at module level so that they can be pickled."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def double(number: Any) -> Any:
 
 
 def is_odd(number: int) -> bool:
-    """Return whether the number is odd."""
+    """Keep odd numbers."""
     return number % 2 == 1
 
 
@@ -23,7 +23,7 @@ def noisy(element: Any, rng: Generator) -> tuple[Any, float]:
 
 
 def draw(element: object, rng: Generator) -> float:
-    """Return a random number, whatever the element."""
+    """Return a random number."""
     del element
     return rng.random()
 
@@ -39,7 +39,7 @@ def row_sums(batch: NDArray[Any]) -> NDArray[Any]:
 
 
 class Squares:
-    """A source of one's own, with no more than a source must have."""
+    """A source with only the methods that a source must have."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -54,7 +54,7 @@ class Squares:
 
 
 class Rotated:
-    """A sampler of one's own, with the scalar form alone."""
+    """A sampler with the scalar form alone."""
 
     def __init__(self, length: int, by: int = 1) -> None:
         self.length = length
@@ -64,7 +64,7 @@ class Rotated:
         return self.length
 
     def __call__(self, epoch: int, position: int) -> tuple[int, int]:
-        """Return the position below: another one in each epoch."""
+        """Return the position below, which differs in each epoch."""
         return epoch, (position + self.by * (epoch + 1)) % self.length
 
 

@@ -1,4 +1,4 @@
-"""Documents that tell where each of their tokens is from, and stages read in chunks of any sizes."""
+"""Documents whose tokens say where they are from, and stages that are read in chunks of any size."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Step = tuple[Any, Token, Token]
 
 
 def documents(lengths: list[int]) -> list[NDArray[np.int64]]:
-    """Return documents whose tokens tell which document and place they are from."""
+    """Return documents whose tokens say which document and position they are from."""
     return [np.arange(length) + 1000 * number + 1 for number, length in enumerate(lengths)]
 
 

@@ -1,4 +1,4 @@
-"""`batch`, `padded_batch` and `unbatch`: remainders, masks, merge functions, and rows taken out again."""
+"""`batch`, `padded_batch` and `unbatch`: remainders, masks, merge functions, and rows that are unbatched."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,8 +26,8 @@ REMAINDERS: dict[str, tuple[Callable[[ps.Dataset], ps.Dataset], list[list[int]]]
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-def test_remainders(remainder: str) -> None:
-    """A last batch that isn't full is short, left out, or padded with its last element; ordered or not."""
+def test_the_last_batch_follows_the_remainder(remainder: str) -> None:
+    """A partial last batch is short, left out, or padded with its last element, also in order."""
     make, expected = REMAINDERS[remainder]
     assert rows_of(make(ps.range(7))) == expected
     assert len(make(ps.range(7))) == len(expected)
@@ -39,7 +39,7 @@ def test_remainders(remainder: str) -> None:
 
 
 def test_drop_can_leave_nothing() -> None:
-    """Fewer elements than one batch make none."""
+    """With `remainder="drop"`, fewer elements than a batch has make no batch."""
     assert len(ps.range(2).batch(3, remainder="drop")) == 0
     assert list(ps.Loader(ps.range(2).batch(3, remainder="drop"))) == []
 
@@ -59,7 +59,7 @@ def test_the_mask_is_in_every_batch(remainder: Any) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_each_record_counts_once_over_ranks(num_workers: int) -> None:
-    """1,000 records on 3 ranks, padded and masked: equal steps, and the masked rows are each record once."""
+    """1,000 padded and masked records on 3 ranks make equal steps, and the mask marks each record once."""
     dataset = ps.read({"x": np.arange(1000)}).batch(48, remainder="pad", mask="data")
     found: list[int] = []
     steps: set[int] = set()
@@ -73,7 +73,7 @@ def test_each_record_counts_once_over_ranks(num_workers: int) -> None:
 
 
 def test_a_mask_needs_a_dict() -> None:
-    """The mask is a leaf beside others; a batch without names has no place for it."""
+    """The mask is a leaf beside others, so a batch without names is refused."""
     with pytest.raises(GraphError, match="mask='m' must name a new leaf of a dict; the batch is a ndarray"):
         ps.range(4).batch(2, mask="m")[0]
     with pytest.raises(GraphError, match="the batch is a dict that has 'x' already"):
@@ -102,7 +102,7 @@ def test_leaves_are_stacked_by_type() -> None:
 
 
 def test_a_merge_function_makes_the_batch() -> None:
-    """It gets a list of elements and may return anything; it sees padding as elements."""
+    """It gets a list of elements, padding included, and may return any value."""
     dataset = ps.range(5).batch(2, merge=lambda elements: (len(elements), sum(elements)))
     assert list(dataset) == [(2, 1), (2, 5), (1, 4)]
     assert list(ps.range(5).batch(2, merge=list, remainder="pad")) == [[0, 1], [2, 3], [4, 4]]
@@ -113,14 +113,14 @@ def test_a_merge_function_makes_the_batch() -> None:
 VECTORS = [np.arange(1, length + 1) for length in (1, 3, 2)]
 
 
-def test_padding_per_batch_goes_to_the_longest() -> None:
+def test_padding_reaches_the_longest_element_of_a_batch() -> None:
     """Each batch is as long as its longest element."""
     dataset = ps.read(VECTORS).padded_batch(2, fill=-1)
     assert rows_of(dataset) == [[[1, -1, -1], [1, 2, 3]], [[1, 2]]]
 
 
 def test_static_padding_has_one_length() -> None:
-    """`length` holds for every batch; a longer element is an error that names its row."""
+    """Every batch has the given length, and a longer element is an error that names its row."""
     dataset = ps.read(VECTORS).padded_batch(2, length=4)
     assert rows_of(dataset) == [[[1, 0, 0, 0], [1, 2, 3, 0]], [[1, 2, 0, 0]]]
     with pytest.raises(UsageError, match="no row may be longer than length=2; the element of row 1 has 3"):
@@ -128,13 +128,13 @@ def test_static_padding_has_one_length() -> None:
 
 
 def test_padding_has_a_mask_of_its_own() -> None:
-    """The mask is true where there is data, one bool for each place of each row."""
+    """The mask is true where there is data, with one bool for each place of each row."""
     dataset = ps.read([{"x": vector} for vector in VECTORS]).padded_batch(2, mask="m", length=3)
     assert [batch["m"].tolist() for batch in dataset] == [[[True, False, False], [True] * 3], [[True, True, False]]]
 
 
 def test_padding_a_remainder_repeats_the_last_element() -> None:
-    """Both kinds of padding go together."""
+    """Padding of elements and of batches can be used together."""
     dataset = ps.read(VECTORS).padded_batch(2, remainder="pad")
     assert rows_of(dataset)[1] == [[1, 2], [1, 2]]
     assert rows_of(ps.read(VECTORS).padded_batch(2, remainder="drop")) == [[[1, 0, 0], [1, 2, 3]]]
@@ -166,23 +166,23 @@ def test_unbatch_gives_the_rows(name: str, size: int) -> None:
 
 
 def test_unbatch_after_reordering_short_batches_is_in_order_only() -> None:
-    """Where the short batch may stand anywhere, positions of rows aren't known; the rows still come."""
+    """Where a short batch may be anywhere, rows have no known positions, but are read in order."""
     dataset = ps.range(10, seed=1).batch(3).shuffle()
     with pytest.raises(GraphError, match=r"unbatch\(\) can only be read in order"):
         dataset.unbatch()[0]
     assert [int(row) for row in dataset.unbatch()] == [row for batch in dataset for row in batch.tolist()]
 
 
-def test_unbatch_brings_elements_back() -> None:
-    """What was stacked comes apart into elements of the same structure, with NumPy's scalars for numbers."""
+def test_unbatch_restores_elements() -> None:
+    """Stacked elements get their structure back, with NumPy's scalars for numbers."""
     records = [{"x": np.full(2, n), "n": n, "s": str(n), "none": None} for n in range(5)]
     rows = list(ps.read(records).batch(2).unbatch())
     assert digest(rows[3]["x"]) == digest(records[3]["x"])
     assert [(int(row["n"]), row["s"], row["none"]) for row in rows] == [(n, str(n), None) for n in range(5)]
 
 
-def test_unbatch_then_batch_cuts_anew() -> None:
-    """A function over whole batches may be followed by batches of another size."""
+def test_batches_may_change_their_size() -> None:
+    """Batches of another size may follow a function over whole batches."""
     dataset = ps.range(10).batch(4).map(lambda batch: batch + 1).unbatch().batch(3)
     assert rows_of(dataset) == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
 
@@ -193,7 +193,7 @@ def halve(batch: NDArray[Any]) -> NDArray[Any]:
 
 
 def test_a_function_that_changes_the_rows_is_named() -> None:
-    """Between `batch` and `unbatch` rows can't come or go, since positions count on them."""
+    """A function between `batch` and `unbatch` that adds or removes rows is an error, which names it."""
     dataset = ps.range(9).batch(4).map(halve).unbatch()
     with pytest.raises(GraphError, match=r"unbatch\(\) found 2 rows in batch 0 instead of 4: a function above batch"):
         dataset[0]
@@ -201,7 +201,7 @@ def test_a_function_that_changes_the_rows_is_named() -> None:
 
 
 def test_batches_of_batches() -> None:
-    """Batches stack like any other elements, and come apart one level at a time."""
+    """Batches stack like other elements, and `unbatch` removes one level."""
     dataset = ps.range(8).batch(2).batch(2)
     assert rows_of(dataset) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
     assert rows_of(dataset.unbatch()) == [[0, 1], [2, 3], [4, 5], [6, 7]]

@@ -1,4 +1,4 @@
-"""Bucketing: each element once, batches of one bucket and one shape, after any resume."""
+"""Bucketing: each element once, in batches of one bucket and one shape, after any resume."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -36,7 +36,7 @@ BUCKETINGS: list[Verb] = [
 
 @given(LENGTHS, st.sampled_from(BUCKETINGS), SIZES)
 def test_bucketing_equals_the_definition(lengths: list[int], bucketing: Verb, sizes: list[int]) -> None:
-    """However elements come in chunks, the batches are those of the definition, byte for byte."""
+    """Any chunks of elements give the definition's batches, byte for byte."""
     dataset = bucketing(bare(lengths))
     expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context())]
     assert [element for element, *_ in follow(dataset, sizes)] == expected
@@ -45,10 +45,10 @@ def test_bucketing_equals_the_definition(lengths: list[int], bucketing: Verb, si
 
 
 @given(LENGTHS, st.sampled_from(BUCKETINGS), SIZES, SIZES)
-def test_bucketing_goes_on_from_every_token(
+def test_bucketing_resumes_from_every_token(
     lengths: list[int], bucketing: Verb, sizes: list[int], others: list[int]
 ) -> None:
-    """From the token before or after any batch follows what would have followed, tokens included."""
+    """The token before or after any batch continues with the same batches and tokens."""
     dataset = bucketing(bare(lengths))
     whole = follow(dataset, sizes)
     for number, (_, start, after) in enumerate(whole):
@@ -76,8 +76,8 @@ def test_batches_have_the_shape_of_their_bucket(lengths: list[int], is_planned: 
 
 
 @given(LENGTHS, st.integers(0, 1000), st.sampled_from([1, 2, 4]))
-def test_ranks_cut_planned_batches(lengths: list[int], seed: int, ranks: int) -> None:
-    """Planned batches of one number of rows are those of one rank, cut by rows, and all ranks have as many."""
+def test_ranks_divide_planned_batches(lengths: list[int], seed: int, ranks: int) -> None:
+    """Ranks divide planned batches by rows, and all ranks have equally many."""
     dataset = ps.read([np.full(n, n) for n in lengths], seed=seed)
     batches = dataset.bucket(len, BOUNDARIES, rows=4, lengths=lengths, remainder="drop").shuffle()
     loaders = ranks_of(batches, ranks)
@@ -99,10 +99,8 @@ def test_planned_buckets_are_indexable(lengths: list[int], remainder: Any, rows:
 
 
 @given(LENGTHS, st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(0, 3), st.booleans())
-def test_nothing_is_lost_over_a_change_of_ranks(
-    lengths: list[int], old: int, new: int, steps: int, drops: object
-) -> None:
-    """The states of all old ranks, dealt to others, leave every element to come once; at most the last ones drop."""
+def test_a_change_of_ranks_loses_no_element(lengths: list[int], old: int, new: int, steps: int, drops: object) -> None:
+    """Other ranks resume from all old states with each element once, but for dropped last ones."""
     dataset = bare(lengths).bucket(len, BOUNDARIES, rows=4, remainder="drop" if drops else "keep")
     seen: Counter[int] = Counter()
     states: list[Any] = []
@@ -114,7 +112,7 @@ def test_nothing_is_lost_over_a_change_of_ranks(
                 seen.update([] if batch is None else batch[batch > 0].tolist())
             states.append(loader.state_dict())
     if any(state["epoch"] for state in states):
-        return  # a rank is done already
+        return  # a rank has finished
     for rank in range(new):
         with ps.Loader(dataset, shard=ps.Shard(rank, new, uneven=True)) as loader:
             loader.load_state_dict(states if old != new else states[rank])
@@ -126,7 +124,7 @@ def test_nothing_is_lost_over_a_change_of_ranks(
 
 
 def test_errors_name_the_element() -> None:
-    """An element above the last boundary is named with its size, and batches before it come first."""
+    """An element above the last boundary is named with its size, after the batches before it."""
     dataset = bare([1, 2, 9, 1]).bucket(len, [2, 8], rows=2)
     for each in (dataset, ps.Loader(dataset)):
         elements = iter(each)
@@ -138,7 +136,7 @@ def test_errors_name_the_element() -> None:
 
 @pytest.mark.parametrize("rows", [2, [2, 1]])
 def test_planned_sizes_must_be_the_real_ones(rows: Any) -> None:
-    """An element of another bucket than was planned is an error that says so."""
+    """An element of another bucket than planned is an error that says so."""
     dataset = bare([1, 2, 3]).bucket(len, [2, 8], rows=rows, lengths=[1, 2, 2])
     with pytest.raises(ps.errors.GraphError, match=r"sizes that bucket\(\) was given"):
         list(dataset)
@@ -161,8 +159,8 @@ def test_planned_sizes_must_be_the_real_ones(rows: Any) -> None:
         ({"lengths": [1, 9, 2]}, "got 9 at position 1"),
     ],
 )
-def test_arguments_of_bucket(arguments: dict[str, Any], message: str) -> None:
-    """Wrong arguments are refused where they are given."""
+def test_wrong_arguments_of_bucket_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """The call with the wrong argument raises."""
     arguments_given: dict[str, Any] = {"size": len, "boundaries": [2, 4], "rows": 2, **arguments}
     with pytest.raises(ps.errors.UsageError, match=message):
         bare([1, 2, 3]).bucket(**arguments_given)
@@ -176,14 +174,14 @@ def test_arguments_of_bucket(arguments: dict[str, Any], message: str) -> None:
         (bare([1]).bucket(lambda tokens: tokens.mean(), [4], rows=1), "whole number; got"),
     ],
 )
-def test_sizes_that_cannot_be_told(dataset: ps.Dataset, message: str) -> None:
-    """The error of an element without a size states the rule."""
+def test_an_element_without_a_size_is_an_error(dataset: ps.Dataset, message: str) -> None:
+    """The error states the rule."""
     with pytest.raises(ps.errors.GraphError, match=message):
         list(dataset)
 
 
 def test_rows_divide_by_the_ranks() -> None:
-    """The rows of every bucket divide by the number of ranks, or the bucket is named."""
+    """The error names a bucket whose rows the number of ranks doesn't divide."""
     dataset = bare([1]).bucket(len, [2, 8], rows=[4, 3])
     with pytest.raises(ps.errors.UsageError, match="3 rows in the bucket up to 8 on 2 ranks"):
         ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))

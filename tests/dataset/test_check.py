@@ -1,7 +1,7 @@
-"""`check` names the step that isn't a function of its input, and lets good datasets pass."""
+"""`check` names the step that isn't a function of its input, and accepts good datasets."""
 
 import itertools
-import random  # noqa: TID251 - what shouldn't be drawn from
+import random  # noqa: TID251 - the generator that no function should use
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.dataset.functions import Rotated, Squares, double, is_odd, noisy
 
 
 def random_number(element: object) -> float:
-    """Draw from a global generator, under plain `map`."""
+    """Draw from a global generator, in a plain `map`."""
     del element
     return random.random()
 
@@ -26,7 +26,7 @@ def random_verdict(element: object) -> bool:
 
 
 class Counter:
-    """A function that remembers how often it was called."""
+    """A function that remembers the number of its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -44,14 +44,14 @@ def normalise(array: Any) -> Any:
 
 
 class Dice(Squares):
-    """A source that gives another record each time."""
+    """A source that returns another record at each read."""
 
     def __getitem__(self, key: int) -> int:
         return key + random.getrandbits(40)
 
 
 def with_noise(number: int, rng: object) -> float:
-    """Ignore the rng that is handed over."""
+    """Ignore the generator of the step."""
     del rng
     return number + random.random()
 
@@ -83,14 +83,14 @@ NOT_PURE: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
 
 @pytest.mark.parametrize("name", NOT_PURE)
 def test_the_step_is_named(name: str) -> None:
-    """The step, its chain, and where it was seen are in the message, with a remedy."""
+    """The message has the step, its chain, the element and a remedy."""
     make, message = NOT_PURE[name]
     with pytest.raises(GraphError, match=message):
         make().check(64)
 
 
 def test_the_remedy_is_named() -> None:
-    """The remedy for random numbers is `random_map`; for writing in place it is a copy."""
+    """The remedy for random numbers is `random_map`, and for writing in place a copy."""
     with pytest.raises(GraphError, match=r"for epoch 0, position 0, key 0\. Batches would .* use random_map"):
         ps.range(20).map(random_number).check()
     with pytest.raises(GraphError, match=r"key 0 reads differently afterwards\. Return a new array, or copy the input"):
@@ -98,7 +98,7 @@ def test_the_remedy_is_named() -> None:
 
 
 class Thing:
-    """An object that defines no equality."""
+    """An object without equality."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -127,7 +127,7 @@ def nan_and_more(number: int) -> dict[str, Any]:
 
 
 def fails(number: int) -> int:
-    """Fail for some."""
+    """Fail at some numbers."""
     if number % 3 == 0:
         raise ValueError("corrupt")
     return number
@@ -158,18 +158,18 @@ GOOD: dict[str, ps.Dataset] = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_good_datasets_pass(name: str) -> None:
-    """Whatever draws from the rng it is given, whatever its verbs and leaves, is a function of its input."""
+    """Datasets of any verbs and leaves pass if they draw from the step's generator only."""
     GOOD[name].check()
     GOOD[name].check(1)
 
 
 def test_arrays_may_be_changed_in_place() -> None:
-    """A source of arrays gives copies, so that a function may write to them."""
+    """A source of arrays returns copies, so a function may write to them."""
     ps.read({"x": np.arange(12.0).reshape(4, 3)}).map(lambda record: normalise(record["x"])).check()
 
 
-def test_as_many_elements_as_asked_for_are_looked_at() -> None:
-    """A larger count finds what is rarer."""
+def test_check_computes_the_requested_elements() -> None:
+    """A larger count finds rarer faults."""
     counts = itertools.count()
     dataset = ps.range(1000).map(lambda number: next(counts) if number == 999 else number, name="rare")
     dataset.check(8)
@@ -179,7 +179,7 @@ def test_as_many_elements_as_asked_for_are_looked_at() -> None:
         dataset.check(0)
 
 
-def test_errors_of_functions_come_through() -> None:
-    """A function that raises is no random function: its own error arrives."""
+def test_errors_of_functions_are_raised() -> None:
+    """`check` raises the error of a function unchanged."""
     with pytest.raises(ValueError, match="corrupt"):
         ps.range(20).map(fails).check()

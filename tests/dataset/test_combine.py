@@ -1,4 +1,4 @@
-"""The user's own fold: the bytes of the plain definition after any resume, and a promise that is checked."""
+"""The user's own fold: the definition's bytes after any resume, and a promise that is checked."""
 
 import itertools
 import pickle
@@ -34,8 +34,8 @@ BELOW: list[Callable[[int], ps.Dataset[Any]]] = [
 
 
 @given(st.integers(0, 60), st.sampled_from(BELOW), st.sampled_from(MAKERS), SIZES, st.integers(1, 3))
-def test_it_equals_the_definition(count: int, below: Any, make: Any, sizes: list[int], ranks: int) -> None:
-    """However elements come in chunks, every rank has an object of its own, and gives what the definition says."""
+def test_a_fold_equals_the_definition(count: int, below: Any, make: Any, sizes: list[int], ranks: int) -> None:
+    """Any chunks of elements give the definition's, and every rank has an object of its own."""
     dataset = below(count).combine(make).map_with_origin(with_origin)
     for rank in range(ranks):
         expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context(), rank, ranks)]
@@ -44,8 +44,10 @@ def test_it_equals_the_definition(count: int, below: Any, make: Any, sizes: list
 
 @pytest.mark.filterwarnings("ignore:Counter has no state")
 @given(st.integers(0, 40), st.sampled_from(BELOW), st.sampled_from(MAKERS), SIZES, SIZES)
-def test_it_goes_on_from_every_token(count: int, below: Any, make: Any, sizes: list[int], others: list[int]) -> None:
-    """From the token before or after any element follows what would have followed, tokens included."""
+def test_a_fold_resumes_from_every_token(
+    count: int, below: Any, make: Any, sizes: list[int], others: list[int]
+) -> None:
+    """The token before or after any element continues with the same elements and tokens."""
     dataset = below(count).combine(make).random_map(with_seed, rng="seed")
     whole = follow(dataset, sizes)
     for number, (_, start, after) in enumerate(whole):
@@ -60,7 +62,7 @@ def test_it_goes_on_from_every_token(count: int, below: Any, make: Any, sizes: l
 )
 @pytest.mark.parametrize("make", MAKERS)
 def test_every_place_gives_the_same_elements_and_states(make: Any, place: dict[str, Any]) -> None:
-    """Two epochs and the state after each element equal those of a loader without workers, which resumes from each."""
+    """Two epochs and each state equal those of an inline loader, which resumes from each."""
     dataset = ps.range(30, seed=1).filter(keeps_two_of_three).combine(make).map_with_origin(with_origin)
     whole = [digest(element) for epoch in range(2) for element in epoch_of(dataset, epoch)]
     with ps.Loader(dataset) as inline, ps.Loader(dataset, **place) as loader:
@@ -74,8 +76,8 @@ def test_every_place_gives_the_same_elements_and_states(make: Any, place: dict[s
             assert following[: len(whole) - number - 1] == whole[number + 1 :]
 
 
-def test_a_resume_adds_no_more_than_what_is_held() -> None:
-    """Of an object that says what it holds a resume adds those elements again; of another all of the epoch's."""
+def test_a_resume_adds_only_held_elements() -> None:
+    """An object with `held` gets those elements again; an object without it gets all of the epoch."""
     added: list[int] = []
 
     def noted(number: int) -> int:
@@ -96,7 +98,7 @@ def test_a_resume_adds_no_more_than_what_is_held() -> None:
 
 
 def test_a_state_holds_positions_and_no_data() -> None:
-    """However much the object holds, a state is some numbers."""
+    """A state has a few numbers, however much the object holds."""
     dataset = ps.read(["x" * 1000] * 50).combine(Delayed)
     loader = ps.Loader(dataset)
     next(iter(loader))
@@ -104,7 +106,7 @@ def test_a_state_holds_positions_and_no_data() -> None:
 
 
 def test_nothing_is_flushed_where_nothing_is_held() -> None:
-    """An object that is as good as new at the end of an epoch isn't asked for what is left."""
+    """An object that holds nothing at the end of an epoch isn't flushed."""
 
     class Whole:
         held = 0
@@ -120,7 +122,7 @@ def test_nothing_is_flushed_where_nothing_is_held() -> None:
 
 
 def test_elements_of_one_list_have_random_streams_of_their_own() -> None:
-    """So have the elements that are flushed, and those that the last adding gave."""
+    """So have flushed elements, and the elements of the last `add`."""
 
     class Twins:
         def add(self, element: int) -> list[int]:
@@ -137,14 +139,14 @@ def test_elements_of_one_list_have_random_streams_of_their_own() -> None:
 
 
 def test_a_repeated_dataset_is_combined_over_the_ends_of_its_passes() -> None:
-    """As for all that is read in order: one object for an epoch."""
+    """One object combines a whole epoch, as for every fold."""
     dataset = ps.range(4).combine(Delayed).repeat(2)
     assert list(dataset) == [0, 1, 2, 3, 0, 1, 2, 3]
     assert list(ps.range(3).combine(Delayed).repeat().limit(5)) == [0, 1, 2, 0, 1]
 
 
-def test_ranks_that_change_lose_nothing() -> None:
-    """The elements that the old ranks' objects held come once, and so do all unread ones."""
+def test_a_change_of_ranks_loses_no_held_element() -> None:
+    """The elements that old ranks' objects held come once, and so do all unread ones."""
     dataset = ps.range(60).filter(lambda number: number % 3).combine(Delayed).batch(6, merge=list)
     loaders = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
     found = [number for loader in loaders for batch in itertools.islice(loader, 3) for number in batch]
@@ -157,7 +159,7 @@ def test_ranks_that_change_lose_nothing() -> None:
 
 
 class Answers:
-    """An object that returns given answers."""
+    """A combiner that returns given answers."""
 
     def __init__(self, given: Any = (), held: Any = 0) -> None:
         self.given = given
@@ -166,27 +168,27 @@ class Answers:
 
     @property
     def held(self) -> Any:
-        """The given answer, once an element was added."""
+        """The given answer, after the first element."""
         return self.answer if self.count else 0
 
     def add(self, element: Any) -> Any:
-        """Return what it is told to."""
+        """Return the given answer."""
         del element
         self.count += 1
         return self.given
 
     def flush(self) -> Any:
-        """Return what it is told to."""
+        """Return the given answer."""
         return self.given
 
 
 class Old:
-    """An object that isn't new."""
+    """A combiner that isn't new."""
 
     held = 3
 
     def add(self, element: Any) -> list[Any]:
-        """Return nothing."""
+        """Return the element."""
         return [element]
 
     def flush(self) -> list[Any]:
@@ -195,10 +197,10 @@ class Old:
 
 
 class Methodical(Filled):
-    """An object whose `held` is a method."""
+    """A combiner whose `held` is a method."""
 
     def held(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return how many wait."""
+        """Return the number of waiting elements."""
         return len(self.waiting)
 
 
@@ -217,7 +219,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_object_that_breaks_the_rules_is_refused(name: str) -> None:
-    """The error names the step and the rule, by the definition and by a loader."""
+    """The error of the definition and of a loader names the step and the rule."""
     make, message = BROKEN[name]
     dataset = ps.range(5).combine(make)
     for read in (dataset, ps.Loader(dataset)):
@@ -225,8 +227,8 @@ def test_an_object_that_breaks_the_rules_is_refused(name: str) -> None:
             list(read)
 
 
-def test_flush_gives_a_list() -> None:
-    """The error says which method it was, and which element was the last."""
+def test_flush_must_return_a_list() -> None:
+    """The error names the method and the last element."""
 
     class Silent(Delayed):
         def flush(self) -> Any:
@@ -237,14 +239,14 @@ def test_flush_gives_a_list() -> None:
     assert "key 4, the last element before flush()" in caught.value.__notes__[0]
 
 
-def test_make_is_a_function() -> None:
-    """An object in place of a function that makes one is refused when the dataset is described."""
+def test_make_must_be_a_function() -> None:
+    """An object in place of a function is refused when the dataset is described."""
     with pytest.raises(ps.errors.UsageError, match="combine takes a function"):
         ps.range(5).combine(Delayed())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 class Forgets:
-    """An object whose `held` leaves out what it holds: it counts the elements since it gave one, and sums all."""
+    """A combiner whose `held` is too small: it sums all elements, but counts those since the last sum."""
 
     def __init__(self) -> None:
         self.sum = 0
@@ -252,7 +254,7 @@ class Forgets:
 
     @property
     def held(self) -> int:
-        """How many elements were added since it gave one."""
+        """The number of elements since the last sum."""
         return self.since
 
     def add(self, element: int) -> list[int]:
@@ -266,8 +268,8 @@ class Forgets:
         return [self.sum]
 
 
-def test_a_promise_that_is_seen_to_be_broken_is_an_error() -> None:
-    """If a new object to which the held elements were added holds another number of them, the resume says so."""
+def test_a_broken_promise_is_an_error() -> None:
+    """A resume fails if a new object holds another number of elements after the held ones were added."""
     dataset = ps.range(1, 40).combine(Forgets)
     loader = ps.Loader(dataset)
     errors: list[str] = []
@@ -282,14 +284,14 @@ def test_a_promise_that_is_seen_to_be_broken_is_an_error() -> None:
     assert all("where the state was saved; a new one to which these were added has held=" in text for text in errors)
 
 
-def test_check_finds_a_promise_that_is_broken() -> None:
+def test_check_finds_a_broken_promise() -> None:
     """`dataset.check()` resumes an object after each of its first elements."""
     with pytest.raises(ps.errors.GraphError, match=r"of step 'Forgets' in read.* doesn't resume: after 1 elements"):
         ps.range(1, 40).combine(Forgets).map(str).check()
 
 
-def test_check_finds_what_isnt_a_function_of_the_elements() -> None:
-    """An object that depends on something else gives something else a second time."""
+def test_check_finds_an_object_with_outside_state() -> None:
+    """An object that depends on anything but its elements gives other results a second time."""
     calls = itertools.count()
 
     class Counting(Delayed):
@@ -301,14 +303,14 @@ def test_check_finds_what_isnt_a_function_of_the_elements() -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_check_accepts_what_keeps_its_promise(make: Any) -> None:
-    """Whether it is empty at times, always needs a few elements, or all."""
+def test_check_accepts_kept_promises(make: Any) -> None:
+    """It accepts objects that hold nothing at times, a few elements, or all."""
     ps.range(40, seed=1).filter(keeps_two_of_three).combine(make).batch(2, merge=list).check()
-    ps.stream(lambda: Counter(40)).combine(Forgets).check()  # whose elements are read once
+    ps.stream(lambda: Counter(40)).combine(Forgets).check()  # a stream is read only once
 
 
-def test_a_class_that_learns_to_say_what_it_holds_loads_older_states() -> None:
-    """A state of an object without `held` adds all elements again, which is right for one that has it, too."""
+def test_a_class_that_gets_held_loads_older_states() -> None:
+    """A state of an object without `held` adds all elements again, also to an object with it."""
 
     class Silent:
         def __init__(self) -> None:
@@ -324,7 +326,7 @@ def test_a_class_that_learns_to_say_what_it_holds_loads_older_states() -> None:
 
 
 class Failing(Delayed):
-    """An object that fails at an element, and at the end."""
+    """A combiner that fails at one element, and at the end."""
 
     def add(self, element: int) -> list[int]:
         """Fail at 6."""
@@ -334,8 +336,8 @@ class Failing(Delayed):
 
 
 @pytest.mark.parametrize("place", [{}, {"num_workers": 2}], ids=["inline", "threads"])
-def test_an_error_of_the_object_comes_after_what_it_gave(place: dict[str, Any]) -> None:
-    """Elements before it come first; it says at which step and element, again and again."""
+def test_an_error_of_the_object_comes_after_earlier_elements(place: dict[str, Any]) -> None:
+    """Each retry raises it again, with the step and the element."""
     with ps.Loader(ps.range(10).combine(Failing), **place) as loader:
         batches = iter(loader)
         assert [next(batches) for _ in range(3)] == [0, 1, 2]
@@ -345,8 +347,8 @@ def test_an_error_of_the_object_comes_after_what_it_gave(place: dict[str, Any]) 
             assert "in step 'Failing' at epoch 0, position 6, key 6" in caught.value.__notes__
 
 
-def test_a_stop_iteration_of_the_object_ends_nothing() -> None:
-    """It becomes an error, since it would end the epoch silently."""
+def test_a_stop_iteration_of_the_object_is_an_error() -> None:
+    """It would otherwise end the epoch silently."""
 
     class Stops(Delayed):
         def add(self, element: int) -> list[int]:
@@ -359,8 +361,8 @@ def test_a_stop_iteration_of_the_object_ends_nothing() -> None:
             list(read)
 
 
-def test_it_is_a_value() -> None:
-    """Datasets of equal functions are equal, can be pickled, and show the verb; another function is another dataset."""
+def test_a_combined_dataset_is_a_value() -> None:
+    """Equal functions make equal datasets, which can be pickled and show the verb."""
     dataset = ps.range(5).combine(Delayed)
     assert dataset == ps.range(5).combine(Delayed)
     assert dataset != ps.range(5).combine(Filled)
@@ -374,7 +376,7 @@ def test_it_is_a_value() -> None:
 
 
 def test_batches_and_arrays_pass_through() -> None:
-    """An object may take batches, and give anything."""
+    """An object may take batches, and return any value."""
 
     class Halves:
         held = 0

@@ -26,18 +26,18 @@ def test_map_follows_the_order_below() -> None:
 
 
 def with_seed(number: int, seed: int) -> tuple[int, int]:
-    """Return the number with what was derived for it."""
+    """Return the number with the derived seed."""
     return number, seed
 
 
 def lone_seed(number: int, seed: int) -> int:
-    """Return what was derived for a number."""
+    """Return the derived seed."""
     del number
     return seed
 
 
 def test_random_maps_are_reproducible() -> None:
-    """The same description gives the same numbers, forwards, backwards and alone."""
+    """One description gives the same numbers forwards, backwards and alone."""
     dataset = ps.range(10, seed=1).shuffle().random_map(noisy)
     elements = list(dataset)
     assert elements == list(dataset)
@@ -45,7 +45,7 @@ def test_random_maps_are_reproducible() -> None:
 
 
 def test_random_maps_differ_by_element_epoch_and_seed() -> None:
-    """No two elements, epochs or seeds share their randomness."""
+    """No two elements, epochs or seeds share random numbers."""
     draws = [
         number
         for seed in range(3)
@@ -55,8 +55,8 @@ def test_random_maps_differ_by_element_epoch_and_seed() -> None:
     assert len(set(draws)) == 81
 
 
-def test_siblings_share_no_randomness() -> None:
-    """Parts of one dataset are augmented by different numbers, though each counts its positions from 0."""
+def test_parts_share_no_randomness() -> None:
+    """Parts of one dataset draw different numbers, though each counts its positions from 0."""
     dataset = ps.range(24, seed=3)
     parts = [dataset.shard(index, 3).random_map(draw) for index in range(3)]
     parts += [dataset[:4].random_map(draw, name="s"), dataset[4:8].random_map(draw, name="s")]
@@ -65,12 +65,12 @@ def test_siblings_share_no_randomness() -> None:
 
 
 def test_an_element_taken_twice_is_augmented_in_two_ways() -> None:
-    """A selection gives each of its positions randomness of its own."""
+    """Each position of a selection has random numbers of its own."""
     assert len(set(ps.range(5).select([2, 2, 2, 2]).random_map(draw))) == 4
 
 
 def test_rng_can_be_a_seed() -> None:
-    """`rng="seed"` hands over the 64-bit integer that the docstring's path derives."""
+    """`rng="seed"` passes the 64-bit integer that the docstring's path derives."""
     dataset = ps.range(5, seed=7).random_map(with_seed, rng="seed", name="mine")
     step = derive(7, "mine")
     assert list(dataset.epoch(2)) == [(position, derive(step, 2, position, 0)) for position in range(5)]
@@ -79,19 +79,19 @@ def test_rng_can_be_a_seed() -> None:
 
 
 def test_an_element_may_be_anything() -> None:
-    """Functions see what the source returned, and may return any object."""
+    """Functions get the source's records, and may return any object."""
     dataset = ps.read(["a", None, 3.5, {"k": [1]}]).map(lambda element: (element, type(element)))
     assert list(dataset) == [("a", str), (None, type(None)), (3.5, float), ({"k": [1]}, dict)]
 
 
 def origin_fields(element: object, origin: ps.Origin) -> tuple[int, int, int, int]:
-    """Return what an origin says, and the element's own key as a check."""
+    """Return the fields of an origin, with the element's own key as a check."""
     assert element == origin.key
     return origin.epoch, origin.position, origin.key, origin.ordinal
 
 
-def test_origin_tells_where_an_element_comes_from() -> None:
-    """Epoch and position in the global order, and the record's key in the source."""
+def test_an_origin_names_epoch_position_and_key() -> None:
+    """The position is that in the global order, and the key is the record's in the source."""
     shuffled = ps.range(6, seed=2).shuffle()
     dataset = shuffled.map_with_origin(origin_fields)
     for epoch in range(2):
@@ -99,15 +99,15 @@ def test_origin_tells_where_an_element_comes_from() -> None:
         assert list(dataset.epoch(epoch)) == expected
 
 
-def test_origin_of_a_part_is_in_the_whole() -> None:
-    """A slice's and a repeated element's position is that of the dataset it was cut from."""
+def test_an_origin_in_a_part_is_that_of_the_whole() -> None:
+    """A sliced or repeated element has the position of the dataset it was taken from."""
     assert [origin[1] for origin in ps.range(9)[2:8:2].map_with_origin(origin_fields)] == [2, 4, 6]
     repeated = ps.range(2).repeat(2).map_with_origin(origin_fields)
     assert list(repeated) == [(0, 0, 0, 0), (0, 1, 1, 0), (1, 0, 0, 0), (1, 1, 1, 0)]
 
 
 def index_of(element: object, origin: ps.Origin) -> int | None:
-    """Return the number of an element over all epochs."""
+    """Return an element's number over all epochs."""
     del element
     return origin.index
 
@@ -126,8 +126,8 @@ def test_the_index_counts_elements_over_all_epochs() -> None:
     assert indices_of(ps.zip([ps.range(2), ps.range(2)])) == [[0, 1], [2, 3]]
 
 
-def test_the_index_of_a_part_is_in_the_whole() -> None:
-    """A slice, a filter and a repeated dataset have the numbers of the dataset that they are taken from."""
+def test_the_index_in_a_part_is_that_of_the_whole() -> None:
+    """A slice, a filter and a repeated dataset have the numbers of the dataset they are taken from."""
     assert indices_of(ps.range(9)[2:8:2]) == [[2, 4, 6], [11, 13, 15]]
     assert indices_of(ps.range(4).filter(lambda number: number % 2)) == [[1, 3], [5, 7]]
     assert indices_of(ps.range(3).repeat(2)) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
@@ -142,7 +142,7 @@ def test_several_elements_of_one_share_its_index() -> None:
 
 
 def test_the_index_above_a_stream_is_known_where_it_has_one_epoch() -> None:
-    """How many elements earlier epochs had only reading tells; a stream without end has no other epoch."""
+    """The length of earlier epochs is unknown; a stream without end has only one epoch."""
     assert indices_of(ps.stream(lambda: "ab")) == [[None, None], [None, None]]
     endless = ps.stream(lambda: "ab").repeat().map_with_origin(index_of).limit(5)
     assert list(endless) == [0, 1, 2, 3, 4]
@@ -158,8 +158,8 @@ def test_parts_that_are_mixed_in_order_count_by_themselves() -> None:
     assert second == [("odd", 5), ("all", 3), ("odd", 7), ("all", 4)]
 
 
-def test_a_loader_tells_the_index_of_any_row() -> None:
-    """`Loader.origin` gives what `map_with_origin` was given, of datasets with positions and of those without."""
+def test_a_loader_returns_the_origin_of_any_row() -> None:
+    """`Loader.origin` equals the origin in `map_with_origin`, for indexable datasets and others."""
     for rows in (ps.range(6, seed=1).shuffle(), ps.range(8).filter(lambda number: number % 4)):
         dataset = rows.map_with_origin(index_of).batch(3)
         with ps.Loader(dataset) as loader:
@@ -174,7 +174,7 @@ def batch_origin(batch: object, origin: ps.Origin) -> tuple[int, int]:
 
 
 def test_a_batch_has_the_origin_of_its_first_row() -> None:
-    """Position and key are those of row 0; a row taken out again has its number as the ordinal."""
+    """Position and key are those of row 0; an unbatched row has its number as the ordinal."""
     shuffled = ps.range(7, seed=4).shuffle()
     keys = list(shuffled)
     assert list(shuffled.batch(3).map_with_origin(batch_origin)) == [(0, keys[0]), (3, keys[3]), (6, keys[6])]
@@ -183,20 +183,20 @@ def test_a_batch_has_the_origin_of_its_first_row() -> None:
 
 
 def test_origin_has_a_seed_of_its_own() -> None:
-    """The seed is the element's, for this step: what `rng="seed"` would hand over under this name."""
+    """The seed is that of `rng="seed"` for this element and step."""
     seeds = list(ps.range(5, seed=7).map_with_origin(lambda _, origin: origin.seed, name="mine"))
     assert seeds == list(ps.range(5, seed=7).random_map(lone_seed, rng="seed", name="mine"))
 
 
-def test_filter_keeps_what_is_true() -> None:
-    """Any true value keeps an element; the order stays."""
+def test_filter_keeps_elements_by_truth() -> None:
+    """Any true value keeps an element, and the order stays."""
     shuffled = ps.range(30, seed=6).shuffle()
     assert list(shuffled.filter(is_odd)) == [number for number in shuffled if number % 2]
     assert list(ps.read(["", "a", None, 0, 1]).filter(lambda element: element)) == ["a", 1]
 
 
-def test_filters_and_maps_go_on_in_order() -> None:
-    """Maps, filters and batches above a filter restart in each epoch."""
+def test_steps_above_a_filter_restart_in_each_epoch() -> None:
+    """Maps, filters and batches above a filter start again in each epoch."""
     dataset = ps.range(20, seed=6).shuffle().filter(is_odd).map(double).filter(lambda number: number % 3).batch(2)
     with ps.Loader(dataset, num_workers=2) as loader:
         for epoch in range(2):
@@ -206,7 +206,7 @@ def test_filters_and_maps_go_on_in_order() -> None:
 
 
 def test_random_maps_above_a_filter_keep_their_numbers() -> None:
-    """An element's randomness is its own: leaving others out doesn't change it."""
+    """Leaving out other elements changes no element's random numbers."""
     every = dict(ps.range(20, seed=6).random_map(noisy))
     kept = dict(ps.range(20, seed=6).filter(is_odd).random_map(noisy))
     assert kept == {number: value for number, value in every.items() if number % 2}
@@ -219,7 +219,7 @@ def in_place(element: Any) -> Any:
 
 
 def test_records_of_arrays_can_be_changed() -> None:
-    """A source of arrays gives copies: what a function does to them stays in its element."""
+    """A source of arrays returns copies: a function's write stays in its element."""
     arrays = {"x": np.arange(6.0).reshape(3, 2)}
     dataset = ps.read(arrays).map(in_place)
     assert digests(dataset) == digests(dataset)
@@ -228,7 +228,7 @@ def test_records_of_arrays_can_be_changed() -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_stop_iteration_is_an_error(num_workers: int) -> None:
-    """A StopIteration of a function or a predicate must not end the epoch as if the data had run out."""
+    """A StopIteration of a function or predicate must not end the epoch as its data does."""
 
     def stops(number: int) -> int:
         if number == 3:
@@ -242,8 +242,8 @@ def test_a_stop_iteration_is_an_error(num_workers: int) -> None:
             list(dataset)
 
 
-def test_the_generator_is_a_generator() -> None:
-    """Every distribution of NumPy's is there."""
+def test_the_rng_is_a_numpy_generator() -> None:
+    """It has every distribution of NumPy's."""
 
     def kind(number: int, rng: object) -> type:
         del number

@@ -18,7 +18,7 @@ from tests.equivalence.joins import in_order, joined
 
 
 def section(dataset: ps.Dataset, title: str) -> tuple[str, ...]:
-    """Return the lines of a section, without computing an element; none if it is left out."""
+    """Return the lines of a section, without computing an element; none if it has no such section."""
     return dict(dataset.explain(evaluate=False).sections).get(title, ())
 
 
@@ -45,7 +45,7 @@ def batches(draw: st.DrawFn) -> ps.Dataset:
 
 
 def endless(dataset: ps.Dataset) -> ps.Dataset:
-    """Return the dataset repeated, where it isn't yet and can be."""
+    """Return the dataset repeated without end, if it can be."""
     try:
         return dataset.repeat()
     except PenstockError:
@@ -63,37 +63,37 @@ def accepts(dataset: ps.Dataset, shard: ps.Shard) -> bool:
 
 @given(batches())
 def test_every_step_is_named(dataset: ps.Dataset) -> None:
-    """The tree is on the left, and beside each step how it is read and what computes it."""
+    """The tree is on the left; beside each step are its way of reading and its worker."""
     explanation = dataset.explain(evaluate=False)
     assert [line for line, _, _ in explanation.steps] == repr(dataset).splitlines()
     assert len({str(explanation), repr(explanation)}) == 1
     shown = str(explanation).splitlines()
-    for row, (line, reading, who) in zip(shown, explanation.steps, strict=False):
+    for row, (line, reading, worker) in zip(shown, explanation.steps, strict=False):
         assert row.startswith(line)
-        assert row.endswith(who)
+        assert row.endswith(worker)
         assert reading in row
     assert all(line.strip() in str(explanation) for _, lines in explanation.sections for line in lines)
 
 
 @given(batches())
 def test_steps_with_a_length_have_positions(dataset: ps.Dataset) -> None:
-    """A step is read in order exactly where its length is unknown, and then from some step below or itself on."""
+    """A step is read in order exactly where its length is unknown, from this step or one below it."""
     steps = dataset.explain(evaluate=False).steps
-    for line, reading, who in steps:
+    for line, reading, worker in steps:
         if line.endswith("in order only"):
             assert reading.startswith("in order")
         elif not line.endswith("endless"):
             assert reading == "has positions"
-        assert who in {"any worker", "one thread"}
+        assert worker in {"any worker", "one thread"}
     if any(reading == "in order" for _, reading, _ in steps):
         assert any(reading == "in order from here on" for _, reading, _ in steps)
     if steps[0][1] == "has positions":
-        assert {who for _, _, who in steps} == {"any worker"}
+        assert {worker for _, _, worker in steps} == {"any worker"}
 
 
 @given(batches())
-def test_what_is_said_of_ranks_is_what_loaders_accept(dataset: ps.Dataset) -> None:
-    """Exactly the numbers of ranks that are listed are accepted, and uneven=True is needed where that is said."""
+def test_the_explained_ranks_are_accepted(dataset: ps.Dataset) -> None:
+    """Loaders accept exactly the listed numbers of ranks, and need `uneven=True` where it is listed."""
     first, *more = section(dataset, "ranks")
     found = re.match(r"([\d, or]+) ranks (end on the same step|may end on different steps): ", first)
     listed = set(map(int, re.findall(r"\d+", found[1]))) if found else set[int]()
@@ -155,14 +155,14 @@ RANKS: dict[str, tuple[ps.Dataset, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", RANKS)
-def test_ranks(name: str) -> None:
-    """How ranks end is said with its reason, or with what there is to do."""
+def test_the_end_of_ranks_is_explained(name: str) -> None:
+    """The section has the reason, or the remedy."""
     dataset, lines = RANKS[name]
     assert section(dataset, "ranks") == lines
 
 
 def streamed() -> list[int]:
-    """Return what a stream gives."""
+    """Return the elements of a stream."""
     return [1, 2, 3]
 
 
@@ -305,13 +305,13 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_lines(name: str) -> None:
-    """Each section says what follows from the dataset alone."""
+def test_each_section_is_explained(name: str) -> None:
+    """The section's lines follow from the dataset alone."""
     dataset, title, lines = LINES[name]
     assert section(dataset, title)[: len(lines)] == lines
 
 
-def test_the_first_part_to_end_is_where_one_ends() -> None:
+def test_the_end_of_a_part_is_explained() -> None:
     """A mixture that continues without a part has used all of it before the stated position."""
     (line,) = (line for line in section(SCHEDULED, "mixtures") if "first part to end" in line)
     found = re.fullmatch(r"  the first part to end is 'code', after (\d+) elements", line)
@@ -319,12 +319,12 @@ def test_the_first_part_to_end_is_where_one_ends() -> None:
     end = int(found[1])
     codes = [origin.component == "code" for origin in SCHEDULED.map_with_origin(lambda _, origin: origin)]
     assert sum(codes[:end]) == 3
-    # The part "code" has no more elements: from here on there are elements of the other part only.
+    # The part "code" has no more elements: only elements of the other part follow.
     assert not any(codes[end:])
 
 
 def test_random_streams_are_named_with_their_seeds() -> None:
-    """Every step that draws random numbers tells its stream's name and seed, and its source the seed of all."""
+    """Each random step shows its stream's name and seed, and the source shows the dataset's seed."""
     dataset = ps.range(9, seed=5).shuffle().random_map(noisy).random_map(noisy, name="second").window_shuffle(3)
     lines = section(dataset, "randomness")
     assert lines[0] == "read(Range(0, 9, 1)): seed 5"
@@ -335,7 +335,7 @@ def test_random_streams_are_named_with_their_seeds() -> None:
 
 
 def test_the_element_is_shown_by_its_leaves() -> None:
-    """Each leaf's path and kind, of the first element; nothing is computed if that isn't wanted."""
+    """Each leaf of the first element has a path and a kind; `evaluate=False` computes none."""
     calls: list[int] = []
 
     def traced(number: int) -> dict[str, Any]:
@@ -351,7 +351,7 @@ def test_the_element_is_shown_by_its_leaves() -> None:
 
 
 def fails(number: int) -> int:
-    """Raise what a user's function may raise."""
+    """Raise a user's error."""
     raise RuntimeError(f"no such thing as {number}")
 
 
@@ -364,7 +364,7 @@ BROKEN: dict[str, Callable[[], ps.Dataset]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_errors_are_shown(name: str) -> None:
-    """An error of the user's is part of the explanation, with its notes, and the rest is there too."""
+    """A user's error is part of the explanation, with its notes, beside the other sections."""
     dataset = BROKEN[name]()
     first, note = dict(dataset.explain().sections)["element"]
     assert first == "the first can't be computed: RuntimeError: no such thing as 0"
@@ -372,8 +372,8 @@ def test_errors_are_shown(name: str) -> None:
     assert len(dataset.explain().sections) >= 6
 
 
-def test_caches_say_how_full_they_are(tmp_path: Path) -> None:
-    """In memory and on disk: how many elements of how many, and their bytes, before the explanation adds any."""
+def test_the_contents_of_caches_are_explained(tmp_path: Path) -> None:
+    """The number of elements and bytes in memory and on disk excludes the explanation's own element."""
     for where in (None, tmp_path):
         dataset = ps.range(4).map(double).cache(where)
         (line,) = dict(dataset.explain().sections)["caches"]
@@ -386,12 +386,12 @@ def test_caches_say_how_full_they_are(tmp_path: Path) -> None:
 
 
 def test_explanations_are_values() -> None:
-    """Equal datasets have equal explanations, which can't be changed; notebooks show the same text."""
+    """Equal datasets have equal, immutable explanations; notebooks show the same text."""
     explanation = ps.range(4).map(double, name="<b>").explain()
     assert explanation == ps.range(4).map(double, name="<b>").explain()
     assert hash(explanation) == hash(ps.range(4).map(double, name="<b>").explain())
     with pytest.raises(AttributeError):
-        setattr(explanation, "steps", ())  # noqa: B010 - the checkers know, too, that this can't be set
+        setattr(explanation, "steps", ())  # noqa: B010 - the checkers refuse a plain assignment
     html = str(getattr(explanation, "_repr_html_")())  # noqa: B009 - the protocol of notebooks has an underscore
     assert html.startswith("<pre>map(&lt;b&gt;): 4 ")
     assert html.endswith("</pre>")

@@ -1,4 +1,4 @@
-"""A dataset is counted, indexed, sliced and iterated as a list is."""
+"""A dataset is counted, indexed, sliced and iterated like a list."""
 
 import itertools
 from collections.abc import Callable
@@ -33,7 +33,7 @@ VERBS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 @pytest.mark.parametrize("verb", VERBS)
 @given(SIZES, SLICES, SLICES)
 def test_slices_are_those_of_the_list(verb: str, size: int, first: slice, second: slice) -> None:
-    """A slice, and a slice of a slice, has the elements that slicing the list of them gives, whatever is sliced."""
+    """A slice, and a slice of a slice, has the elements of the list's slice, for any verb."""
     dataset = VERBS[verb](ps.range(size, seed=3))
     elements = list(dataset)
     assert list(dataset[first]) == elements[first]
@@ -44,7 +44,7 @@ def test_slices_are_those_of_the_list(verb: str, size: int, first: slice, second
 @pytest.mark.parametrize("verb", VERBS)
 @given(SIZES)
 def test_positions_are_those_of_the_list(verb: str, size: int) -> None:
-    """Each position, counted from the start or the end, has the element that iterating gives there."""
+    """A position counted from the start or the end has the element that iterating returns there."""
     dataset = VERBS[verb](ps.range(size, seed=3))
     elements = list(dataset)
     assert len(dataset) == len(elements)
@@ -53,20 +53,20 @@ def test_positions_are_those_of_the_list(verb: str, size: int) -> None:
 
 @pytest.mark.parametrize("position", [5, -6, 2**70, -(2**70)])
 def test_positions_past_the_ends_are_index_errors(position: int) -> None:
-    """There is no element past either end, as in a list."""
+    """Both ends are checked, as in a list."""
     with pytest.raises(IndexError, match=rf"position must be in \[-5, 5\); got {position}"):
         ps.range(5)[position]
 
 
 def test_an_empty_dataset_has_no_position() -> None:
-    """Not even position 0."""
+    """Position 0 is an IndexError."""
     with pytest.raises(IndexError, match=r"position must be in \[0, 0\); got 0"):
         ps.range(0)[0]
 
 
 @pytest.mark.parametrize("position", [np.int64(3), np.uint8(3), np.array(3), True + 2])
 def test_numpy_integers_are_positions(position: int) -> None:
-    """What Python takes for an index is one."""
+    """Any object that Python takes as an index is a position."""
     assert ps.range(5)[position] == 3
 
 
@@ -78,13 +78,13 @@ def test_other_types_are_type_errors(position: int) -> None:
 
 
 def test_a_step_of_zero_is_refused() -> None:
-    """A slice moves."""
+    """A slice with a step of 0 is an error."""
     with pytest.raises(ValueError, match="step must not be 0"):
         ps.range(5)[::0]
 
 
 def test_iterators_are_independent() -> None:
-    """Each iteration starts at the beginning, and two at once don't disturb each other."""
+    """Each iteration starts at the beginning, and two at once don't affect each other."""
     dataset = ps.range(4, seed=1).shuffle()
     assert list(zip(dataset, dataset, strict=True)) == [(number, number) for number in list(dataset)]
 
@@ -99,8 +99,8 @@ def test_sequence_protocols_work() -> None:
     assert (first, rest) == (0, [1, 4, 9])
 
 
-def test_a_filtered_dataset_has_no_length_but_is_a_list() -> None:
-    """`len` says why there is none, as the type of error that lets `list` go on without it."""
+def test_a_filtered_dataset_has_no_length_but_can_be_listed() -> None:
+    """`len` raises the type of error after which `list` continues without it."""
     dataset = ps.range(6).filter(is_odd)
     with pytest.raises(NoLengthError, match=r"filter\(is_odd\) can only be read in order, so its number"):
         len(dataset)
@@ -119,12 +119,12 @@ def test_a_filtered_dataset_has_no_positions(index: int) -> None:
 
 @pytest.mark.parametrize("dataset", [ps.range(0), ps.range(3).filter(is_odd), ps.range(3).repeat()])
 def test_a_dataset_is_true(dataset: ps.Dataset) -> None:
-    """`if dataset:` asks whether there is one, not for its length."""
+    """`if dataset:` doesn't use the length."""
     assert dataset
 
 
 class TestEndless:
-    """A dataset that repeats without end has a start alone."""
+    """A dataset that repeats without end has only a start."""
 
     dataset = ps.range(3, seed=5).shuffle().repeat()
 
@@ -134,7 +134,7 @@ class TestEndless:
             len(self.dataset)
 
     def test_elements_are_those_of_the_epochs(self) -> None:
-        """Iterating gives one epoch after the other; so does taking and indexing from the start."""
+        """Iterating, taking and indexing from the start continue over the epochs."""
         below = ps.range(3, seed=5).shuffle()
         expected = [number for epoch in range(3) for number in below.epoch(epoch)]
         assert list(itertools.islice(self.dataset, 9)) == expected
@@ -156,6 +156,6 @@ class TestEndless:
         "index", [-1, slice(None), slice(5, None), slice(-3, 2), slice(2, -1), slice(None, None, -1)]
     )
     def test_nothing_counts_from_its_end(self, index: int) -> None:
-        """Positions that depend on where it ends are refused."""
+        """Positions that depend on the end are refused."""
         with pytest.raises(GraphError, match=r"repeats without end, so positions can't be counted from there; got \["):
             self.dataset[index]

@@ -22,7 +22,7 @@ Case = tuple[Callable[[], object], type[PenstockError], tuple[str, ...]]
 
 
 def case(call: Callable[[], object], kind: type[PenstockError], *words: str) -> Case:
-    """Return a call, the error that it raises, and what the message must say."""
+    """Return a call, the error that it raises, and words of the message."""
     return call, kind, words
 
 
@@ -136,7 +136,7 @@ MIXED: dict[str, Case] = {
 
 
 class Twice:
-    """A stream that needs its function to be called."""
+    """A stream in place of the function that opens it."""
 
     def __iter__(self) -> Iterator[int]:
         return iter([1, 2])
@@ -146,15 +146,15 @@ class Unsaved(Twice):
     """A stream whose state is no JSON value."""
 
     def get_state(self) -> object:
-        """Return what can't be saved."""
+        """Return a state that can't be saved."""
         return object()
 
     def set_state(self, state: object) -> None:
-        """Take nothing."""
+        """Do nothing."""
 
 
 def numbers() -> list[int]:
-    """Return what a stream gives."""
+    """Return the elements of a stream."""
     return [1, 2]
 
 
@@ -324,9 +324,9 @@ CASES = {f"{table}: {name}": one for table, cases in ALL.items() for name, one i
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_messages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_of_a_wrong_call(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has its class, and states the rule, the value and the remedy."""
-    monkeypatch.chdir(tmp_path)  # what is refused must not leave a directory anywhere else
+    monkeypatch.chdir(tmp_path)  # a refused path must not leave a folder elsewhere
     call, kind, words = CASES[name]
     with pytest.raises(PenstockError) as caught:
         call()

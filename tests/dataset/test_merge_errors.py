@@ -17,14 +17,14 @@ class TooDarkError(Exception):
 
 
 def refuses_seven(numbers: list[int]) -> Any:
-    """Merge numbers, of which 7 must not be one."""
+    """Merge numbers; raise if 7 is among them."""
     if 7 in numbers:
         raise TooDarkError(7, len(numbers))
     return np.array(numbers)
 
 
 def every(element: int) -> bool:
-    """Keep all, which makes a dataset ordered all the same."""
+    """Keep every element, so that the dataset is read in order."""
     return element >= 0
 
 
@@ -42,7 +42,7 @@ NOTES = {
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_an_error_in_a_merge_function_names_its_batch(kind: str, workers: int) -> None:
-    """A merge function's own exception arrives as itself with a note of the batch; the one before is delivered."""
+    """It is raised unchanged, with a note of the batch, after the batch before it."""
     found: list[Any] = []
     with ps.Loader(BATCHES[kind], num_workers=workers) as loader, pytest.raises(TooDarkError) as raised:
         found.extend(loader)
@@ -60,8 +60,8 @@ def test_rows_that_do_not_stack_name_their_batch(workers: int) -> None:
     assert raised.value.__notes__ == ["while making the batch of step 1: epoch 0, from position 4 on"]
 
 
-def test_seeded_globals_hand_nothing_over() -> None:
-    """A step that seeds the global generators gets no seed as well."""
+def test_seeded_globals_exclude_rng() -> None:
+    """A step that seeds the global generators gets no seed as an argument."""
     rng: Any = "seed"  # the type checkers would refuse it, too
     with pytest.raises(ps.errors.UsageError, match="hands nothing to the function, so rng='seed' has no use"):
         ps.range(3).random_map(abs, rng=rng, globals=True)

@@ -20,12 +20,12 @@ Case = tuple[Callable[[], object], type[PenstockError], tuple[str, ...]]
 
 
 def case(call: Callable[[], object], kind: type[PenstockError], *words: str) -> Case:
-    """Return a call, the error that it raises, and what the message must say."""
+    """Return a call, the error that it raises, and words of the message."""
     return call, kind, words
 
 
 class NoLength:
-    """A source that doesn't know how long it is."""
+    """A source without a length."""
 
     def __len__(self) -> int:
         raise TypeError("unknown length")
@@ -212,14 +212,14 @@ ELEMENTS: dict[str, Case] = {
 
 
 class Short(Squares):
-    """A source that has fewer records than it says."""
+    """A source with fewer records than its length says."""
 
     def __getitem__(self, key: int) -> int:
         return [0, 1, 4][key]
 
 
 class Wrong(Squares):
-    """A source that returns another number of records than it was asked for."""
+    """A source whose `read` returns another number of records than requested."""
 
     def read(self, keys: Any) -> list[int]:
         """Return one record too many."""
@@ -300,7 +300,7 @@ CASES = {f"{table}: {name}": case for table, cases in TABLES.items() for name, c
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_messages(name: str) -> None:
+def test_the_message_of_a_wrong_call(name: str) -> None:
     """The error has its class, and states the rule, the value and the remedy."""
     call, kind, words = CASES[name]
     with pytest.raises(PenstockError) as caught:

@@ -36,8 +36,8 @@ def test_the_order_depends_on_no_other_step() -> None:
     assert [number for number, _ in ps.range(30, seed=3).random_map(noisy).shuffle()] == expected
 
 
-def test_reindex_follows_a_sampler_of_ones_own() -> None:
-    """A length and a call are enough; the epoch is handed over."""
+def test_reindex_follows_a_sampler_of_the_user() -> None:
+    """A length and a call are enough, and the call gets the epoch."""
     dataset = ps.range(5).reindex(Rotated(5))
     assert list(dataset) == [1, 2, 3, 4, 0]
     assert list(dataset.epoch(1)) == [2, 3, 4, 0, 1]
@@ -55,16 +55,16 @@ def test_shards_are_fixed_parts(size: int, count: int) -> None:
 
 
 @given(SIZES, st.integers(0, 40))
-def test_take_and_skip_are_the_two_sides_of_a_cut(size: int, count: int) -> None:
-    """Together they are the whole; more than there is takes all, or none."""
+def test_take_and_skip_are_complements(size: int, count: int) -> None:
+    """Together they are the whole; a count beyond the length takes all, or none."""
     dataset = ps.range(size)
     assert list(dataset.take(count)) == list(range(size))[:count]
     assert list(dataset.skip(count)) == list(range(size))[count:]
 
 
 @pytest.mark.parametrize("verb", ["take", "slice", "skip", "select", "shard", "split"])
-def test_a_choice_above_a_shuffle_keeps_its_set(verb: str) -> None:
-    """Which elements there are is decided in epoch 0; only their order changes."""
+def test_a_selection_above_a_shuffle_keeps_its_set(verb: str) -> None:
+    """Epoch 0 decides the set of elements, and only their order changes."""
     shuffled = ps.range(40, seed=2).shuffle()
     chosen = {
         "take": shuffled.take(10),
@@ -80,15 +80,15 @@ def test_a_choice_above_a_shuffle_keeps_its_set(verb: str) -> None:
     assert len({tuple(order) for order in orders}) == 5
 
 
-def test_a_choice_without_a_shuffle_keeps_its_order() -> None:
-    """Nothing is reordered that wasn't."""
+def test_a_selection_without_a_shuffle_keeps_its_order() -> None:
+    """A selection reorders nothing by itself."""
     assert [list(ps.range(9)[2:5].epoch(epoch)) for epoch in range(3)] == [[2, 3, 4]] * 3
     fixed = ps.range(20).shuffle().epoch(1)
     assert list(fixed[:4].epoch(7)) == list(fixed)[:4]
 
 
-def test_random_maps_below_a_choice_still_change_with_the_epoch() -> None:
-    """The set of a slice is held, the augmentation of its elements is not."""
+def test_random_maps_below_a_selection_change_with_the_epoch() -> None:
+    """A slice fixes the set of elements, and not their augmentation."""
     chosen = ps.range(40, seed=2).shuffle().random_map(draw)[:10]
     draws = [number for epoch in range(4) for number in chosen.epoch(epoch)]
     assert len(set(draws)) == 40
@@ -105,7 +105,7 @@ SELECTIONS: dict[str, tuple[list[int] | list[bool], list[int]]] = {
 
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_select_takes_positions_or_a_mask(name: str) -> None:
-    """Lists and arrays of positions or of bools choose as they do in NumPy."""
+    """Lists and arrays of positions or of bools select as in NumPy."""
     given_positions, expected = SELECTIONS[name]
     assert list(ps.range(10).select(given_positions)) == expected
     if given_positions:
@@ -133,7 +133,7 @@ def test_split_depends_on_its_own_seed_alone() -> None:
 
 @pytest.mark.parametrize("count", [1, 5, 8, 24])
 def test_subset_covers_everything_equally(count: int) -> None:
-    """Each epoch has `count` different elements, others every time; over many epochs all come about equally often."""
+    """Each epoch has `count` different elements, and over many epochs all come about equally often."""
     dataset = ps.range(24, seed=1).subset(count)
     assert len(dataset) == count
     with ps.Loader(dataset.batch(count)) as loader:
@@ -146,7 +146,7 @@ def test_subset_covers_everything_equally(count: int) -> None:
 
 
 @given(SIZES, st.integers(1, 4))
-def test_repeat_goes_through_epochs(size: int, times: int) -> None:
+def test_repeat_continues_over_epochs(size: int, times: int) -> None:
     """Each pass is another epoch, and no two epochs of the repeated dataset share one."""
     shuffled = ps.range(size, seed=8).shuffle()
     repeated = shuffled.repeat(times)
@@ -157,7 +157,7 @@ def test_repeat_goes_through_epochs(size: int, times: int) -> None:
 
 
 def test_repeat_without_reshuffling_repeats_a_pass() -> None:
-    """Order and random maps are those of the first pass, in each epoch another one."""
+    """Order and random maps are those of the first pass, which differs in each epoch."""
     dataset = ps.range(6, seed=8).shuffle().random_map(noisy)
     repeated = dataset.repeat(3, reshuffle=False)
     assert list(repeated) == list(dataset) * 3
@@ -166,7 +166,7 @@ def test_repeat_without_reshuffling_repeats_a_pass() -> None:
 
 
 def test_epoch_fixes_order_and_randomness() -> None:
-    """A fixed epoch is the same at every pass, and is what the loader gives in that epoch."""
+    """A fixed epoch is the same in every pass, and equals that epoch of the loader."""
     dataset = ps.range(12, seed=8).shuffle().random_map(noisy)
     fixed = dataset.epoch(2)
     with ps.Loader(dataset) as loader, ps.Loader(fixed) as fixed_loader:

@@ -1,4 +1,4 @@
-"""Packing: each token of each document once, the bytes of the plain definition, after any resume."""
+"""Packing: each token of each document once, the definition's bytes, after any resume."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Verb = Callable[[ps.Dataset], ps.Dataset]
 
 
 def tokens_of(sequences: Any) -> Counter[int]:
-    """Return every token of data in the sequences."""
+    """Return all data tokens of the sequences."""
     found: Counter[int] = Counter()
     for sequence in sequences:
         found.update(sequence["tokens"][sequence["segment_ids"] > 0].tolist())
@@ -34,7 +34,7 @@ def tokens_of(sequences: Any) -> Counter[int]:
 
 
 def with_labels(lengths: list[int]) -> ps.Dataset:
-    """Return documents of two features of one length and a leaf to carry along."""
+    """Return documents of two features of one length, and a leaf that is carried along."""
     return bare(lengths).map(lambda tokens: {"tokens": tokens, "labels": tokens.astype(np.float32), "id": len(tokens)})
 
 
@@ -58,7 +58,7 @@ PACKINGS: list[Verb] = [
 
 @given(LENGTHS, st.sampled_from(PACKINGS), SIZES, st.integers(1, 3))
 def test_packing_equals_the_definition(lengths: list[int], packing: Verb, sizes: list[int], ranks: int) -> None:
-    """However documents come in chunks, every rank's sequences are those of the definition, byte for byte."""
+    """Any chunks of documents give the definition's sequences on every rank, byte for byte."""
     dataset = packing(bare(lengths))
     for rank in range(ranks):
         expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context(), rank, ranks)]
@@ -66,10 +66,10 @@ def test_packing_equals_the_definition(lengths: list[int], packing: Verb, sizes:
 
 
 @given(LENGTHS, st.sampled_from(PACKINGS), SIZES, SIZES)
-def test_packing_goes_on_from_every_token(
+def test_packing_resumes_from_every_token(
     lengths: list[int], packing: Verb, sizes: list[int], others: list[int]
 ) -> None:
-    """From the token before or after any sequence follows what would have followed, tokens included."""
+    """The token before or after any sequence continues with the same sequences and tokens."""
     whole = follow(packing(bare(lengths)), sizes)
     for number, (_, start, after) in enumerate(whole):
         assert follow(packing(bare(lengths)), others, start) == whole[number:]
@@ -78,7 +78,7 @@ def test_packing_goes_on_from_every_token(
 
 @given(st.lists(st.integers(0, 900), min_size=30, max_size=300), st.sampled_from(["best_fit", "split"]))
 def test_many_documents_equal_the_definition(lengths: list[int], how: How) -> None:
-    """Where 64 sequences are open and some close for others' sake, stage and definition still agree."""
+    """Stage and definition agree where 64 sequences are open and some close to make room."""
     dataset = bare(lengths).pack(1000, how=how)
     expected = digests(dataset)
     found = follow(dataset, [100])
@@ -89,19 +89,19 @@ def test_many_documents_equal_the_definition(lengths: list[int], how: How) -> No
 
 
 @given(st.lists(st.integers(0, 90), max_size=300), SIZES, st.integers(1, 12), st.sampled_from(["best_fit", "split"]))
-def test_tokens_are_the_same_however_rarely_they_are_asked_for(
+def test_a_token_does_not_depend_on_earlier_requests(
     lengths: list[int], sizes: list[int], every: int, how: How
 ) -> None:
-    """A token says the same whether those before it were asked for or not."""
+    """A token is the same whether or not earlier ones were requested."""
     dataset = bare(lengths).pack(100, how=how)
     assert follow(dataset, sizes, every=every)[::every] == follow(dataset, sizes)[::every]
 
 
 @given(LENGTHS, st.integers(1, 9), SIZES, st.sampled_from(["keep", "drop", "pad"]), st.integers(1, 2))
-def test_batches_of_sequences(
+def test_batches_of_sequences_are_stacks(
     lengths: list[int], size: int, sizes: list[int], remainder: Literal["keep", "drop", "pad"], ranks: int
 ) -> None:
-    """Batches of sequences are stacks of them, with their mask, also where they are the memory that was filled."""
+    """Batches stack sequences with their mask, also where they are the memory that was filled."""
     sequences = bare(lengths).pack(7)
     dataset = sequences.batch(size * ranks, remainder=remainder, mask="is_data")
     for rank in range(ranks):
@@ -115,7 +115,7 @@ def test_batches_of_sequences(
 
 @given(LENGTHS, CAPACITIES, st.sampled_from(["best_fit", "split"]), st.booleans())
 def test_every_token_comes_once(lengths: list[int], capacity: int, how: How, is_planned: object) -> None:
-    """No token is lost or repeated, segments count up from 1, and positions count up within each."""
+    """Each token comes once, segments count up from 1, and positions count up within each."""
     sequences = list(bare(lengths).pack(capacity, how=how, lengths=lengths if is_planned else None))
     assert tokens_of(sequences) == all_tokens(lengths)
     for sequence in sequences:
@@ -131,7 +131,7 @@ def test_every_token_comes_once(lengths: list[int], capacity: int, how: How, is_
 
 @given(LENGTHS, CAPACITIES)
 def test_documents_that_fit_stay_whole(lengths: list[int], capacity: int) -> None:
-    """With best fit, a document that fits into a sequence is in one, and a dropped one in none."""
+    """With best fit, a document that fits is in one sequence, and a dropped one in none."""
     for planned in (None, lengths):
         sequences = list(bare(lengths).pack(capacity, long="drop", lengths=planned))
         expected = [token for document in documents(lengths) if len(document) <= capacity for token in document]
@@ -142,7 +142,7 @@ def test_documents_that_fit_stay_whole(lengths: list[int], capacity: int) -> Non
 
 @given(LENGTHS)
 def test_features_share_their_segments(lengths: list[int]) -> None:
-    """Features of one length lie side by side, each with its own padding, and carried leaves come in their order."""
+    """Features of one length are side by side with their own padding, and carried leaves keep their order."""
     sequences = list(with_labels(lengths).pack(12, meta=["id"], fill={"labels": -1}))
     for sequence in sequences:
         assert list(sequence) == ["tokens", "segment_ids", "positions", "labels", "id"]
@@ -155,8 +155,8 @@ def test_features_share_their_segments(lengths: list[int]) -> None:
 
 
 @given(LENGTHS, st.booleans())
-def test_features_with_their_own_lengths(lengths: list[int], is_planned: object) -> None:
-    """Features of differing lengths have segments of their own, and a document's number is the same in both."""
+def test_features_may_have_their_own_lengths(lengths: list[int], is_planned: object) -> None:
+    """Features of differing lengths have segments of their own, with the same document numbers."""
     dataset = with_targets(lengths)
     table = {"inputs": lengths, "targets": [(length + 1) // 2 for length in lengths]} if is_planned else None
     for sequence in dataset.pack({"inputs": 12, "targets": 7}, lengths=table):
@@ -168,8 +168,8 @@ def test_features_with_their_own_lengths(lengths: list[int], is_planned: object)
 
 
 @given(LENGTHS, st.integers(1, 3), st.integers(1, 3), st.data())
-def test_nothing_is_lost_over_a_change_of_ranks(lengths: list[int], old: int, new: int, data: st.DataObject) -> None:
-    """The states of all old ranks, dealt to other ranks, leave every token to come exactly once."""
+def test_a_change_of_ranks_loses_no_token(lengths: list[int], old: int, new: int, data: st.DataObject) -> None:
+    """Other ranks resume from all old states with every remaining token once."""
     dataset = bare(lengths).pack(8).batch(6)
     seen: Counter[int] = Counter()
     states: list[Any] = []
@@ -183,7 +183,7 @@ def test_nothing_is_lost_over_a_change_of_ranks(lengths: list[int], old: int, ne
                     seen += tokens_of([batch])
             states.append(loader.state_dict())
     if len({state["epoch"] for state in states}) > 1 or states[0]["epoch"] > 0:
-        return  # some rank is done already
+        return  # a rank has finished
     for rank in range(new):
         with ps.Loader(dataset, shard=ps.Shard(rank, new, uneven=True)) as loader:
             loader.load_state_dict(states if old != new else states[rank])
@@ -194,7 +194,7 @@ def test_nothing_is_lost_over_a_change_of_ranks(lengths: list[int], old: int, ne
 
 @given(LENGTHS, CAPACITIES, st.integers(0, 2))
 def test_planned_packs_are_indexable(lengths: list[int], capacity: int, workers: int) -> None:
-    """A planned pack has a length and positions, can be shuffled, and a loader gives the definition's bytes."""
+    """A planned pack has positions and can be shuffled, and a loader delivers the definition's bytes."""
     dataset = bare(lengths).pack(capacity, lengths=np.array(lengths, np.uint16)).shuffle()
     with ps.Loader(dataset, num_workers=workers) as loader:
         assert outcomes(loader) == outcomes(dataset[position] for position in range(len(dataset)))
@@ -203,8 +203,8 @@ def test_planned_packs_are_indexable(lengths: list[int], capacity: int, workers:
     )
 
 
-def test_full_sequences_are_nearly_full() -> None:
-    """Documents of mixed lengths leave 2 % of padding at most, and planned ones hardly any."""
+def test_sequences_have_little_padding() -> None:
+    """Documents of mixed lengths leave at most 2 % of padding, and planned ones hardly any."""
     spread = ps.range(2000).random_map(lambda _, rng: int(np.clip(rng.lognormal(5.9, 1), 1, 20_000)))
     lengths: list[int] = list(spread)
     for planned, least in ((None, 0.98), (lengths, 0.995)):
@@ -219,8 +219,8 @@ def test_pieces_of_a_document_draw_their_own_randomness() -> None:
     assert len(set(draws)) == len(draws) == 5
 
 
-def test_errors_name_the_document_and_come_after_what_was_before() -> None:
-    """A document that can't be packed is named, and sequences that closed before it come first."""
+def test_errors_name_the_document() -> None:
+    """An unfit document is named, after the sequences that closed before it."""
     dataset = ps.read([np.zeros(4), np.zeros(4), np.zeros((2, 2)), np.zeros(4)]).pack(4)
     for each in (dataset, ps.Loader(dataset)):
         elements = iter(each)
@@ -247,8 +247,8 @@ def test_errors_name_the_document_and_come_after_what_was_before() -> None:
         (lambda: ps.read([np.zeros(2)]).pack(4, lengths=[3]), "position 0 has 2, the plan 3"),
     ],
 )
-def test_documents_that_cannot_be_packed(made: Callable[[], ps.Dataset], message: str) -> None:
-    """The error of each kind of unfit document states its rule, in the loader too."""
+def test_unfit_documents_are_errors(made: Callable[[], ps.Dataset], message: str) -> None:
+    """The error of each kind of unfit document states its rule, also in a loader."""
     dataset = made()
     with pytest.raises(ps.errors.UsageError, match=message):
         list(dataset)
@@ -275,14 +275,14 @@ def test_documents_that_cannot_be_packed(made: Callable[[], ps.Dataset], message
         ({"length": {"a": 4}, "lengths": {"b": [1, 2, 3]}}, "names that length has"),
     ],
 )
-def test_arguments_of_pack(arguments: dict[str, Any], message: str) -> None:
-    """Wrong arguments are refused where they are given."""
+def test_wrong_arguments_of_pack_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """The call with the wrong argument raises."""
     with pytest.raises(ps.errors.UsageError, match=message):
         ps.range(3).pack(**arguments)
 
 
 def test_planning_needs_a_fixed_order() -> None:
-    """Lengths go by position, so a dataset in another order every epoch is refused, with the remedy."""
+    """Lengths belong to positions, so a dataset with another order in each epoch is refused with a remedy."""
     documents_ = bare([1, 2, 3])
     with pytest.raises(ps.errors.GraphError, match="another order in every epoch"):
         documents_.shuffle().pack(4, lengths=[1, 2, 3])
@@ -292,7 +292,7 @@ def test_planning_needs_a_fixed_order() -> None:
 
 
 def test_sequences_of_one_cut_document_share_no_random_stream() -> None:
-    """Planned sequences that begin with pieces of the same long document draw different random numbers."""
+    """Planned sequences that begin with pieces of one long document draw different random numbers."""
     documents = ps.read([np.arange(64)], seed=3)
     sequences = documents.pack(8, lengths=[64]).random_map(lambda sequence, rng: (len(sequence), rng.random()))
     drawn = [number for _, number in sequences]

@@ -72,12 +72,12 @@ VERBS = {
 
 @pytest.mark.parametrize("text", VERBS)
 def test_every_verb_shows_as_it_was_written(text: str) -> None:
-    """What was called, and with what, is the first line of the tree."""
+    """The first line of the tree is the call with its arguments."""
     assert repr(VERBS[text]).splitlines()[0].rpartition(": ")[0] == text
 
 
 def test_errors_name_the_chain() -> None:
-    """The step at fault is named by the chain that leads to it, on one line, as it was written."""
+    """An error names its step by the chain to it, on one line, as it was written."""
     dataset = ps.read(["a", "b"]).shuffle()[:1].map(decode).filter(len).map(double)
     with pytest.raises(GraphError) as caught:
         dataset.shuffle()
@@ -85,14 +85,14 @@ def test_errors_name_the_chain() -> None:
 
 
 class Verbose(Squares):
-    """A source that has much to say."""
+    """A source with a repr of many lines."""
 
     def __repr__(self) -> str:
         return "Verbose({\n    features: [" + ", ".join(map(str, range(self.length))) + "]\n})"
 
 
 def test_a_long_source_takes_one_line() -> None:
-    """A repr of many lines is put on one, and cut."""
+    """A repr of many lines is shortened to one."""
     text = repr(ps.read(Verbose(500)))
     assert text.count("\n") == 0
     assert len(text) < 90
@@ -112,12 +112,12 @@ def images_in(html: str) -> list[NDArray[np.uint8]]:
 
 
 def html_of(dataset: ps.Dataset) -> str:
-    """Return what a notebook asks for."""
+    """Return the HTML for a notebook."""
     return str(getattr(dataset, "_repr_html_")())  # noqa: B009 - the protocol of notebooks has an underscore
 
 
 def test_notebooks_show_structure_and_images() -> None:
-    """The tree, each leaf's path and kind, and the first eight images, pixel for pixel."""
+    """The page has the tree, each leaf's path and kind, and the first eight images, pixel for pixel."""
     dataset = ps.range(20).map(lambda number: {"image": image(number), "label": number, "name": "<b>"})
     html = html_of(dataset)
     assert "<code>[&#x27;image&#x27;]</code></td><td>uint8 of shape (5, 6, 3)</td>" in html
@@ -128,7 +128,7 @@ def test_notebooks_show_structure_and_images() -> None:
     assert all(np.array_equal(found, image(number)) for number, found in enumerate(shown))
 
 
-def test_notebooks_escape_what_datasets_say() -> None:
+def test_notebooks_escape_names_and_reprs() -> None:
     """Names and reprs can't become tags."""
     html = html_of(ps.range(2).map(lambda number: {"<script>": number}, name="<img src=x>"))
     assert "<script>" not in html
@@ -157,19 +157,19 @@ SHOWN: dict[str, tuple[Any, list[NDArray[np.uint8]]]] = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_image_like_leaves_are_drawn(name: str) -> None:
-    """Two axes, or three with one or three channels; floats from their own range; batches row by row."""
+    """They have two axes, or three with one or three channels; floats use their own range; batches are rows."""
     leaf, expected = SHOWN[name]
     shown = images_in(html_of(ps.range(1).map(lambda _: leaf)))
     assert [found.tolist() for found in shown] == [each.tolist() for each in expected]
 
 
 def test_notebooks_show_empty_datasets() -> None:
-    """Without elements there is the tree alone."""
+    """A dataset without elements is shown as the tree alone."""
     assert html_of(ps.range(0)).startswith("<pre>read(Range(0, 0, 1)): 0</pre><table></table>")
 
 
 class Opened:
-    """What some library makes of an image."""
+    """An image of another library."""
 
 
 def test_notebooks_show_objects() -> None:
@@ -179,7 +179,7 @@ def test_notebooks_show_objects() -> None:
 
 
 def test_element_spec_is_the_structure() -> None:
-    """Each leaf's shape and dtype, read off the first element; None where there is none."""
+    """It has each leaf's shape and dtype, from the first element; it is None without one."""
     number = LeafSpec((), np.dtype("int64"))
     dataset = ps.range(4).map(lambda number: {"x": np.zeros((2, number + 1), np.float32), "n": number, "s": "a"})
     assert dataset.element_spec == {

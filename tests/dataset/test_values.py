@@ -22,7 +22,7 @@ def every_verb() -> ps.Dataset:
 
 
 def test_equal_descriptions_are_equal() -> None:
-    """Two datasets made by the same calls over equal sources are equal, and one to a dict or set."""
+    """Datasets of the same calls over equal sources are equal, and one key of a dict or set."""
     assert every_verb() == every_verb()
     assert hash(every_verb()) == hash(every_verb())
     assert {every_verb(): "found"}[every_verb()] == "found"
@@ -50,7 +50,7 @@ DIFFERENT = {
 
 
 def test_different_descriptions_differ() -> None:
-    """Whatever is changed in a description makes another dataset."""
+    """A change of any part of a description makes another dataset."""
     names = list(DIFFERENT)
     for first in names:
         for second in names:
@@ -66,12 +66,12 @@ def test_ranges_are_values() -> None:
 
 
 def test_other_objects_are_not_equal() -> None:
-    """A dataset equals no list, and says so rather than raising."""
+    """A comparison with a list is False, and no error."""
     assert ps.range(2) != [0, 1]
 
 
 def test_sources_that_cannot_be_compared_are_equal_to_themselves_alone() -> None:
-    """A list of arrays has no truth value of its equality; comparing datasets must not raise."""
+    """A list of arrays has no truth value of its equality, and comparing datasets doesn't raise."""
     arrays = [np.zeros(3), np.ones(3)]
     assert ps.read(arrays) == ps.read(arrays)
     assert ps.read(arrays) != ps.read([np.zeros(3), np.ones(3)])
@@ -80,7 +80,7 @@ def test_sources_that_cannot_be_compared_are_equal_to_themselves_alone() -> None
 
 
 class Named(Squares):
-    """A source that says by itself when it equals another, but not what it holds."""
+    """A source with equality of its own, which hides its contents."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Named) and self.length == other.length
@@ -90,7 +90,7 @@ class Named(Squares):
 
 
 def test_equal_datasets_have_equal_hashes() -> None:
-    """Also where the sources' reprs differ, as those with an address do."""
+    """Also sources whose reprs differ, such as those with an address, hash equally."""
     first, second = ps.read(Named(5)).batch(2), ps.read(Named(5)).batch(2)
     assert first == second
     assert hash(first) == hash(second)
@@ -114,7 +114,7 @@ PICKLED: dict[str, Callable[[], ps.Dataset]] = {
 
 @pytest.mark.parametrize("name", PICKLED)
 def test_pickled_datasets_give_the_same(name: str) -> None:
-    """A dataset of module-level functions goes to another process and back, and yields the same bytes."""
+    """A dataset of module-level functions yields the same bytes after pickling and copying."""
     dataset = PICKLED[name]()
     for other in (pickle.loads(pickle.dumps(dataset)), copy.copy(dataset), copy.deepcopy(dataset)):
         assert digests(other) == digests(dataset)
@@ -122,12 +122,12 @@ def test_pickled_datasets_give_the_same(name: str) -> None:
 
 
 def test_a_pickled_value_is_equal() -> None:
-    """Where source and functions compare by value or by name, so does the dataset after pickling."""
+    """A dataset equals its pickled copy if its source and functions compare by value or name."""
     assert pickle.loads(pickle.dumps(every_verb())) == every_verb()
 
 
-def test_verbs_leave_the_dataset_as_it_is() -> None:
-    """Every verb returns a new dataset; what it was called on stays the same."""
+def test_verbs_change_no_dataset() -> None:
+    """Every verb returns a new dataset, and the old one stays the same."""
     dataset = ps.range(10, seed=4).shuffle()
     before, elements = repr(dataset), list(dataset)
     for verb in (dataset.shuffle, dataset.unbatch, dataset.repeat):
@@ -137,13 +137,13 @@ def test_verbs_leave_the_dataset_as_it_is() -> None:
 
 
 def test_a_dataset_takes_no_attributes() -> None:
-    """Nothing can be hung on it by a slip of the pen."""
+    """Setting an attribute raises."""
     with pytest.raises(AttributeError):
-        setattr(ps.range(3), "seed", 4)  # noqa: B010 - the checkers know, too, that this can't be set
+        setattr(ps.range(3), "seed", 4)  # noqa: B010 - the checkers refuse a plain assignment
 
 
 def test_the_elements_type_is_for_checkers_alone() -> None:
-    """A dataset of a named type can be written at runtime, too, and is the same class and value."""
+    """`Dataset[int]` is the same class and value as `Dataset` at runtime."""
     numbers: ps.Dataset[int] = ps.range(3)
     assert isinstance(numbers, ps.Dataset)
     assert ps.Dataset[int](numbers.node) == numbers
@@ -151,7 +151,7 @@ def test_the_elements_type_is_for_checkers_alone() -> None:
     assert isinstance(ps.Loader[int](numbers), ps.Loader)
 
 
-def test_epoch_0_is_what_indexing_shows() -> None:
+def test_epoch_0_equals_indexing() -> None:
     """Indexing, iterating and a loader's first epoch are the same."""
     dataset = every_verb()
     with ps.Loader(dataset) as loader:
@@ -159,7 +159,7 @@ def test_epoch_0_is_what_indexing_shows() -> None:
 
 
 def test_making_a_dataset_reads_nothing() -> None:
-    """A description costs no read, however many steps it has."""
+    """A description of any number of steps reads no record."""
 
     class Unread(Squares):
         def __getitem__(self, key: int) -> int:

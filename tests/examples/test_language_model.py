@@ -40,7 +40,7 @@ def run(checkpoint: Path, *options: str) -> list[str]:
 
 
 def test_docstrings_are_found_at_every_depth(script: ModuleType) -> None:
-    """The docstrings of the module, its classes and its functions are found; code without any gives nothing."""
+    """The docstrings of the module, its classes and its functions are found; code without any has none."""
     code = '"""One."""\nclass A:\n    """Two."""\n    def f(self):\n        """Three."""\n'
     assert script.docstrings(code) == "One.\n\nTwo.\n\nThree."
     assert script.docstrings("x = 1") == ""

@@ -1,4 +1,4 @@
-"""What both type checkers infer for the public names; it is read by them, and never run."""
+"""The types that both type checkers infer for the public names; the checkers read this file, and nothing runs it."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypedDict, assert_type
@@ -17,7 +17,7 @@ assert_type(errors.MissingDependencyError("pyarrow", extra="parquet").extra, str
 
 
 def catches() -> None:
-    """What a caller catches by a built-in type has ours."""
+    """A built-in type in `except` catches the error of Penstock that derives from it."""
     try:
         raise errors.StateError("written by another dataset")
     except errors.UsageError as error:
@@ -44,7 +44,7 @@ class Pictures:
 
 
 class Unsized:
-    """What the checkers can't tell to be a source."""
+    """An object that the checkers don't recognise as a source."""
 
 
 def reading(arrays: dict[str, NDArray[np.float64]], array: NDArray[np.float32]) -> None:
@@ -87,7 +87,7 @@ def order(pictures: ps.Dataset[Labelled]) -> None:
 
 
 def length_of(text: str) -> int:
-    """Return how long a text is."""
+    """Return the length of a text."""
     return len(text)
 
 
@@ -97,17 +97,17 @@ def scaled(number: int, rng: np.random.Generator) -> float:
 
 
 def seeded(number: int, seed: int) -> str:
-    """Return both as text."""
+    """Return both arguments as text."""
     return f"{number} {seed}"
 
 
 def placed(number: int, origin: ps.Origin) -> tuple[int, int]:
-    """Return the number and where it is."""
+    """Return the number and its position."""
     return number, origin.position
 
 
 class Joined:
-    """A fold of texts into one, typed without the library."""
+    """A combiner that joins texts, typed without the library."""
 
     held: int = 0
 
@@ -121,12 +121,12 @@ class Joined:
 
 
 def added(combiner: ps.Combiner[str, bytes]) -> None:
-    """What is added and what is given have types of their own."""
+    """A combiner's input and output have types of their own."""
     assert_type(combiner.add("text"), Sequence[bytes])
 
 
 def elements(numbers: ps.Dataset[int], texts: ps.Dataset[str]) -> None:
-    """A function of the elements says what they become."""
+    """A function's result is the type of the new elements."""
     assert_type(texts.map(length_of), ps.Dataset[int])
     assert_type(numbers.map(lambda number: [number], name="own", on_error=ps.Substitute()), ps.Dataset[list[int]])
     assert_type(numbers.random_map(scaled), ps.Dataset[float])
@@ -150,15 +150,15 @@ def counted() -> Iterator[int]:
 
 
 class Lengths:
-    """What a worker makes for itself."""
+    """An object that each worker makes for itself."""
 
     def __call__(self, text: str) -> int:
-        """Return how long a text is."""
+        """Return the length of a text."""
         return len(text)
 
 
 def several(numbers: ps.Dataset[int], texts: ps.Dataset[str], episodes: ps.Dataset[Labelled]) -> None:
-    """Lists of elements say what they hold; windows, caches and steps that are read in order keep the type."""
+    """Lists of elements have an item type; windows, caches and steps that are read in order keep the type."""
     assert_type(numbers.flat_map(copies), ps.Dataset[str])
     assert_type(numbers.flat_map(copies, counts=[1, 2]), ps.Dataset[str])
     assert_type(numbers.flat_map(lambda number: (number, number)), ps.Dataset[int])
@@ -176,7 +176,7 @@ def several(numbers: ps.Dataset[int], texts: ps.Dataset[str], episodes: ps.Datas
 
 
 def joining(numbers: ps.Dataset[int], texts: ps.Dataset[str], named: dict[str, ps.Dataset[str]]) -> None:
-    """What is joined has the type of its parts."""
+    """A joined dataset has the type of its parts."""
     assert_type(ps.mix(named), ps.Dataset[str])
     assert_type(ps.mix({"web": texts, "code": texts}, {"web": 3, "code": 0.5}, stop="never"), ps.Dataset[str])
     assert_type(ps.mix({"web": texts}, {0: {"web": 1}, 100: {"web": 2}}, measure=len, seed=3), ps.Dataset[str])
@@ -204,7 +204,7 @@ def sum_of(numbers: list[int]) -> float:
 
 
 def batches(numbers: ps.Dataset[int], images: ps.Dataset[NDArray[np.uint8]], unknown: ps.Dataset) -> None:
-    """Leaves are stacked; what is nested keeps its containers, as far as they have a type."""
+    """Stacking gives the leaves array types; nested elements keep their containers, as far as they have a type."""
     assert_type(numbers.batch(2, remainder="drop"), ps.Dataset[NDArray[np.int64]])
     assert_type(numbers.map(lambda number: number > 2).batch(2), ps.Dataset[NDArray[np.bool_]])
     assert_type(numbers.map(float).batch(2), ps.Dataset[NDArray[np.float64]])
@@ -226,7 +226,7 @@ def batches(numbers: ps.Dataset[int], images: ps.Dataset[NDArray[np.uint8]], unk
 
 
 def loading(dataset: ps.Dataset[NDArray[np.int64]]) -> None:
-    """A loader yields what its dataset's elements are."""
+    """A loader yields its dataset's elements."""
     loader = ps.Loader(dataset, num_workers=2)
     assert_type(loader, ps.Loader[NDArray[np.int64]])
     assert_type(iter(loader), ps.LoaderIterator[NDArray[np.int64]])
@@ -240,7 +240,7 @@ def loading(dataset: ps.Dataset[NDArray[np.int64]]) -> None:
 def pipelines(
     pipeline: Pipeline[int], untyped: Pipeline, config: PipelineConfig[str], builder: PipelineBuilder[str, float]
 ) -> None:
-    """What is read of a pipeline is what its annotation says; without one, anything."""
+    """A pipeline's items have the annotated type, or any type without an annotation."""
     assert_type(pipeline.get_item(), int)
     assert_type(iter(pipeline), Iterator[int])
     assert_type(aiter(pipeline), AsyncIterator[int])

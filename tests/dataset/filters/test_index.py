@@ -1,4 +1,4 @@
-"""`filter(predicate, index=path)`: what a plain filter gives, with positions, computed once and kept in a file."""
+"""`filter(predicate, index=path)`: the elements of a plain filter, with positions, from verdicts in a file."""
 
 import errno
 import os
@@ -24,18 +24,18 @@ from tests.dataset.functions import double, draw, is_odd, noisy
 
 @dataclass(frozen=True)
 class Multiple:
-    """Is true of multiples of a number."""
+    """A predicate that keeps multiples of a number."""
 
     of: int
 
     def __call__(self, number: int) -> bool:
-        """Return whether the number is one."""
+        """Return whether the number is a multiple."""
         return number % self.of == 0
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where an index is to be, in a folder of its own."""
+    """Return the path of an index, in a folder of its own."""
     folder = tmp_path / "folder"
     folder.mkdir()
     return folder / "verdicts"
@@ -56,8 +56,8 @@ STEPS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 
 
 @given(count=st.integers(1, 60), steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3), of=st.integers(1, 4))
-def test_it_gives_what_a_plain_filter_gives(count: int, steps: list[str], of: int) -> None:
-    """The elements of epoch 0 are those of a plain filter, in its order; later epochs have the same, in some order."""
+def test_an_index_keeps_the_elements_of_a_plain_filter(count: int, steps: list[str], of: int) -> None:
+    """Epoch 0 has the elements of a plain filter in its order; later epochs have the same ones in some order."""
     below: ps.Dataset = ps.range(count, seed=7)
     for step in steps:
         below = STEPS[step](below)
@@ -75,16 +75,16 @@ def test_it_gives_what_a_plain_filter_gives(count: int, steps: list[str], of: in
         assert sorted(made.epoch(epoch)) == sorted(expected)
 
 
-def test_nothing_may_be_filtered(path: Path) -> None:
-    """An empty dataset, and one of which nothing is kept, have an index too."""
+def test_an_empty_dataset_has_an_index(path: Path) -> None:
+    """So has a dataset of which no element is kept."""
     for below in (ps.range(0), ps.range(1, 9)):
         path.unlink(missing_ok=True)
         made, loaded = (below.filter(Multiple(10), index=path) for _ in range(2))
         assert (list(made), list(loaded), len(loaded)) == ([], [], 0)
 
 
-def test_it_may_be_sliced_and_split(path: Path) -> None:
-    """Above a shuffle too, the parts of it are disjoint and stay what they are in every epoch."""
+def test_an_indexed_filter_may_be_sliced_and_split(path: Path) -> None:
+    """The parts are disjoint and keep their elements in every epoch, also above a shuffle."""
     dataset = ps.range(100, seed=1).shuffle().filter(is_odd, index=path)
     parts = [dataset[:10], dataset[10:]]
     for part, others in zip(parts, reversed(parts), strict=True):
@@ -95,7 +95,7 @@ def test_it_may_be_sliced_and_split(path: Path) -> None:
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_random_maps_above_are_those_above_a_plain_filter(path: Path, *, shuffled: bool) -> None:
-    """An element's random numbers don't depend on whether its filter has an index, and no two elements share any."""
+    """An element's random numbers don't depend on its filter's index, and no two elements share any."""
     below = ps.range(40, seed=3).shuffle() if shuffled else ps.range(40, seed=3)
     dataset = below.filter(is_odd, index=path).random_map(noisy)
     assert list(dataset) == list(below.filter(is_odd).random_map(noisy))
@@ -104,7 +104,7 @@ def test_random_maps_above_are_those_above_a_plain_filter(path: Path, *, shuffle
 
 
 def test_the_predicate_is_called_once_for_each_element(path: Path, tmp_path: Path) -> None:
-    """Later datasets and epochs load the verdicts, and never ask again."""
+    """Later datasets and epochs load the verdicts and call no predicate."""
     calls = str(tmp_path / "calls")
 
     def logged(number: int) -> bool:
@@ -118,8 +118,8 @@ def test_the_predicate_is_called_once_for_each_element(path: Path, tmp_path: Pat
     assert sorted(Path(calls).read_bytes()) == [*range(50)]
 
 
-def test_it_is_shown_as_a_filter(path: Path) -> None:
-    """The step has its name, and says that it is indexed."""
+def test_the_text_shows_an_indexed_filter(path: Path) -> None:
+    """The step has the filter's name, and says that it is indexed."""
     dataset = ps.range(6).filter(is_odd, index=path, name="odd")
     assert repr(dataset).splitlines()[0] == "filter(odd, indexed): 3"
 
@@ -127,14 +127,14 @@ def test_it_is_shown_as_a_filter(path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- the file
 
 
-def test_a_bit_for_each_element(path: Path) -> None:
-    """The file takes little more than one bit for each element."""
+def test_the_file_has_one_bit_for_each_element(path: Path) -> None:
+    """The file takes little more than that."""
     ps.range(80_000).filter(is_odd, index=str(path))
     assert 10_000 < path.stat().st_size < 10_200
 
 
 def with_closure(limit: int) -> Callable[[int], bool]:
-    """Return a predicate whose code alone doesn't tell it from others."""
+    """Return a predicate with a value in its closure."""
     return lambda number: number < limit
 
 
@@ -147,7 +147,7 @@ def with_closure(limit: int) -> Callable[[int], bool]:
     ],
 )
 def test_an_index_of_another_dataset_is_replaced(path: Path, one: ps.Dataset, other: ps.Dataset, part: str) -> None:
-    """It is computed again, with one warning that says what differs; then it is found again."""
+    """It is computed again with one warning, which says what differs, and is loaded the next time."""
     one.filter(Multiple(3), index=path)
     with pytest.warns(UserWarning, match=f"another {part}") as caught:
         dataset = other.filter(Multiple(3), index=path)
@@ -157,7 +157,7 @@ def test_an_index_of_another_dataset_is_replaced(path: Path, one: ps.Dataset, ot
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_what_a_predicate_holds_tells_it_from_others(path: Path) -> None:
+def test_the_values_of_a_predicate_identify_it(path: Path) -> None:
     """Predicates of one code with other closures or attributes have other verdicts."""
     for predicates in ([Multiple(2), Multiple(3)], [with_closure(4), with_closure(7)]):
         path.unlink(missing_ok=True)
@@ -185,8 +185,8 @@ def test_a_damaged_index_is_replaced(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"weights of a model that took a month to train"])
-def test_a_foreign_file_is_left_alone(path: Path, content: bytes) -> None:
-    """A file that isn't an index is never overwritten."""
+def test_a_foreign_file_is_not_overwritten(path: Path, content: bytes) -> None:
+    """A file that isn't an index is an error, and stays unchanged."""
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"another kind.*remove"):
         ps.range(5).filter(is_odd, index=path)
@@ -199,8 +199,8 @@ def never(number: int) -> bool:
     raise AssertionError(number)
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_computing(path: Path) -> None:
-    """A missing folder or one without write access is a clear error, and no predicate is called."""
+def test_an_unwritable_path_is_refused_before_computing(path: Path) -> None:
+    """A missing folder, or one without write access, is an error before any predicate is called."""
     with pytest.raises(UsageError, match="can't be written: No such file"):
         ps.range(5).filter(never, index=path / "below" / "it")
     with pytest.raises(UsageError, match="can't be read"):
@@ -212,8 +212,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_computing(path: Path) 
         path.parent.chmod(0o700)
 
 
-def test_an_index_is_loaded_where_nothing_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading writes nothing."""
+def test_an_index_is_loaded_from_a_read_only_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading an index writes nothing."""
     made = ps.range(9).filter(is_odd, index=path)
     real_open = os.open
 
@@ -229,7 +229,7 @@ def test_an_index_is_loaded_where_nothing_can_be_written(path: Path, monkeypatch
 
 
 def test_a_full_disk_loses_no_verdict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the file can't be written after all, what was computed is used, with a warning, and nothing is left."""
+    """If the file can't be written, the verdicts are used with a warning, and no partial file is left."""
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), descriptor)
@@ -241,8 +241,8 @@ def test_a_full_disk_loses_no_verdict(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
-def test_file_systems_without_locks_will_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without locks it works too, and leaves nothing but the index."""
+def test_an_index_needs_no_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without locks works too, and only the index is left."""
 
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -253,11 +253,11 @@ def test_file_systems_without_locks_will_do(path: Path, monkeypatch: pytest.Monk
     assert os.listdir(path.parent) == [path.name]
 
 
-# ---------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------------------- errors
 
 
 def second(number: int, other: object) -> object:
-    """Return what is handed over besides the number."""
+    """Return the second argument."""
     del number
     return other
 
@@ -274,21 +274,21 @@ def second(number: int, other: object) -> object:
     ],
 )
 def test_datasets_without_lasting_elements_are_refused(path: Path, below: ps.Dataset, message: str) -> None:
-    """A dataset without positions, end, or elements that stay what they are is refused, with a remedy."""
+    """A dataset without positions, with no end, or with changing elements is refused with a remedy."""
     with pytest.raises(GraphError, match=message):
         below.filter(never, index=path)
     assert not os.listdir(path.parent)
 
 
-def test_what_is_no_path_is_refused() -> None:
-    """`index` is a path."""
+def test_an_index_must_be_a_path() -> None:
+    """Another value for `index` is refused."""
     not_a_path: Any = 7
     with pytest.raises(UsageError, match="index=7"):
         ps.range(5).filter(is_odd, index=not_a_path)
 
 
 def fails_at_33(number: int) -> bool:
-    """Return whether the number is odd, if it isn't 33."""
+    """Keep odd numbers; fail at 33."""
     if number == 33:
         raise LookupError("thirty-three")
     return number % 2 == 1
@@ -297,12 +297,12 @@ def fails_at_33(number: int) -> bool:
 @pytest.mark.parametrize("there_before", [False, True])
 @pytest.mark.parametrize("step", ["filter", "map"])
 def test_an_error_of_the_user_is_raised_with_its_place(path: Path, step: str, *, there_before: bool) -> None:
-    """It comes as itself with step, position and key; no file is left half written, and an old one stays."""
+    """It is raised unchanged, with step, position and key; no partial file is left, and an old one stays."""
     if there_before:
         ps.range(100)[10:].filter(is_odd, index=path)
     before = path.read_bytes() if there_before else None
     below = ps.range(100)[10:] if step == "filter" else ps.range(100)[10:].map(fails_at_33)
-    warnings.simplefilter("ignore")  # that the old one is replaced; pytest sets this back
+    warnings.simplefilter("ignore")  # about the replaced index; pytest resets this
     with pytest.raises(LookupError, match="thirty-three") as raised:
         below.filter(fails_at_33 if step == "filter" else bool, index=path)
     assert raised.value.__notes__ == ["in step 'fails_at_33' at epoch 0, position 33, key 33"]
@@ -314,14 +314,14 @@ def test_an_error_of_the_user_is_raised_with_its_place(path: Path, step: str, *,
 
 
 class Terminal:
-    """Stands for stderr."""
+    """A stand-in for stderr."""
 
     def __init__(self) -> None:
-        """Hold what is written."""
+        """Start with no text."""
         self.written = ""
 
     def isatty(self) -> bool:
-        """Return that it is one."""
+        """Return that it is a terminal."""
         return True
 
     def write(self, text: str) -> int:
@@ -334,8 +334,8 @@ class Terminal:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_progress_is_shown_where_it_takes_long(path: Path, monkeypatch: pytest.MonkeyPatch, *, slow: bool) -> None:
-    """On a terminal the share that is done is shown, if it takes more than half a second."""
+def test_a_long_scan_shows_its_progress(path: Path, monkeypatch: pytest.MonkeyPatch, *, slow: bool) -> None:
+    """A terminal shows the progress if the scan takes more than half a second."""
     stderr = Terminal()
     clock: Iterator[float] = iter(np.arange(0, 100, 0.6 if slow else 0.0001).tolist())
     with monkeypatch.context() as patched:
@@ -348,7 +348,7 @@ def test_progress_is_shown_where_it_takes_long(path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_run_is_resumed_with_the_index_of_another_process(path: Path, num_workers: int) -> None:
-    """A loader over the loaded index resumes where one over the computed index stopped, over epochs and ranks."""
+    """A loader over the loaded index resumes a loader over the computed one, over epochs and ranks."""
 
     def make() -> ps.Dataset:
         return ps.range(200, seed=5).shuffle().filter(Multiple(3), index=path).random_map(noisy).batch(8)

@@ -1,4 +1,4 @@
-"""Elements that filters leave out are counted, and reported if nearly all are left out."""
+"""Elements that filters leave out are counted, and a filter that leaves out nearly all is reported."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.each_value
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_elements_left_out_are_counted(num_workers: int) -> None:
-    """`stats` tells how many elements predicates left out, wherever they stand; errors that are skipped are no part."""
+    """`stats` counts the elements that predicates leave out, at any depth, without skipped errors."""
 
     def fails_at_sevens(number: int) -> int:
         if number % 7 == 0:
@@ -28,8 +28,8 @@ def test_elements_left_out_are_counted(num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("where", ["leaf", "fold"])
-def test_a_filter_that_leaves_out_nearly_everything_is_told(num_workers: int, where: str) -> None:
-    """One warning a loader names the step, the counts and the remedy."""
+def test_a_filter_that_leaves_out_nearly_everything_is_warned_of(num_workers: int, where: str) -> None:
+    """One warning of a loader names the step, the counts and the remedy."""
     below: ps.Dataset = ps.range(30_000)
     if where == "fold":
         below = below.filter(bool).batch(2).unbatch()
@@ -42,7 +42,7 @@ def test_a_filter_that_leaves_out_nearly_everything_is_told(num_workers: int, wh
 
 
 @pytest.mark.parametrize(("count", "of"), [(9_000, 1000), (30_000, 50)])
-def test_a_filter_that_keeps_enough_is_not_told(count: int, of: int) -> None:
-    """Below ten thousand elements, or where one in a hundred is kept, nothing is said."""
+def test_a_filter_that_keeps_enough_is_not_warned_of(count: int, of: int) -> None:
+    """There is no warning below ten thousand elements, or where one in a hundred is kept."""
     with ps.Loader(ps.range(count).filter(Multiple(of))) as loader:
         assert sum(1 for _ in loader) == count // of

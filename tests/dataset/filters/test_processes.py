@@ -1,4 +1,4 @@
-"""Several processes need the index of one filter: one computes, the others wait; a crash never leaves half a file."""
+"""Several processes need one filter's index: one computes it, the others wait, and a crash leaves no partial file."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ pytestmark = [
 
 
 class Processes:
-    """Starts the program above with roles."""
+    """Starts the program above, in a role."""
 
     def __init__(self, folder: Path) -> None:
         """Start nothing yet."""
@@ -56,7 +56,7 @@ class Processes:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, role: str) -> "subprocess.Popen[str]":
-        """Start one."""
+        """Start a process."""
         command = [sys.executable, str(self.program), role, str(self.path), str(self.calls)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -64,19 +64,19 @@ class Processes:
         return process
 
     def run(self, role: str) -> tuple[int, list[str], str]:
-        """Return the exit code, the lines and the errors of one, when it has ended."""
+        """Return a process's exit code, lines and errors, when it has ended."""
         process = self.start(role)
         lines, errors = process.communicate()
         return process.returncode, lines.splitlines(), errors
 
     def count_calls(self) -> int:
-        """Return how often the predicate was called by all."""
+        """Return the number of the predicate's calls in all processes."""
         return self.calls.stat().st_size
 
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    """Give a starter of processes, and end them all."""
+    """Return a starter of processes, and end them after the test."""
     started = Processes(tmp_path)
     yield started
     for process in started.started:
@@ -91,7 +91,7 @@ def next_line(process: "subprocess.Popen[str]") -> str:
 
 
 def test_one_computes_and_others_wait(processes: Processes) -> None:
-    """Ranks that start together agree, the predicate is called once an element, and nothing but the index is left."""
+    """Ranks that start together agree, call the predicate once for each element, and leave only the index."""
     first = processes.start("slow")
     assert next_line(first) == "inside"
     others = [processes.start("fast") for _ in range(2)]
@@ -104,8 +104,8 @@ def test_one_computes_and_others_wait(processes: Processes) -> None:
     assert processes.count_calls() == 1000
 
 
-def test_a_killed_process_lets_the_next_go_on(processes: Processes) -> None:
-    """A process that waits for one that is killed computes the index itself."""
+def test_a_waiting_process_replaces_a_killed_one(processes: Processes) -> None:
+    """A process that waits for a killed one computes the index itself."""
     first = processes.start("slow")
     assert next_line(first) == "inside"
     other = processes.start("fast")
@@ -118,8 +118,8 @@ def test_a_killed_process_lets_the_next_go_on(processes: Processes) -> None:
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
 @pytest.mark.parametrize("there_before", [False, True])
-def test_a_kill_while_writing_leaves_the_old_or_none(processes: Processes, moment: str, *, there_before: bool) -> None:
-    """Killed before the file is whole on disk, or before it is renamed: the next run finds what was there before."""
+def test_a_kill_while_writing_leaves_no_partial_file(processes: Processes, moment: str, *, there_before: bool) -> None:
+    """After a kill before the file is complete or renamed, the next run finds the old file, or none."""
     old = b""
     if there_before:
         assert processes.run("fast")[0] == 0
@@ -133,8 +133,8 @@ def test_a_kill_while_writing_leaves_the_old_or_none(processes: Processes, momen
     assert os.listdir(processes.path.parent) == ["verdicts"]
 
 
-def test_an_interrupt_ends_it_quietly(processes: Processes) -> None:
-    """Ctrl-C raises KeyboardInterrupt in the caller alone, at once, and leaves nothing behind."""
+def test_an_interrupt_leaves_no_file(processes: Processes) -> None:
+    """Ctrl-C raises KeyboardInterrupt in the caller alone, at once, and leaves no file."""
     process = processes.start("endless")
     assert next_line(process) == "inside"
     process.send_signal(signal.SIGINT)

@@ -35,7 +35,7 @@ GRAPH: Final = (
         (STATES, PAIRS),
     ),
     Mutant(
-        "blocks: a mixture's rows of one part go to other places",
+        "blocks: rows of a mixture's part are put at other positions",
         "_graph/_blocks.py",
         "for row, element in zip(rows.tolist(), found, strict=True)",
         "for row, element in zip(rows.tolist(), found[::-1], strict=True)",
@@ -77,7 +77,7 @@ GRAPH: Final = (
         (GOLDEN, "graph/test_nested_rows.py"),
     ),
     Mutant(
-        "seed position: a choice of positions renames the streams",
+        "seed position: a selection of positions renames the streams",
         "_graph/_coordinates.py",
         "Shuffle | Reorder | Slice | Bits | Repeat | FixedEpoch",
         "Shuffle | Reorder | Slice | Repeat | FixedEpoch",
@@ -112,7 +112,7 @@ GRAPH: Final = (
         (GOLDEN,),
     ),
     Mutant(
-        "substitute: one attempt too many",
+        "substitute: there is one attempt too many",
         "_graph/_apply.py",
         "attempt + 1 < attempts",
         "attempt < attempts",

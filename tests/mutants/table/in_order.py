@@ -14,21 +14,21 @@ IN_ORDER: Final = (
         (STATES,),
     ),
     Mutant(
-        "leaf: the rest of a span begins without its step",
+        "block input: the rest of a span begins without its step",
         "_streaming/_inputs.py",
         "self.start + index * self.step, self.step",
         "self.start + index, self.step",
         (RESUMES, "equivalence/test_deal.py"),
     ),
     Mutant(
-        "leaf: positions of a second span are counted from the course's start",
+        "block input: positions of a second span are counted from the first span's start",
         "_streaming/_inputs.py",
         "start, stop = start - span.total, stop - span.total",
         "start, stop = start - span.total, stop",
         (RESUMES, "equivalence/test_deal.py"),
     ),
     Mutant(
-        "leaf: a token after an element is the element's own",
+        "block input: the token after an element is the element's own",
         "_streaming/_inputs.py",
         "range(start + 1, stop + 1) if block.kept is None",
         "range(start, stop) if block.kept is None",
@@ -42,7 +42,7 @@ IN_ORDER: Final = (
         ("dataset/filters/test_left_out.py",),
     ),
     Mutant(
-        "batch: the last short batch is dropped where it is to be kept",
+        "batch: the last short batch is dropped despite remainder=keep",
         "_streaming/_batch.py",
         'pending.count and self.step.remainder != "drop"',
         'pending.count and self.step.remainder == "pad"',
@@ -56,7 +56,7 @@ IN_ORDER: Final = (
         (GOLDEN,),
     ),
     Mutant(
-        "window shuffle: a restored window repeats an element",
+        "window shuffle: a resumed window repeats an element",
         "_streaming/_batch.py",
         "chunk.part(skip, len(chunk.elements))",
         "chunk.part(max(skip - 1, 0), len(chunk.elements))",
@@ -84,7 +84,7 @@ IN_ORDER: Final = (
         (RESUMES, "equivalence/test_deal.py"),
     ),
     Mutant(
-        "deal: each span is dealt from its beginning",
+        "deal: each span is divided from its beginning",
         "_streaming/_inputs.py",
         "(rank - before) % ranks",
         "rank",
@@ -112,14 +112,14 @@ IN_ORDER: Final = (
         (GOLDEN,),
     ),
     Mutant(
-        "concatenation: a state within a part holds the begin of those before",
+        "concatenation: a state within a part lists the earlier parts' beginnings",
         "_streaming/_join.py",
         "(None,) * number, token[number + 1 :]",
         "token[:number], token[number + 1 :]",
         (GOLDEN,),
     ),
     Mutant(
-        "rows: each further element loses its first rows after a restore",
+        "rows: each later element loses its first rows after a resume",
         "_streaming/_elementwise.py",
         "yield _chunk_of_rows(lists, skip, parents)\n skip = 0",
         "yield _chunk_of_rows(lists, skip, parents)",
@@ -133,7 +133,7 @@ IN_ORDER: Final = (
         (GOLDEN,),
     ),
     Mutant(
-        "stream: its state is asked for one element late",
+        "stream: its state is requested one element late",
         "_streaming/_stream.py",
         "at == early or at % _SNAPSHOT_EVERY == 0",
         "at == early or at % _SNAPSHOT_EVERY == 1",
@@ -147,7 +147,7 @@ IN_ORDER: Final = (
         (STATES,),
     ),
     Mutant(
-        "pack: restored sequences have all their room",
+        "pack: resumed sequences count as empty",
         "_streaming/_packer.py",
         "np.subtract.at(room, sequence, lengths)",
         "pass",

@@ -21,7 +21,7 @@ LOADER: Final = (
         ("loader/test_signal_handlers.py", "failures/test_lost_interrupts.py"),
     ),
     Mutant(
-        "iterator: a batch that was counted may be lost",
+        "iterator: a counted batch may be lost",
         "_loader/_iterator.py",
         "self._progress.delivered(token)",
         "pass",
@@ -56,7 +56,7 @@ LOADER: Final = (
         ("loader/test_state.py", "equivalence/test_recut.py", "loader/test_mutated_states.py"),
     ),
     Mutant(
-        "progress: steps delivered early are lost by a restore",
+        "progress: a resume loses the steps that were delivered early",
         "_loader/_progress.py",
         "self.at = (state.step, ahead, None, ())",
         "self.at = (state.step, (), None, ())",
@@ -77,7 +77,7 @@ LOADER: Final = (
         (GOLDEN,),
     ),
     Mutant(
-        "progress in order: an epoch that was left early is remembered after a seek",
+        "progress in order: an abandoned epoch is remembered after a seek",
         "_loader/_streaming_progress.py",
         "if known.run > self._next.run",
         "if known.run < self._next.run",
@@ -105,7 +105,7 @@ LOADER: Final = (
         ("loader/placing/test_placed.py",),
     ),
     Mutant(
-        "placed: one batch more than was asked for is placed ahead",
+        "placed: one batch more than requested is placed ahead",
         "_loader/_placed.py",
         "len(self._placed) < ahead and self._stream.is_ready()",
         "len(self._placed) <= ahead and self._stream.is_ready()",
@@ -119,7 +119,7 @@ LOADER: Final = (
         ("loader/placing/test_placement_thread.py",),
     ),
     Mutant(
-        "placement thread: a revoked turn runs all the same",
+        "placement thread: a revoked turn still runs",
         "_loader/_placement_thread.py",
         "if self._removes(_BEGIN):\n self._work()",
         "if self._removes(_BEGIN) or True:\n            self._work()",

@@ -14,14 +14,14 @@ SCHEDULER: Final = (
         ("runtime/test_memory.py::test_more_batches_than_the_ring_has_slots",),
     ),
     Mutant(
-        "scheduler: a cancelled slot isn't taken back",
+        "scheduler: a cancelled slot isn't freed",
         "_runtime/_scheduler.py",
         "self._draining.add(slot)",
         "pass",
         ("runtime/test_scheduler.py", "loader/test_lifecycle.py"),
     ),
     Mutant(
-        "scheduler: memory doesn't come back",
+        "scheduler: memory isn't returned",
         "_runtime/_scheduler.py",
         "region_pool.take_back(number)",
         "pass",
@@ -56,7 +56,7 @@ SCHEDULER: Final = (
         ("workers/test_threads.py",),
     ),
     Mutant(
-        "queue: one job more has memory than was promised",
+        "queue: one job more than promised has memory",
         "_runtime/_queue.py",
         "self._scheduler.regions_in_use(self._client) < self._most_regions",
         "self._scheduler.regions_in_use(self._client) <= self._most_regions",
@@ -84,7 +84,7 @@ SCHEDULER: Final = (
         ("runtime/test_memory.py",),
     ),
     Mutant(
-        "threads: a restart repeats the job at hand",
+        "threads: a restart repeats the current job",
         "_runtime/_threads.py",
         "self._left = without(self._left, job.step_range)",
         "pass",
@@ -105,7 +105,7 @@ SCHEDULER: Final = (
         ("loader/test_unordered.py",),
     ),
     Mutant(
-        "threads: a crashing substitute is tried again and again",
+        "threads: a crashing substitute is tried without end",
         "_runtime/_threads.py",
         "at in self._client.crashing_rows or not may_be",
         "not may_be",
@@ -119,14 +119,14 @@ SCHEDULER: Final = (
         ("runtime/test_patience.py",),
     ),
     Mutant(
-        "stalls: the same wait is warned of again",
+        "stalls: the same wait is logged twice",
         "_runtime/_stalls.py",
         "self._has_warned = True",
         "self._has_warned = False",
         ("runtime/test_patience.py",),
     ),
     Mutant(
-        "memory: a region that is too small is used again",
+        "memory: a region that is too small is reused",
         "_runtime/_region_pool.py",
         "len(self._idle[index]) >= size_bytes",
         "self._idle[index]",
@@ -168,7 +168,7 @@ SCHEDULER: Final = (
         ("loader/test_folds_ahead.py",),
     ),
     Mutant(
-        "fold: one chunk more than was promised waits",
+        "fold: one chunk more than promised waits",
         "_runtime/_fold_thread.py",
         "if len(self._chunks) < self._max_chunks:",
         "if len(self._chunks) <= self._max_chunks:",

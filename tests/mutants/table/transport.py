@@ -69,14 +69,14 @@ TRANSPORT: Final = (
         ("transport/arena/test_sizing.py", "transport/arena/test_owner.py"),
     ),
     Mutant(
-        "arena: less than is needed is given back to the system",
+        "arena: less memory than needed is returned to the system",
         "transport/_arena/_region_pool.py",
         "if excess_bytes <= 0:\n break",
         "if chosen:\n            break",
         ("transport/arena/test_sizing.py",),
     ),
     Mutant(
-        "arena: pages that are touched count once for each lease",
+        "arena: touched pages count once for each lease",
         "transport/_arena/_region_pool.py",
         "self.touched_bytes += need.touched_bytes - slot.touched_bytes",
         "self.touched_bytes += need.touched_bytes",
@@ -97,7 +97,7 @@ TRANSPORT: Final = (
         ("transport/arena/test_owner.py", "transport/pipe/test_pipe.py"),
     ),
     Mutant(
-        "arena: a participant that dies keeps its holds",
+        "arena: a crashed participant keeps its holds",
         "transport/_arena/_owner.py",
         "if has_ended(process)]",
         "if not has_ended(process)]",
@@ -139,7 +139,7 @@ TRANSPORT: Final = (
         ("transport/pipe/test_pipe.py",),
     ),
     Mutant(
-        "reader: one writer too many is let in",
+        "reader: one writer too many is admitted",
         "transport/_pipe/_reader.py",
         "self._accepted >= self._num_writers",
         "self._accepted > self._num_writers",
@@ -188,7 +188,7 @@ TRANSPORT: Final = (
         ("transport/pipe/test_interrupts.py", "transport/pipe/test_kept_memory.py"),
     ),
     Mutant(
-        "sender: one message more than was promised is on its way",
+        "sender: one message more than promised is in flight",
         "transport/_pipe/_sender.py",
         "self.arena.acknowledged(self._participant) < self._capacity",
         "self.arena.acknowledged(self._participant) <= self._capacity",
@@ -209,7 +209,7 @@ TRANSPORT: Final = (
         ("transport/pipe/test_interrupts.py", "transport/pipe/test_long.py"),
     ),
     Mutant(
-        "outbox: a packet that didn't go is forgotten",
+        "outbox: an unsent packet is forgotten",
         "transport/_pipe/_sender.py",
         "except BlockingIOError:\n return False",
         "except BlockingIOError:\n                pass",
@@ -230,7 +230,7 @@ TRANSPORT: Final = (
         ("transport/pipe/test_strided.py", "transport/encoding/test_round_trip.py"),
     ),
     Mutant(
-        "decoder: a small array is a view of memory that is used again",
+        "decoder: a small array is a view of memory that is reused",
         "transport/_encoding/_decoder.py",
         "array.copy(leaf.order) if leaf.nbytes <= message.copied_bytes else array",
         "array",
