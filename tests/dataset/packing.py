@@ -34,13 +34,13 @@ def all_tokens(lengths: list[int]) -> Counter[int]:
 
 
 def read_by(sizes: list[int]) -> Callable[[BlockInput, int], Iterator[Chunk]]:
-    """Return a reader of a leaf whose chunks have the sizes given, over and over."""
+    """Return a reader of a block input, in chunks of these sizes, over and over."""
 
-    def read(leaf: BlockInput, start: int) -> Iterator[Chunk]:
+    def read(block_input: BlockInput, start: int) -> Iterator[Chunk]:
         number = 0
-        while start < leaf.input_range.total:
-            stop = min(start + sizes[number % len(sizes)], leaf.input_range.total)
-            yield leaf.chunk(start, stop, leaf.evaluate(start, stop, leaf.context))
+        while start < block_input.input_range.total:
+            stop = min(start + sizes[number % len(sizes)], block_input.input_range.total)
+            yield block_input.chunk(start, stop, block_input.evaluate(start, stop, block_input.context))
             start, number = stop, number + 1
 
     return read
@@ -49,16 +49,16 @@ def read_by(sizes: list[int]) -> Callable[[BlockInput, int], Iterator[Chunk]]:
 def follow(
     dataset: ps.Dataset, sizes: list[int], token: Token = None, ranks: tuple[int, int] = (0, 1), every: int = 1
 ) -> list[Step]:
-    """Return what follows a token, read in chunks of the sizes given, on one rank of several.
+    """Return the elements after a token, read in chunks of these sizes, on one rank of several.
 
-    Only every so-many-th token is asked for: the others are None.
+    Only every so-many-th token is requested; the others are None.
     """
     opening = Opening(0, ranks[1], read_by(sizes), Context())
     stage = open_stages(dataset.node, (first_rank_segment(dataset.node, *ranks),), opening)
     found: list[Step] = []
     for chunk in stage.run(stage.start() if token is None else token):
         for number, element in enumerate(chunk.elements):
-            asked = len(found) % every == 0
-            start, after = (chunk.starts[number], chunk.afters[number]) if asked else (None, None)
+            is_requested = len(found) % every == 0
+            start, after = (chunk.starts[number], chunk.afters[number]) if is_requested else (None, None)
             found.append((digest(element), start, after))
     return found

@@ -166,7 +166,7 @@ def test_unbatch_gives_the_rows(name: str, size: int) -> None:
 
 
 def test_unbatch_after_reordering_short_batches_is_in_order_only() -> None:
-    """Where a short batch may be anywhere, rows have no known positions, but are read in order."""
+    """If a short batch may be anywhere, rows have no known positions, but are read in order."""
     dataset = ps.range(10, seed=1).batch(3).shuffle()
     with pytest.raises(GraphError, match=r"unbatch\(\) can only be read in order"):
         dataset.unbatch()[0]

@@ -1,4 +1,4 @@
-"""Where a dataset is read: by whom, how many of them, and in which order."""
+"""The places where faults are injected: the arguments of loaders, and the faults of each."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal

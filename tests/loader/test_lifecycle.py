@@ -272,7 +272,7 @@ def test_batches_outlive_their_loader() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_kept_batches_delay_no_poll(count: int) -> None:
-    """Where kept batches use all memory, asking whether the next batch is ready leases more."""
+    """If kept batches use all memory, asking whether the next batch is ready leases more."""
     gate = Gate(2 * count)
     dataset = ps.range(24).map(takes_long).map(gate).map(large).batch(2)
     with ps.Loader(dataset, num_workers=1, workers="threads", prefetch=1) as loader, warnings.catch_warnings():

@@ -40,13 +40,13 @@ def test_the_log_counts_lost_elements(
         ps.Loader(ps.range(240, seed=1).map(decode, on_error=on_error).batch(4), **place) as loader,
     ):
         assert sum(len(batch) for batch in loader) == (120 if on_error == "skip" else 240)
-    told = warned(caplog)
-    assert [text.split(",")[0] for text in told] == [
+    messages = warned(caplog)
+    assert [text.split(",")[0] for text in messages] == [
         f"step 'decode' has {done} 1 element",
         f"step 'decode' has {done} 10 elements",
         f"step 'decode' has {done} 100 elements",
     ]
-    assert all("ValueError" in text and "is broken" in text and "epoch 0, position " in text for text in told)
+    assert all("ValueError" in text and "is broken" in text and "epoch 0, position " in text for text in messages)
 
 
 @EVERYWHERE

@@ -154,7 +154,7 @@ def test_memory_of_a_hanging_thread_is_not_reused(hanging: Hanging) -> None:
 
 
 def test_an_error_says_that_all_threads_hang(hanging: Hanging) -> None:
-    """Where every thread hangs, a later batch's error names the work at which its thread hangs."""
+    """If every thread hangs, a later batch's error names the work at which its thread hangs."""
     with threads(ps.range(16).map(hanging).batch(4), num_workers=1) as loader:
         with pytest.raises(WorkerError, match="key 5"):
             list(loader)

@@ -22,7 +22,7 @@ class Mutant(NamedTuple):
     name: str
     """The fault, in a few words."""
     file: str
-    """Where the text is, below the package."""
+    """The file of the text, below the package."""
     old: str
     """The right code; it occurs once in the file."""
     new: str
@@ -32,7 +32,7 @@ class Mutant(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a mutant is planted: characters [start, stop) of a file below the checkout."""
+    """The place of a mutant: characters [start, stop) of a file below the checkout."""
 
     file: Path
     start: int

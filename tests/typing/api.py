@@ -60,7 +60,7 @@ def reading(arrays: dict[str, NDArray[np.float64]], array: NDArray[np.float32]) 
 
 
 def bare(dataset: ps.Dataset, loader: ps.Loader) -> None:
-    """Without the elements' type a name stands for any."""
+    """A name without the elements' type means any type."""
     assert_type(dataset, ps.Dataset[Any])
     assert_type(loader, ps.Loader[Any])
 
