@@ -98,7 +98,7 @@ def _beyond(before: Mapping[str, str]) -> list[str]:
 
 def _kept_to_the_end() -> tuple[str, ...]:
     """Return how what belongs to the servers that fork workers begins; they stay until the program ends."""
-    link = sys.modules.get("penstock._processes._fork_server._client")
+    link = sys.modules.get("penstock._processes._fork_client")
     if link is None:
         return ()
     pids: list[int]

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from penstock._processes._fork_server._client import servers
+from penstock._processes._fork_client import servers
 
 _PATIENCE_SECONDS: Final = 60.0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock._processes import StartMethod
-from penstock._processes._thread_limits import limit_threads, thread_variables
+from penstock._processes._begin import limit_threads, thread_variables
 from tests.processes import functions
 from tests.processes.helping import received, started
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._os._listener import Listener
+from penstock._os._bell import Listener
 from penstock._runtime import _stalls
 from penstock._runtime._client import Client
 from penstock._runtime._recorder import Recorder

@@ -1,4 +1,6 @@
-"""A bell: a file descriptor that becomes readable when it is rung.
+"""File descriptors that wake a waiter: a bell, a bell with several listeners, and the end of a process.
+
+A bell is a file descriptor that becomes readable when it is rung.
 
 Guarantees:
   - No ring is lost if the waiter clears the bell, then checks its condition, then waits. Several rings before a
@@ -9,15 +11,28 @@ Guarantees:
   - The descriptor is closed when its last owner is dropped: this object, or a ring that holds it.
   - Every process that attached to a shared ring can ring the bell of that ring.
 
-`Waiter().wait(descriptor, timeout_seconds)` waits in the same way until a given descriptor is readable.
+One thread waits at a time. An event loop may watch `fileno()` instead; it clears before it checks its condition. A wait
+on the main thread sets `signal.set_wakeup_fd` until it returns, and forwards each signal's byte to the descriptor that
+was set before. `Waiter().wait(descriptor, timeout_seconds)` waits in the same way for a given descriptor.
 
-One thread waits at a time, or several with a `Listener` each. An event loop may watch `fileno()` instead; it clears
-before it checks its condition. A wait on the main thread sets `signal.set_wakeup_fd` until it returns, and forwards
-each signal's byte to the descriptor that was set before.
+Where several threads wait for one `CommonBell`, each has a `Listener`, with the same guarantees. A listener has a bell
+of its own beside the common one, and waits for both; the one that clears the common bell rings the others. So a ring
+wakes each listener at most twice, and listeners don't keep each other awake. More than one listener requires Linux.
+
+A pidfd, which `watch_process` returns, is a descriptor of a process that becomes readable when the process has ended.
+Pids are used again, so a pid may refer to another process later; a pidfd never does. It is held as an unbuffered file,
+which Python closes at the latest when it is dropped.
 """
+
+import contextlib
+import io
+import os
+import select
+import sys
 
 from penstock._native import Bell as _NativeBell
 from penstock._native import Waiter as Waiter
+from penstock.errors import UsageError
 
 
 class Bell:
@@ -68,3 +83,98 @@ class Bell:
             True if the bell is rung, False after the timeout.
         """
         return self.native.wait(timeout_seconds)
+
+
+class CommonBell:
+    """A bell that several listeners can wait for.
+
+    Args:
+        bell: the bell to ring for all of them; only listeners clear it.
+
+    Example:
+        >>> common = CommonBell(Bell())
+        >>> first, second = common.listen(), common.listen()
+        >>> common.bell.ring()
+        >>> first.clear()
+        >>> first.wait(timeout_seconds=0.0), second.wait(timeout_seconds=0.0)
+        (False, True)
+    """
+
+    def __init__(self, bell: Bell) -> None:
+        self.bell = bell
+        self.listeners: tuple[Listener, ...] = ()  # immutable, since other threads iterate over it
+
+    def listen(self) -> "Listener":
+        """Return a new listener.
+
+        Raises:
+            UsageError: there is a listener already, and this is not Linux.
+        """
+        if self.listeners and sys.platform != "linux":
+            raise UsageError(f"several loaders can share workers only on Linux; this is {sys.platform}")
+        listener = Listener(self)
+        self.listeners = (*self.listeners, listener)
+        return listener
+
+    def forget(self, listener: "Listener") -> None:
+        """Stop waking a listener."""
+        self.listeners = tuple(other for other in self.listeners if other is not listener)
+
+
+class Listener:
+    """One waiter of a common bell; made by `CommonBell.listen`."""
+
+    def __init__(self, common: CommonBell) -> None:
+        self._common = common
+        self._own = Bell()
+        self._waiter = Waiter()
+        self._descriptor = common.bell.fileno()
+        if sys.platform == "linux":
+            self._either = select.epoll()
+            self._either.register(common.bell.fileno(), select.EPOLLIN)
+            self._either.register(self._own.fileno(), select.EPOLLIN)
+            self._descriptor = self._either.fileno()
+
+    def ring(self) -> None:
+        """Wake this listener alone."""
+        if sys.platform == "linux":
+            self._own.ring()
+        else:
+            self._common.bell.ring()
+
+    def clear(self) -> None:
+        """Clear the bell, and wake the other listeners if it was rung. Check your condition after this call."""
+        self._own.clear()  # first: a ring of another listener after this counts
+        if self._common.bell.clear():
+            for other in self._common.listeners:
+                if other is not self:
+                    other.ring()
+
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable after a ring; do not read from it."""
+        return self._descriptor
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the common bell or this listener is rung; it stays rung until `clear`.
+
+        Args:
+            timeout_seconds: the longest wait; None has no limit, 0 returns at once.
+
+        Returns:
+            True if it is rung, False after the timeout.
+        """
+        return self._waiter.wait(self._descriptor, timeout_seconds)
+
+
+def watch_process(pid: int) -> io.FileIO | None:
+    """Return the pidfd of a process, to be closed; None if the system has none, or the process has been waited for."""
+    with contextlib.suppress(OSError, AttributeError):
+        return io.FileIO(os.pidfd_open(pid))
+    return None
+
+
+def has_ended(process: io.FileIO) -> bool:
+    """Return whether the process has certainly ended."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,12 +1,17 @@
-"""A function that closes a resource exactly once: on request, else when its owner is dropped, else at program exit.
+"""The end of a resource, which happens once; and its renewal in a forked child.
 
 Problem: Python code that runs because an object is dropped (`__del__`, a weakref callback) can't raise. Python prints a
-Ctrl-C that arrives there, and loses it. Solution: C++ calls the closer (`CallWhenDropped`); an interrupt that arrives
-meanwhile is raised in the code that runs next.
+Ctrl-C that arrives there, and loses it. Solution: a `Closer` closes a resource when that is requested, else when its
+owner is dropped, else at program exit; C++ calls it (`CallWhenDropped`), and an interrupt that arrives meanwhile is
+raised in the code that runs next.
+
+`renewed_after_fork` is for locks that another thread held at the fork, and for resources of the parent alone.
 """
 
+import os
 import weakref
 from collections.abc import Callable
+from typing import Final, Protocol
 
 from penstock._native import CallWhenDropped
 
@@ -61,3 +66,29 @@ def _close_at_exit(closing: "weakref.ref[_Closing]") -> None:
     alive = closing()
     if alive is not None:
         alive()
+
+
+class Renewable(Protocol):
+    """Something that a forked child can't use as it was."""
+
+    def renew_after_fork(self) -> None:
+        """Make it usable again; called in the child, before any other thread runs there."""
+        ...
+
+
+# Keyed by identity: two equal things, such as two caches of one description, must each be renewed.
+_living: Final[weakref.WeakValueDictionary[int, Renewable]] = weakref.WeakValueDictionary()
+
+
+def renewed_after_fork(thing: Renewable) -> None:
+    """Call `thing.renew_after_fork` in every forked child, for as long as the thing lives."""
+    _living[id(thing)] = thing
+
+
+def _renew_all() -> None:
+    for thing in list(_living.values()):
+        thing.renew_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

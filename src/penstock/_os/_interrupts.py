@@ -1,24 +1,32 @@
-"""A scope that delays signals: their handlers run when the scope allows them, or at its end.
+"""Signals that wait: a scope in which their handlers run only where it allows them, and threads that lose none.
 
 Problem: Python may call a signal's handler between any two instructions of the main thread. The exception that the
 handler raises (Ctrl-C, a timeout, any other) then leaves things half done: a lock that was just taken is never
-released, a packet that was just read is lost. Python interrupts no other thread; there a scope does nothing.
+released, a packet that was just read is lost, a thread that was just started has no owner. Python interrupts no other
+thread; there a scope does nothing.
 
-Guarantees:
+Guarantees of `HeldInterrupts`:
   - A handler is called once for a signal, or once for several of the same number, as Python does. Its exception is
     raised once: by `allow`, by the code after it, or at the end of the scope.
   - The scope restores all handlers, however it ends.
   - Scopes may be nested: the inner scope's signals wait for the end of the outer one.
+
+A `DaemonThread` refers to no `threading.Thread`, because of two traps of `threading`:
+  - When a `Thread` is dropped, `threading` runs Python code for it. Python prints a Ctrl-C that arrives there, and does
+    not raise it. So the last reference to the `Thread` belongs to the thread itself, which signals never interrupt.
+  - In Python 3.11 a `join` that Ctrl-C ends marks the thread as ended. So a bell reports the end.
 """
 
 import importlib
 import inspect
 import threading
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Final, Self
 
 from penstock._caught import Handler, python_handlers
+from penstock._os._bell import Bell
 
 _signal = importlib.import_module("_signal")
 _get: Final[Callable[[int], object]] = _signal.getsignal
@@ -110,3 +118,62 @@ class HeldInterrupts:
         finally:
             self._call_handlers()
         self._allowed = allowed
+
+
+class DaemonThread:
+    """A thread that runs `work` once.
+
+    Example:
+        >>> done = []
+        >>> thread = DaemonThread(lambda: done.append("work"), "example")
+        >>> thread.wait(None), done
+        (True, ['work'])
+    """
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        """Start the thread."""
+        self.name: Final = name
+        ended = Bell()
+        self._ended: Bell | None = ended  # None once it has rung
+        with HeldInterrupts():
+            thread = threading.Thread(target=_run, args=(work, ended), name=name, daemon=True)
+            self._thread = weakref.ref(thread)
+            thread.start()
+            self._ident = thread.ident
+            del thread
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread."""
+        return threading.get_ident() == self._ident and not self.has_ended  # a new thread may get the same ident
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the work is over."""
+        ended = self._ended
+        return ended is None or ended.wait(0.0)
+
+    def wait(self, timeout_seconds: float | None) -> bool:
+        """Wait until the thread has ended; Ctrl-C ends the wait, and changes nothing.
+
+        Returns:
+            Whether it has ended; False after the timeout.
+        """
+        ended = self._ended
+        if ended is not None and not ended.wait(timeout_seconds):
+            return False
+        self._ended = None
+        with HeldInterrupts():
+            thread = self._thread()
+            if thread is not None:
+                thread.join()  # short: its work is done
+            del thread
+        return True
+
+
+def _run(work: Callable[[], None], ended: Bell) -> None:
+    try:
+        work()
+    finally:
+        ended.ring()
+        del ended, work  # a traceback that outlives the thread would keep them alive through this frame

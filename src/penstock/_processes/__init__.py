@@ -11,7 +11,7 @@ from penstock import _lazy
 if TYPE_CHECKING:
     from penstock._processes._child import ChildProcess, StartMethod, check_start_method, uses_server
     from penstock._processes._exceptions import PackedError, error_text, pack_error, unpack_error, unpack_raised
-    from penstock._processes._fork_server._modules import modules_of, naming
+    from penstock._processes._fork_preparation import modules_of, naming
     from penstock._processes._helper import (
         Begin,
         HelperProcess,
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from penstock._processes._main_module import check_guard, has_cloudpickle, is_guarded, is_imported, missing
     from penstock._processes._patience import ABANDONED_SECONDS, FUNCTION_SECONDS, PIPELINE_SECONDS
-    from penstock._processes._pidfd import has_ended, watch_process
     from penstock._processes._seeding import GlobalSeeds, draw_seeds, observe_seeds, seed_pool_process
     from penstock._processes._supervisor import RestartPolicy, Starting, Supervisor
 else:
@@ -47,13 +46,12 @@ else:
         draw_seeds="penstock._processes._seeding",
         error_text="penstock._processes._exceptions",
         has_cloudpickle="penstock._processes._main_module",
-        has_ended="penstock._processes._pidfd",
         is_guarded="penstock._processes._main_module",
         is_imported="penstock._processes._main_module",
         listen_to_owner="penstock._processes._helper",
         missing="penstock._processes._main_module",
-        modules_of="penstock._processes._fork_server._modules",
-        naming="penstock._processes._fork_server._modules",
+        modules_of="penstock._processes._fork_preparation",
+        naming="penstock._processes._fork_preparation",
         observe_seeds="penstock._processes._seeding",
         pack_error="penstock._processes._exceptions",
         report_started="penstock._processes._helper",
@@ -61,7 +59,6 @@ else:
         unpack_error="penstock._processes._exceptions",
         unpack_raised="penstock._processes._exceptions",
         uses_server="penstock._processes._child",
-        watch_process="penstock._processes._pidfd",
     )
 
 __all__ = [
@@ -84,7 +81,6 @@ __all__ = [
     "draw_seeds",
     "error_text",
     "has_cloudpickle",
-    "has_ended",
     "is_guarded",
     "is_imported",
     "listen_to_owner",
@@ -98,5 +94,4 @@ __all__ = [
     "unpack_error",
     "unpack_raised",
     "uses_server",
-    "watch_process",
 ]

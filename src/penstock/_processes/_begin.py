@@ -1,4 +1,4 @@
-"""The beginning of a child process: signals, the watch for the parent's end, seeds, and memory.
+"""The beginning of a child process: signals, the watch for the parent's end, seeds, memory, and limits of threads.
 
 Guarantees:
   - SIGINT, which a terminal sends to all processes, is ignored: the parent handles Ctrl-C. The process is started with
@@ -14,6 +14,10 @@ size of the largest block that it has seen. A decoder of images allocates and fr
 In some processes, depending on the layout of the heap, the memory of every image is then returned and fetched again,
 page by page: of eight workers on two cores, one spent a third as long on that as on decoding. So the limits are raised,
 unless the user has set one of the C library's variables.
+
+Threads. BLAS, OpenCV and torch start a thread for each core in every process, so processes that compute side by side
+slow each other down. Most libraries read an environment variable when they are loaded; in OpenCV and torch, a function
+sets the limit later, too. Limits that the user has set stay.
 """
 
 import ctypes
@@ -21,10 +25,10 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from typing import Final
+from typing import Any, Final
 
 from penstock._caught import keep_all
 from penstock._decisions import follow_environment
@@ -34,7 +38,17 @@ from penstock._processes._seeding import GlobalSeeds, seed_process
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # in malloc.h
 _LARGEST_BYTES: Final = 32 << 20  # the largest threshold that the C library accepts; larger blocks are the system's
 _KEPT_BYTES: Final = 2 * _LARGEST_BYTES  # the limit that the C library itself sets once it has freed such a block
-_VARIABLES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+_MALLOC_VARIABLES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+
+_THREAD_VARIABLES: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)
 
 _watching: Final[set[int]] = set()  # pids, since a fork of this process has another one
 
@@ -88,6 +102,26 @@ def watch_parent(*descriptors: int) -> None:
 def keep_freed_memory() -> None:
     """Keep up to 64 MB of memory that this process frees, if the C library has a setting for it."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None and not any(map(os.environ.get, _VARIABLES)):
+    if mallopt is not None and not any(map(os.environ.get, _MALLOC_VARIABLES)):
         mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def thread_variables(threads: int | None) -> dict[str, str]:
+    """Return the environment variables that limit a process to so many threads, except those that the user has set."""
+    if threads is None:
+        return {}
+    return {name: str(threads) for name in _THREAD_VARIABLES if name not in os.environ}
+
+
+def limit_threads(variables: Mapping[str, str]) -> None:
+    """Apply variables to this process: to libraries that it loads from now on, and to OpenCV and torch."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+    for name, module, setter in (
+        ("OPENCV_FOR_THREADS_NUM", "cv2", "setNumThreads"),
+        ("OMP_NUM_THREADS", "torch", "set_num_threads"),
+    ):
+        limit: Any = getattr(sys.modules.get(module), setter, None)  # missing while it is being imported
+        if limit is not None and name in variables:
+            limit(int(variables[name]))

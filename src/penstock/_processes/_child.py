@@ -15,13 +15,11 @@ from multiprocessing import process as process_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from penstock._processes._begin import interrupts_blocked
-from penstock._processes._fork_server._client import Spare, can_fork
-from penstock._processes._fork_server._forked import ForkedProcess
+from penstock._os import watch_process
+from penstock._processes._begin import interrupts_blocked, limit_threads, thread_variables
+from penstock._processes._fork_client import ForkedProcess, Spare, can_fork
 from penstock._processes._main_module import check_guard
 from penstock._processes._patience import EXIT_CODE_SECONDS
-from penstock._processes._pidfd import watch_process
-from penstock._processes._thread_limits import limit_threads, thread_variables
 from penstock.errors import UsageError, WorkerError
 
 if TYPE_CHECKING:

@@ -201,14 +201,14 @@ PROCESSES: Final = (
     ),
     Mutant(
         "fork server: a worker's exit code isn't sent",
-        "_processes/_fork_server/_server.py",
+        "_processes/_fork_server.py",
         "self._report(child.status, str(os.waitstatus_to_exitcode(how)).encode(), [])",
         "pass",
         ("processes/test_server.py",),
     ),
     Mutant(
         "fork server: no spare is kept ready after the first worker",
-        "_processes/_fork_server/_server.py",
+        "_processes/_fork_server.py",
         "self._spares and self._has_started and self._blank is None",
         "self._spares and not self._has_started and self._blank is None",
         ("processes/test_server.py",),

@@ -14,7 +14,7 @@ TRANSPORT: Final = (
     ),
     Mutant(
         "listener: a ring that one listener clears is lost to the others",
-        "_os/_listener.py",
+        "_os/_bell.py",
         "if other is not self:\n other.ring()",
         "pass",
         ("os/test_bell.py", "loader/sharing/test_sharing.py"),
@@ -49,7 +49,7 @@ TRANSPORT: Final = (
     ),
     Mutant(
         "daemon thread: its end isn't signalled where the work fails",
-        "_os/_daemon_thread.py",
+        "_os/_interrupts.py",
         "try:\n work()\n finally:\n ended.ring()",
         "try:\n        work()\n        ended.ring()\n    finally:",
         ("os/test_daemon_thread.py",),

@@ -1,7 +1,9 @@
-"""The dispatcher of an executor: it gives the calls of pipeline stages to processes, and survives their deaths.
+"""The processes of a `ProcessExecutor`, and the dispatcher that gives them calls and survives their deaths.
 
-A thread for each process takes calls from one queue, pickles them, sends them to its process, waits for the answer, and
-sets the call's future. When its process dies, the thread decides what becomes of the call and starts another process.
+A `ProcessExecutor` is a description; `open_processes` starts `RunningProcesses`, which own a `Dispatcher`. There, a
+thread for each process (`Worker`) takes calls from one queue, pickles them, sends them to its process, waits for the
+answer, and sets the call's future. When its process dies, the thread decides what becomes of the call and starts
+another process.
 
 Guarantees:
   - Each call is run by one process at a time. The exception that it raises arrives as itself, with the traceback of the
@@ -18,25 +20,296 @@ Guarantees:
 Any thread may call any method.
 """
 
+import multiprocessing
 import os
+import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Final, cast
+from types import TracebackType
+from typing import Any, Final, Self, cast
 
 from penstock._caught import Caught
+from penstock._frozen import frozen
 from penstock._os import DaemonThread, HeldInterrupts
-from penstock._processes import FUNCTION_SECONDS, GlobalSeeds, RestartPolicy, Starting, StartMethod, Supervisor
-from penstock.errors import ClosedError, WorkerError
-from penstock.pipeline._processes._chunks import ChunkCall, PackedOutcomes, dump
-from penstock.pipeline._processes._serve import keep, serve
-from penstock.pipeline._processes._worker import DiedError, Worker
+from penstock._processes import (
+    FUNCTION_SECONDS,
+    GlobalSeeds,
+    RestartPolicy,
+    Starting,
+    StartMethod,
+    Supervisor,
+    check_start_method,
+    draw_seeds,
+    unpack_error,
+)
+from penstock.errors import ClosedError, UsageError, WorkerError
+from penstock.pipeline._processes._chunks import Answer, ChunkCall, PackedOutcomes, Request, dump, keep, load, serve
 
 _MAX_ATTEMPTS: Final = 3
+_PROGRESS_BYTES: Final = 1 << 16  # the capacity of a pipe; a chunk has fewer items
 _RESTARTS: Final = RestartPolicy(limit=_MAX_ATTEMPTS, first_must_start=True)
+
+
+@frozen
+class ProcessExecutor:
+    """Processes that a stage of a pipeline runs in: `pipe(op, executor=ProcessExecutor(4), concurrency=4)`.
+
+    A value: the processes start and end with the pipeline. Stages that are given the same executor share them. `op`,
+    items and results are pickled. An `op` is sent once to each process, and keeps its state there.
+
+    A process that dies is replaced; the item that it worked on is a failure with a WorkerError, or is tried again on a
+    stage with `repeatable=True`.
+
+    Before the initializer, each process seeds its global generators of `random`, NumPy and torch: from one number that
+    the pipeline draws from each of this process's generators when it starts, and from the process's number. So
+    processes draw differently, and a program that seeds its generators gets the same draws in each process from run to
+    run. Which process takes which item depends on time; for draws that don't depend on it, take seeds from the items.
+
+    Args:
+        max_workers: how many processes; at least 1. The stage's `concurrency` should be as large.
+        start_method: "forkserver", where a clean process imports what is needed and forks itself, or "spawn"; None, the
+            default, for the first on Linux. Both import the main module.
+        initializer: called in each process as it starts, with `initargs`.
+        initargs: the initializer's arguments, as a tuple.
+
+    Raises:
+        UsageError: fewer than one worker, or an unknown start method.
+
+    Example:
+        >>> import math
+        >>> from penstock.pipeline import PipelineBuilder, ProcessExecutor
+        >>> builder = PipelineBuilder().add_source([4, 9])
+        >>> builder = builder.pipe(math.sqrt, executor=ProcessExecutor(2), concurrency=2, output_order="input")
+        >>> def main():
+        ...     with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+        ...         print(list(pipeline))
+        >>> main()  # in a script under `if __name__ == "__main__":`, since each process imports it
+        [2.0, 3.0]
+    """
+
+    max_workers: int
+    _: KW_ONLY
+    start_method: StartMethod | None = None
+    initializer: Callable[..., object] | None = None
+    initargs: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_workers < 1:
+            raise UsageError(f"max_workers must be at least 1; got {self.max_workers!r}")
+        check_start_method(self.start_method)
+
+
+def open_processes(
+    executor: ProcessExecutor, name: str = "executor", *, seeds: GlobalSeeds | None = None
+) -> "RunningProcesses":
+    """Start an executor's processes.
+
+    Args:
+        executor: how many, and how.
+        name: of the executor, in messages.
+        seeds: of their global random generators; None draws them here.
+
+    Returns:
+        The processes, to be closed.
+
+    Raises:
+        UsageError: the initializer or its arguments can't be pickled.
+    """
+    setup = dump((executor.initializer, executor.initargs), "the initializer of a ProcessExecutor")
+    drawn = draw_seeds() if seeds is None else seeds
+    return RunningProcesses(Dispatcher(setup, drawn, executor.start_method, name), executor.max_workers)
+
+
+class RunningProcesses:
+    """An executor's processes while they run; a context manager, which is left by `close`, or, by an error, `kill`."""
+
+    def __init__(self, dispatcher: "Dispatcher", max_workers: int) -> None:
+        self._dispatcher = dispatcher
+        dispatcher.end_with(self)
+        try:
+            for number in range(max_workers):
+                dispatcher.start(number)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether every call fails, since processes can't be started."""
+        return self._dispatcher.is_broken
+
+    def submit(
+        self, function: Callable[..., object], /, *args: object, repeatable: bool = False, at: "Worker | None" = None
+    ) -> Future[object]:
+        """Call a function in one of the processes, as soon as one is free.
+
+        The function is pickled when it is first submitted, sent to each process once, and kept there.
+
+        Args:
+            function: the function.
+            *args: its arguments.
+            repeatable: whether it may be called again, in another process, where one died in it.
+            at: the process that alone can do it; the call fails if that has died. Default None: any.
+
+        Returns:
+            The future of its result. It raises the function's exception; a WorkerError if the process died, or the
+            result can't be pickled; a UsageError if function or arguments can't. Cancelling it drops the
+            call if that has not begun.
+
+        Raises:
+            ClosedError: these processes are closed, or belong to the process that this one was forked from.
+        """
+        call = Call(function, args, repeatable=repeatable, at=at)
+        self._dispatcher.put(call)
+        return call.future
+
+    def close(self) -> None:
+        """Wait for the calls that were submitted, then end the processes; harmless when repeated."""
+        self._dispatcher.finish(killed=False)
+
+    def kill(self) -> None:
+        """End the processes at once: calls that run fail with a ClosedError, those that wait are cancelled."""
+        self._dispatcher.finish(killed=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.kill()
+
+
+class DiedError(Exception):
+    """The process died in a call.
+
+    Attributes:
+        death: how.
+        begun: how many items of the call's chunk had been begun.
+    """
+
+    def __init__(self, death: "WorkerError", begun: int) -> None:
+        super().__init__(death)
+        self.death = death
+        self.begun = begun
+
+
+class Worker:
+    """Owns a process.
+
+    Args:
+        supervisor: starts the process.
+        number: of the process.
+        name: of the process, in messages.
+        setup: the pickled initializer and its arguments.
+
+    Attributes:
+        process: the process.
+        calls: calls that only this process can do, since it keeps their generators; the dispatcher's.
+        is_closed: whether it takes no more calls.
+        may_restart: whether another process may be started once this one has died.
+        death: how it died, if it did.
+    """
+
+    def __init__(self, supervisor: Supervisor, number: int, name: str, setup: bytes) -> None:
+        self._supervisor = supervisor
+        self._progress, theirs = multiprocessing.Pipe(duplex=False)
+        try:
+            self.process = supervisor.start(name, (setup, theirs), number=number)
+        except BaseException:
+            self._progress.close()
+            raise
+        finally:
+            theirs.close()
+        os.set_blocking(self._progress.fileno(), False)
+        self.calls: deque[Any] = deque()
+        self.is_closed = self.may_restart = False
+        self.death: WorkerError | None = None
+        self._is_ready = False
+        self._known: dict[int, Any] = {}  # the functions that were sent
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process takes calls.
+
+        Raises:
+            WorkerError: it died before.
+            Exception: the initializer's.
+        """
+        answer = self._ask([])
+        if answer is None:
+            raise self.reap()
+        if answer[0].error is not None:
+            error = unpack_error(answer[0].error)
+            raise error
+        self._is_ready = True
+        self._supervisor.has_started(self.process)
+
+    def call(self, number: int, function: bytes, arguments: bytes) -> object:
+        """Call a function in the process.
+
+        Args:
+            number: of the function.
+            function: pickled.
+            arguments: pickled.
+
+        Returns:
+            The result; the outcomes of a chunk as `PackedOutcomes`.
+
+        Raises:
+            Exception: the function's.
+            WorkerError: function, arguments or result can't be rebuilt, or the result can't be pickled.
+            DiedError: the process died.
+        """
+        new = number not in self._known
+        if new:
+            keep(self._known, number, None)
+        answer = self._ask([pickle.dumps(Request(number, function if new else None)), arguments])
+        begun = self._begun()
+        if answer is None:
+            raise DiedError(self.reap(), begun)
+        head, result = answer
+        if head.error is not None:
+            error = unpack_error(head.error)
+            raise error
+        return PackedOutcomes(result) if head.packed else load(result, "the result of a call")
+
+    def reap(self) -> "WorkerError":
+        """Return how the process died, which it has or is about to."""
+        self.death, self.may_restart = self._supervisor.reap(self.process, started=self._is_ready)
+        return self.death
+
+    def close(self, patience_seconds: float) -> None:
+        """End the process; kill it if it takes longer."""
+        self._supervisor.release(self.process, patience_seconds)
+        self._progress.close()
+
+    def _ask(self, frames: list[bytes]) -> tuple[Answer, bytes] | None:
+        """Return the process's answer; None if it died before."""
+        pipe = self.process.pipe
+        try:
+            for frame in frames:
+                pipe.send_bytes(frame)
+            self.process.wait()
+            if not pipe.poll():
+                return None
+            answer: Answer = pickle.loads(pipe.recv_bytes())
+            return answer, b"" if answer.error is not None else pipe.recv_bytes()
+        except (EOFError, OSError):
+            return None
+
+    def _begun(self) -> int:
+        """Return how many items were begun since the last call of this method."""
+        with suppress(BlockingIOError):
+            return len(os.read(self._progress.fileno(), _PROGRESS_BYTES))
+        return 0
 
 
 @dataclass(slots=True, eq=False)

@@ -31,11 +31,11 @@ from penstock.pipeline._processes._chunks import (
     run_chunk,
     step_generator,
 )
-from penstock.pipeline._processes._running import ProcessExecutor, RunningProcesses, open_processes
+from penstock.pipeline._processes._dispatcher import ProcessExecutor, RunningProcesses, open_processes
 from penstock.pipeline._stages import StageExecutor, Submits
 
 if TYPE_CHECKING:
-    from penstock.pipeline._processes._worker import Worker
+    from penstock.pipeline._processes._dispatcher import Worker
 
 
 class Executors:

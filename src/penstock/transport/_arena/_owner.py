@@ -30,8 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._memory import Lease, Region, array_over
-from penstock._os import Bell, Waiter
-from penstock._processes import has_ended
+from penstock._os import Bell, Waiter, has_ended
 from penstock.errors import ClosedError, UsageError
 from penstock.transport._arena._region_pool import RegionPool
 from penstock.transport._arena._table import (

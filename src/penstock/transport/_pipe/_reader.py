@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from penstock._memory import ALIGNMENT, Lease
-from penstock._processes import has_ended, watch_process
+from penstock._os import has_ended, watch_process
 from penstock._tree import Element
 from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError, UsageError
 from penstock.transport._arena import AttachedArena, SlotPlace

@@ -23,8 +23,7 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from penstock._memory import Lease, array_over
-from penstock._os import Bell
-from penstock._processes import has_ended, watch_process
+from penstock._os import Bell, has_ended, watch_process
 from penstock.errors import ClosedError, MessageError, PeerError, PenstockError, UsageError
 from penstock.transport._arena import Arena, SlotPlace
 from penstock.transport._encoding import MIN_SLOT_BYTES, Encoded, Encoder, OnDevice, WriterSlot

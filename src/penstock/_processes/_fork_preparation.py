@@ -1,19 +1,28 @@
-"""The data that make a process like the program, of which it is no fork: paths, environment, the main module.
+"""The data that make a forked process like the program, of which it is no fork, and the modules it will import.
 
-They are those that `multiprocessing` sends to its processes, and the environment variables. The umask, resource limits,
-priorities and the program's affinity to cores are not among them; these are as they were when the server started.
+The paths, the environment variables and the main module are those that `multiprocessing` sends to its processes. The
+umask, resource limits, priorities and the program's affinity to cores are not sent; they are as they were when the
+server started. The modules that a pickle will import are found without loading it: the fork server imports them ahead.
 """
 
 import multiprocessing
 import os
+import pickletools
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import islice
 from multiprocessing import process, spawn
-from typing import cast
+from typing import Final, cast
 
 from penstock._frozen import frozen
 from penstock.errors import UsageError
+
+_MAX_OPCODES: Final = 20_000  # of each pickle: functions are named early, and a list of a million names isn't searched
+_STRINGS: Final = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
+_BYTES: Final = frozenset({"SHORT_BINBYTES", "BINBYTES", "BINBYTES8"})
+_GETS: Final = frozenset({"BINGET", "LONG_BINGET"})
+_MAIN: Final = frozenset({"__main__", "__mp_main__"})
 
 
 @frozen
@@ -105,3 +114,56 @@ def inheriting() -> Generator[None]:
         yield
     finally:
         del current["_inheriting"]
+
+
+# -- the modules that a pickle names
+
+
+def modules_of(pickled: bytes) -> tuple[str, ...]:
+    """Return the modules whose functions and classes a pickle names, without the main one, in order.
+
+    Bytes within it that are pickles are searched, too.
+    """
+    return tuple(dict.fromkeys(module for module in _named(pickled) if module not in _MAIN))
+
+
+def naming(modules: Iterable[str]) -> bytes:
+    """Return a pickle that names modules, for `modules_of`; it is never loaded."""
+    return b"".join((b"\x80\x02", *(f"c{module}\n_\n0".encode() for module in modules), b"N."))
+
+
+def _named(pickled: bytes) -> Iterator[str]:
+    strings = _Strings()
+    with suppress(ValueError, UnicodeDecodeError):  # bytes that only look like a pickle
+        for opcode, argument, _ in islice(pickletools.genops(pickled), _MAX_OPCODES):
+            if opcode.name == "GLOBAL":
+                yield str(argument).split(" ")[0]
+            elif opcode.name == "STACK_GLOBAL" and strings.before is not None:
+                yield strings.before
+            elif opcode.name in _BYTES and isinstance(argument, bytes) and argument[:1] == b"\x80":
+                yield from _named(argument)
+            strings.follow(opcode.name, argument)
+
+
+class _Strings:
+    """The last two strings on a pickle's stack; a name follows its module.
+
+    Attributes:
+        before: the last but one.
+    """
+
+    def __init__(self) -> None:
+        self.before: str | None = None
+        self._last: str | None = None
+        self._memo: list[str | None] = []
+
+    def follow(self, opcode: str, argument: object) -> None:
+        """Apply an opcode, as far as it concerns strings."""
+        if opcode == "MEMOIZE":
+            self._memo.append(self._last)
+        elif opcode in _STRINGS:
+            self.before, self._last = self._last, str(argument)
+        elif opcode in _GETS and isinstance(argument, int):
+            self.before, self._last = self._last, self._memo[argument] if argument < len(self._memo) else None
+        elif opcode != "FRAME":
+            self.before = self._last = None
