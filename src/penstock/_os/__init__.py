@@ -7,7 +7,7 @@ descriptor that reports the end of a process. `HeldInterrupts` delays Ctrl-C whe
 
 from penstock._os._bell import Bell, CommonBell, Listener, Waiter, has_ended, watch_process
 from penstock._os._closer import Closer, renewed_after_fork
-from penstock._os._interrupts import DaemonThread, HeldInterrupts
+from penstock._os._interrupts import DaemonThread, HeldInterrupts, uninterrupted
 
 __all__ = [
     "Bell",
@@ -19,5 +19,6 @@ __all__ = [
     "Waiter",
     "has_ended",
     "renewed_after_fork",
+    "uninterrupted",
     "watch_process",
 ]

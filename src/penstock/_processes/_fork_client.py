@@ -24,7 +24,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing import connection, reduction, resource_tracker, spawn, util
 from typing import Any, Final, NotRequired, TypedDict
 
-from penstock._os import HeldInterrupts, watch_process
+from penstock._os import uninterrupted, watch_process
 from penstock._processes._begin import interrupts_blocked, thread_variables
 from penstock._processes._fork_preparation import current_path, modules_of, preparation
 from penstock._processes._fork_server import (
@@ -130,12 +130,12 @@ class Servers:
         self._spares = Counter[int | None]()
 
     def send(self, threads: int | None, message: bytes, descriptors: list[int]) -> Server:
-        """Send a message to a server, which is started if there is none.
+        """Send a message to a server, which is started if there is none; called with interrupts held.
 
         Returns:
             The server.
         """
-        with HeldInterrupts(), self._lock:
+        with self._lock:
             server = self._servers.get(threads)
             if server is not None:
                 with suppress(OSError):  # it has been killed
@@ -149,9 +149,10 @@ class Servers:
             server.send(message, descriptors)
             return server
 
+    @uninterrupted
     def want_spare(self, threads: int | None, change: int) -> None:
         """Change the number of users that want a process forked ahead."""
-        with HeldInterrupts(), self._lock:
+        with self._lock:
             before = self._spares[threads]
             after = self._spares[threads] = before + change
             server = self._servers.get(threads)

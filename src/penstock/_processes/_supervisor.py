@@ -40,7 +40,7 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._frozen import frozen
-from penstock._os import HeldInterrupts
+from penstock._os import uninterrupted
 from penstock._processes._begin import begin_process
 from penstock._processes._child import ChildProcess, StartMethod, open_spare
 from penstock._processes._patience import FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS
@@ -181,21 +181,27 @@ class Supervisor:
         with self._lock:
             seeds = self._seeds(number, self._lives[number])
             self._lives[number] += 1
-        with HeldInterrupts():  # between its start and its registration nobody could end the process
-            child = ChildProcess(
-                _run,
-                (seeds, self._target, *arguments),
-                name=name,
-                start_method=self._starting.method,
-                threads=self._starting.threads,
-                imports_main=self._starting.imports_main,
-            )
-            with self._lock:
-                if not self._closing.is_set():
-                    self._numbers[child] = number
-                    return child
-            child.close()
-        raise _closed()
+        child = self._registered(name, (seeds, self._target, *arguments), number)
+        if child is None:
+            raise _closed()
+        return child
+
+    @uninterrupted  # between its start and its registration nobody could end the process
+    def _registered(self, name: str, arguments: tuple[object, ...], number: int) -> ChildProcess | None:
+        child = ChildProcess(
+            _run,
+            arguments,
+            name=name,
+            start_method=self._starting.method,
+            threads=self._starting.threads,
+            imports_main=self._starting.imports_main,
+        )
+        with self._lock:
+            if not self._closing.is_set():
+                self._numbers[child] = number
+                return child
+        child.close()
+        return None
 
     def has_started(self, child: ChildProcess) -> None:
         """Note that a process got as far as its own work."""

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from penstock._decisions import RANGE_POSITIONS, decide
-from penstock._os import Bell, DaemonThread, HeldInterrupts
+from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._processes import FUNCTION_SECONDS
 
 _RANGE_SECONDS: Final = 0.02
@@ -142,26 +142,31 @@ class _Ranges(Generic[Result]):
 
     def take(self) -> Scanned[Result] | None:
         """Wait for the next result and return it, or raise its exception; None at the end."""
-        taken: _Range[Result] | None = None
-        while True:
-            self._finished.clear()
-            with HeldInterrupts(), self._changed:
-                ready = self._can_take()
-                if ready and self._ranges:
-                    taken = self._ranges.popleft()
-                    self._changed.notify_all()
-            if ready:
-                break
+        taken: list[_Range[Result]] = []
+        self._finished.clear()
+        while not self._takes(taken):
             self._finished.wait()
-        if taken is None:
+            self._finished.clear()
+        if not taken:
             return None
-        if taken.error is not None:
-            raise taken.error
-        return taken.scanned
+        if taken[0].error is not None:
+            raise taken[0].error
+        return taken[0].scanned
 
+    @uninterrupted
+    def _takes(self, taken: list[_Range[Result]]) -> bool:
+        """Take the next range if it is finished; return whether that was so, or there is none."""
+        with self._changed:
+            ready = self._can_take()
+            if ready and self._ranges:
+                taken.append(self._ranges.popleft())
+                self._changed.notify_all()
+            return ready
+
+    @uninterrupted
     def stop(self) -> None:
         """Let no further range begin."""
-        with HeldInterrupts(), self._changed:
+        with self._changed:
             self._stopped = True
             self._changed.notify_all()
 

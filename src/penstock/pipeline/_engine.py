@@ -24,7 +24,7 @@ from traceback import clear_frames
 from typing import Final, Literal, TypeAlias
 
 from penstock._caught import Caught
-from penstock._os import DaemonThread, HeldInterrupts
+from penstock._os import DaemonThread, uninterrupted
 from penstock._processes import GlobalSeeds, draw_seeds
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._config import Merge, PipelineConfig, has_processes
@@ -310,14 +310,14 @@ class Engine:
             raise
         return outlet
 
+    @uninterrupted  # an interrupt after `start` would leave a thread that no attribute refers to
     def _opened(self, timeout: float | None) -> BackgroundLoop:
         if self._background is None or self._background.has_ended:
-            with HeldInterrupts():  # an interrupt after `start` would leave a thread that no attribute refers to
-                # Drawn in the caller's thread: the loop's thread would race with the draws of the program.
-                seeds = draw_seeds() if has_processes(self.config) else None
-                background = BackgroundLoop(self.num_threads, seeds)
-                background.start(timeout)
-                self._background = background
+            # Drawn in the caller's thread: the loop's thread would race with the draws of the program.
+            seeds = draw_seeds() if has_processes(self.config) else None
+            background = BackgroundLoop(self.num_threads, seeds)
+            background.start(timeout)
+            self._background = background
         return self._background
 
     async def _run(self, outlet: Outlet, background: BackgroundLoop) -> None:

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._os import Bell, DaemonThread, HeldInterrupts, renewed_after_fork
+from penstock._os import Bell, DaemonThread, renewed_after_fork, uninterrupted
 from penstock.errors import ClosedError, UsageError
 
 _EXIT_SECONDS: Final = 0.5  # the longest time that the end of the program waits for coroutines
@@ -136,15 +136,19 @@ class SourceLoop:
                 "Await the source's async functions there instead."
             )
         ended = Bell()
-        with HeldInterrupts():
-            call = Call(self._running, work)
-            call.outcome.add_done_callback(lambda _: ended.ring())
+        call = self._started(work, ended)
         try:
             ended.wait()  # not `Future.result`: an interrupted one could leave the future's lock taken
         except BaseException:
             call.cancel()
             raise
         return _result_of(call.outcome.result())
+
+    @uninterrupted
+    def _started(self, work: Work, ended: Bell) -> Call:
+        call = Call(self._running, work)
+        call.outcome.add_done_callback(lambda _: ended.ring())
+        return call
 
     async def run_elsewhere(self, work: Work) -> object:
         """Run the coroutine of `work` on this loop; the caller awaits it on any loop.
@@ -215,10 +219,11 @@ class _Loops:
 
     def of(self, owner: object) -> SourceLoop:
         """Return the loop of a source; start it if there is none."""
-        loop = self._loops.get(id(owner))
-        if loop is not None:
-            return loop
-        with HeldInterrupts(), self._lock:  # an interrupt must not lose a thread that was just started
+        return self._loops.get(id(owner)) or self._started(owner)
+
+    @uninterrupted  # an interrupt must not lose a thread that was just started
+    def _started(self, owner: object) -> SourceLoop:
+        with self._lock:
             loop = self._loops.get(id(owner))
             if loop is None:
                 loop = SourceLoop()

@@ -35,7 +35,7 @@ from typing import Any, Final, Self, cast
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._os import DaemonThread, HeldInterrupts
+from penstock._os import DaemonThread, uninterrupted
 from penstock._processes import (
     FUNCTION_SECONDS,
     GlobalSeeds,
@@ -390,18 +390,28 @@ class Dispatcher:
         """
         if not self._supervisor.is_owned_here:
             raise ClosedError(f"these processes belong to process {self.pid}; this one was forked from it")
-        with HeldInterrupts(), self._changed:
+        if not self._is_queued(call):
+            call.future.set_exception(self._broken if call.at is None else _gone(call.at))
+
+    @uninterrupted
+    def _is_queued(self, call: Call) -> bool:
+        """Return whether a process can do a call, which is queued then.
+
+        Raises:
+            ClosedError: no more calls are accepted.
+        """
+        with self._changed:
             if self._closed:
                 raise ClosedError("these processes are closed; start others")
             if self._broken is None and call.at is None:
                 self._calls.append(call)
                 self._changed.notify()
-                return
+                return True
             if call.at is not None and not call.at.is_closed:
                 call.at.calls.append(call)
                 self._changed.notify_all()
-                return
-        call.future.set_exception(self._broken if call.at is None else _gone(call.at))
+                return True
+        return False
 
     def finish(self, *, killed: bool) -> None:
         """Accept no more calls, and wait for the processes to end; if `killed`, end the calls that run."""
@@ -412,20 +422,25 @@ class Dispatcher:
     def _refuse(self, *, killed: bool) -> None:
         if not self._supervisor.is_owned_here:
             return
-        with HeldInterrupts(), self._changed:
-            self._closed = True
-            self._killed = self._killed or killed
-            dropped = list(self._calls) if self._killed else []
-            if dropped:
-                self._calls.clear()
-            self._changed.notify_all()
-        for call in dropped:
+        for call in self._closed_queue(killed=killed):
             if call.begun:  # between two attempts
                 call.future.set_exception(_killed())
             else:
                 call.future.cancel()
         if self._killed:
             self._supervisor.kill()
+
+    @uninterrupted
+    def _closed_queue(self, *, killed: bool) -> list[Call]:
+        """Return the calls to end, once the queue is closed and they are no longer in it."""
+        with self._changed:
+            self._closed = True
+            self._killed = self._killed or killed
+            dropped = list(self._calls) if self._killed else []
+            if dropped:
+                self._calls.clear()
+            self._changed.notify_all()
+            return dropped
 
     def _abandon(self) -> None:
         self._refuse(killed=True)
