@@ -7,7 +7,7 @@ descriptor that reports the end of a process. `HeldInterrupts` delays Ctrl-C whe
 
 from penstock._os._bell import Bell, CommonBell, Listener, Waiter, has_ended, watch_process
 from penstock._os._closer import Closer, renewed_after_fork
-from penstock._os._interrupts import DaemonThread, HeldInterrupts, uninterrupted
+from penstock._os._interrupts import DaemonThread, HeldInterrupts, holding_interrupts, uninterrupted
 
 __all__ = [
     "Bell",
@@ -18,6 +18,7 @@ __all__ = [
     "Listener",
     "Waiter",
     "has_ended",
+    "holding_interrupts",
     "renewed_after_fork",
     "uninterrupted",
     "watch_process",

@@ -12,7 +12,7 @@ Guarantees of `HeldInterrupts`:
   - Scopes may be nested: the inner scope's signals wait for the end of the outer one.
 
 Where a function starts a thread, a process or a coroutine and keeps it, or takes something out of a queue and notes it,
-it is marked `@uninterrupted`; a scope is written out where the function also waits, and allows interrupts there.
+it is marked `@uninterrupted`. A method that also waits is marked `@holding_interrupts`, and allows interrupts there.
 Rejected: to hold interrupts during all of a loader's `next`. A scope costs about as much as an inline batch of one row.
 
 A `DaemonThread` refers to no `threading.Thread`, because of two traps of `threading`:
@@ -28,13 +28,14 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Final, ParamSpec, Self, TypeVar
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 from penstock._caught import Handler, python_handlers
 from penstock._os._bell import Bell
 
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
+OwnerT = TypeVar("OwnerT")
 
 _signal = importlib.import_module("_signal")
 _get: Final[Callable[[int], object]] = _signal.getsignal
@@ -150,6 +151,23 @@ def uninterrupted(function: Callable[ParamsT, ResultT]) -> Callable[ParamsT, Res
             return function(*args, **kwargs)
 
     return held
+
+
+def holding_interrupts(
+    method: Callable[Concatenate[OwnerT, HeldInterrupts, ParamsT], ResultT],
+) -> Callable[Concatenate[OwnerT, ParamsT], ResultT]:
+    """Make a method hold signals back, except where it waits.
+
+    Returns:
+        The method, which callers call without `held`: the scope, in which the method's waits let signals through.
+    """
+
+    @functools.wraps(method)
+    def call(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        with HeldInterrupts() as held:
+            return method(self, held, *args, **kwargs)
+
+    return call
 
 
 class DaemonThread:

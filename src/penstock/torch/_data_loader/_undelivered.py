@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, Self, TypeVar
 import torch
 
 from penstock._caught import Caught
-from penstock._os import HeldInterrupts
+from penstock._os import HeldInterrupts, holding_interrupts
 
 At = TypeVar("At")
 
@@ -38,21 +38,21 @@ class InterruptibleIterator(ABC, Generic[At]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> object:
-        with HeldInterrupts() as held:
-            before = self._position()
-            found, self._undelivered = self._undelivered, None
-            if found is None:
-                found = self._outcome(held)
-            else:
-                self._go_to(found.after)
-            held.undo = partial(self._keep, found, before)
-            if found.error is None:
-                return found.batch
-            try:
-                raise found.error
-            finally:
-                del found  # the error's traceback holds this frame
+    @holding_interrupts
+    def __next__(self, held: HeldInterrupts) -> object:
+        before = self._position()
+        found, self._undelivered = self._undelivered, None
+        if found is None:
+            found = self._outcome(held)
+        else:
+            self._go_to(found.after)
+        held.undo = partial(self._keep, found, before)
+        if found.error is None:
+            return found.batch
+        try:
+            raise found.error
+        finally:
+            del found  # the error's traceback holds this frame
 
     def _outcome(self, held: HeldInterrupts) -> _Outcome[At]:
         batch: object = _NOTHING

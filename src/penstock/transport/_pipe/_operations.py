@@ -6,7 +6,7 @@ may end it meanwhile; and none of these may lose a message, or leave an end that
 The solution: an operation is written once, as *steps*: a generator that yields wherever it must wait until one of the
 watched descriptors is ready. `run` blocks the thread at a yield, and `run_async` returns to the event loop. Only there
 can an operation end early: elsewhere signals are held back. Each public call holds them once, at its boundary
-(`_uninterrupted`), and its waits let them through.
+(`holding_interrupts`), and its waits let them through.
 
 Rejected: to hold signals back in a coroutine across its waits, too. Coroutines end in any order, so one scope would
 restore the handlers that another one had set. `run_async` has one scope between two waits instead.
@@ -28,32 +28,14 @@ import select
 import threading
 import time
 from collections.abc import Callable, Generator
-from functools import partial, wraps
-from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
-from penstock._os import Bell, HeldInterrupts, Waiter
+from penstock._os import Bell, HeldInterrupts, Waiter, holding_interrupts
 from penstock.errors import ClosedError
 
 ResultT = TypeVar("ResultT")
-ArgumentsT = ParamSpec("ArgumentsT")
 Steps: TypeAlias = Generator[None, None, ResultT]
-
-
-def _uninterrupted(
-    method: Callable[Concatenate["Operations", HeldInterrupts, ArgumentsT], ResultT],
-) -> Callable[Concatenate["Operations", ArgumentsT], ResultT]:
-    """Hold signals back during calls of a method.
-
-    Returns:
-        The method, which callers call without `held`: the scope, in which the method's waits let signals through.
-    """
-
-    @wraps(method)
-    def call(self: "Operations", /, *args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs) -> ResultT:
-        with HeldInterrupts() as held:
-            return method(self, held, *args, **kwargs)
-
-    return call
 
 
 class Operations:
@@ -126,7 +108,7 @@ class Operations:
         """Return the descriptors that are ready now."""
         return [descriptor for descriptor, _ in self._poll.poll(0)]
 
-    @_uninterrupted
+    @holding_interrupts
     def run(self, held: HeldInterrupts, steps: Steps[ResultT], timeout_seconds: float | None) -> ResultT:
         """Run the steps, and block this thread where they have to wait.
 
@@ -174,7 +156,7 @@ class Operations:
                 raise
             return result[0]
 
-    @_uninterrupted
+    @holding_interrupts
     def close(self, held: HeldInterrupts, last_steps: Steps[None] | None = None) -> None:
         """Close the end: a waiting operation ends with ClosedError. Harmless when repeated.
 
@@ -215,7 +197,7 @@ class Operations:
         finally:
             self._leave()
 
-    @_uninterrupted
+    @holding_interrupts
     def _advance(self, held: HeldInterrupts, operation: Steps[ResultT]) -> tuple[ResultT] | None:
         """Run an operation to its next wait.
 
@@ -228,7 +210,7 @@ class Operations:
             held.undo = partial(self._put_back, result[0])
         return result
 
-    @_uninterrupted
+    @holding_interrupts
     def _abandon(self, _held: HeldInterrupts, operation: Steps[object]) -> None:
         """End an operation that waits."""
         with self._turn:
