@@ -224,7 +224,7 @@ def test_a_frame_that_claims_too_much() -> None:
 )
 def test_a_missing_library_is_named(tmp_path: Path, library: str, make: str, package: str) -> None:
     """If the system doesn't have the library, an ImportError says how to install it, and all other jobs work."""
-    (tmp_path / library).write_bytes(b"no library " * 100)  # what is found first ends the loader's search
+    (tmp_path / library).write_bytes(b"no library " * 100)  # the loader ends its search at the first file
     program = f"""if True:
         from penstock.concurrency import NativeJob
         for _ in range(2):

@@ -337,7 +337,7 @@ def test_leaving_waits_while_jobs_end(tmp_path: Path) -> None:
     opened: list[int] = []
 
     def let_through(path: Path) -> None:
-        opened.append(os.open(path, os.O_RDWR))  # a reader waits until somebody may write
+        opened.append(os.open(path, os.O_RDWR))  # a reader waits until the file has a writer
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

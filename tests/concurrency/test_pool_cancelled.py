@@ -223,7 +223,7 @@ def test_cancelled_before_an_async_job_waits() -> None:
             seen.append("cancelled")
 
     class Late(workers.Plain):
-        def run(self, job: Any) -> Any:  # noqa: ARG002 - what it waits for is no job
+        def run(self, job: Any) -> Any:  # noqa: ARG002 - it doesn't wait for the job
             began.set()
             may_go.wait()
             return forever()

@@ -63,7 +63,7 @@ def test_killed_from_outside(loop: str, *, busy: bool) -> None:
             pid = await (await pool.assign(os.getpid))
             os.kill(pid, signal.SIGKILL)
             killed_at = time.monotonic()
-            # Nothing runs: the pool notices by itself, also while nobody asks it for anything.
+            # Nothing runs: the pool notices by itself, without a call.
             await asyncio.to_thread(wait_until_gone, pid)
             await expect_death(pool)
             return time.monotonic() - killed_at

@@ -32,9 +32,9 @@ class Model:
         self.producers: list[int] = []  # items that wait for room
         self.end: str | None = None
         self.end_read = False
-        self.reads: list[str] = []  # what finished reads gave
+        self.reads: list[str] = []  # the outcomes of finished reads
         self.waiting = False
-        self.puts: list[str] = []  # what finished puts gave
+        self.puts: list[str] = []  # the outcomes of finished puts
 
     def put(self, item: int) -> None:
         """Add an item, or return the reason against it."""
@@ -217,7 +217,7 @@ def test_cancelled_anywhere_loses_nothing(data: Any, count: int, capacity: int |
 
         async def receive() -> None:
             async for item in reader:
-                received.append(item)  # noqa: PERF401 - what was received stays so when this is cancelled
+                received.append(item)  # noqa: PERF401 - items received before a cancellation are kept
 
         async def send() -> None:
             while len(sent) < count:

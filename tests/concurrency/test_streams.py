@@ -421,7 +421,7 @@ def test_coroutines_cancelled_before_they_begin(loop: str) -> None:
                 task.cancel()
             with pytest.raises(ClosedError, match="was cancelled"):
                 await anext(aiter(stream))
-            coroutine.close()  # nobody has begun it
+            coroutine.close()  # it was not started
 
     run_on(loop, main)
 

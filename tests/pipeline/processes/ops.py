@@ -1,10 +1,10 @@
 """Functions and sources for the processes of these tests; importable, so that every start method can run them."""
 
 import asyncio
-import atexit  # noqa: TID251 - what a user may do
+import atexit  # noqa: TID251 - as a user's code may
 import itertools
 import os
-import random  # noqa: TID251 - what is seeded
+import random  # noqa: TID251 - it is seeded
 import signal
 import threading
 import time
@@ -154,13 +154,13 @@ def write_pid_and_double(path: str, number: int) -> int:
 
 def draws(_: object) -> tuple[int, int, int]:
     """Return the number of the process, and a draw from each global generator."""
-    return os.getpid(), random.getrandbits(60), int(np.random.randint(0, 2**60))  # noqa: NPY002 - what is seeded
+    return os.getpid(), random.getrandbits(60), int(np.random.randint(0, 2**60))  # noqa: NPY002 - it is seeded
 
 
 def seed_all(seed: int) -> None:
     """Seed the global generators as a user may."""
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - what is seeded
+    np.random.seed(seed)  # noqa: NPY002 - it is seeded
 
 
 def fail_to_start() -> None:

@@ -255,7 +255,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(UsageError, match="max_workers"):
         ProcessExecutor(0)
     with pytest.raises(UsageError, match="start_method"):
-        ProcessExecutor(1, start_method="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] # what is refused
+        ProcessExecutor(1, start_method="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] # the refused argument
 
 
 PARENT = """

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-import random  # noqa: TID251 - what must not be seeded here
+import random  # noqa: TID251 - it must not be seeded here
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor

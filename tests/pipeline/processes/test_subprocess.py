@@ -315,4 +315,4 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(UsageError, match="num_threads"):
         run_in_subprocess(config_of("ab"), num_threads=0)
     with pytest.raises(UsageError, match="start_method"):
-        run_in_subprocess(config_of("ab"), num_threads=1, start_method="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] # what is refused
+        run_in_subprocess(config_of("ab"), num_threads=1, start_method="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] # the refused argument

@@ -108,7 +108,7 @@ def test_the_interpreter_ends(built: str, held: str) -> None:
 
 @pytest.mark.parametrize("built", SOME)
 def test_the_interpreter_ends_inside_a_read(built: str) -> None:
-    """So does a program that ends by an exception inside a `for`, whose traceback keeps the iterator."""
+    """A program that ends by an exception inside a `for`, whose traceback keeps the iterator, ends at once, too."""
     program = f"""
     for item in {built}:
         if item == 2:

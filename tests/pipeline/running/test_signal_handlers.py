@@ -19,7 +19,7 @@ EVERY_SECONDS = 0.00017
 NUM_ITEMS = 4000
 
 
-class InterruptedError_(Exception):  # noqa: N801, N818 - no name is better for what a test's handler raises
+class InterruptedError_(Exception):  # noqa: N801, N818 - the handler's exception needs no other name
     """The handler's exception."""
 
 
