@@ -76,7 +76,7 @@ from penstock._workers._processes import Inherited
 from penstock.batching import cut
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
-from penstock.transport._pipe import TensorPipeReader
+from penstock.transport import TensorPipeReader
 
 _MAX_DEATHS: Final = 3
 _STEPS_ALONE: Final = 64  # after so many but one, since the crashing step may be as far ahead

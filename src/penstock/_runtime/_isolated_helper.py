@@ -50,9 +50,7 @@ from penstock._tree import flatten
 from penstock._workers._processes import Inherited
 from penstock.errors import ClosedError, PeerError, PenstockError, UsageError
 from penstock.events import Event
-from penstock.transport._arena import Arena
-from penstock.transport._pipe._operations import Steps
-from penstock.transport._pipe._sender import Sender
+from penstock.transport import Arena, Sender, Steps
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

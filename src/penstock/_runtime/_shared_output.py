@@ -28,7 +28,7 @@ from penstock._memory import Lease, Region
 from penstock._os import Bell, DaemonThread
 from penstock._runtime._streams import EndOfEpoch
 from penstock.errors import ClosedError
-from penstock.transport._pipe._sender import Sender
+from penstock.transport import Sender
 
 MIN_BYTES: Final = 1_000_000
 """Least size of an array that is sent without a copy."""

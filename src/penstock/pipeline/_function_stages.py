@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, Self
 
 from penstock._caught import Caught
-from penstock.concurrency._worker import is_own_cancellation
+from penstock.concurrency import is_own_cancellation
 from penstock.errors import UsageError
 from penstock.pipeline._channels import NOTHING, Waiters
 from penstock.pipeline._items import SKIP, FatalError, short_repr, stage_failure

@@ -26,7 +26,7 @@ from time import perf_counter
 from types import GeneratorType
 from typing import Final, TypeGuard, cast
 
-from penstock.concurrency._worker import is_own_cancellation
+from penstock.concurrency import is_own_cancellation
 from penstock.pipeline._channels import Output
 from penstock.pipeline._config import Source
 from penstock.pipeline._items import SKIP, FatalError, stage_failure

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penstock._graph import Element
 from penstock._tree import flatten, is_array, leaf_paths, subject, unflatten
 from penstock.errors import GraphError
-from penstock.transport._encoding._torch_tensors import ITEM_BYTES
+from penstock.transport import ITEM_BYTES
 
 _from_numpy: Final[Callable[[NDArray[Any]], torch.Tensor]] = vars(torch)["from_numpy"]  # torch says no types of it
 

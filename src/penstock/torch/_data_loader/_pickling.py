@@ -17,7 +17,7 @@ import torch
 from penstock._caught import Caught
 from penstock._pickles import pickler
 from penstock._processes import missing
-from penstock.transport._encoding._torch_tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
+from penstock.transport import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
