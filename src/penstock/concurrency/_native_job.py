@@ -31,7 +31,7 @@ _Array = TypeVar("_Array", bound=NDArray[Any])  # of any dtype
 
 _Codec: TypeAlias = Literal["zlib", "gzip", "deflate", "zstd"]
 
-_LARGEST = 2**63 - 1  # of a file offset
+_LARGEST = 2**63 - 1  # the largest file offset
 _GIBIBYTE = 2**30
 
 

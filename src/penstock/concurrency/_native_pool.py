@@ -47,7 +47,7 @@ _ABANDONED: Final = (
     "thread and buffers until it ends"
 )
 _REMEDY: Final = "Give the pool more patience=, or await the job inside the scope"
-_MAX_THREADS: Final = 4096  # more is a mistake, and would take a process's share of threads
+_MAX_THREADS: Final = 4096  # more is a mistake, and would exhaust the process's threads
 _CANCELLED_PATIENCE_SECONDS: Final = 0.5  # enough for a read from a disk, and short for a person after Ctrl-C
 
 # Each loop's entry is made and removed in that loop's thread, so the dict's own lock is enough.
@@ -122,7 +122,7 @@ class NativeThreadPool:
             self._leave()
 
     def __call__(self, job: NativeJob[_Result]) -> asyncio.Future[_Result]:
-        """Return the future of a job that is submitted: `await pool(job)` is `await pool.submit(job)`."""
+        """Return the future of a job, as `submit` does: `await pool(job)` is `await pool.submit(job)`."""
         return self.submit(job)
 
     def submit(self, job: NativeJob[_Result]) -> asyncio.Future[_Result]:
@@ -202,7 +202,7 @@ class NativeThreadPool:
             self._mailboxes.popitem()[1].leave()
 
     def __del__(self) -> None:
-        native = getattr(self, "_native", None)  # absent where the arguments were refused
+        native = getattr(self, "_native", None)  # absent if the arguments were refused
         if native is not None and native.here:
             self._native = None
             native.withdraw_all()

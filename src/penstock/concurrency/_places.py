@@ -134,10 +134,10 @@ class ThreadPlace(Generic[Job, Result]):
         self._name = name
         self._thread: DaemonThread | None = None
         self._ended: asyncio.Future[None] | None = None
-        self._runner = asyncio.Runner()  # makes its loop when it is first used
-        self._lock = threading.Lock()  # over the two below
+        self._runner = asyncio.Runner()  # it makes its loop when it is first used
+        self._lock = threading.Lock()  # protects the two attributes below
         self._interrupted = False
-        self._running: asyncio.Task[object] | None = None  # in the thread's loop
+        self._running: asyncio.Task[object] | None = None  # the call's task in the thread's loop
 
     @property
     def started(self) -> bool:
@@ -171,7 +171,7 @@ class ThreadPlace(Generic[Job, Result]):
             await self._wait(self._ended)
         finally:
             if self._thread is not None:
-                self._thread.wait(None)  # it has nothing left to do
+                self._thread.wait(None)  # it ends at once
 
     # -- in the loop's thread
 

@@ -93,7 +93,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         [1, 3, 5]
     """
 
-    _waits_in_next: ClassVar[bool] = False  # a subclass has a `_next`
+    _waits_in_next: ClassVar[bool] = False  # whether a subclass overrides `_next`
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -114,15 +114,15 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         if capacity is not None and capacity < 1:
             raise UsageError(f"capacity must be at least 1, or None for any number; got capacity={capacity}")
         self._capacity = capacity
-        self._end: _End | None = None  # set once putting is over
+        self._end: _End | None = None  # set when no more items can be put
         self._at_once = False  # the end comes before the held items
         self._finished = False  # the end was read
         self._reader: weakref.ref[asyncio.Task[object]] | None = None  # the task of the first read since a loop began
         self._is_read = False  # a read is under way
-        self._reading: asyncio.Future[None] | None = None  # of a read that waits for an item
-        self._next_task: asyncio.Task[object] | None = None  # of a read that waits in `_next`
+        self._reading: asyncio.Future[None] | None = None  # wakes a read that waits for an item
+        self._next_task: asyncio.Task[object] | None = None  # the task of a read that waits in `_next`
         self._interrupted = False  # that read was cancelled by an end that comes at once
-        self._producers: deque[asyncio.Future[None]] = deque()  # that wait for room, first come, first served
+        self._producers: deque[asyncio.Future[None]] = deque()  # wake producers that wait for room, in order
         self._reserved = 0  # places of producers that got room and have not run since
 
     @abstractmethod
@@ -372,7 +372,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             self._withdraw_interrupt(task, already)
             self._next_task = None
             self._give_room()
-        assert self._end is not None  # it came at once, while `_next` waited
+        assert self._end is not None  # the end came at once, while `_next` waited
         raise self._read_end(self._end)
 
     def _withdraw_interrupt(self, task: "asyncio.Task[object] | None", already: int) -> bool:
@@ -448,7 +448,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
 def _current_task() -> "asyncio.Task[object] | None":
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no loop is running: the stream is made or asked before it does
+    except RuntimeError:  # no loop runs: the stream is used before one does
         return None
 
 

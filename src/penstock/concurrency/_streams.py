@@ -143,14 +143,14 @@ class CompletionStream(Stream[Awaitable[Item], Item], Generic[Item]):
     def _start(self, item: Awaitable[Item]) -> None:
         if self._tasks is None:
             if inspect.iscoroutine(item):
-                item.close()  # otherwise Python warns that it was never awaited, besides this error
+                item.close()  # otherwise Python also warns that it was never awaited
             raise UsageError(
                 f"an awaitable that isn't a future must be started in a task group; got {item!r}. Put "
                 "tasks.create_task(coroutine), or make the stream with tasks="
             )
         result = asyncio.get_running_loop().create_future()
         task = self._tasks.create_task(_forward(item, result))
-        # A task that is cancelled before its first step never runs a line of it.
+        # A task that is cancelled before its first step never runs `_forward`.
         task.add_done_callback(lambda _: result.cancel())
         self._own.add(result)
         result.add_done_callback(lambda _: task.cancel() if result.cancelled() else None)

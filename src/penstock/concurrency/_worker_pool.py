@@ -52,7 +52,7 @@ class _Member(Generic[Job, Result]):
 
     number: int
     inbox: asyncio.Future[_Assignment[Job, Result] | None] | None = None
-    death: BaseException | None = None  # of its process
+    death: BaseException | None = None  # the error of its process, if that died
 
     @property
     def idle(self) -> bool:
@@ -138,7 +138,7 @@ class WorkerPool(Generic[Job, Result]):
         self._start_method: StartMethod = start_method
         self._members: list[_Member[Job, Result]] = [_Member(number) for number in range(num_workers)]
         self._tasks = asyncio.TaskGroup()
-        self._seeds: GlobalSeeds | None = None  # of processes
+        self._seeds: GlobalSeeds | None = None  # for worker processes
         self._entered = False
         self._left = False
         self._closed = False  # no job gets a worker any more
@@ -393,7 +393,7 @@ class WorkerPool(Generic[Job, Result]):
 
 
 def _comes_from(error: BaseException | None, origin: BaseException) -> bool:
-    """Return whether an exception is the origin, or was raised from it or while it was handled."""
+    """Return whether an exception is the origin, was raised from it, or was raised while it was handled."""
     seen: set[int] = set()
     rest = [error]
     while rest:

@@ -134,7 +134,7 @@ class Channel:
         self._is_fixed = max_items is not None
         self._max_bytes = max_bytes
         self._items: deque[object] = deque()
-        self._sizes: deque[int] = deque()  # of the items, if `max_bytes` is given
+        self._sizes: deque[int] = deque()  # the sizes of the items, if `max_bytes` is given
         self._bytes = 0
         self._passes: deque[int] = deque([0])  # how many of the items belong to each pass; the last one is open
         self._ended = False

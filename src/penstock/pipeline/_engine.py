@@ -64,7 +64,7 @@ class BackgroundLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resources: Resources | None = None
         self._runs = asyncio.TaskGroup()
-        self._current: asyncio.Task[None] | None = None  # the run; used on the loop only
+        self._current: asyncio.Task[None] | None = None  # the task of the run; used on the loop only
         self._error: BaseException | None = None  # the reason why the loop did not start
         self._is_abandoned = False  # `start` gave up before the loop ran
 
@@ -190,7 +190,7 @@ class BackgroundLoop:
             return
 
         def end(_: object) -> None:
-            main.close()  # if it never began
+            main.close()  # in case it never began
             ended.set_result(None)
 
         self._cancel()

@@ -112,7 +112,7 @@ class ExecutorStage(RunningStage):
             outcomes = await _settled(self._remote.send(self._op, items, flatten=self._flatten))
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.error
-        if caught.error is not None:  # of the executor itself
+        if caught.error is not None:  # an error of the executor itself
             explained = self._remote.explain(caught.error)
             return [Failed(items[0] if len(items) == 1 else items, explained, is_fatal=True)], []
         results = [

@@ -172,7 +172,7 @@ class AsyncStage(RunningStage):
 
     async def _work(self) -> None:
         yielded = perf_counter()  # when the lane last let other tasks run
-        seconds, items = 0.0, 0  # in calls since then
+        seconds, items = 0.0, 0  # the calls since then
         while (item := await self._next()) is not NOTHING:
             number = 0 if self._order is None else self._order.next_number()
             started = perf_counter()

@@ -187,7 +187,7 @@ class GeneratorStage(RunningStage):
         failed: Failed | None
         try:
             failed = await self._pull_all(item, number)
-        except FatalError as error:  # of the threads
+        except FatalError as error:  # an error of the threads
             failed = Failed(item, error)
         if failed is not None:
             self.drop_or_raise(failed)

@@ -96,15 +96,15 @@ class Outlet:
         self._items: deque[object] = deque()
         self._removals: Iterator[object] = map(_REMOVE, repeat(self._items))  # each step removes the first item
         self._accounts_always = probe is not None or max_bytes is not None
-        self._accounts = True  # whether the next item that is taken has to be accounted for
-        self._is_at_start = True  # of a pass: nothing of it was taken
+        self._accounts = True  # whether taking the next item needs `_account`
+        self._is_at_start = True  # nothing of the pass was taken
         self._passes_begun = 0  # passes of which something was taken
-        self._source_waits = False  # for a reader to begin a pass
+        self._source_waits = False  # whether the source waits for a reader to begin a pass
         self._sources = Waiters()  # used on the loop
-        self._loop_waits = False  # for room
+        self._loop_waits = False  # whether the loop waits for room
         self._putters = Waiters()  # used on the loop
         self._lock = threading.Lock()  # protects the four attributes below
-        self._wakers: list[Callable[[], None]] = []  # of readers that wait for an item
+        self._wakers: list[Callable[[], None]] = []  # wake readers that wait for an item
         self._bell: Bell | None = None  # an unused one, kept for the next reader that waits
         self._ended = False
         self._bytes = 0
@@ -317,7 +317,7 @@ class Outlet:
                 self._loop_waits = False
                 self._call_loop(self._putters.wake_one)
         except BaseException:
-            # The loop may not have been woken. It is when the item, which is put back, is taken again.
+            # The loop may not have been woken. Taking the item again, which is put back, wakes it.
             self._loop_waits = self._source_waits = True
             if freed:
                 with self._lock:

@@ -303,7 +303,7 @@ class AutoStop(Generic[OutT_co]):
             raise failure
 
     def _stop_after(self, error: BaseException) -> None:
-        """Stop while an error leaves the block; a function that hangs must not hold the error back for ever."""
+        """Stop while an error leaves the block; a function that hangs must not delay the error for ever."""
         seconds = ERROR_STOP_SECONDS if self._timeout is None else self._timeout
         try:
             self._pipeline.stop(timeout=seconds)
@@ -448,7 +448,7 @@ class Reading:
         self._is_unread = False
 
     def read_mark(self, mark: object, outlet: Outlet) -> Exception | None:
-        """Return the exception that a reader raises for a mark, which counts as read then; None at a plain end."""
+        """Return the exception that a reader raises for a mark, and count the mark as read; None at a plain end."""
         if mark is _CLOSED:
             return ClosedError(outlet.closed_because)
         if mark is _END:
@@ -531,7 +531,7 @@ class AsyncPassIterator(_OnePass, AsyncIterator[Item]):
 
 
 async def _taken(outlet: Outlet) -> object:
-    """Return the next item or mark, once there is one; the caller's loop runs other tasks meanwhile."""
+    """Return the next item or mark, after waiting for it; the caller's loop runs other tasks meanwhile."""
     loop = asyncio.get_running_loop()
     while True:
         woken = loop.create_future()

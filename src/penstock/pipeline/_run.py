@@ -115,7 +115,7 @@ class Resources:
     def __init__(self, num_threads: int, seeds: GlobalSeeds | None) -> None:
         self.threads = Threads(num_threads, "penstock-stage")
         self._sources: dict[str, Threads] = {}
-        # By the id of the executor, which is here, too, so that no other object gets the id.
+        # Keyed by the executor's id. The value keeps the executor alive, so that no other object gets the id.
         self._threads_of_executors: dict[int, tuple[ThreadExecutor, Threads]] = {}
         self._executors = Executors(seeds)
 
@@ -176,7 +176,9 @@ class RunBuilder:
         self._resources = resources
         self._probes = probes
         self._drop = drop
-        self._failure_limit = FailureLimit(max_failures, drop, is_shared=True)  # of stages without one of their own
+        self._failure_limit = FailureLimit(
+            max_failures, drop, is_shared=True
+        )  # for stages without a limit of their own
         self._outlet = outlet
         self._tasks: list[StageTask] = []
 
@@ -248,7 +250,7 @@ class RunBuilder:
     def _paths(
         self, name: str, stage: PathVariants, channel: Channel, output: Output, upstream: list[StageTask]
     ) -> tuple[RunningStage, list[StageTask]]:
-        """Return a router and the tasks upstream of the next stage; those of the router and its paths are added."""
+        """Return a router and the tasks upstream of the next stage, after adding those of the router and its paths."""
         join = Join(output, len(stage.paths))
         inputs = [[_channel_before(each) for each in path] for path in stage.paths]
         outputs: list[list[Output]] = [[*channels, JoinInput(output, join)] for channels in inputs]
@@ -378,7 +380,7 @@ async def run(stages: Sequence[StageTask]) -> None:
                 tasks[id(stage)] = group.create_task(_drive(stage, tasks), name=stage.name)
     finally:
         tasks.clear()  # a task keeps the traceback of its cancellation, whose frames hold this dict: a reference cycle
-        for stage in stages:  # for tasks that were cancelled before their first step; a second end has no effect
+        for stage in stages:  # a task cancelled before its first step hasn't ended them; a second end has no effect
             for output in stage.outputs:
                 output.end(None)
 
