@@ -14,12 +14,12 @@ from penstock._dataset import Dataset, concatenate, interleave, mix, read, strea
 from penstock._dataset import integers as range  # noqa: A004 - `ps.range` is to datasets what `range` is to lists
 from penstock._dataset import zip_datasets as zip  # noqa: A004 - `ps.zip` is to datasets what `zip` is to lists
 from penstock._graph import Combiner, Origin, Substitute
-from penstock._plan._plan import Limits, Shard
+from penstock._plan import Limits, Shard
 
 if TYPE_CHECKING:
     from penstock._graph import PerWorker
     from penstock._loader import Loader, LoaderIterator
-    from penstock._plan._explain import Explanation
+    from penstock._plan import Explanation
 else:
     # The names that run a dataset are imported on first access: describing one doesn't need them.
     __getattr__ = _lazy.from_modules(

@@ -24,7 +24,7 @@ PREAMBLE = """
 import asyncio, os, signal, sys, threading
 import numpy as np
 import penstock as ps
-from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader
+from penstock._loader._placement import PlacementThread, ThreadPlacedLoader
 from tests.loader.isolated import parts
 
 def keep(number):

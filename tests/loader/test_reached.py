@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._loader._reached import Reached
+from penstock._loader._progress import Reached
 
 
 def steps_of(reached: Reached) -> set[int]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._runtime import _stalls
+from penstock._runtime import _failing_work
 from penstock.errors import UsageError, WorkerError
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.workers.processes import functions
@@ -90,7 +90,7 @@ def test_a_stall_is_logged_once(
     tmp_path: Path, hanging: Hanging, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The warning names worker, step, position, key, file and place; then the epoch continues unchanged."""
-    monkeypatch.setattr(_stalls, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(_failing_work, "STALL_SECONDS", 0.1)
     for number in range(8):
         (tmp_path / f"{number}.txt").write_text(str(number))
     dataset = ps.read(ps.sources.Files(tmp_path, "*.txt")).map(lambda text: hanging(int(text["bytes"]))).batch(2)
@@ -307,7 +307,7 @@ def test_a_stalled_process_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The warning comes before the timeout at which the process is killed."""
-    monkeypatch.setattr(_stalls, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(_failing_work, "STALL_SECONDS", 0.1)
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "hung"), dying.hangs)).batch(8)
     limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5)
     with ps.Loader(dataset, num_workers=1, workers="processes", limits=limits) as loader:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._plan._choose import (
+from penstock._runtime._autotune import (
     Choice,
     Cost,
     Room,

@@ -10,7 +10,7 @@ import penstock as ps
 from penstock._graph._apply import Context
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._jobs import BatchJob, Learned
-from penstock._runtime._tasks import job_of, task_of
+from penstock._runtime._process_work import job_of, task_of
 from tests.runtime.plans import plan_of
 
 

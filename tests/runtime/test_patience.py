@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from penstock._runtime import _stalls
-from penstock._runtime._stalls import STALL_SECONDS, Patience, Stall
+from penstock._runtime import _failing_work
+from penstock._runtime._failing_work import STALL_SECONDS, Patience, Stall
 from penstock.errors import WorkerError
 
 BEGAN = 1000.0
@@ -26,7 +26,7 @@ class Clock:
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Return the clock of all waits."""
     clock = Clock()
-    monkeypatch.setattr(_stalls, "monotonic", clock)
+    monkeypatch.setattr(_failing_work, "monotonic", clock)
     return clock
 
 

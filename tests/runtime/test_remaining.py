@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._remaining import Remaining
+from penstock._runtime._batches import Remaining, StepRange, Unit
 
 FIRST = 7
 

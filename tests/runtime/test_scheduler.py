@@ -11,10 +11,9 @@ import pytest
 
 import penstock as ps
 from penstock._os._bell import Listener
-from penstock._runtime import _stalls
-from penstock._runtime._client import Client
+from penstock._runtime import _failing_work
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._scheduler import Scheduler
+from penstock._runtime._scheduler import Client, Scheduler
 from penstock.errors import ClosedError
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.runtime.plans import plan_of
@@ -117,7 +116,7 @@ class Reader:
 def test_a_job_that_completes_before_the_bell_is_cleared_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer looks again after it has cleared its bell, since that may have been the last ring."""
     gate, clear = Gate(0), Listener.clear
-    monkeypatch.setattr(_stalls, "STALL_SECONDS", 10 * PATIENCE_SECONDS)  # a wait that warns looks again
+    monkeypatch.setattr(_failing_work, "STALL_SECONDS", 10 * PATIENCE_SECONDS)  # a wait that warns looks again
 
     def clear_late(listener: Listener) -> None:
         if not gate.opened.is_set():
@@ -138,7 +137,7 @@ def test_a_job_that_completes_before_the_bell_is_cleared_is_seen(monkeypatch: py
 def test_a_newer_iterator_ends_the_wait_for_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer that waits for a job is woken when another thread gives the job up, while a worker is still at it."""
     gate, wait, waits = Gate(0), Listener.wait, threading.Event()
-    monkeypatch.setattr(_stalls, "STALL_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(_failing_work, "STALL_SECONDS", 10 * PATIENCE_SECONDS)
 
     def wait_and_tell(listener: Listener, timeout_seconds: float | None = None) -> bool:
         waits.set()

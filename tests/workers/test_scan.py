@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._workers._scan import Task, scan
+from penstock._dataset._filter_index import Task, scan
 
 
 def listed(start: int, stop: int) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock._ring import Claim, SlotRing
-from penstock._workers._threads import WorkerThreads
+from penstock._runtime._scheduler import WorkerThreads
 
 
 def workers_alive() -> int:
@@ -117,7 +117,7 @@ def test_a_stuck_function_does_not_keep_close(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its patience `close` returns, and the log names the worker that is still inside a user's function."""
-    monkeypatch.setattr("penstock._workers._threads.FUNCTION_SECONDS", 0.0)
+    monkeypatch.setattr("penstock._runtime._scheduler.FUNCTION_SECONDS", 0.0)
     inside, leave = threading.Event(), threading.Event()
     ring = SlotRing(1)
 

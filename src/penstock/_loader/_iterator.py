@@ -25,17 +25,18 @@ import threading
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
-from typing import Generic, Protocol, Self
+from typing import TYPE_CHECKING, Generic, Protocol, Self
 
 from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._progress import Progress
 from penstock._os import Closer, HeldInterrupts
-from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._recorder import Recorder
-from penstock._runtime._streams import EndOfEpoch, Stream
+from penstock._runtime import EndOfEpoch, Recorder, StepRange, Stream, Unit
 from penstock._state import State
 from penstock.errors import ClosedError, UsageError
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Stateful(Protocol):
@@ -238,3 +239,39 @@ def _add_note(error: Exception, unit: Unit) -> None:
     note = f"while making the batch of step {unit.step}: epoch {unit.epoch}, from position {unit.position} on"
     if note not in getattr(error, "__notes__", ()):  # the same object may be raised repeatedly
         error.add_note(note)
+
+
+class AsyncLoaderIterator(Generic[T_co]):
+    """The batches of one epoch, for `async for`. A cancelled wait leaves it as if no batch had been requested."""
+
+    def __init__(self, iterator: LoaderIterator[T_co]) -> None:
+        self._iterator = iterator
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T_co:
+        while (descriptor := self._iterator.may_wait) is not None:
+            await _readable(descriptor)
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+async def _readable(descriptor: int) -> None:
+    """Wait until a descriptor is readable."""
+    import asyncio  # noqa: PLC0415 - it takes longer to load than the rest of Penstock
+
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(descriptor, _resolve, readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _resolve(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)

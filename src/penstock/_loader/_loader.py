@@ -5,33 +5,46 @@ import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Literal, Self
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self
 
 import numpy as np
 
 from penstock import _runtime
 from penstock._dataset import Dataset, T_co
 from penstock._graph import Fingerprint, Map, Origin, Read, fingerprint, need_count, note_held_values, seen_past, walk
-from penstock._loader._iterator import Clock, LoaderIterator
-from penstock._loader._progress import IndexedProgress, Progress
-from penstock._loader._sharing import SharedWorkers
-from penstock._loader._streaming_progress import StreamingProgress
+from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
+from penstock._loader._progress import IndexedProgress, Progress, StreamingProgress
 from penstock._os import Closer
-from penstock._plan._lower import check_threads, choose_place, lower, parse_memory, share_place
-from penstock._plan._plan import Limits, Plan, Shard
-from penstock._runtime._autotune._chosen import chosen
-from penstock._runtime._batches import StepRange
-from penstock._runtime._runtime import Runtime
-from penstock._runtime._streams import Stream
+from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, parse_memory, share_place
+from penstock._runtime import Runtime, StepRange, Stream, chosen
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
 from penstock.sources import check_length
 
 if TYPE_CHECKING:
-    from penstock._plan._choose import Workers
+    from penstock._runtime import Workers
 
 _ALLOWABLE = frozenset({"source", "order"})
+
+
+class SharedWorkers(NamedTuple):
+    """Workers that one loader owns. They run as long as a loader holds this object, also if the owner was dropped."""
+
+    plan: Plan
+    """The plan of the owner."""
+    runtime: Runtime
+    closer: Closer
+    """Stops the workers."""
+
+    def need_open(self) -> None:
+        """Check that the workers run.
+
+        Raises:
+            ClosedError: the owner was closed.
+        """
+        if not self.closer.is_open:
+            raise ClosedError("the loader that owns the workers of this one was closed; close it last")
 
 
 class Loader(Generic[T_co]):
@@ -138,7 +151,7 @@ class Loader(Generic[T_co]):
         self._clock = Clock()
         self._runtime = _runtime_of(self._plan, owner)
         clock, rows = self._clock, max(self._plan.batch_size // self._plan.shard.count, 1)
-        self._runtime.recorder.handed_out = lambda: clock.batches * rows  # refers to the clock, not to the loader
+        self._runtime.recorder.delivered = lambda: clock.batches * rows  # refers to the clock, not to the loader
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprints: dict[object, Fingerprint] = {}
         self._closer = Closer(self._runtime.close)
@@ -168,8 +181,6 @@ class Loader(Generic[T_co]):
         return self._runtime.open_stream(step_ranges)
 
     def __aiter__(self) -> AsyncIterator[T_co]:
-        from penstock._loader._asynchronous import AsyncLoaderIterator  # noqa: PLC0415 - asyncio is slow to import
-
         return AsyncLoaderIterator(iter(self))
 
     def __len__(self) -> int:

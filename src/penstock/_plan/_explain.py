@@ -33,9 +33,8 @@ from penstock._graph import (
     verb_text,
     walk,
 )
-from penstock._plan._lower import program_of
+from penstock._plan._lower import Ranks, program_of, ranks_of
 from penstock._plan._program import Batches, Streaming
-from penstock._plan._ranks import Ranks, ranks_of
 from penstock._streaming import MAX_INPUTS, Collate, elements
 from penstock.batching import Stack
 

@@ -1,17 +1,119 @@
 """The plan of a loader, as a value: the dataset's program, its place and workers, its rank, and its limits."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from penstock._frozen import frozen
 from penstock._graph import Bucket, Node, Remainder, length
-from penstock._plan._rank_in import JaxSharding, TorchGroup, TorchMesh, rank_in_jax, rank_in_torch
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from penstock._plan._program import Batches, Streaming
 
+
 Place: TypeAlias = Literal["inline", "threads", "processes"]
 StartMethod: TypeAlias = Literal["spawn", "forkserver"]
+
+
+@frozen
+class Limits:
+    """The limits of a loader's resources, where the defaults don't fit.
+
+    Args:
+        num_batch_workers: how many batches may be merged at once by a custom merge function or a step after `batch`;
+            None is the loader's `prefetch`.
+        worker_init: called once in each worker before its first task, with the worker's number. What workers have
+            failed at is computed again where batches are consumed, so that the exception is raised there; that thread
+            is prepared before, too, as one more worker: with `num_workers`. What threads failed at of a stream's
+            elements isn't, since these may not come again.
+        read_ahead: how many records of async sources are on their way or wait for a worker, at least 1; so many
+            requests are under way at once, where each is for one record. Default 64. Without workers nothing is read
+            ahead.
+        start_method: how worker processes are started. None, the default, is "forkserver" on Linux: a clean process,
+            one for the program, imports what the workers need and forks them, in milliseconds. They have the program's
+            paths, folder and environment variables of the moment, but the umask, priority, limits of resources and
+            cores that it had when the first one was started. "spawn" starts a new Python for each, everywhere.
+        worker_threads: how many threads BLAS, OpenCV and torch have in each worker process, at least 1, the default,
+            since the workers share the cores already. None leaves them alone, and what the user has set by a variable
+            such as OMP_NUM_THREADS always holds. Where "spawn" is used, libraries of BLAS that the main module imports
+            keep theirs.
+        timeout: how many seconds a worker may be at the same work; None, the default, means any time. A process is then
+            killed, its Python stack is logged, and others try again: row by row, so a bound that is enough for one row
+            or one merge makes nothing fail. What hangs a third time is a WorkerError with the stack, and so is a
+            `worker_init` that hangs twice. A thread can't be killed: when the consumer has waited so long for work
+            that one thread is at, a block of rows (up to all of a batch's, one after the other) or a merge, a
+            WorkerError names the step, positions, keys and files, with the thread's stack. The loader stays usable, but
+            this thread computes nothing else until its function returns: the next call waits for the same batch again,
+            and `seek` goes past it. Of a dataset that is read in order, what its own thread computes for one batch is
+            such work, too. `async for` waits without a timeout for threads. Without workers a timeout is refused:
+            nothing can watch the calling thread.
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(8).batch(4), num_workers=2, limits=ps.Limits(num_batch_workers=1))
+        >>> loader.close()
+    """
+
+    num_batch_workers: int | None = None
+    worker_init: Callable[[int], object] | None = None
+    read_ahead: int = 64
+    start_method: StartMethod | None = None
+    worker_threads: int | None = 1
+    timeout: float | None = None
+
+
+@runtime_checkable
+class TorchGroup(Protocol):
+    """A `torch.distributed.ProcessGroup`, as far as it is used here."""
+
+    def rank(self) -> int:
+        """Return this process's place in the group."""
+        ...
+
+    def size(self) -> int:
+        """Return how many processes the group has."""
+        ...
+
+
+@runtime_checkable
+class TorchMesh(Protocol):
+    """A `torch.distributed.DeviceMesh`, as far as it is used here."""
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions the mesh has."""
+        ...
+
+    def get_local_rank(self) -> int:
+        """Return this process's place in a mesh of one dimension."""
+        ...
+
+    def size(self) -> int:
+        """Return how many places the mesh has."""
+        ...
+
+
+class JaxDevice(Protocol):
+    """A `jax.Device`, as far as it is used here."""
+
+    @property
+    def process_index(self) -> int:
+        """The process that has the device."""
+        ...
+
+
+class JaxSharding(Protocol):
+    """A `jax.sharding.Sharding`, as far as it is used here."""
+
+    @property
+    def addressable_devices(self) -> Collection[JaxDevice]:
+        """This process's devices."""
+        ...
+
+    def devices_indices_map(self, global_shape: tuple[int, ...], /) -> Mapping[JaxDevice, tuple[slice, ...] | None]:
+        """Return which part of an array each device holds."""
+        ...
 
 
 @frozen
@@ -88,53 +190,6 @@ class Shard:
             Shard(rank=1, count=2, uneven=False)
         """
         return cls(*rank_in_jax(sharding, shape), uneven)
-
-
-@frozen
-class Limits:
-    """The limits of a loader's resources, where the defaults don't fit.
-
-    Args:
-        num_batch_workers: how many batches may be merged at once by a custom merge function or a step after `batch`;
-            None is the loader's `prefetch`.
-        worker_init: called once in each worker before its first task, with the worker's number. What workers have
-            failed at is computed again where batches are consumed, so that the exception is raised there; that thread
-            is prepared before, too, as one more worker: with `num_workers`. What threads failed at of a stream's
-            elements isn't, since these may not come again.
-        read_ahead: how many records of async sources are on their way or wait for a worker, at least 1; so many
-            requests are under way at once, where each is for one record. Default 64. Without workers nothing is read
-            ahead.
-        start_method: how worker processes are started. None, the default, is "forkserver" on Linux: a clean process,
-            one for the program, imports what the workers need and forks them, in milliseconds. They have the program's
-            paths, folder and environment variables of the moment, but the umask, priority, limits of resources and
-            cores that it had when the first one was started. "spawn" starts a new Python for each, everywhere.
-        worker_threads: how many threads BLAS, OpenCV and torch have in each worker process, at least 1, the default,
-            since the workers share the cores already. None leaves them alone, and what the user has set by a variable
-            such as OMP_NUM_THREADS always holds. Where "spawn" is used, libraries of BLAS that the main module imports
-            keep theirs.
-        timeout: how many seconds a worker may be at the same work; None, the default, means any time. A process is then
-            killed, its Python stack is logged, and others try again: row by row, so a bound that is enough for one row
-            or one merge makes nothing fail. What hangs a third time is a WorkerError with the stack, and so is a
-            `worker_init` that hangs twice. A thread can't be killed: when the consumer has waited so long for work
-            that one thread is at, a block of rows (up to all of a batch's, one after the other) or a merge, a
-            WorkerError names the step, positions, keys and files, with the thread's stack. The loader stays usable, but
-            this thread computes nothing else until its function returns: the next call waits for the same batch again,
-            and `seek` goes past it. Of a dataset that is read in order, what its own thread computes for one batch is
-            such work, too. `async for` waits without a timeout for threads. Without workers a timeout is refused:
-            nothing can watch the calling thread.
-
-    Example:
-        >>> import penstock as ps
-        >>> loader = ps.Loader(ps.range(8).batch(4), num_workers=2, limits=ps.Limits(num_batch_workers=1))
-        >>> loader.close()
-    """
-
-    num_batch_workers: int | None = None
-    worker_init: Callable[[int], object] | None = None
-    read_ahead: int = 64
-    start_method: StartMethod | None = None
-    worker_threads: int | None = 1
-    timeout: float | None = None
 
 
 @frozen
@@ -215,3 +270,82 @@ class Plan:
         if isinstance(batch, Bucket):
             return "keep" if batch.bucketing.keep_short else "drop"
         return "keep" if batch is None else batch.remainder
+
+
+def rank_in_torch(group: TorchMesh | TorchGroup | None) -> tuple[int, int]:
+    """Return (rank, count) of this process in a mesh of one dimension, or a group; None for all processes."""
+    if isinstance(group, TorchMesh):
+        if group.ndim != 1:
+            raise UsageError(
+                "Shard.from_torch takes a mesh of one dimension, the one over which data differs; got "
+                f"{group.ndim}. Name it, as in mesh['dp'], or give Shard(rank, count)."
+            )
+        rank, count = group.get_local_rank(), group.size()
+    elif isinstance(group, TorchGroup):
+        rank, count = group.rank(), group.size()
+    elif group is None:
+        rank, count = _rank_in_world()
+    else:
+        raise UsageError(
+            "Shard.from_torch takes a DeviceMesh or a ProcessGroup that this process is a member of; got "
+            f"{group!r}. Give Shard(rank, count) instead."
+        )
+    if not 0 <= rank < count:
+        raise UsageError(f"this process is no member of {group!r}. Give the group that it shares the data with.")
+    return rank, count
+
+
+def _rank_in_world() -> tuple[int, int]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        raise UsageError(
+            "Shard.from_torch() without a group asks torch.distributed, which isn't initialised here. Call "
+            "init_process_group first, or give Shard(rank, count)."
+        )
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def rank_in_jax(sharding: JaxSharding, shape: Sequence[int]) -> tuple[int, int]:
+    """Return (rank, count) such that rank's part of the rows of an array are those that this process's devices hold."""
+    if not shape:
+        raise UsageError("Shard.from_jax takes the shape of a global batch, its rows first; got ()")
+    rows = rows_of_processes(sharding, shape)
+    own = {device.process_index for device in sharding.addressable_devices}
+    if len(own) != 1:
+        raise UsageError(f"Shard.from_jax takes a sharding over devices of this process too; got {sharding}")
+    parts = sorted(set(rows.values()))
+    (process,) = own
+    rank, count = parts.index(rows[process]), len(parts)
+    expected = [(shape[0] * part // count, shape[0] * (part + 1) // count) for part in range(count)]
+    if [list(part) for part in parts] != [[span] for span in expected]:
+        held = "; ".join(f"process {process}: {_text(spans)}" for process, spans in sorted(rows.items()))
+        raise UsageError(
+            f"the {shape[0]} rows of a global batch must be cut into equal parts, one for each process or for several "
+            f"that hold the same rows; this sharding has it otherwise ({held}). Order the mesh so that the devices of "
+            "a process follow each other along the axis of the batch."
+        )
+    return rank, count
+
+
+def rows_of_processes(sharding: JaxSharding, shape: Sequence[int]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Return which rows, as spans [start, stop), the devices of each process hold."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for device, index in sharding.devices_indices_map(tuple(shape)).items():
+        whole = index[0] if index else slice(None)
+        start, stop, _ = whole.indices(shape[0])
+        spans.setdefault(device.process_index, []).append((start, stop))
+    return {process: _joined(held) for process, held in spans.items()}
+
+
+def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return tuple(joined)
+
+
+def _text(spans: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(f"[{start}, {stop})" for start, stop in spans)

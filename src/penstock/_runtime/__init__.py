@@ -5,9 +5,55 @@ from typing import TYPE_CHECKING
 from penstock import _lazy
 
 if TYPE_CHECKING:
-    from penstock._runtime._isolated import IsolatedRuntime
+    from penstock._runtime._autotune import Workers as Workers
+    from penstock._runtime._autotune import chosen as chosen
+    from penstock._runtime._batches import StepRange as StepRange
+    from penstock._runtime._batches import Unit as Unit
+    from penstock._runtime._batches import Where as Where
+    from penstock._runtime._io_prefetch import BlockRecords as BlockRecords
+    from penstock._runtime._isolated import IsolatedRuntime as IsolatedRuntime
+    from penstock._runtime._jobs import NO_FAILURE as NO_FAILURE
+    from penstock._runtime._jobs import BeforeRow as BeforeRow
+    from penstock._runtime._jobs import JobFailure as JobFailure
+    from penstock._runtime._jobs import Learned as Learned
+    from penstock._runtime._jobs import NotedError as NotedError
+    from penstock._runtime._process_scheduler import ProcessScheduler as ProcessScheduler
+    from penstock._runtime._queue import JobQueue as JobQueue
+    from penstock._runtime._queue import ReadyQueue as ReadyQueue
+    from penstock._runtime._queue import block_rows as block_rows
+    from penstock._runtime._recorder import Recorder as Recorder
+    from penstock._runtime._runtime import Runtime as Runtime
+    from penstock._runtime._scheduler import Client as Client
+    from penstock._runtime._scheduler import Scheduler as Scheduler
+    from penstock._runtime._shared_values import LARGE_BYTES as LARGE_BYTES
+    from penstock._runtime._streams import EndOfEpoch as EndOfEpoch
+    from penstock._runtime._streams import Stream as Stream
 else:
-    # It needs multiprocessing, which is slow to import.
-    __getattr__ = _lazy.from_modules(__name__, IsolatedRuntime="penstock._runtime._isolated")
-
-__all__ = ["IsolatedRuntime"]
+    # A worker process imports one module of this package, and few programs need all: multiprocessing and asyncio, for
+    # example, are slow to import.
+    __getattr__ = _lazy.from_modules(
+        __name__,
+        BlockRecords="penstock._runtime._io_prefetch",
+        Client="penstock._runtime._scheduler",
+        BeforeRow="penstock._runtime._jobs",
+        EndOfEpoch="penstock._runtime._streams",
+        IsolatedRuntime="penstock._runtime._isolated",
+        JobFailure="penstock._runtime._jobs",
+        JobQueue="penstock._runtime._queue",
+        LARGE_BYTES="penstock._runtime._shared_values",
+        Learned="penstock._runtime._jobs",
+        NO_FAILURE="penstock._runtime._jobs",
+        ProcessScheduler="penstock._runtime._process_scheduler",
+        ReadyQueue="penstock._runtime._queue",
+        Recorder="penstock._runtime._recorder",
+        Runtime="penstock._runtime._runtime",
+        Scheduler="penstock._runtime._scheduler",
+        StepRange="penstock._runtime._batches",
+        Stream="penstock._runtime._streams",
+        NotedError="penstock._runtime._jobs",
+        Unit="penstock._runtime._batches",
+        Where="penstock._runtime._batches",
+        Workers="penstock._runtime._autotune",
+        block_rows="penstock._runtime._queue",
+        chosen="penstock._runtime._autotune",
+    )

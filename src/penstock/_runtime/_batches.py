@@ -1,6 +1,11 @@
-"""Steps to batches: the rows of a step, their merge, and the steps above the batch.
+"""Steps to batches: ranges of steps, the rows of a step, their merge, and the steps above the batch.
 
 All functions are pure functions of the plan and the step. Inline loaders, threads and processes call the same ones.
+`Remaining` keeps the steps that were not delivered yet, so that computing them can start again anywhere.
+
+Two classes compute whole batches in the caller's thread. `InlineBatches` takes the plain path: rows, merge, the steps
+above. It serves `batch_at`, and finds the batch and the row of an error. `DirectBatches` is the short path, for records
+that are only read.
 """
 
 import itertools
@@ -32,10 +37,9 @@ from penstock._graph import (
     seed_position_block,
     with_mask,
 )
-from penstock._plan._plan import Shard
-from penstock._plan._program import Batches
+from penstock._plan import Batches, Plan, Shard
 from penstock._streaming import RankSegment, Token
-from penstock.batching import RowStacker, Stack
+from penstock.batching import Layout, LeafSpec, RowStacker, Stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sampling import seed_positions
@@ -44,15 +48,14 @@ from penstock.sources import can_read_into
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 WHOLE_BATCH: Final = -1
-"""In `Context.crashing_rows`, after a step's epoch and position: it is no row that processes die of, but the batch."""
-
-_PADDING_SHIFT = 40  # beyond the ordinals of rows that are taken out of batches
+"""In `Context.crashing_rows`, after the epoch and position of a step: the batch as a whole crashes workers, no row."""
+_PADDING_SHIFT = 40  # bits; the ordinals of rows that `unbatch` takes out of batches are smaller
+_READ_BYTES: Final = 1 << 19  # read at once: half of a processor's second cache
 
 
 class Unit(NamedTuple):
-    """One step's place: its number, and the epoch and position of its first element, as the timeline has it."""
+    """One step: its number, and the epoch and position of its first element in the timeline."""
 
     step: int
     epoch: int
@@ -62,21 +65,21 @@ class Unit(NamedTuple):
 
 
 class Where(NamedTuple):
-    """The place in a dataset that is read in order: this rank's segments, and the token of the next batch."""
+    """The position in a dataset that is read in order: this rank's segments, and the token of the next batch."""
 
     rank_segments: tuple[RankSegment, ...]
     token: Token
 
 
 class StepRange(NamedTuple):
-    """A range of steps: `steps` of them from `first` on; of a dataset that is read in order, from `where` on."""
+    """`steps` consecutive steps from `first` on; in a dataset that is read in order, from `where` on."""
 
     first: Unit
     steps: int
     stride: int
-    """How far the position moves with each step."""
+    """The difference between the positions of two consecutive steps."""
     where: Where | None = None
-    """The place in a dataset that is read in order; None for an indexable one."""
+    """The position in a dataset that is read in order; None for an indexable one."""
 
     def unit(self, index: int) -> Unit:
         """Return the range's step `index`, counted from 0."""
@@ -84,14 +87,68 @@ class StepRange(NamedTuple):
         return Unit(step + index, epoch, position + index * self.stride, batch)
 
     def after(self, steps: int, token: Token) -> "StepRange":
-        """Return what is left after some steps, the last of which came with this token."""
+        """Return the range without its first `steps` steps; `token` came with the last of these."""
         if self.where is None:
             return self.part(steps, self.steps)
         return StepRange(self.unit(steps), self.steps, self.stride, self.where._replace(token=token))
 
     def part(self, start: int, steps: int) -> "StepRange":
-        """Return the range of `steps` steps from step `start` on, at most as many as there are."""
+        """Return the range of `steps` steps from its step `start` on, or of fewer where it ends."""
         return StepRange(self.unit(start), min(steps, self.steps - start), self.stride)
+
+
+class Remaining:
+    """The steps that were not delivered, while batches are delivered in order, or each with its step.
+
+    Args:
+        step_ranges: all steps, in order; at least one range, perhaps of no steps.
+    """
+
+    def __init__(self, step_ranges: list[StepRange]) -> None:
+        self._step_ranges = step_ranges
+        self._index = 0  # how many batches of the first range were delivered
+        self._token: Token = None  # came with the last of them
+
+    def hand_out(self, token: Token) -> bool:
+        """Remove a delivered batch, given by its token; return whether it was the first of the remaining ones."""
+        unit = self.place(token)
+        if unit is None:
+            self._index += 1
+            self._token = token
+            return True
+        step_ranges = self.step_ranges()
+        self._step_ranges = without(step_ranges, StepRange(unit, 1, 0)) or [
+            step_ranges[0].part(step_ranges[0].steps, step_ranges[0].steps)
+        ]
+        return unit.step == step_ranges[0].first.step
+
+    def step_ranges(self) -> list[StepRange]:
+        """Return the remaining steps, in order; at least one range, perhaps of no steps."""
+        if self._index:
+            first, *others = self._step_ranges
+            first = first.after(self._index, self._token)
+            self._step_ranges = [first, *others] if first.steps or not others else others
+            self._index = 0
+        return self._step_ranges
+
+    def place(self, token: Token) -> Unit | None:
+        """Return the step that a token names; None where it names none."""
+        step_range = self._step_ranges[0]
+        return None if token is None or step_range.where is not None else step_range.unit(token - step_range.first.step)
+
+
+def without(step_ranges: list[StepRange], taken: StepRange) -> list[StepRange]:
+    """Return ranges without the steps of `taken`, which are all in one of the ranges."""
+    left: list[StepRange] = []
+    for step_range in step_ranges:
+        before = taken.first.step - step_range.first.step
+        if 0 <= before < step_range.steps:
+            after = before + taken.steps
+            parts = (step_range.part(0, before), step_range.part(after, step_range.steps))
+            left += (part for part in parts if part.steps)
+        else:
+            left.append(step_range)
+    return left
 
 
 class Rows(NamedTuple):
@@ -106,22 +163,22 @@ class Rows(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many rows there are, padding included."""
+        """The number of rows, padding included."""
         return self.high - self.low
 
     @property
     def data(self) -> int:
-        """How many of the rows are data."""
+        """The number of rows without padding."""
         return min(max(self.last + 1 - self.first - self.low, 0), self.total)
 
     def positions(self, start: int, stop: int) -> Integers:
-        """Return the positions of rows [start, stop) of this rank's."""
+        """Return the positions of this rank's rows [start, stop)."""
         positions = np.arange(self.first + self.low + start, self.first + self.low + stop, dtype=np.int64)
         return np.minimum(positions, self.last) if self.data < self.total else positions
 
 
 def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
-    """Return which rows below the batch this rank computes for a step."""
+    """Return the rows below the batch that this rank computes for a step."""
     if program.batch is None:
         return Rows(unit.epoch, unit.position, 0, 1, unit.position)
     epoch, first = _first_row(program, unit)
@@ -132,7 +189,7 @@ def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
 
 
 def rows_of_step_range(program: Batches, shard: Shard, step_range: StepRange) -> tuple[list[Rows], list[int]]:
-    """Return all rows of a range of steps, in as few runs as possible, and the row at which each step begins.
+    """Return all rows of a range of steps, in as few runs as possible, and the first row of each step.
 
     Returns:
         The runs, and, for `steps` steps, `steps` + 1 bounds: step i has rows [bounds[i], bounds[i + 1]).
@@ -153,7 +210,7 @@ def _first_row(program: Batches, unit: Unit) -> tuple[int, int]:
 
 
 def _coordinates(program: Batches, unit: Unit) -> list[tuple[int, int]]:
-    """Return a step's coordinates at each step above the batch, outermost first, and at last at the batch itself."""
+    """Return the coordinates of a step at each node above the batch, outermost first, and then at the batch itself."""
     at = (unit.epoch, unit.position // unit.batch if program.can_recut else unit.position)
     found = [at]
     for step in program.above:
@@ -164,12 +221,12 @@ def _coordinates(program: Batches, unit: Unit) -> list[tuple[int, int]]:
 
 
 def evaluate_rows(program: Batches, spans: list[tuple[Rows, int, int]], context: Context) -> list[Element]:
-    """Return the elements of some rows of one or several batches.
+    """Return the elements of rows of one or several batches.
 
     Args:
-        program: the plan's.
-        spans: rows [start, stop) of each batch.
-        context: of the calling thread.
+        program: the program of the plan.
+        spans: for each batch, its rows, and the span [start, stop) of them to evaluate.
+        context: the context of the calling thread.
     """
     epochs, positions = row_coordinates(spans)
     if context.crashing_rows:
@@ -180,31 +237,31 @@ def evaluate_rows(program: Batches, spans: list[tuple[Rows, int, int]], context:
 
 
 def _element_at(node: Node, epoch: int, position: int, context: Context) -> Element:
-    death = context.crashing_rows.get((epoch, position))
-    if death is None:
+    crash = context.crashing_rows.get((epoch, position))
+    if crash is None:
         return element_at(node, epoch, position, context)
-    return element_after_crash(node, epoch, position, death, context)
+    return element_after_crash(node, epoch, position, crash, context)
 
 
 def row_coordinates(spans: list[tuple[Rows, int, int]]) -> tuple[Integers, Integers]:
-    """Return the epochs and positions, below the batch, of some rows of one or several batches."""
+    """Return the epochs and positions, below the batch, of rows of one or several batches."""
     if len(spans) == 1:
         rows, start, stop = spans[0]
         epochs = np.empty(stop - start, np.int64)
-        epochs.fill(rows.epoch)  # a third of what np.full takes
+        epochs.fill(rows.epoch)  # takes a third of the time of np.full
         return epochs, rows.positions(start, stop)
     epochs = np.repeat([rows.epoch for rows, _, _ in spans], [stop - start for _, start, stop in spans])
     return epochs, np.concatenate([rows.positions(start, stop) for rows, start, stop in spans])
 
 
 def coordinates_of(program: Batches, shard: Shard, unit: Unit, row: int) -> tuple[int, int]:
-    """Return the epoch and position, below the batch, of one of this rank's rows of a step."""
+    """Return the epoch and position, below the batch, of row `row` of this rank's part of a step."""
     epochs, positions = row_coordinates([(rows_of(program, shard, unit), row, row + 1)])
     return int(epochs[0]), int(positions[0])
 
 
 def reads_directly(program: Batches) -> Read | None:
-    """Return the source's node if rows are records in another order and can be read straight into a stacked batch."""
+    """Return the node of the source, if rows are its records and can be read straight into a stacked batch."""
     if program.stack is None:
         return None
     step = program.rows
@@ -214,7 +271,7 @@ def reads_directly(program: Batches) -> Read | None:
 
 
 def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Integers:
-    """Return the keys of rows that `reads_directly`."""
+    """Return the keys of rows, for a program that `reads_directly`."""
     step = program.rows
     while isinstance(step, Reindex):
         epochs, positions = apply_sampler(step.sampler, epochs, positions)
@@ -232,7 +289,7 @@ def with_masks(program: Batches, shard: Shard, step_range: StepRange, batches: l
 
 
 class Merger:
-    """Merges batch after batch; where the merge is plain stacking it keeps the layout from one to the next."""
+    """Merges batches, one after the other; where the merge is plain stacking, it keeps the layout for the next one."""
 
     def __init__(self, program: Batches, context: Context) -> None:
         self._program = program
@@ -241,7 +298,7 @@ class Merger:
         self._merge: Callable[[list[Element]], Element] | None = RowStacker() if isinstance(merge, Stack) else merge
 
     def __call__(self, rows: Rows, unit: Unit, elements: list[Element]) -> Element:
-        """Return a step's batch from the elements of its rows, the steps above the batch applied."""
+        """Merge the elements of a step's rows, apply the steps above the batch, and return the result."""
         program = self._program
         if program.batch is None or self._merge is None:
             return elements[0]
@@ -251,42 +308,44 @@ class Merger:
 
 
 def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, context: Context) -> Element:
-    """Return a merged batch after the steps above it, each seeing the place that the definition has for it."""
+    """Apply the steps above the batch to a merged batch; each sees the location that the definition gives it."""
     if not program.above:
         return batch
-    place_above = _Places(program, rows, unit)
-    return _applied(program.above[::-1], batch, place_above, context)
+    location_above = _Locations(program, rows, unit)
+    return _applied(program.above[::-1], batch, location_above, context)
 
 
 def may_be_replaced(program: Batches) -> bool:
-    """Return whether a step above the batch replaces one that fails."""
+    """Return whether a step above the batch replaces a batch that fails."""
     return any(isinstance(step, Map) and step.on_error != "raise" for step in program.above)
 
 
-def batch_around(program: Batches, rows: Rows, unit: Unit, death: Exception, context: Context) -> Element:
-    """Return what takes the place of a batch that processes die of as a whole, where it `may_be_replaced`.
+def batch_around(program: Batches, rows: Rows, unit: Unit, crash: Exception, context: Context) -> Element:
+    """Return the replacement of a batch that crashes workers as a whole, where it `may_be_replaced`.
 
-    The crash doesn't show which step's function it was in, so it counts as one of the outermost such step.
+    The crash doesn't show which function it was in, so it counts as a failure of the outermost step that replaces.
     """
-    place_above = _Places(program, rows, unit)
+    location_above = _Locations(program, rows, unit)
     for index, step in enumerate(program.above):
         if isinstance(step, Map) and step.on_error != "raise":
-            batch = after_error(step, death, place_above(step), context, element_at)
-            return _applied(program.above[:index][::-1], batch, place_above, context)
-    raise death
+            batch = after_error(step, crash, location_above(step), context, element_at)
+            return _applied(program.above[:index][::-1], batch, location_above, context)
+    raise crash
 
 
-def _applied(steps: tuple[Map | Reindex, ...], batch: Element, place_above: "_Places", context: Context) -> Element:
+def _applied(
+    steps: tuple[Map | Reindex, ...], batch: Element, location_above: "_Locations", context: Context
+) -> Element:
     for step in steps:
         if isinstance(step, Map):
-            batch = apply_one(step, batch, place_above(step), context, element_at)
+            batch = apply_one(step, batch, location_above(step), context, element_at)
             if batch is DROPPED:
-                raise InternalError("a dataset that leaves elements out is read in order")
+                raise InternalError("an indexable dataset drops no batch")
     return batch
 
 
-class _Places:
-    """The places that the definition has for a batch at the steps above it."""
+class _Locations:
+    """The locations that the definition gives a batch at the steps above it."""
 
     def __init__(self, program: Batches, rows: Rows, unit: Unit) -> None:
         self._program = program
@@ -303,7 +362,7 @@ class _Places:
 
 
 def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...], at: tuple[int, int]) -> SeedPosition:
-    """Return the seed position of this rank's part of a batch: its first row's, seen from a step above the batch."""
+    """Return the seed position of this rank's part of a batch at a step above it: that of the part's first row."""
     if program.batch is None:
         raise InternalError("there is no batch to apply steps to")
     epochs, batches = np.array([at[0]], np.int64), np.array([at[1]], np.int64)
@@ -321,10 +380,78 @@ def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...
 
 
 def origin(program: Batches, rows: Rows, row: int) -> Origin:
-    """Return where one row of a step's batch comes from."""
+    """Return the origin of one row of a step's batch."""
     epochs, positions = row_coordinates([(rows, row, row + 1)])
     seeds = seed_position_block(program.rows, epochs, positions)
     _, component, key = locate(program.rows, int(epochs[0]), int(positions[0]))
     epoch, position, ordinal = (int(part[0]) for part in seeds)
     (index,) = indices(program.rows, [epoch], [position])
     return Origin(epoch, position, key, ordinal=ordinal, component=component, index=index)
+
+
+class InlineBatches:
+    """Computes the batches of an indexable dataset, one at a time."""
+
+    def __init__(self, program: Batches, shard: Shard, context: Context) -> None:
+        self._program = program
+        self._shard = shard
+        self._context = context
+        self._merge = Merger(program, context)
+
+    def batch(self, unit: Unit, *, careful: bool = False) -> Element:
+        """Return a step's batch.
+
+        Args:
+            unit: the step.
+            careful: whether rows are computed one by one, so that no row after one that raises is computed.
+        """
+        rows = rows_of(self._program, self._shard, unit)
+        crash = (
+            self._context.crashing_rows.get((unit.epoch, unit.position, WHOLE_BATCH))
+            if self._context.crashing_rows
+            else None
+        )
+        if crash is not None:
+            return batch_around(self._program, rows, unit, crash, self._context)
+        size = 1 if careful else max(rows.total, 1)
+        elements: list[Element] = []
+        for start in range(0, rows.total, size):
+            elements += evaluate_rows(self._program, [(rows, start, min(start + size, rows.total))], self._context)
+        return self._merge(rows, unit, elements)
+
+
+class DirectBatches:
+    """Batches of a program that `reads_directly` and has no steps above: keys for all steps, records for a few at once.
+
+    Attributes:
+        step_range: the steps.
+        at_once: how many batches fit memory that is used again while it is still in the cache.
+    """
+
+    def __init__(self, plan: Plan, step_range: StepRange, layout: Layout) -> None:
+        program, shard = plan.batches, plan.shard
+        read = reads_directly(program)
+        if read is None or program.above:
+            raise InternalError("these rows are not read directly")
+        self.step_range = step_range
+        self._program = program
+        self._shard = shard
+        self._layout = layout
+        self._read_into = read.source.read_into
+        runs, self._bounds = rows_of_step_range(program, shard, step_range)
+        self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
+        self.at_once = max(_READ_BYTES * step_range.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
+
+    def batches(self, index: int, count: int) -> list[Element]:
+        """Return the batches of `count` steps from `index` on, or of fewer at the end."""
+        bounds = self._bounds[index : index + count + 1]
+        first = bounds[0]
+        columns = self._layout.columns(bounds[-1] - first)
+        self._read_into(self._keys[first : bounds[-1]], self._layout.batch(columns))
+        batches = self._layout.batches(columns, [bound - first for bound in bounds])
+        return with_masks(self._program, self._shard, self.step_range.part(index, len(batches)), batches)
+
+
+def can_be_direct(layout: Layout) -> bool:
+    """Return whether all leaves of a row are arrays, as `read_into` needs."""
+    return all(isinstance(kind, LeafSpec) for kind in layout.kinds)

@@ -31,23 +31,19 @@ from penstock._caught import Caught
 from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, SUFFIX_BATCHES, decide
 from penstock._graph import DROPPED, Context, Element
 from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._client import Client
-from penstock._runtime._collate_job import CollateJob, Cut, Given, collate_run
-from penstock._runtime._crashing_rows import crashing_batch_error
-from penstock._runtime._cutting import block_rows
+from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_thread import FoldedAlone, FoldedStream, Folding, Made
-from penstock._runtime._jobs import ComeTo
-from penstock._runtime._queue import GivenQueue
-from penstock._runtime._scheduler import Scheduler
-from penstock._runtime._streams import EndOfEpoch, Stream
-from penstock._runtime._threads import ThreadStreamingBatches
+from penstock._runtime._jobs import BeforeRow, CollateJob, Cut, Given, collate_run
+from penstock._runtime._queue import GivenQueue, block_rows
+from penstock._runtime._scheduler import Client, Scheduler
+from penstock._runtime._streaming import ThreadStreamingBatches
+from penstock._runtime._streams import MAX_REPEATED, EndOfEpoch, Stream
 from penstock._streaming import Collate, CollateRun, Rest, Token
 from penstock.errors import WorkerError
 
 _JOB_SECONDS: Final = 0.005  # of several small batches; handing them over takes a tenth of it
 _MAX_STEPS: Final = 32
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all jobs together
-_MAX_REPEATED: Final = 8  # times, that what needs more memory is begun again before the consumer computes it
 
 
 class _Job(CollateJob):
@@ -55,7 +51,7 @@ class _Job(CollateJob):
 
     Attributes:
         made: what each batch came with; what it is made of, too, if that is kept.
-        is_made_anew: whether a batch that processes fail at is made again from the dataset on: its rows are not here.
+        is_remade: whether a batch that processes fail at is made again from the dataset on: its rows are not here.
         error: what was raised in a thread, instead of the first batch that `batches` has not; where that is kept.
         index: how many of them were delivered, or left out.
     """
@@ -70,7 +66,7 @@ class _Job(CollateJob):
         cut = Cut(np.concatenate([each.provenance[:1] for each in made]), bounds, rows, ends_in_rest)
         super().__init__(run, cut, client.learned, [Given(each.batch, each.provenance) for each in made])
         self.made: Sequence[Made] = [each._replace(batch=None) for each in made]
-        self.is_made_anew = True
+        self.is_remade = True
         self.error: BaseException | None = None
         self.index = 0
         self._keeps_errors = keeps_errors
@@ -78,24 +74,24 @@ class _Job(CollateJob):
 
     def send(self, made: Sequence[Made], *, keeps_rows: bool) -> None:
         """Have the job computed by processes."""
-        self.is_made_anew = self.pack() and not keeps_rows
-        if not self.is_made_anew:
+        self.is_remade = self.pack() and not keeps_rows
+        if not self.is_remade:
             self.made = made
 
-    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
+    def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
         if not self._keeps_errors:
-            return super().run_block(block, context, come_to)
+            return super().run_block(block, context, before_row)
         with Caught() as caught:
-            return super().run_block(block, context, come_to)
+            return super().run_block(block, context, before_row)
         self._errors[block] = caught.taken()
         return 0
 
-    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+    def run_merge(self, context: Context, before_row: BeforeRow | None = None) -> None:
         if not self._keeps_errors:
-            super().run_merge(context, come_to)
+            super().run_merge(context, before_row)
             return
         with Caught() as caught:
-            super().run_merge(context, come_to)
+            super().run_merge(context, before_row)
         if caught.error is not None:  # of a batch before those of whose rows one failed
             self.error = caught.taken()
         elif self._errors:
@@ -267,18 +263,18 @@ class CollateStream:
         """Return the job's next batch; None where it is left out, or begun again."""
         made = job.made[job.index]
         if self._ready:
-            return self._handed_out(made, self._ready.pop())
+            return self._delivered(made, self._ready.pop())
         if job.error is not None:
             self._raise_kept(job)
         failure = job.failure
-        if failure.death is not None and job.index >= failure.step:
-            self._go_around(made, failure.death, failure.row)
+        if failure.crash is not None and job.index >= failure.step:
+            self._replace_crashing(made, failure.crash, failure.row)
             return None
-        if self._is_begun_again(job):
-            self._begin_again(job)
+        if self._recomputes_rest(job):
+            self._recompute_rest(job)
             return None
         self._scheduler.prepare_consumer()
-        if job.is_made_anew:
+        if job.is_remade:
             self._restart()
             self._takes = True
             try:
@@ -290,17 +286,17 @@ class CollateStream:
         except BaseException:
             self._restart()
             raise
-        self._client.tell_of(failure.complaint)
+        self._client.log_complaint(failure.complaint)
         self._keeps_rows = True
-        return self._handed_out(made, batch)
+        return self._delivered(made, batch)
 
-    def _is_begun_again(self, job: _Job) -> bool:
+    def _recomputes_rest(self, job: _Job) -> bool:
         """Return whether workers compute the rest of a failed job again."""
         return job.steps > 1 or (
-            job.is_made_anew and job.failure.is_passing and self._repeated < decide(REPEATED_JOBS, _MAX_REPEATED)
+            job.is_remade and job.failure.is_passing and self._repeated < decide(REPEATED_JOBS, MAX_REPEATED)
         )
 
-    def _begin_again(self, job: _Job) -> None:
+    def _recompute_rest(self, job: _Job) -> None:
         self._repeated += job.failure.is_passing
         self._restart()
         self._singly = job.steps - job.index  # this shows which of the batches failed
@@ -315,16 +311,16 @@ class CollateStream:
         finally:
             del error  # else its traceback holds it, and this stream
 
-    def _go_around(self, made: Made, death: WorkerError, row: int | None) -> None:
+    def _replace_crashing(self, made: Made, crash: WorkerError, row: int | None) -> None:
         """Leave a batch out that processes die of; raise if no step does that."""
-        error = crashing_batch_error(self._step_range.first.step, death, row)
+        error = crashing_batch_error(self._step_range.first.step, crash, row)
         if row is not None:
             raise error
-        self._handed_out(made, self._run.around(error, made.provenance, self._collate_client.context()))
+        self._delivered(made, self._run.around(error, made.provenance, self._collate_client.context()))
         if self._job is not None:  # nobody has made the batches after it
             self._restart()
 
-    def _handed_out(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
+    def _delivered(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
         job = self._job
         if job is not None:
             job.index += 1
@@ -385,13 +381,13 @@ class CollateStream:
         if self._ready:
             if self._ready[-1] is not DROPPED:
                 return False
-            self._handed_out(job.made[job.index], self._ready.pop())
+            self._delivered(job.made[job.index], self._ready.pop())
             return True
         failure = job.failure
-        is_fatal = failure.death is not None and job.index >= failure.step
-        if job.error is not None or is_fatal or not self._is_begun_again(job):
+        is_fatal = failure.crash is not None and job.index >= failure.step
+        if job.error is not None or is_fatal or not self._recomputes_rest(job):
             return False
-        self._begin_again(job)
+        self._recompute_rest(job)
         return True
 
     def close(self) -> None:

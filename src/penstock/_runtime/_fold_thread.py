@@ -40,11 +40,10 @@ from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
 from penstock._os import Bell, DaemonThread, HeldInterrupts
 from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._client import Client
-from penstock._runtime._scheduler import Scheduler
-from penstock._runtime._stalls import Patience, Stall
+from penstock._runtime._failing_work import Patience, Stall
+from penstock._runtime._scheduler import Client, Scheduler
+from penstock._runtime._streaming import ThreadStreamingBatches
 from penstock._runtime._streams import EndOfEpoch
-from penstock._runtime._threads import ThreadStreamingBatches
 from penstock._streaming import Collate, Provenance, Token, no_provenance
 from penstock.errors import InternalError
 

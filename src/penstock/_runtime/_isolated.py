@@ -40,7 +40,7 @@ from penstock._caught import Caught
 from penstock._graph import Element, walk
 from penstock._memory import Region
 from penstock._os import Bell, DaemonThread, HeldInterrupts
-from penstock._plan._plan import Plan
+from penstock._plan import Plan
 from penstock._processes import (
     FUNCTION_SECONDS,
     Begin,
@@ -53,7 +53,7 @@ from penstock._processes import (
     observe_seeds,
     unpack_error,
 )
-from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._batches import Remaining, StepRange, Unit
 from penstock._runtime._isolated_helper import (
     NO_REPORT,
     BatchReport,
@@ -65,14 +65,12 @@ from penstock._runtime._isolated_helper import (
     serve,
 )
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._remaining import Remaining
 from penstock._runtime._runtime import Runtime
-from penstock._runtime._shared_plan import shared
-from penstock._runtime._streams import EndOfEpoch, Stream
-from penstock._runtime._threads import SMALL_LEAF_BYTES
+from penstock._runtime._shared_values import shared
+from penstock._runtime._streams import SMALL_LEAF_BYTES, EndOfEpoch, Stream
+from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
 from penstock._tree import flatten
-from penstock._workers._processes import Inherited
 from penstock.batching import cut
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
@@ -311,7 +309,7 @@ class IsolatedRuntime(Runtime):
         self.recorder.start_epoch()
         if self._helper is None:
             self._helper = Helpers(self._plan, self.recorder)
-            self._refuse_closed()
+            self._check_open()
         return IsolatedStream(self._helper, self._plan, step_ranges, ahead)
 
     def bytes_in_flight(self) -> int:

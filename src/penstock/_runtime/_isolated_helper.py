@@ -28,7 +28,7 @@ from penstock._caught import Caught
 from penstock._decisions import MESSAGE_BATCHES, MESSAGE_JOBS, decide
 from penstock._graph import Element, leave_accelerators
 from penstock._memory import open_region
-from penstock._plan._plan import Plan
+from penstock._plan import Plan
 from penstock._processes import (
     Begin,
     MessageKind,
@@ -39,15 +39,14 @@ from penstock._processes import (
     report_started,
 )
 from penstock._runtime._batches import StepRange
-from penstock._runtime._pickle_buffers import read
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_output import MIN_BYTES, SharedOutput
-from penstock._runtime._streams import EndOfEpoch, Stream
-from penstock._runtime._threads import ThreadBatchStream
+from penstock._runtime._shared_values import read
+from penstock._runtime._streams import EndOfEpoch, Stream, ThreadBatchStream
+from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
 from penstock._tree import flatten
-from penstock._workers._processes import Inherited
 from penstock.errors import ClosedError, PeerError, PenstockError, UsageError
 from penstock.events import Event
 from penstock.transport import Arena, Sender, Steps

@@ -1,8 +1,8 @@
 """The job table: shared memory in which the scheduler describes jobs to processes, and processes report about blocks.
 
-It has a record for each slot (the job's description; for each block an outcome, the memory of its result, its notes and
-its deaths) and one for each worker (its block, since when, and how long its blocks take). A process that crashes leaves
-its record as it was, so the scheduler knows the block, and the row, at which it crashed.
+It has a record for each slot: the job's description, and for each block an outcome, the memory of its result, its notes
+and its crashes. It has a record for each worker: its block, since when, and how long its blocks take. A process that
+crashes leaves its record as it was, so the scheduler knows the block, and the row, at which it crashed.
 
 The slot ring orders all accesses: a description is written before its slot is armed; an outcome and a result's memory
 are written before their block is finished. So no access needs a lock, which a killed process could keep, and a
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 FINE: Final = 0
 FAILED: Final = 1
-"""The block raised, or its result can't be described here: the consumer computes it."""
+"""The block raised, or its notes have no room here: the consumer computes it."""
 IRREGULAR: Final = 2
-"""The block's rows didn't fit the layout."""
+"""Rows of the block don't fit the layout."""
 NO_ROOM: Final = 3
 """The block's result doesn't fit the memory that it was given."""
-DEADLY: Final = 4
+CRASHING: Final = 4
 """The block crashes processes."""
 
-_RECORD_BYTES: Final = 1 << 20  # addresses; pages exist as far as a description was written
-_HEAD: Final = 8  # words of a slot, before its blocks'
+_RECORD_BYTES: Final = 1 << 20  # of address space; only pages that were written to take memory
+_HEAD: Final = 8  # words of a slot, before those of its blocks
 _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _MERGE_NANOSECONDS = range(_HEAD)
-_BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its deaths; the suspected step and row
-_DEATHS: Final = 4
+_BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its crashes; the suspected step and row
+_CRASHES: Final = 4
 _SUSPECT: Final = 5
 _WORKER_WORDS: Final = 16
 _SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_ALONE, _SINCE, _PACE, _GROUP, _HAS_WORKED = range(11)
@@ -55,7 +55,7 @@ class Doing(NamedTuple):
     row: int | None
     """The row of that step; None where the worker computes the batch as a whole."""
     is_alone: bool
-    """Whether that row is computed before all others."""
+    """Whether that row is computed before all others of the block."""
 
 
 class JobTable:
@@ -63,8 +63,8 @@ class JobTable:
 
     Args:
         region: the memory; zeroes where it is new.
-        slots: how many slots there are.
-        blocks: row blocks of a slot, at most.
+        slots: the number of slots.
+        blocks: the maximum number of row blocks of a slot.
     """
 
     def __init__(self, region: Region, slots: int, blocks: int) -> None:
@@ -86,7 +86,7 @@ class JobTable:
 
     @classmethod
     def attach(cls, descriptor: int, slots: int, blocks: int) -> Self:
-        """Use the table of another process."""
+        """Open the table of another process."""
         return cls(open_region(descriptor), slots, blocks)
 
     # -- slots
@@ -95,9 +95,9 @@ class JobTable:
         """Write a slot's description, and mark its blocks as fine; return whether there was room.
 
         Args:
-            slot: which one; not armed.
-            description: for the processes.
-            taken_bytes: how much of the memory for blocks' results is used already.
+            slot: a slot that isn't armed.
+            description: the job, for the processes.
+            taken_bytes: how many bytes of the spill memory are in use already.
         """
         record, start = self._records[slot], self._description_start
         end = start + len(description)
@@ -110,53 +110,53 @@ class JobTable:
         return True
 
     def description(self, slot: int) -> bytes:
-        """Return what was written for an armed slot."""
+        """Return the description of an armed slot."""
         start = self._description_start
         return bytes(self._records[slot, start : start + int(self._words[slot, _DESCRIBED])])
 
     def take_room(self, slot: int, size_bytes: int) -> int:
-        """Reserve room in the slot's memory; return its start, which may be beyond the memory's end."""
+        """Reserve room in the slot's spill memory; return its start, which may be beyond the end of the memory."""
         return self._add(slot, _TAKEN, size_bytes)
 
     def _add(self, slot: int, word: int, amount: int) -> int:
         return self.region.add(slot * _RECORD_BYTES + 8 * word, amount)
 
     def need_room(self, slot: int, size_bytes: int) -> None:
-        """Write how large a slot's memory should have been."""
+        """Write the size that a slot's memory should have had."""
         self._words[slot, _NEEDED] = size_bytes
 
     def needed(self, slot: int) -> int:
-        """Return how large a slot's memory should have been, or how much of it was used."""
+        """Return the size that a slot's memory should have had, or how much of it was used."""
         return int(self._words[slot, [_TAKEN, _NEEDED]].max())
 
     def put(self, slot: int, block: int, start_bytes: int, size_bytes: int) -> None:
-        """Write where the result of a block is."""
+        """Write the place of a block's result."""
         self._places[slot, block, :2] = start_bytes, size_bytes
 
     def place(self, slot: int, block: int) -> slice:
-        """Return where the result of a block is."""
+        """Return the place of a block's result."""
         start, size = self._places[slot, block, :2].tolist()
         return slice(start, start + size)
 
     def note(self, slot: int, block: int, text: bytes) -> bool:
-        """Write something about a block; return whether there was room for it."""
+        """Write a note about a block; return whether there was room for it."""
         start = self._add(slot, _END, len(text))
         if start + len(text) > _RECORD_BYTES:
             return False
         self._records[slot, start : start + len(text)] = np.frombuffer(text, np.uint8)
-        self._places[slot, block, 2:_DEATHS] = start, len(text)
+        self._places[slot, block, 2:_CRASHES] = start, len(text)
         return True
 
     def forget(self, slot: int, block: int) -> None:
-        """Forget what was written about a block."""
-        self._places[slot, block, 2:_DEATHS] = 0
+        """Clear the note about a block."""
+        self._places[slot, block, 2:_CRASHES] = 0
 
     def notes(self, slot: int, outcome: int = FINE) -> list[bytes]:
-        """Return the notes about those of a slot's blocks that have an outcome."""
+        """Return the notes about the blocks of a slot that have a given outcome."""
         if int(self._words[slot, _END]) == self._description_start + int(self._words[slot, _DESCRIBED]):
             return []
-        told = self._outcomes[slot] == outcome
-        places: list[list[int]] = self._places[slot, told, 2:_DEATHS].tolist()
+        blocks = self._outcomes[slot] == outcome
+        places: list[list[int]] = self._places[slot, blocks, 2:_CRASHES].tolist()
         return [bytes(self._records[slot, start : start + size]) for start, size in places if size]
 
     def tell(self, slot: int, block: int, outcome: int) -> None:
@@ -167,51 +167,51 @@ class JobTable:
         """Return the worst outcome of a slot's blocks."""
         return int(self._outcomes[slot].max())
 
-    def count_death(self, slot: int, block: int) -> int:
-        """Count a worker that crashed at a block, or right after it; return how many there were."""
-        self._places[slot, block, _DEATHS] += 1
-        return self.deaths(slot, block)
+    def count_crash(self, slot: int, block: int) -> int:
+        """Count a crash at a block, or right after it; return the number of crashes so far."""
+        self._places[slot, block, _CRASHES] += 1
+        return self.crashes(slot, block)
 
-    def deaths(self, slot: int, block: int) -> int:
-        """Return how many workers crashed at a block."""
-        return int(self._places[slot, block, _DEATHS])
+    def crashes(self, slot: int, block: int) -> int:
+        """Return the number of crashes at a block."""
+        return int(self._places[slot, block, _CRASHES])
 
     def suspect(self, slot: int, block: int, step: int, row: int) -> None:
         """Write the step of the job and the row at which a worker crashed."""
         self._places[slot, block, _SUSPECT:] = step + 1, row
 
     def suspected(self, slot: int, block: int) -> tuple[int, int] | None:
-        """Return the step and the row at which the last worker of a block crashed; None if that isn't known."""
+        """Return the step and the row of a block's last crash; None if they aren't known."""
         step, row = self._places[slot, block, _SUSPECT:].tolist()
         return (step - 1, row) if step else None
 
-    def any_deaths(self, slot: int) -> bool:
-        """Return whether workers crashed at a slot's blocks."""
-        return bool(self._places[slot, :, _DEATHS].any())
+    def any_crashes(self, slot: int) -> bool:
+        """Return whether any worker crashed at a slot's blocks."""
+        return bool(self._places[slot, :, _CRASHES].any())
 
     def count(self, slot: int, rows: int, seconds: float, cpu_seconds: float) -> None:
-        """Add rows, and the time they took, to what was computed in a slot."""
+        """Add rows, and their time, to the counts of a slot."""
         self._add(slot, _ROWS, rows)
         self._add(slot, _NANOSECONDS, int(seconds * 1e9))
         self._add(slot, _CPU_NANOSECONDS, int(cpu_seconds * 1e9))
 
     def counted(self, slot: int) -> tuple[int, float, float]:
-        """Return how many rows were computed in a slot, the seconds and the processor's seconds that they took."""
+        """Return the number of rows computed in a slot, their seconds, and their seconds of processor time."""
         rows, nanoseconds, cpu_nanoseconds = self._words[slot, _ROWS : _CPU_NANOSECONDS + 1].tolist()
         return rows, nanoseconds / 1e9, cpu_nanoseconds / 1e9
 
     def count_merge(self, slot: int, seconds: float) -> None:
-        """Write how long the slot's merge took."""
+        """Write the seconds of the slot's merge."""
         self._words[slot, _MERGE_NANOSECONDS] = int(seconds * 1e9)
 
     def counted_merge(self, slot: int) -> float:
-        """Return how many seconds the slot's merge took."""
+        """Return the seconds of the slot's merge."""
         return int(self._words[slot, _MERGE_NANOSECONDS]) / 1e9
 
     # -- workers
 
     def prepare(self, worker: int) -> None:
-        """Write that a worker is being prepared, which is no block's work."""
+        """Write that a worker is being prepared, and has no block yet."""
         self._workers[worker, _SINCE] = monotonic_ns()
         self._workers[worker, _IS_BUSY] = _PREPARING
 
@@ -222,8 +222,8 @@ class JobTable:
         words[_STEP : _SINCE + 1] = _UNKNOWN, _UNKNOWN, False, monotonic_ns()
         words[_IS_BUSY] = _COMPUTING
 
-    def come_to(self, worker: int, step: int, row: int | None, *, is_alone: bool = False) -> None:
-        """Write the step and the row that a worker begins, and whether it computes the row before all others."""
+    def begin_row(self, worker: int, step: int, row: int | None, *, is_alone: bool = False) -> None:
+        """Write the step and the row that a worker begins; `is_alone`: before all other rows of the block."""
         at = step, _UNKNOWN if row is None else row, is_alone
         self._workers[worker, _STEP : _SINCE + 1] = *at, monotonic_ns()
 
@@ -253,17 +253,17 @@ class JobTable:
         return Doing(slot, job, block, *at, bool(is_alone))
 
     def keep_pace(self, worker: int, group: int, nanoseconds: int) -> None:
-        """Write how long a block takes a worker that keeps one of its group's processors busy; 0 if it doesn't."""
+        """Write the time of a block, for a worker that keeps one of its group's processors busy; 0 if it doesn't."""
         self._workers[worker, _PACE : _GROUP + 1] = nanoseconds, group
 
     def paces(self, group: int, but: int) -> list[tuple[int, int]]:
-        """Return, for each worker of a group that keeps a processor busy, when it began and how long blocks take it.
+        """Return the start of the block and the time of a block for each worker in a group that keeps a processor busy.
 
         Both are in nanoseconds, the first by `monotonic_ns`. It may have finished the block that it began.
 
         Args:
-            group: of workers that may use the same processors.
-            but: the worker that is left out.
+            group: the number of the workers that may use the same processors.
+            but: the worker to leave out.
         """
         records: list[list[int]] = self._workers[:, _SINCE : _GROUP + 1].tolist()
         return [
@@ -273,6 +273,6 @@ class JobTable:
         ]
 
     def busy_since(self, worker: int) -> float | None:
-        """Return since when, by `monotonic`, a worker computes its block; None if it is idle."""
+        """Return the time, by `monotonic`, at which a worker began its block; None if it is idle."""
         words = self._workers[worker]
         return int(words[_SINCE]) / 1e9 if words[_IS_BUSY] else None

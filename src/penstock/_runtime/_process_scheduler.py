@@ -1,28 +1,28 @@
-"""The scheduler of worker processes: the ring in shared memory, a table of the slots' jobs, recovery from deaths.
+"""The scheduler of worker processes: the ring in shared memory, a table of the slots' jobs, recovery from crashes.
 
-The consumer alone arms slots. It writes a job's description into the job table (`_job_table`); a process makes the job
+The consumer alone arms slots. It writes a job's description into the job table (`_job_table`). A process makes the job
 again from that and from the plan, which is in shared memory, computes the block that it claimed, and writes the rows
-into the job's region. Nothing is sent for a block, so a block costs a process as little as a thread. Work that fails in
-a process the consumer computes itself: the user's exception is raised in the user's process.
+into the job's region. Nothing is sent for a block, so a block costs a process as little as a thread. The consumer
+computes what fails in a process, so the user's exception is raised in the user's process.
 
-A process may be killed at any moment: by the kernel for its memory, by a crash in native code, by a timeout. Its block
-is given to another process, so a death that has nothing to do with the data costs time and nothing else. A row that
-crashes every process that computes it must end in an error that names the row; so deaths are narrowed down:
+A process may be killed at any moment: by the kernel for its memory, by a crash in native code, by a timeout. Another
+process gets its block, so a crash that has nothing to do with the data costs time and nothing else. But a row that
+crashes every process that computes it must end in an error that names the row. So the scheduler narrows crashes down:
 
-  1. A process that takes a block over computes it row by row, and writes each row's number into the table before it
-     computes the row. Another death shows the row at which it happened.
-  2. The next process computes that row before all others of the block, and drops the result. A death there, with
+  1. The process that takes over a block computes it row by row, and writes each row's number into the table before it
+     computes the row. If it crashes too, the table shows the row.
+  2. The next process computes that row before all others of the block, and drops the result. A crash there, with
      nothing else computed, proves the row at fault: a WorkerError with its position and key takes the place of its
      batch. If the process survives, it computes the block row by row, like the one before.
-  3. A block whose deaths show no row is given up after three deaths; one whose deaths are at changing rows, after ten.
+  3. A block whose crashes show no row is given up after three crashes; one that crashes at changing rows, after ten.
 
-Rejected: to send rows over pipes, which copies every batch twice; to blame the row at the first death, which would
-blame rows for the kernel's choice of a victim; to restart the whole pool at a death, as it loses the other workers'
+Rejected: to send rows over pipes, which copies every batch twice; to blame the row at the first crash, which would
+blame rows for the kernel's choice of a victim; to restart the whole pool at a crash, as it loses the other workers'
 blocks.
 
-Guarantees, beyond the scheduler's of threads:
-  - A process may be killed anywhere; the batches stay as they are, and their order, too.
-  - A row is named in an error only after a death with nothing else of its block computed before it, or after ten deaths
+Guarantees, beyond those of the scheduler of threads:
+  - A process may be killed anywhere; the batches and their order stay the same.
+  - An error names a row only after a process crashed that had computed nothing else of its block, or after ten crashes
     in its block.
 """
 
@@ -36,37 +36,32 @@ from penstock._caught import Caught
 from penstock._graph import Context
 from penstock._memory import Lease, Region, aligned, create_region
 from penstock._pickles import Pickled
-from penstock._plan._plan import Plan
+from penstock._plan import Plan
 from penstock._processes import Starting, is_imported, observe_seeds
 from penstock._ring import SlotRing
-from penstock._runtime._client import Client
-from penstock._runtime._collate_job import CollateJob
-from penstock._runtime._job_failure import NO_FAILURE, JobFailure
-from penstock._runtime._job_table import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Doing, JobTable
-from penstock._runtime._jobs import Job
-from penstock._runtime._pickle_buffers import LARGE_BYTES, read, write
-from penstock._runtime._process_work import OWNERS_PLAN, Described, work
-from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Scheduler
-from penstock._runtime._shared_plan import needs_of, shared, without_streams
-from penstock._runtime._tasks import SharedJob, task_of
-from penstock._workers._processes import Work, WorkerProcesses
+from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, Doing, JobTable
+from penstock._runtime._jobs import NO_FAILURE, CollateJob, Job, JobFailure
+from penstock._runtime._process_work import OWNERS_PLAN, Described, SharedJob, task_of, work
+from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Client, Scheduler
+from penstock._runtime._shared_values import LARGE_BYTES, needs_of, read, shared, without_streams, write
+from penstock._runtime._worker_processes import Work, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 
-_MAX_DEATHS: Final = 3  # of one block, where it was never known at which row
-_MAX_DEATHS_IN_ROWS: Final = 10  # at whatever rows, computed first or not
-_DEADLY_CHARACTERS: Final = 500  # of an error that goes to the workers; without the stack of a process that hung
-_ROOM_BYTES: Final = 1 << 28  # addresses: a page exists once something is written to it
+_MAX_CRASHES: Final = 3  # of one block, where no crash showed the row
+_MAX_CRASHES_IN_ROWS: Final = 10  # of one block, where crashes showed rows
+_ERROR_CHARACTERS: Final = 500  # of a row's error for the workers; enough without the stack of a process that hung
+_ROOM_BYTES: Final = 1 << 28  # of address space; a page takes memory once it is written to
 
 
 class ProcessScheduler(Scheduler):
     """Owns the ring, the job table, the memory, and the processes.
 
-    Beside the memory of batches there is *spill* memory: for the results that one process leaves to another, and for
-    elements that go to the consumer. A job has it until it is complete.
+    Beside the memory of batches there is *spill* memory: for results that one process passes to another, and for
+    elements that go to the consumer. A job has it until the consumer has taken the job.
 
     Args:
-        owner: the client whose plan each process gets at its start. The plans of other clients follow as memory.
+        owner: the client whose plan each process gets when it starts. The plans of other clients are sent as memory.
     """
 
     shares = True
@@ -74,14 +69,14 @@ class ProcessScheduler(Scheduler):
     def __init__(self, owner: Client) -> None:
         self._job_table = JobTable.create(SLOTS, BLOCKS, owner.plan.num_workers)
         self._owners_plan = shared(without_streams(owner.plan))
-        self._plans: dict[int, Region] = {}  # by identity; of the others
-        self._newest = OWNERS_PLAN  # number of a region
-        self._regions: dict[int, tuple[int, Region]] = {}  # by identity: its number, and itself
+        self._plans: dict[int, Region] = {}  # of other clients, by the identity of the plan
+        self._newest = OWNERS_PLAN  # the number of the last shared region
+        self._regions: dict[int, tuple[int, Region]] = {}  # by identity: the number of a region, and itself
         self._room_bytes = _ROOM_BYTES
         self._spills: dict[int, Region] = {}  # by slot
         self._idle_spills: dict[Client, list[Region]] = {}
-        self._leases: dict[int, Lease] = {}  # by slot, of what is merged
-        self._deaths: dict[int, tuple[Doing, WorkerError]] = {}  # by job number: of the first row that processes die of
+        self._leases: dict[int, Lease] = {}  # of merged batches, by slot
+        self._crashes: dict[int, tuple[Doing, WorkerError]] = {}  # by job number: the first row that crashes processes
         super().__init__(owner)
 
     # -- the workers, and their memory
@@ -92,7 +87,7 @@ class ProcessScheduler(Scheduler):
     def _start(self) -> None:
         descriptors = (*self._ring.descriptors(), self._job_table.region.descriptor, self._owners_plan.descriptor)
         limits, shard = self._owner.plan.limits, self._owner.plan.shard
-        # Ranks are often seeded alike.
+        # Each rank has its own seeds: programs often set the same global seed on all ranks.
         seeds = observe_seeds().child(shard.rank, shard.count)
         self._processes = WorkerProcesses(
             self._ring,
@@ -144,7 +139,7 @@ class ProcessScheduler(Scheduler):
             self._forget_plan(armed.client.plan)
 
     def _forget_plan(self, plan: Plan) -> None:
-        """Release a plan whose clients have left, once no worker is at one of their jobs, and may request it."""
+        """Release a plan whose clients have left, once no worker computes one of their jobs and may need the plan."""
         draining = (self._armed[slot] for slot in self._draining)
         clients = (*self.clients, *(armed.client for armed in draining if armed is not None))
         if id(plan) in self._plans and not any(client.plan is plan for client in clients):
@@ -153,21 +148,21 @@ class ProcessScheduler(Scheduler):
     def _region_bytes(self, job: Job) -> int:
         return self._room_bytes if job.has_merge else job.memory_bytes
 
-    def _lend(self, armed: Armed, lease: Lease) -> None:
+    def _give_memory(self, armed: Armed, lease: Lease) -> None:
         number, client, job = armed
-        client.region_pool.use(number, job.memory_bytes)  # a region has pages as far as something was written
+        client.region_pool.use(number, job.memory_bytes)  # only the pages that were written to take memory
         if job.has_merge:
             self._leases[number] = lease
         else:
             job.use(lease)
 
     def begins_alone(self, client: Client, job: Job) -> bool:
-        # Rows of unknown layout are in memory twice, as elements and merged. One such batch is enough.
-        return cast("SharedJob", job).joins and job.has_merge and not client.learned.has_concluded
+        # Rows of unknown layout are in memory twice, as elements and merged, so there is only one such batch at a time.
+        return cast("SharedJob", job).merges_in_worker and job.has_merge and not client.learned.knows_memory
 
     def _spill_of(self, slot: int, client: Client, job: SharedJob, given: Pickled | None) -> Region | None:
-        """Return memory for the rows that a job's processes are given, and for their results; None if not needed."""
-        if not job.has_merge and not job.hands_on:
+        """Return memory for the rows that are given to a job, and for its results; None if none is needed."""
+        if not job.has_merge and not job.sends_results:
             return None
         idle = self._idle_spills[client]
         size = max(self._room_bytes, 2 * job.row_bytes, 0 if given is None else 2 * given.nbytes)
@@ -180,7 +175,7 @@ class ProcessScheduler(Scheduler):
 
     def _publish(self, slot: int, armed: Armed, region: Region | None) -> None:
         client, job = armed.client, cast("SharedJob", armed.job)
-        given = job.take_parcel() if isinstance(job, CollateJob) else None
+        given = job.take_pickled() if isinstance(job, CollateJob) else None
         spill = self._spill_of(slot, client, job, given)
         plan = self._plans.get(id(client.plan))
         described = Described(
@@ -190,7 +185,7 @@ class ProcessScheduler(Scheduler):
             None if spill is None else self._regions[id(spill)][0],
             None if region is None else self._regions[id(region)][0],
             tuple(known for known, _ in self._regions.values()),
-            {at: str(client.crashing_rows[at])[:_DEADLY_CHARACTERS] for at in job.among(client.crashing_rows)}
+            {at: str(client.crashing_rows[at])[:_ERROR_CHARACTERS] for at in job.among(client.crashing_rows)}
             if client.crashing_rows
             else {},
         )
@@ -199,14 +194,14 @@ class ProcessScheduler(Scheduler):
             self._job_table.describe(
                 slot, pickle.dumps(None), taken
             )  # so that the job fails, and the consumer computes it
-        self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.joins)
+        self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.merges_in_worker)
 
     def _conclude(self, slot: int, armed: Armed) -> None:
         number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
         client.learned.timed(*self._job_table.counted(slot))
         client.learned.timed_merge(job.steps, self._job_table.counted_merge(slot))
         lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
-        client.learned.has_concluded |= self._ring.ready(slot)
+        client.learned.knows_memory |= self._ring.ready(slot)
         outcome = self._job_table.outcome(slot)
         job.failed = outcome != FINE
         job.failure = self._failure_of(slot, number, outcome) if job.failed else NO_FAILURE
@@ -222,22 +217,22 @@ class ProcessScheduler(Scheduler):
                     job.failed = True
                     self._take(slot, armed, lease, spill)
                     job.failed = False
-        if spill is not None and client in self._idle_spills and not job.was_first:
+        if spill is not None and client in self._idle_spills and not job.found_layout:
             self._idle_spills[client].append(spill)
         elif spill is not None:
             self._discard([spill])
 
     def _failure_of(self, slot: int, number: int, outcome: int) -> JobFailure:
-        at, death = self._deaths.pop(number, (None, None))
+        at, crash = self._crashes.pop(number, (None, None))
         note = b"".join(self._job_table.notes(slot, FAILED)[:1])
         step, row = (0, None) if at is None or at.step is None else (at.step, at.row)
         complaint = note.decode(errors="replace").strip()
-        suspect = self._job_table.any_deaths(slot)
+        suspect = self._job_table.any_crashes(slot)
         passing = outcome in {IRREGULAR, NO_ROOM}
-        return JobFailure(death, step, row, suspect, complaint, note if outcome == FAILED else b"", is_passing=passing)
+        return JobFailure(crash, step, row, suspect, complaint, note if outcome == FAILED else b"", is_passing=passing)
 
     def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region) -> None:
-        """Take over the results of a job's processes."""
+        """Take the results of a job from the memory in which processes left them."""
         number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
         if lease is None:
             for block in range(job.blocks):
@@ -272,38 +267,40 @@ class ProcessScheduler(Scheduler):
         """Return whether a process has ever finished a block."""
         return self._job_table.has_worked(number)
 
-    def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
-        """Record a death; return the slot and the block of the process if the block has killed enough of them."""
+    def died(self, number: int, pid: int, crash: WorkerError) -> tuple[int, int] | None:
+        """Record the death of a process; return its slot and block if the block is given up after too many crashes."""
         at = self._job_table.doing(number)
-        self._job_table.forget_worker(number)  # the next process with this number begins idle
+        self._job_table.forget_worker(number)  # the next process with this number starts idle
         armed = None if at is None else self._armed_at(at)
-        for recorder in dict.fromkeys(client.recorder for client in self.clients):  # a loader may have two clients
+        for recorder in dict.fromkeys(
+            client.recorder for client in self.clients
+        ):  # two clients of one loader have the same recorder
             step, rows = None, None
             if at is not None and armed is not None and armed.client.recorder is recorder:
                 step, rows = armed.job.extent(at.block)
-            recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
+            recorder.observe(WorkerDied(number, pid, crash.exit_code, str(crash), step, rows))
         if at is None or armed is None or not self._is_crashing(at):
             return None
-        known = self._deaths.get(at.job)
+        known = self._crashes.get(at.job)
         if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
-            self._deaths[at.job] = at, death
-        self._job_table.tell(at.slot, at.block, DEADLY)
+            self._crashes[at.job] = at, crash
+        self._job_table.tell(at.slot, at.block, CRASHING)
         return at.slot, at.block
 
     def _is_crashing(self, at: Doing) -> bool:
-        """Count a death; return whether the block is given up: its crashing row is proved, or it killed too many."""
-        deaths = self._job_table.count_death(at.slot, at.block)
+        """Count a crash; return whether the block is given up: its crashing row is proved, or it crashed too often."""
+        crashes = self._job_table.count_crash(at.slot, at.block)
         if at.step is not None and at.row is not None:
             self._job_table.suspect(at.slot, at.block, at.step, at.row)
         is_in_rows = self._job_table.suspected(at.slot, at.block) is not None
-        return at.is_alone or deaths >= (_MAX_DEATHS_IN_ROWS if is_in_rows else _MAX_DEATHS)
+        return at.is_alone or crashes >= (_MAX_CRASHES_IN_ROWS if is_in_rows else _MAX_CRASHES)
 
     def _armed_at(self, at: Doing) -> Armed | None:
         armed = self._armed[at.slot]
-        # Else the process had finished its block, and the slot has another job now.
+        # If not, the process had finished its block, and the slot has another job now.
         return armed if armed is not None and armed.number == at.job else None
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error in the consumer, since there are no processes."""
+        """Make the consumer raise an error, since no process can work."""
         self._worker_error = error
         self._bell.bell.ring()

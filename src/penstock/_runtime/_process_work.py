@@ -1,42 +1,43 @@
 """The work of a worker process: it computes the blocks of jobs that the job table describes, in the scheduler's memory.
 
+A job travels as a *task*, a small value from which the process makes the same job with the plan. The process requests
+each region of the scheduler's memory when it first needs it.
+
 Rows are written straight into their batch where their layout is known. Else elements are written into spill memory, for
 the process that merges them, or for the consumer. A block that raises is marked as failed; the consumer computes it
 again, so that the user's exception is raised in the consumer's thread.
 """
 
+import fcntl
 import mmap
 import os
 import pickle
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, leave_accelerators
-from penstock._memory import Region, aligned, open_region
+from penstock._memory import Lease, Region, aligned, open_region
 from penstock._pickles import dump_by_value
-from penstock._plan._plan import Plan
+from penstock._plan import Plan
 from penstock._processes import error_text, pack_error
 from penstock._ring import Claim, SlotRing
-from penstock._runtime._collate_job import CollateJob
-from penstock._runtime._cpu_throttle import CpuThrottle, shared_processors
-from penstock._runtime._file_semaphore import FileSemaphore
-from penstock._runtime._job_failure import ToldError
+from penstock._runtime._batches import StepRange
 from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTable
-from penstock._runtime._jobs import ComeTo
-from penstock._runtime._pickle_buffers import read, write
-from penstock._runtime._process_regions import Regions
+from penstock._runtime._jobs import BatchJob, BeforeRow, CollateJob, CollateTask, Job, Learned, NotedError, SpanJob
+from penstock._runtime._processors import CpuThrottle, shared_processors
 from penstock._runtime._scheduler import BLOCKS, SLOTS
-from penstock._runtime._tasks import SharedJob, Task, job_of
-from penstock._workers._processes import Inherited, SharedDescriptors
-from penstock._workers._stack import answer_with_stack
-from penstock.batching import LayoutMismatchError
+from penstock._runtime._shared_values import read, write
+from penstock._runtime._worker_processes import Inherited, SharedDescriptors, answer_with_stack
+from penstock._streaming import BlockInput, InputRange, read_inline
+from penstock.batching import Layout, LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
 
 if TYPE_CHECKING:
@@ -45,27 +46,153 @@ if TYPE_CHECKING:
     from penstock.events import Event
 
 OWNERS_PLAN: Final = -1
-"""The number of the plan that a process gets at its start; others have those of the memory they lie in."""
+"""The number of the plan that a process gets when it starts; any other plan has the number of its memory."""
+_DESCRIPTION_CHARACTERS: Final = 500
+_TRACEBACK_CHARACTERS: Final = 2_000  # the last ones
 
-_WORDS_CHARACTERS: Final = 500
-_TRACEBACK_CHARACTERS: Final = 2_000  # from its end
+
+class BatchTask(NamedTuple):
+    """The description of a `BatchJob`."""
+
+    step_range: StepRange
+    block_rows: int
+    layout: bytes | None
+    """Pickled and cached: it is the same for all but the first jobs of a loader, and slow to unpickle."""
+
+
+class SpanTask(NamedTuple):
+    """The description of a `SpanJob`."""
+
+    leaf: int
+    epoch: int
+    step_range: InputRange
+    span: range
+    block_rows: int
+
+
+class GivenTask(Protocol):
+    """The description of a `GivenJob`."""
+
+    def job(self, plan: Plan) -> "GivenJob":
+        """Return the job, in a process that has the plan."""
+        ...
+
+
+class GivenJob(Job, Protocol):
+    """A job of a layer above: its content is given to it, rather than described by steps or positions."""
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of its rows; 0 where rows aren't written straight into memory."""
+        ...
+
+    @property
+    def found_layout(self) -> bool:
+        """Whether the layout of the rows was not known before this job, and is now."""
+        ...
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows of the job."""
+        ...
+
+    sends_results: bool
+    """Whether a block's result is more than rows in memory: elements, for the process that merges or the consumer."""
+
+    merges_in_worker: bool
+    """Whether the merge combines the results of all blocks, so that a process runs it."""
+
+    def use(self, lease: Lease | Region) -> None:
+        """Take memory for its rows."""
+        ...
+
+    def among(self, elements: object, /) -> set[tuple[int, ...]]:
+        """Return those of some elements, given as in `Context.crashing_rows`, that are rows of the job."""
+        ...
+
+    def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
+        """Compute one block, row by row if there is a `before_row`; return its number of rows."""
+        ...
+
+    def try_row(self, step: int, row: int, context: Context) -> None:
+        """Compute one row of one of the job's steps, and drop the result."""
+        ...
+
+    def run_merge(self, context: Context, before_row: BeforeRow | None = None) -> None:
+        """Compute the part that needs all blocks."""
+        ...
+
+    def elements(self, block: int) -> object:
+        """Return the result of a block, and release it."""
+        ...
+
+    def take_elements(self, block: int, elements: object, /) -> None:
+        """Take the result of a block from another process."""
+        ...
+
+    def merged(self) -> object:
+        """Return the result of the merge."""
+        ...
+
+    def take_merged(self, merged: object, /) -> None:
+        """Take the result of the merge from another process."""
+        ...
+
+    def task(self) -> GivenTask:
+        """Return the description of the job."""
+        ...
+
+
+SharedJob: TypeAlias = BatchJob | SpanJob | CollateJob | GivenJob
+Task: TypeAlias = BatchTask | SpanTask | CollateTask | GivenTask
+
+
+def task_of(job: SharedJob) -> Task:
+    """Return the description of a job."""
+    if isinstance(job, BatchJob):
+        return BatchTask(job.step_range, job.block_rows, None if job.layout is None else job.layout.pickled)
+    if not isinstance(job, SpanJob):
+        return job.task()
+    return SpanTask(
+        job.block_input.number, job.block_input.epoch, job.block_input.input_range, job.span, job.block_rows
+    )
+
+
+def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
+    """Return the job that a task describes."""
+    if isinstance(task, BatchTask):
+        learned = Learned()
+        learned.layout = None if task.layout is None else _unpickled(task.layout)
+        return BatchJob(plan, task.step_range, task.block_rows, learned, shared=True)
+    if not isinstance(task, SpanTask):
+        return task.job(plan)
+    node = plan.streaming.inputs[task.leaf]
+    return SpanJob(
+        BlockInput(task.leaf, node, task.epoch, task.step_range, read_inline, context), task.span, task.block_rows
+    )
+
+
+@lru_cache
+def _unpickled(pickled: bytes) -> Layout:
+    layout: Layout = pickle.loads(pickled)
+    return layout
 
 
 class Described(NamedTuple):
-    """A job, as it is described to processes."""
+    """The description of a job, its memory and its plan, for worker processes."""
 
     number: int
     plan: int
     """The number of the plan that it is part of."""
     task: Task
     spill: int | None
-    """The number of the memory for what processes hand to each other or to the consumer; None where there is none."""
+    """The number of the spill memory: for results that go to another process or to the consumer; None for none."""
     region: int | None
-    """The number of the memory for batches; None where elements are what is wanted."""
+    """The number of the memory for batches; None where the results are elements."""
     living: tuple[int, ...]
-    """The numbers of all memory that was in use when the job was armed; a process lets go of others."""
+    """The numbers of all memory that was in use when the job was armed; a process releases other memory."""
     crashing_rows: dict[tuple[int, ...], str]
-    """The errors of the job's rows that crash processes, as in `Context`."""
+    """The errors of the job's rows that crash workers, as in `Context`."""
 
 
 class _NoRoomError(Exception):
@@ -77,17 +204,68 @@ class _NoRoomError(Exception):
 
 
 class _ElsewhereError(Exception):
-    """Only the consumer can compute this."""
+    """Only the consumer can compute the block."""
+
+
+class FileSemaphore:
+    """Lets `count` processes at a time run a section. It consists of file locks, which end with their process."""
+
+    def __init__(self, region: Region, count: int, number: int) -> None:
+        self._region = region  # nothing else locks its file
+        self._descriptor = region.descriptor
+        self._turns = [(number + offset) % count for offset in range(count)]
+        self._turn = 0
+
+    def __enter__(self) -> None:
+        for turn in self._turns:
+            self._turn = turn
+            with suppress(BlockingIOError, PermissionError):
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, turn)
+                return
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._turn)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._turn)
+
+
+class Regions:
+    """The regions that this process has opened, by number."""
+
+    def __init__(self, descriptors: SharedDescriptors) -> None:
+        self._descriptors = descriptors
+        self.known: dict[int, Region] = {}
+
+    def get(self, number: int) -> Region:
+        """Return a region by its number."""
+        if number not in self.known:
+            descriptor = self._descriptors.ask(number)
+            try:
+                self.known[number] = open_region(descriptor)
+            finally:
+                os.close(descriptor)
+        return self.known[number]
+
+    def keep(self, living: tuple[int, ...]) -> None:
+        """Release all regions but those with some numbers."""
+        for number in self.known.keys() - living:
+            del self.known[number]
+
+
+class _Program(NamedTuple):
+    """The plan of one loader, and the semaphore for its merges."""
+
+    plan: Plan
+    merging: FileSemaphore
 
 
 def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
-    """Run tasks until the ring is stopped.
+    """Run blocks until the ring is stopped.
 
     Args:
-        pipe: to the scheduler.
-        number: of this worker.
-        descriptors: of the scheduler's memory.
-        needs: names the modules that the fork server imports before; not used here.
+        pipe: the connection to the scheduler.
+        number: the number of this worker.
+        descriptors: the descriptors of the scheduler's memory.
+        needs: names the modules that the fork server imports in advance; not used here.
     """
     del needs
     leave_accelerators()
@@ -98,29 +276,22 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, n
     for descriptor in (memory, bell, board_memory, plan_memory):
         os.close(descriptor)
     if stack:
-        answer_with_stack(stack[0])  # which is open as long as the process lives
+        answer_with_stack(stack[0])  # the descriptor stays open as long as the process lives
     program = _prepared(pipe, number, region, job_table)
     if program is not None:
         _Worker(pipe, number, ring, job_table, program).run()
 
 
-class _Program(NamedTuple):
-    """The work for one loader."""
-
-    plan: Plan
-    merging: FileSemaphore
-
-
 def _program(region: Region, number: int) -> _Program:
-    """Return what a worker computes by the plan in some memory, which it locks for its turns to merge."""
-    # What is done to a source here, by intent or not, is neither another process's nor its successor's.
+    """Return the program of the plan in a region; the file of the region is locked for merges."""
+    # A private mapping: if a function changes the arrays of a source, other processes and later ones don't see it.
     private = mmap.mmap(region.descriptor, len(region), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     plan = cast("Plan", read(private, slice(None), 0))
     return _Program(plan, FileSemaphore(region, plan.limits.num_batch_workers or plan.prefetch, number))
 
 
 def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, job_table: JobTable) -> _Program | None:
-    """Return the program of a process that is ready to work, and tell whether it is."""
+    """Prepare the process and report the outcome to the scheduler; return its program, or None if that failed."""
     with Caught() as caught:
         program = _program(region, number)
         if program.plan.limits.worker_init is not None:
@@ -130,13 +301,13 @@ def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, job_tab
         pipe.send_bytes(pickle.dumps(None))
         return program
     error = caught.taken()
-    error.add_note(f"while worker {number} was being prepared, in a process of its own")
+    error.add_note(f"while worker {number} was being prepared, in its process")
     pipe.send_bytes(pickle.dumps(pack_error(error)))
     return None
 
 
 class _Worker:
-    """Runs what it claims."""
+    """Claims blocks and runs them."""
 
     def __init__(
         self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, job_table: JobTable, program: _Program
@@ -148,14 +319,14 @@ class _Worker:
         self._pace = CpuThrottle(job_table, ring, number, shared_processors(program.plan.num_workers))
         self._programs = {OWNERS_PLAN: program}
         self._regions = Regions(SharedDescriptors(pipe))
-        self._events: list[Event] = []  # of the block at hand
-        self._is_elsewhere = False  # whether only the consumer can tell what becomes of the block at hand
+        self._events: list[Event] = []  # of the current block
+        self._is_elsewhere = False  # whether only the consumer can compute the current block
         self._context = Context(observe=self._events.append, substituted=self._substituted)
         self._jobs: dict[int, tuple[Described, SharedJob]] = {}  # by slot
         self._living: tuple[int, ...] = ()  # memory that was in use when the last job was armed
 
     def run(self) -> None:
-        """Work until there is nothing to be done any more."""
+        """Run blocks until the ring is stopped."""
         while (claim := self._claim()) is not None:
             slot, block = claim.slot, claim.block
             if delay := decide(DELAY_MICROSECONDS, 0):
@@ -163,13 +334,13 @@ class _Worker:
             self._job_table.begin(self._number, slot, claim.number, block)
             self._events.clear()
             self._is_elsewhere = False
-            come_to: ComeTo | None = None
-            if self._job_table.deaths(slot, block):
-                # What has killed a process is gone through with care, so that it is known what kills the next one.
-                come_to = partial(self._job_table.come_to, self._number)
-                self._job_table.forget(slot, block)  # what the dead one has told
+            before_row: BeforeRow | None = None
+            if self._job_table.crashes(slot, block):
+                # The block has crashed a process: compute it row by row, so that the next crash shows its row.
+                before_row = partial(self._job_table.begin_row, self._number)
+                self._job_table.forget(slot, block)  # the note of the process that crashed
             with Caught() as caught:
-                self._compute(claim, come_to)
+                self._compute(claim, before_row)
                 if self._is_elsewhere:
                     raise _ElsewhereError
                 if self._events and not self._job_table.note(slot, block, pickle.dumps(self._events)):
@@ -177,28 +348,28 @@ class _Worker:
             outcome = self._outcome(slot, caught.error)
             if outcome == FAILED:
                 self._job_table.note(slot, block, _complaint(caught.error))
-            self._job_table.tell(slot, block, outcome)  # a process that died at it may have written another outcome
+            self._job_table.tell(slot, block, outcome)  # replaces the outcome of a process that crashed at it
             del caught
             self._ring.finish(slot, block, self._number)
             self._job_table.finish(self._number)
 
-    def _compute(self, claim: Claim, come_to: ComeTo | None) -> None:
+    def _compute(self, claim: Claim, before_row: BeforeRow | None) -> None:
         slot, block = claim.slot, claim.block
         described, job = self._job(slot, claim.number)
         if not claim.merge:
-            suspect = None if come_to is None else self._job_table.suspected(slot, block)
+            suspect = None if before_row is None else self._job_table.suspected(slot, block)
             if suspect is not None:
                 self._try(described, job, block, *suspect)
-            self._run(slot, described, job, block, come_to)
-        elif self._job_table.outcome(slot) == FINE:  # else some rows were not written
-            self._merge(claim, described, job, come_to)
+            self._run(slot, described, job, block, before_row)
+        elif self._job_table.outcome(slot) == FINE:  # otherwise some rows were not written
+            self._merge(claim, described, job, before_row)
 
     def _claim(self) -> Claim | None:
         self._pace.wait_for_processor()
         return self._ring.claim_wait(self._number)
 
     def _substituted(self, step: str, epoch: int, position: int) -> int:
-        """Return 0, to finish the block here: the consumer, which counts substitutions, will compute it again."""
+        """Return 0, so that the block ends here: the consumer, which counts substitutions, computes it again."""
         del step, epoch, position
         self._is_elsewhere = True
         return 0
@@ -252,50 +423,54 @@ class _Worker:
 
     def _try(self, described: Described, job: SharedJob, block: int, step: int, row: int) -> None:
         """Compute the row at which another process crashed, and drop the result: a crash proves the row at fault."""
-        self._job_table.come_to(self._number, step, row, is_alone=True)
+        self._job_table.begin_row(self._number, step, row, is_alone=True)
         self._give(described, job, block)
         with Caught():  # it is raised again by the block
-            job.try_row(step, row, Context(crashing_rows=_deaths(described)))
+            job.try_row(step, row, Context(crashing_rows=_crashing_rows(described)))
 
-    def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
+    def _run(self, slot: int, described: Described, job: SharedJob, block: int, before_row: BeforeRow | None) -> None:
         self._give(described, job, block)
         waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
-        context = replace(self._context, crashing_rows=_deaths(described)) if described.crashing_rows else self._context
-        rows = job.run_block(block, context, come_to)
+        context = (
+            replace(self._context, crashing_rows=_crashing_rows(described))
+            if described.crashing_rows
+            else self._context
+        )
+        rows = job.run_block(block, context, before_row)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
         self._job_table.count(slot, rows, seconds, cpu_seconds)
         self._pace.worked(seconds, cpu_seconds, self._pace.waits() - waits)
-        if described.spill is None or not job.hands_on:
+        if described.spill is None or not job.sends_results:
             return
-        parcel = dump_by_value(job.elements(block))
+        pickled = dump_by_value(job.elements(block))
         region = self._regions.get(described.spill)
-        start = self._job_table.take_room(slot, aligned(parcel.nbytes))
-        if start + parcel.nbytes > len(region):
-            raise _NoRoomError(start + parcel.nbytes)
-        write(parcel, region, start)
-        self._job_table.put(slot, block, start, parcel.nbytes)
+        start = self._job_table.take_room(slot, aligned(pickled.nbytes))
+        if start + pickled.nbytes > len(region):
+            raise _NoRoomError(start + pickled.nbytes)
+        write(pickled, region, start)
+        self._job_table.put(slot, block, start, pickled.nbytes)
 
-    def _merge(self, claim: Claim, described: Described, job: SharedJob, come_to: ComeTo | None) -> None:
+    def _merge(self, claim: Claim, described: Described, job: SharedJob, before_row: BeforeRow | None) -> None:
         if described.spill is None or described.region is None:
             raise InternalError("batches are merged in memory, from memory")
         slot = claim.slot
-        self._job_table.end(self._number)  # to wait for a turn is no work
+        self._job_table.end(self._number)  # waiting for the semaphore is no work
         with self._program(described).merging:
             self._job_table.begin(self._number, slot, claim.number, claim.block)
             region = self._regions.get(described.region)
             self._take_in(slot, described, job)
             began = time.perf_counter()
-            job.run_merge(self._context, come_to)
+            job.run_merge(self._context, before_row)
             self._job_table.count_merge(slot, time.perf_counter() - began)
-            parcel = dump_by_value(job.merged())
-            if parcel.nbytes > len(region):
-                raise _NoRoomError(parcel.nbytes)
-            write(parcel, region, 0)
-            self._job_table.put(slot, job.blocks, 0, parcel.nbytes)
+            pickled = dump_by_value(job.merged())
+            if pickled.nbytes > len(region):
+                raise _NoRoomError(pickled.nbytes)
+            write(pickled, region, 0)
+            self._job_table.put(slot, job.blocks, 0, pickled.nbytes)
         del self._jobs[slot]  # with the batches
 
     def _take_in(self, slot: int, described: Described, job: SharedJob) -> None:
-        """Take a copy of the rows that a merge is made of: a function may write to them, and crash.
+        """Give the job a copy of the rows to merge: a function may write to them, and crash.
 
         Mapping it privately would take longer, up to some 10 MB at least.
         """
@@ -307,20 +482,20 @@ class _Worker:
         if job.row_bytes:
             rows: Any = np.frombuffer(cast("memoryview", spill), np.uint8, job.row_bytes).copy()
             job.use(rows)
-        for block in range(job.blocks) if job.hands_on else ():
+        for block in range(job.blocks) if job.sends_results else ():
             elements: Any = read(spill, self._job_table.place(slot, block), sys.maxsize)
             job.take_elements(block, elements)
 
 
-def _deaths(described: Described) -> dict[tuple[int, ...], Exception]:
+def _crashing_rows(described: Described) -> dict[tuple[int, ...], Exception]:
     return {at: WorkerError(text) for at, text in described.crashing_rows.items()}
 
 
 def _complaint(error: BaseException | None) -> bytes:
-    """Return what the consumer logs if it doesn't meet the same error."""
-    if isinstance(error, ToldError):
+    """Return the text that the consumer logs if it computes the block without an error."""
+    if isinstance(error, NotedError):
         return error.note
     if error is None or isinstance(error, _ElsewhereError):
         return b" "
     description, traceback = error_text(error)
-    return f"{description[:_WORDS_CHARACTERS]}\n{traceback[-_TRACEBACK_CHARACTERS:]}".encode(errors="replace")
+    return f"{description[:_DESCRIPTION_CHARACTERS]}\n{traceback[-_TRACEBACK_CHARACTERS:]}".encode(errors="replace")

@@ -1,4 +1,4 @@
-"""A queue of jobs that workers compute ahead of the consumer; the streams of batches read from it.
+"""A queue of jobs that workers compute ahead of the consumer, and the cutters that make its jobs.
 
 The queue decides how far ahead the workers are. Two bounds hold them back. `window` limits the jobs in the making or
 ready, so a fast worker can't fill memory with batches that nobody has requested. The number of regions limits memory: a
@@ -8,6 +8,22 @@ waiting would never end; then the queue allocates more, up to `memory=`, with on
 
 Jobs are armed by the consumer, and, where a client has a single queue, also by a worker that has just finished a block:
 the workers stay busy while the consumer trains.
+
+The cutters cut steps and positions into jobs, and jobs into blocks of rows. Arming and taking a job, and scheduling a
+block (about 100 microseconds), are Python. So small batches share a job, and rows share a block. The sizes follow from
+measurements (`Learned`); every choice is a `decide`.
+
+| constant | value | bounds | reason |
+| --- | --- | --- | --- |
+| `_JOB_SECONDS` | 20 ms | work of a job of several small batches | the batches of a job come together, so not more |
+| `_MAX_BLOCK_SECONDS` | 5 ms | work of a block, from above | scheduling a block stays below 2 % |
+| `_MIN_BLOCK_SECONDS` | 0.3 ms | work of a block, from below | below it, scheduling takes the time |
+| `_SMALL_BATCHES_BYTES` | 16 MB | all jobs of several batches | with 4 MB threads wait for each other |
+| `_MAX_UNITS` | 64 | batches of a job | a bound for batches that take no time |
+| `_ISOLATED_TIMES` | 3 | times the last two, for an isolated loader | a job is a message, which costs as much again |
+| `_ISOLATED_BYTES` | 1 MB | a batch for which that holds | larger batches are sent without a copy |
+| `_MAX_POSITIONS` | 16,384 | positions of a job of a block input | divided by the inputs, so many parts take no more |
+| `_SPAN_BYTES` | 4 MB | elements of a job of a block input | if they are like the ones before |
 
 Guarantees:
   - `next_job` returns the jobs, each exactly once, complete or with its error: in the order in which they were made, or
@@ -23,20 +39,143 @@ All methods belong to one thread at a time, the consumer's or one that takes or 
 called wherever the garbage collector runs.
 """
 
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from penstock._caught import Caught
-from penstock._decisions import JOBS_AHEAD, SEEN_NOW, decide
+from penstock._caught import Caught, raised_by_handler
+from penstock._decisions import JOB_BATCHES, JOB_BLOCKS, JOB_POSITIONS, JOBS_AHEAD, KNOWN_LAYOUT, SEEN_NOW, decide
 from penstock._os import HeldInterrupts
-from penstock._runtime._client import Client, nothing
-from penstock._runtime._jobs import Job
-from penstock._runtime._scheduler import SLOTS_EACH, Scheduler
-from penstock._runtime._stalls import Stall
+from penstock._plan import Batches
+from penstock._runtime._batches import StepRange
+from penstock._runtime._failing_work import Stall
+from penstock._runtime._jobs import BatchJob, Job, Learned, SpanJob, row_layout
+from penstock._runtime._scheduler import BLOCKS, SLOTS_EACH, Client, Scheduler, nothing
+from penstock._streaming import BlockInput
 from penstock.errors import UsageError
+
+_JOB_SECONDS: Final = 0.02
+_MAX_BLOCK_SECONDS: Final = 0.005
+_MIN_BLOCK_SECONDS: Final = 0.0003
+_SMALL_BATCHES_BYTES: Final = 16_000_000  # of all jobs together
+_MAX_UNITS: Final = 64
+# With a factor of 4 the jobs would have 64 MB, of which a quarter is left for jobs that are copied into messages, since
+# they are too small to be computed in the memory of the pipe: on a busy machine these may wait for a while.
+_ISOLATED_TIMES: Final = 3
+_ISOLATED_BYTES: Final = 1_000_000
+_MAX_POSITIONS: Final = 1 << 14  # of all inputs together
+_SPAN_BYTES: Final = 4_000_000
+
+
+class Cutter:
+    """Cuts step ranges into jobs."""
+
+    def __init__(self, scheduler: Scheduler, client: Client, program: Batches, step_ranges: list[StepRange]) -> None:
+        plan = client.plan
+        self._plan = plan
+        self._learned: Learned = client.learned
+        self._workers = scheduler.num_workers
+        self._program = program
+        self._shared = scheduler.shares
+        self._step_ranges = step_ranges
+        self._number, self._next = 0, 0  # the current step range, and its next step
+        self._rows = max(plan.batch_size // plan.shard.count, 1)
+        self._is_isolated = client.lender is not None
+        # At least two rows for each worker are in the making.
+        self.window = max(plan.prefetch, -(-2 * scheduler.num_workers // self._rows))
+        self._jobs_with_memory = self.window + 1 + client.ahead
+
+    def next_job(self) -> BatchJob | None:
+        """Return the job of the next steps, or None at the end."""
+        if self._number < len(self._step_ranges) and self._next == self._step_ranges[self._number].steps:
+            self._number, self._next = self._number + 1, 0
+        if self._number == len(self._step_ranges):
+            return None
+        step_range = self._step_ranges[self._number]
+        count = min(self._units_per_job(), step_range.steps - self._next)
+        if count <= 0:
+            return None
+        try:
+            return self._make(step_range, count)
+        except Exception as error:
+            if count == 1 or raised_by_handler(error):
+                raise
+        return self._make(
+            step_range, 1
+        )  # a sampler of the user raised for one of them; the batches before it are delivered first
+
+    def _make(self, step_range: StepRange, count: int) -> BatchJob:
+        rows = block_rows(count * self._rows, self._workers, self._learned)
+        learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
+        job = BatchJob(self._plan, step_range.part(self._next, count), rows, learned, shared=self._shared)
+        self._next += count
+        return job
+
+    def _units_per_job(self) -> int:
+        layout = self._learned.layout
+        seconds = self._learned.row_seconds
+        row_bytes = 0.0 if layout is None else layout.row_bytes
+        merge_seconds: float | None = 0.0
+        if self._program.above or row_layout(self._program, self._learned) is None:
+            row_bytes = max(row_bytes, self._learned.merged_row_bytes)
+            if self._program.above or self._program.batch is not None:
+                merge_seconds = self._learned.merge_seconds
+        if seconds is None or merge_seconds is None:
+            return 1  # so that the first batch waits for no other
+        # Workers share the rows of a job; its batches are merged one after the other.
+        by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
+        times = _ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < _ISOLATED_BYTES else 1
+        most_bytes = min(times * _SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
+        by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
+        most = max(int(min(by_bytes, times * _MAX_UNITS)), 1)
+        return decide(JOB_BATCHES, max(min(int(by_time), most), 1), most)
+
+
+class SpanCutter:
+    """Cuts the input range of a block input into jobs."""
+
+    def __init__(self, scheduler: Scheduler, client: Client, block_input: BlockInput, start: int, inputs: int) -> None:
+        plan = client.plan
+        self._block_input = block_input
+        self._most = max(_MAX_POSITIONS // inputs, 1)
+        self._learned = client.learned
+        self._start = start
+        self._end = block_input.input_range.total
+        self._workers = scheduler.num_workers
+        self._rows = max(plan.batch_size // plan.shard.count, 1)
+        self.window = max(plan.prefetch, 2)
+
+    def next_job(self) -> SpanJob | None:
+        """Return the job of the next positions, or None at the end."""
+        if self._start >= self._end:
+            return None
+        seconds, element_bytes = self._learned.row_seconds, self._learned.element_bytes
+        by_time = 2 * self._workers
+        if seconds is not None and element_bytes is not None:
+            by_time = max(by_time, int(_JOB_SECONDS * self._workers / max(seconds, 1e-9)))
+        most = max(min(self._most, _SPAN_BYTES // max(element_bytes or 0, 1)), 1)
+        count = decide(JOB_POSITIONS, min(max(self._rows, by_time), most), most)
+        span = range(self._start, min(self._start + count, self._end))
+        self._start = span.stop
+        return SpanJob(self._block_input, span, block_rows(len(span), self._workers, self._learned))
+
+
+def block_rows(rows: int, workers: int, learned: Learned) -> int:
+    """Return the number of rows of a block. Each worker has two blocks; more where rows take long, fewer where not.
+
+    Only processor time counts: rows that wait for storage are better spread over many blocks.
+    """
+    blocks = 2 * workers
+    seconds = learned.row_cpu_seconds
+    if seconds is not None:
+        least, most = rows * seconds / _MAX_BLOCK_SECONDS, rows * seconds / _MIN_BLOCK_SECONDS
+        blocks = math.ceil(max(min(blocks, most), least))
+    most = max(min(rows, BLOCKS), 1)
+    return -(-rows // decide(JOB_BLOCKS, max(min(blocks, most), 1), most))
+
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 
@@ -57,15 +196,15 @@ class JobQueue(Generic[AnyJob]):
         queues: int = 1,
         ended: Callable[[], None] | None = None,
     ) -> None:
-        """Start computing ahead.
+        """Start to compute ahead.
 
         Args:
-            scheduler: it computes the jobs.
-            client: the jobs belong to it.
+            scheduler: computes the jobs.
+            client: the client that the jobs belong to.
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
             window: how many jobs may be in the making or ready, at least 1.
-            queues: how many queues the client has, at most. Where this is the only one, workers arm jobs too; else only
-                the consumer does.
+            queues: the maximum number of queues of the client. If it is 1, workers arm jobs, too; otherwise only the
+                consumer does.
             ended: called when the jobs are given up, so that no worker waits for records that won't arrive; may be
                 called again.
         """
@@ -77,7 +216,7 @@ class JobQueue(Generic[AnyJob]):
         self._memory = client.plan.memory
         self._most_regions = window + 1 + client.ahead
         self._armed: deque[tuple[int, AnyJob]] = deque()
-        self._made: AnyJob | None = None  # made, and waiting for a slot
+        self._made: AnyJob | None = None  # waits for a slot or for memory
         self._ended = False
         self._tell_ended = ended
         scheduler.check()
@@ -89,7 +228,7 @@ class JobQueue(Generic[AnyJob]):
             self._arm_ahead()
 
     def next_job_nowait(self) -> AnyJob | None:
-        """Return the next job if it is complete."""
+        """Return the next job if it is complete, else None."""
         self._scheduler.check()
         if not any(map(self._scheduler.is_complete, self._wanted())) or not decide(SEEN_NOW, 1):
             return None
@@ -100,7 +239,7 @@ class JobQueue(Generic[AnyJob]):
         """Return the next job when it is complete; None at the end.
 
         Args:
-            held: the caller's scope in which signals are held; they are allowed while this waits.
+            held: the scope in which the caller holds signals; they are allowed during the wait.
         """
         self._scheduler.check()
         with self._scheduler.owned() as held_here:
@@ -122,22 +261,22 @@ class JobQueue(Generic[AnyJob]):
             return self._retired() if self._armed else None  # another thread gave up the jobs
 
     def _retired(self) -> AnyJob:
-        """Take a complete job out of its slot, with the scheduler owned."""
+        """Retire the slot of a complete job, and return the job; with the scheduler owned."""
         slot, job = self._taken()
         self._scheduler.retire(slot)
         self._arm_ahead()
         return job
 
     def _wanted(self) -> Iterable[int]:
-        """Return the slots of the jobs that may be returned next. Another thread may arm more, or give all up."""
+        """Return the slots of the jobs that may be returned next. Another thread may arm more, or give up all."""
         return [slot for slot, _ in islice(self._armed.copy(), 1)]
 
     def _taken(self) -> tuple[int, AnyJob]:
-        """Take out the job to return; one is complete."""
+        """Remove the job to return, and its slot; at least one job is complete."""
         return self._armed.popleft()
 
     def is_ready(self) -> bool:
-        """Return whether `next_job` would return without waiting, as far as that can be told without waiting."""
+        """Return whether `next_job` would return without waiting, as far as this can be known without waiting."""
         if not self._armed and not self._ended:
             with Caught(Exception), self._scheduler.owned() as held:  # `next_job` raises the error
                 self._arm()
@@ -170,7 +309,7 @@ class JobQueue(Generic[AnyJob]):
             self._client.listener.ring()
 
     def _arm_ahead(self) -> None:
-        """Arm jobs as far as the bounds allow; an error of making one is left to the consumer, which makes it again."""
+        """Arm jobs as far as the bounds allow. After an error the consumer makes the job again, and raises."""
         with Caught(Exception):
             self._arm()
 
@@ -204,7 +343,7 @@ class JobQueue(Generic[AnyJob]):
         return self._scheduler.regions_in_use(self._client) < self._most_regions
 
     def _grow(self, held: HeldInterrupts) -> None:
-        """Make room where the consumer holds all memory, or raise the error that says why there is none."""
+        """Make room where the consumer holds all memory; raise an error if `memory=` is too small for that."""
         job, scheduler, client = self._made, self._scheduler, self._client
         if job is None:
             return
@@ -235,10 +374,10 @@ class JobQueue(Generic[AnyJob]):
 
 
 class ReadyQueue(JobQueue[AnyJob]):
-    """The jobs of one stream, as they become complete; of several the first."""
+    """The jobs of one stream, as they become complete; of several complete ones, the first."""
 
     def _jobs_ahead(self) -> int:
-        return self.window  # a slow job must not delay others
+        return self.window  # no `decide`: a smaller number would let a slow job delay others
 
     def _wanted(self) -> Iterable[int]:
         return [slot for slot, _ in self._armed.copy()]
@@ -248,11 +387,11 @@ class ReadyQueue(JobQueue[AnyJob]):
             if self._scheduler.is_complete(armed[0]):
                 self._armed.remove(armed)
                 return armed
-        return super()._taken()  # the ring was stopped
+        return super()._taken()  # none is complete: the ring was stopped
 
 
 class GivenQueue(JobQueue[AnyJob]):
-    """Jobs whose content comes from a fold, in order; `make_job` returns None as long as no more has come."""
+    """Jobs whose content comes from a fold, in order; `make_job` returns None while no further content has come."""
 
     _ends = False
 
@@ -269,12 +408,12 @@ class GivenQueue(JobQueue[AnyJob]):
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether no job is armed, and one is made that waits for memory, which the consumer may hold."""
+        """Whether no job is armed, and one waits for memory, which the consumer may hold."""
         return self._made is not None and not self._armed
 
     @property
     def is_over(self) -> bool:
-        """Whether the jobs were given up, maybe by another thread."""
+        """Whether the jobs were given up, perhaps by another thread."""
         return self._ended
 
     @property
@@ -288,7 +427,7 @@ class GivenQueue(JobQueue[AnyJob]):
             self._arm()
 
     def wait(self, has_come: Callable[[], bool], before: Callable[[], Stall | None]) -> None:
-        """Wait until the first job is complete, or more has come; `before` finds the work that it comes from."""
+        """Wait until the first job is complete, or more content has come; `before` finds the work that makes it."""
         self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
 
     def is_complete(self) -> bool:

@@ -32,11 +32,11 @@ class Recorder:
     Of the elements that a step replaced or left out, the 1st, 10th, 100th and so on is a warning in the log.
 
     Attributes:
-        handed_out: returns how many elements the loader has delivered.
+        delivered: returns how many elements the loader has delivered.
     """
 
     def __init__(self) -> None:
-        self.handed_out: Callable[[], int] = int
+        self.delivered: Callable[[], int] = int
         self._lock = threading.Lock()  # protects all below
         self._events: OrderedDict[tuple[str, int, int], Replaced] = OrderedDict()
         self._counts: dict[tuple[type[Replaced], str], int] = {}
@@ -82,7 +82,7 @@ class Recorder:
             done,
             f"{count:,}",
             "" if count == 1 else "s",
-            f"{self.handed_out():,}",
+            f"{self.delivered():,}",
             event.epoch,
             event.position,
             event.key,

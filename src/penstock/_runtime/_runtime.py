@@ -2,30 +2,26 @@
 
 from penstock._graph import Element, Location, Origin, indices
 from penstock._os import HeldInterrupts
-from penstock._plan._plan import Plan
-from penstock._runtime._batches import StepRange, origin, rows_of
-from penstock._runtime._client import Client
+from penstock._plan import Plan
+from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
 from penstock._runtime._collate_stream import folded_stream
-from penstock._runtime._inline import InlineBatches
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._region_pool import Lender
-from penstock._runtime._scheduler import Scheduler
+from penstock._runtime._scheduler import Client, Lender, Scheduler
 from penstock._runtime._streaming import StreamingBatches
-from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
-from penstock._runtime._threads import ThreadBatchStream
+from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream, ThreadBatchStream
 from penstock._streaming import read_inline
 from penstock.errors import ClosedError, StateError
 
 
 class Runtime:
-    """Owns whatever computes for a loader. Closing it stops all of that; delivered batches stay valid.
+    """Owns everything that computes for a loader. Closing it stops all of that; delivered batches stay valid.
 
     Args:
-        plan: what is computed, and by whom.
+        plan: the work, and the workers for it.
         recorder: records events; None makes one.
-        owner: whose workers compute for this one too, which has none of its own then. It is closed after this one.
-        lender: whose memory its workers compute in; None for their own.
-        crashing_rows: rows that are known to crash processes, as in `Context`; None for none yet.
+        owner: another runtime, whose workers compute for this one; it is closed after this one. None for own workers.
+        lender: provides the memory in which the workers compute; None for their own.
+        crashing_rows: rows that are known to crash workers, as in `Context`; None for none yet.
     """
 
     def __init__(
@@ -41,17 +37,17 @@ class Runtime:
         self._plan = plan
         self._client = Client(plan, self.recorder, lender)
         self.crashing_rows = self._client.crashing_rows = {} if crashing_rows is None else crashing_rows
-        self._collate_client: Client | None = None  # None before it has joined the scheduler
+        self._collate_client: Client | None = None  # None before it joins the scheduler
         self._owner = owner
-        self._scheduler: Scheduler | None = None  # started, or joined, when the first stream is opened
+        self._scheduler: Scheduler | None = None  # started or joined when the first stream is opened
         self._is_closed = False
 
     def open_stream(self, step_ranges: list[StepRange], *, ahead: int = 0) -> Stream:
         """Return the batches of some ranges of steps.
 
         Args:
-            step_ranges: which, in order; more than one only where batches are delivered as they become ready.
-            ahead: how many batches are taken, and held, before they are delivered: there is memory for so many more.
+            step_ranges: the steps, in order; more than one range only where batches are delivered as they become ready.
+            ahead: how many batches the caller takes before it delivers them; there is memory for that many more.
         """
         plan = self._plan
         self._client.ahead = ahead
@@ -66,10 +62,10 @@ class Runtime:
         return self._folded(scheduler, step_ranges[0], ahead=ahead, alone=False)
 
     def _folded(self, scheduler: Scheduler, step_range: StepRange, *, ahead: int, alone: bool) -> Stream:
-        collate_client = None if self._plan.program.collate is None else self._joined_tail(scheduler, ahead)
+        collate_client = None if self._plan.program.collate is None else self._collating_client(scheduler, ahead)
         return folded_stream(scheduler, self._client, collate_client, step_range, alone=alone)
 
-    def _joined_tail(self, scheduler: Scheduler, ahead: int) -> Client:
+    def _collating_client(self, scheduler: Scheduler, ahead: int) -> Client:
         """Return the client for the steps above the folds."""
         if self._collate_client is None:
             client = Client(self._plan, self.recorder)
@@ -77,41 +73,41 @@ class Runtime:
             with HeldInterrupts():
                 scheduler.join(client)
                 self._collate_client = client
-            self._refuse_closed()
+            self._check_open()
         self._collate_client.ahead = ahead
         scheduler.give_up(self._collate_client)
         return self._collate_client
 
     def started(self) -> Scheduler:
-        """Return the scheduler, which computes as long as this is open."""
+        """Return the scheduler, which computes as long as this runtime is open."""
         if self._is_closed:
             raise ClosedError("the loader that owns the workers was closed")
         if self._scheduler is None:
-            with HeldInterrupts():  # workers that no attribute refers to are never ended
+            with HeldInterrupts():  # workers that no attribute refers to would never end
                 self._scheduler = (
                     process_scheduler(self._client) if self._plan.place == "processes" else Scheduler(self._client)
                 )
-            self._refuse_closed()
+            self._check_open()
         return self._scheduler
 
-    def _refuse_closed(self) -> None:
-        """Close again what another thread has closed while something was started here."""
+    def _check_open(self) -> None:
+        """Raise if another thread has closed this runtime meanwhile, and close what was started here."""
         if self._is_closed:
             self.close()
             raise ClosedError("the loader was closed")
 
     def _joined(self, owner: "Runtime") -> Scheduler:
-        """Return the owner's scheduler, which computes for this one too."""
+        """Join the owner's scheduler, and return it."""
         scheduler = owner.started()
         if self._scheduler is None:
             with HeldInterrupts():
                 scheduler.join(self._client)
                 self._scheduler = scheduler
-            self._refuse_closed()
+            self._check_open()
         return scheduler
 
     def open_alone(self, step_range: StepRange) -> Stream:
-        """Return the batches of a range of steps, computing nothing of other batches in this process."""
+        """Return the batches of a range of steps; this process computes nothing of other batches."""
         plan = self._plan
         scheduler = self.started()
         scheduler.check()
@@ -150,7 +146,7 @@ class Runtime:
         return Origin(epoch, position, place.key, ordinal=ordinal, component=place.path, index=index)
 
     def prepare(self) -> None:
-        """Prepare the calling thread as the workers are, whosever they are, before it computes what is theirs."""
+        """Call `worker_init` in the calling thread, once, before it computes the workers' work."""
         if self._owner is None:
             self._client.prepare()
         else:
@@ -163,15 +159,15 @@ class Runtime:
             return stream.next()[0], stream.places()
         except EndOfEpoch:
             step, epoch = step_range.first.step, step_range.first.epoch
-            raise StateError(f"epoch {epoch} has ended before step {step}; ask again when it was handed out") from None
+            raise StateError(f"epoch {epoch} has ended before step {step}; ask again after it was delivered") from None
 
     def arm_more(self) -> None:
-        """Have workers begin what memory that has come back has room for; any thread may call it."""
+        """Arm the jobs for which returned memory has room; any thread may call this."""
         if self._scheduler is not None:
             self._scheduler.arm_more(self._client)
 
     def bytes_in_flight(self) -> int:
-        """Return the bytes of batches that are being made, ready, or in the consumer's hands."""
+        """Return the bytes of batches that are being computed, ready, or held by the consumer."""
         scheduler = self._scheduler
         return 0 if scheduler is None else sum(map(scheduler.count_bytes, self._clients))
 
@@ -180,7 +176,7 @@ class Runtime:
         return [self._client] if self._collate_client is None else [self._client, self._collate_client]
 
     def close(self) -> None:
-        """Stop the workers, or have another's compute for this one no longer."""
+        """Stop the workers, or leave the scheduler of the owner."""
         self._is_closed = True
         if self._scheduler is None:
             return

@@ -6,49 +6,221 @@ rows, and would send rows through Python. Here a job is written into a slot once
 by compare-and-swap (`_ring`) and write rows straight into the job's memory. The consumer waits on a bell.
 
 A slot is free, or armed: its job is being computed, or is complete. The consumer retires a complete slot, which frees
-it. `cancel` gives a slot's job up: blocks that no worker has begun are never run, and the slot drains until the last
-writer has left. Memory is leased to a job apart from its slot: the slot is free as soon as the consumer has the job,
-the memory when the last array over it has died.
+it. `cancel` gives up the job of a slot: blocks that no worker has begun are never run, and the slot drains until the
+last writer has left. Memory is leased to a job apart from its slot: the slot is free as soon as the consumer has the
+job, the memory when the last array over it has been collected.
 
 One lock, the *ownership* of the scheduler, orders every change of slots and memory. A thread that can't wait (a worker
 that could arm more, the garbage collector that closes a queue) calls `when_free`: the action is kept, and the thread
 that holds the lock runs it when it releases the lock.
 
-Several loaders may share the workers. Each is a *client* with queues, memory and measurements of its own; slots go to
-the client that asks first, so no client may have more than `SLOTS_EACH` of them.
+Several loaders may share the workers. Each is a *client*, which holds everything that its jobs need and other loaders'
+jobs must not share: its plan, measurements of its rows, the recorder of its events, its queues of jobs and its memory.
+So no client notices the others, except by their use of the workers. Slots go to the client that asks first, so no
+client may have more than `SLOTS_EACH` of them.
 
 Guarantees:
-  - What changes slots and memory runs with the scheduler `owned`, by one thread at a time; Ctrl-C finds it done, or not
+  - Slots and memory change only with the scheduler `owned`, by one thread at a time; Ctrl-C finds a change done, or not
     begun.
   - `when_free` never waits, so the garbage collector may call it anywhere, also where this thread owns the scheduler.
   - User code runs on a worker only inside a job, and its exception stays there: the job is marked as failed.
   - Each of several clients has memory of its own, and waits for its own jobs alone. Workers take the job that was armed
     first, of any client.
+  - A claimed block runs exactly once, and is finished in the ring afterwards.
+  - Closing returns when no thread runs a block any more, or after `FUNCTION_SECONDS`: a thread can't be stopped inside
+    a user's function. Threads are daemons, so one that is stuck there doesn't keep the process alive.
 """
 
+import logging
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import Final, NamedTuple, Protocol
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
+from penstock._graph import Context
 from penstock._memory import Lease, Memory, Region
-from penstock._os import CommonBell, HeldInterrupts, Listener
+from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener
+from penstock._plan import Plan
+from penstock._processes import FUNCTION_SECONDS
 from penstock._ring import Claim, SlotRing
-from penstock._runtime._client import Client
-from penstock._runtime._jobs import Job
-from penstock._runtime._region_pool import RegionPool
-from penstock._runtime._stalls import Patience, Stall, describe_block
-from penstock._workers._threads import Task, WorkerThreads
+from penstock._runtime._failing_work import Patience, Stall, describe_block
+from penstock._runtime._jobs import Job, Learned
+from penstock._runtime._recorder import Recorder
 from penstock.errors import ClosedError, InternalError, UsageError
 
 SLOTS: Final = 1024
-SLOTS_EACH: Final = 128  # of a client, at most, so that there are some for every other
-BLOCKS: Final = 256  # row blocks of a slot, at most
+SLOTS_EACH: Final = 128  # the maximum for one client, so that other clients get some
+BLOCKS: Final = 256  # the maximum of row blocks of a slot
+_logger = logging.getLogger("penstock")
+Task = Callable[[Claim], None]
+
+
+class Lender(Protocol):
+    """A provider of memory for jobs, in place of the scheduler."""
+
+    def allocate(self, size_bytes: int) -> Region | None:
+        """Return memory for a job, or None if the scheduler should allocate it."""
+        ...
+
+    def discard(self, region: Region) -> None:
+        """Take back memory, if this provider allocated it."""
+        ...
+
+    def await_return(self) -> bool:
+        """Wait for a region; False if the consumer holds all."""
+        ...
+
+
+class RegionPool:
+    """The memory of one client's jobs: leased regions and idle ones. It changes with the scheduler owned."""
+
+    def __init__(self) -> None:
+        self.most_idle = 0
+        """The number of idle regions that are worth keeping."""
+        self._leased: dict[int, Region] = {}
+        self._used: dict[int, int] = {}  # bytes in use of each
+        self._idle: list[Region] = []
+
+    @property
+    def leased(self) -> int:
+        """The number of regions that are being written, ready or viewed."""
+        return len(self._leased)
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes in use of these regions."""
+        return sum(self._used.copy().values())
+
+    def take(self, size_bytes: int) -> Region | None:
+        """Remove and return an idle region that is large enough; None if there is none."""
+        for index in reversed(range(len(self._idle))):  # the region that was returned last may still be in the caches
+            if len(self._idle[index]) >= size_bytes:
+                return self._idle.pop(index)
+        return None
+
+    def add(self, number: int, region: Region) -> None:
+        """Record that a region is leased to a job."""
+        self._leased[number] = region
+        self._used[number] = len(region)
+
+    def use(self, number: int, used_bytes: int) -> None:
+        """Record how many bytes of a job's region are in use."""
+        self._used[number] = used_bytes
+
+    def take_back(self, number: int) -> None:
+        """Record that a job's region is idle again."""
+        self._idle.append(self._leased.pop(number))
+        del self._used[number]
+
+    def oldest(self) -> list[Region]:
+        """Remove and return the region that has been idle for longest, if there is any."""
+        return [self._idle.pop(0)] if self._idle else []
+
+    def spare(self) -> list[Region]:
+        """Remove and return the idle regions beyond the number worth keeping."""
+        count = max(len(self._idle) - self.most_idle, 0)
+        spared, self._idle = self._idle[:count], self._idle[count:]
+        return spared
+
+
+class Client:
+    """The state of one loader in a scheduler.
+
+    Attributes:
+        plan: the plan of the loader.
+        recorder: records events.
+        lender: provides the memory of the scheduler's jobs; None for the scheduler's own memory.
+        learned: measurements of its rows.
+        crashing_rows: rows that no worker may compute, as in `Context`.
+        ahead: how many batches are taken from the stream before they are delivered.
+        region_pool: its memory. It may outlive the client, as delivered batches do.
+        merging: a semaphore for the threads that merge its batches.
+        queues: for each queue, the function that gives up its jobs.
+        arm_more: arms the jobs that its queue can arm; called by workers that own the scheduler; must not raise.
+        has_warned_of_kept: whether the warning about kept batches was given, once for all its queues.
+        listener: woken when one of its jobs may be complete; None before it joins a scheduler.
+        is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
+        stall: finds the work that its consumer waits for; None while none waits.
+        waited_until: when the last wait ended, by `monotonic`.
+    """
+
+    def __init__(self, plan: Plan, recorder: Recorder, lender: Lender | None = None) -> None:
+        self.plan = plan
+        self.recorder = recorder
+        self.lender = lender
+        self.learned = Learned()
+        self.crashing_rows: dict[tuple[int, ...], Exception] = {}
+        self.ahead = 0
+        self.region_pool = RegionPool()
+        self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
+        self.queues: list[Callable[[], None]] = []
+        self.arm_more: Callable[[], None] = nothing
+        self.has_warned_of_kept = lender is not None  # the process of the trainer warns
+        self.listener: Listener | None = None
+        self.is_folded_ahead = False
+        self.stall: Callable[[], Stall | None] | None = None
+        self.waited_until = 0.0
+        self._prepared = threading.local()  # `is_done` in threads that called `worker_init`
+        self._logged: set[str] = set()
+        self._contexts: dict[int, Context] = {}  # by the number of a thread
+
+    def context(self) -> Context:
+        """Return a new context for a thread that computes."""
+        return Context(
+            observe=self.recorder.observe, substituted=self.recorder.substituted, crashing_rows=self.crashing_rows
+        )
+
+    def consumer_context(self) -> Context:
+        """Return a context for the thread that folds; it counts the elements that filters leave out, unlike workers."""
+        return replace(self.context(), filtered=self.recorder.count_filtered)
+
+    def context_of(self, worker: int) -> Context:
+        """Return the context of a worker thread; called in that thread."""
+        known = self._contexts.get(worker)
+        if known is None:
+            known = self._contexts[worker] = self.context()
+        return known
+
+    def prepare(self) -> None:
+        """Call `worker_init` in the calling thread, once, before it computes the workers' work."""
+        worker_init = self.plan.limits.worker_init
+        if worker_init is None or self.plan.place == "inline" or getattr(self._prepared, "is_done", False):
+            return
+        try:
+            worker_init(self.plan.num_workers)
+        except Exception as error:
+            error.add_note("in worker_init, which prepares the thread that computes work of the workers")
+            raise
+        self._prepared.is_done = True
+
+    def give_up(self) -> None:
+        """Give up all queues' jobs; with the scheduler owned."""
+        while self.queues:
+            self.queues[-1]()
+        self.arm_more = nothing
+
+    def log_complaint(self, complaint: str) -> None:
+        """Log an exception that a worker raised and the consumer didn't, if it is known; once for each type."""
+        kind = complaint.partition(":")[0]
+        if complaint and kind not in self._logged:
+            self._logged.add(kind)
+            _logger.warning(
+                "a worker process raised an exception that this process did not raise when it computed the same batch. "
+                "The batch is correct, but such batches take this process's time: %s",
+                complaint,
+            )
+
+
+def nothing() -> None:
+    """Do nothing: no queue is open, so there are no jobs to arm."""
 
 
 class Armed(NamedTuple):
@@ -60,14 +232,14 @@ class Armed(NamedTuple):
 
 
 class AtWork(NamedTuple):
-    """The work of one worker, and since when, by `monotonic`.
+    """The work of one worker, and when it began, by `monotonic`.
 
     Attributes:
-        worker: its number.
-        since: when it began this.
+        worker: the number of the worker.
+        since: when it began the block.
         armed: the job that it computes; None for none.
-        slot: where that is armed.
-        block: which block of the job; the merge is the block after all blocks of rows.
+        slot: the slot of the job.
+        block: the block of the job; the merge is the block after all blocks of rows.
         is_idle: whether it waits for work, or for permission to merge.
     """
 
@@ -80,14 +252,14 @@ class AtWork(NamedTuple):
 
 
 class Scheduler:
-    """Owns the ring and the threads, and leases the memory that jobs are computed in. Outlives the queues it serves.
+    """Owns the ring and the threads, and leases memory to jobs. It outlives the queues that it serves.
 
     Args:
-        owner: the client whose plan says how many workers there are, and how they begin. The scheduler ends with it.
+        owner: the client whose plan has the number of workers and their `worker_init`. The scheduler ends with it.
     """
 
     shares = False
-    """Whether jobs are computed by other processes."""
+    """Whether other processes compute the jobs."""
 
     def __init__(self, owner: Client) -> None:
         self.num_workers = owner.plan.num_workers
@@ -104,9 +276,7 @@ class Scheduler:
         self._armed: list[Armed | None] = [None] * SLOTS
         self._free = list(range(SLOTS - 1, -1, -1))
         self._draining: set[int] = set()
-        self._lent: dict[
-            int, RegionPool
-        ] = {}  # by job number: the pool of memory that is being written, ready or viewed
+        self._pools: dict[int, RegionPool] = {}  # by job number, of memory that is being written, ready or viewed
         self._number = 0
         self._doing = [AtWork(number, time.monotonic(), is_idle=True) for number in range(self.num_workers)]
         self._idents: dict[int, int] = {}  # of worker threads, by their numbers
@@ -131,7 +301,7 @@ class Scheduler:
         """Make memory that was allocated elsewhere known to the workers."""
 
     def _discard(self, regions: list[Region]) -> None:
-        """Release memory that is not used any more."""
+        """Release memory that is no longer used."""
         lender = self._owner.lender
         if lender is not None:
             for region in regions:
@@ -140,11 +310,11 @@ class Scheduler:
     def _region_bytes(self, job: Job) -> int:
         return job.memory_bytes
 
-    def _lend(self, armed: Armed, lease: Lease) -> None:
+    def _give_memory(self, armed: Armed, lease: Lease) -> None:
         armed.job.use(lease)
 
     def begins_alone(self, client: Client, job: Job) -> bool:
-        """Return whether a client's next jobs wait for the end of this one."""
+        """Return whether a client's next jobs are armed only after this one has ended."""
         del client, job
         return False
 
@@ -161,20 +331,22 @@ class Scheduler:
     # -- clients
 
     def join(self, client: Client) -> None:
-        """Compute for one more client.
+        """Add a client, and compute its jobs from now on.
 
         Raises:
             UsageError: there are too many.
         """
         with self.owned():
-            most = max((SLOTS - self.num_workers) // SLOTS_EACH, 1)  # cancelled jobs have slots too, until they drain
+            most = max(
+                (SLOTS - self.num_workers) // SLOTS_EACH, 1
+            )  # cancelled jobs keep their slots until they have drained
             if len(self.clients) == most:
                 raise UsageError(f"{self.num_workers} workers compute for at most {most} loaders; this is one more")
             client.listener = self._bell.listen()
             self.clients = (*self.clients, client)
 
     def leave(self, client: Client) -> None:
-        """Stop computing for a client; its batches that were delivered stay valid. Never waits."""
+        """Remove a client, and cancel its jobs; delivered batches stay valid. Never waits."""
         if os.getpid() == self._process:
             self.when_free(lambda: self._forget(client))
 
@@ -186,7 +358,7 @@ class Scheduler:
         self._discard(client.region_pool.spare())
 
     def give_up(self, client: Client) -> None:
-        """Give up a client's jobs, also those of a queue whose construction was interrupted."""
+        """Cancel a client's jobs, also those of a queue whose construction was interrupted."""
         with self.owned():
             client.give_up()
 
@@ -194,7 +366,7 @@ class Scheduler:
 
     @contextmanager
     def owned(self) -> Generator[HeldInterrupts]:
-        """Own the scheduler; wait until no other thread does. Ctrl-C is raised at the end, or where it is allowed."""
+        """Own the scheduler, once no other thread does. Ctrl-C is raised at the end, or where it is allowed."""
         with HeldInterrupts() as held:
             try:
                 with self._lock:
@@ -205,7 +377,7 @@ class Scheduler:
     def when_free(self, action: Callable[[], None]) -> None:
         """Call `action` with the scheduler owned: now, or, if another thread owns it, when that thread releases it."""
         if os.getpid() != self._process:
-            return  # in a fork the workers don't exist, and the memory that they share is the parent's
+            return  # in a fork the workers don't exist, and the shared memory belongs to the parent
         self._waiting.append(action)
         self._run_waiting()
 
@@ -222,7 +394,7 @@ class Scheduler:
                     self._lock.release()
 
     def check(self) -> None:
-        """Raise if it can't compute: in a fork, which has no threads; closed; or with the error of `worker_init`."""
+        """Raise an error if the scheduler can't compute: in a fork, after `close`, or after `worker_init` failed."""
         if os.getpid() != self._process:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
         if self.is_closed:
@@ -230,10 +402,10 @@ class Scheduler:
         if self._worker_error is not None:
             raise self._worker_error
         if self._ring.stopped:
-            raise ClosedError("the workers of this loader were stopped since the program ends")
+            raise ClosedError("the workers of this loader were stopped, because the program ends")
 
     def prepare_consumer(self) -> None:
-        """Prepare the calling thread as the workers are, before it computes work that failed in a worker."""
+        """Call `worker_init` in the calling thread, once, before it computes work that failed in a worker."""
         self._owner.prepare()
 
     def arm_more(self, client: Client) -> None:
@@ -241,7 +413,7 @@ class Scheduler:
         self.when_free(lambda: client.arm_more())
 
     def count_bytes(self, client: Client) -> int:
-        """Return the bytes of a client's memory that is being written, ready or viewed now."""
+        """Return the bytes of a client's memory that is being written, ready or viewed."""
         if os.getpid() != self._process:
             return 0
         with self.owned():
@@ -251,9 +423,9 @@ class Scheduler:
     # -- slots; with the scheduler owned
 
     def regions_in_use(self, client: Client) -> int:
-        """Return how many of a client's regions are being written, ready or viewed, but for cancelled slots'."""
+        """Return how many of a client's regions are being written, ready or viewed; cancelled slots don't count."""
         armed = [self._armed[slot] for slot in self._draining_of(client)]
-        return client.region_pool.lent - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
+        return client.region_pool.leased - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
 
     def _draining_of(self, client: Client) -> list[int]:
         armed = [(slot, self._armed[slot]) for slot in self._draining]
@@ -265,12 +437,12 @@ class Scheduler:
         return bool(self._free)
 
     def collect(self) -> None:
-        """Take back memory whose views have died, and cancelled slots that no worker writes to any more."""
+        """Take back memory without views, and cancelled slots without writers."""
         for slot in [slot for slot in self._draining if self._ring.drained(slot)]:
             self._draining.remove(slot)
             self.retire(slot)
         for number in self._memory.released():
-            region_pool = self._lent.pop(number)
+            region_pool = self._pools.pop(number)
             region_pool.take_back(number)
             self._discard(region_pool.spare())
 
@@ -282,9 +454,9 @@ class Scheduler:
         region: Region | None = None
         if job.memory_bytes:
             region = self._take_region(client.region_pool, self._region_bytes(job))
-            client.region_pool.lend(armed.number, region)
-            self._lent[armed.number] = client.region_pool
-            self._lend(armed, self._memory.lease(region, armed.number))
+            client.region_pool.add(armed.number, region)
+            self._pools[armed.number] = client.region_pool
+            self._give_memory(armed, self._memory.lease(region, armed.number))
         self._armed[slot] = armed
         self._publish(slot, armed, region)
         return slot
@@ -292,7 +464,7 @@ class Scheduler:
     def _take_region(self, region_pool: RegionPool, size_bytes: int) -> Region:
         region = region_pool.take(size_bytes)
         if region is None:
-            self._discard(region_pool.oldest())  # the new one takes its place
+            self._discard(region_pool.oldest())  # the new region replaces it
             region = self._new_region(size_bytes)
         return region
 
@@ -305,7 +477,7 @@ class Scheduler:
         return region
 
     def retire(self, slot: int) -> None:
-        """Take back a slot whose job is complete; its memory follows when the last view dies."""
+        """Free a slot whose job is complete; its memory is free when the last view of it is collected."""
         armed = self._armed[slot]
         if armed is None:
             raise InternalError("only an armed slot can be retired")
@@ -320,7 +492,7 @@ class Scheduler:
         self._draining.add(slot)
 
     def wait_drained(self, client: Client, held: HeldInterrupts) -> None:
-        """Wait until no cancelled slot of a client has a writer left; Ctrl-C comes out of it at once."""
+        """Wait until no cancelled slot of a client has a writer; Ctrl-C ends the wait at once."""
         slots = self._draining_of(client)
         held.allow()
         _wait(
@@ -331,7 +503,7 @@ class Scheduler:
         held.hold()
         self.collect()
 
-    # -- waiting; the client's consumer's thread alone
+    # -- waiting; only in the thread of the client's consumer
 
     def is_ready(self, client: Client, slots: Iterable[int]) -> bool:
         """Return whether one of the slots' jobs is complete; if not, the descriptor becomes readable when it may be."""
@@ -345,16 +517,16 @@ class Scheduler:
         given_up: Callable[[], bool],
         before: Callable[[], Stall | None] | None = None,
     ) -> None:
-        """Wait until one of the slots' jobs is complete, or given up; Ctrl-C comes out of it at once.
+        """Wait until one of the slots' jobs is complete, or given up; Ctrl-C ends the wait at once.
 
         Args:
-            client: the one whose consumer waits.
-            slots: the jobs' slots.
-            given_up: whether to stop waiting.
-            before: finds the work that the client's next jobs come from, for when no worker has work.
+            client: the client whose consumer waits.
+            slots: returns the slots of the jobs.
+            given_up: returns whether to stop waiting.
+            before: finds the work that makes the client's next jobs, for when no worker has work.
 
         Raises:
-            WorkerError: a thread was at the same work for longer than the timeout.
+            WorkerError: a thread has been at the same work for longer than the timeout.
         """
         client.stall = find = lambda: self._stall(slots(), any_will_do=True) or (None if before is None else before())
         try:
@@ -368,7 +540,7 @@ class Scheduler:
 
     @property
     def timeout(self) -> float | None:
-        """How many seconds a consumer waits for the same work; None for processes, whose watchers enforce it."""
+        """The seconds that a consumer waits for the same work; None for processes, which have watchers for that."""
         return None if self.shares else self._owner.plan.limits.timeout
 
     def _stall(self, slots: Iterable[int], *, any_will_do: bool) -> Stall | None:
@@ -381,7 +553,7 @@ class Scheduler:
         text = "worker {}" if at or self.num_workers == 1 else "worker {}, like all others,"
         if at and (len(wanted) == 1 or not any_will_do):
             found, since = min(at, key=lambda each: each.since), 0.0
-        else:  # as long as any worker begins something, there is progress
+        else:  # as long as any worker begins a block, there is progress
             found, since = max(at or busy, key=lambda each: each.since), max(each.since for each in doing)
         worker, armed = found.worker, found.armed
         return Stall(
@@ -436,7 +608,7 @@ class Scheduler:
             if armed is not None and not armed.job.failed:
                 self._run(armed, claim, number)
             del armed
-            if self._lock.acquire(blocking=False):  # else the holder arms what can be armed
+            if self._lock.acquire(blocking=False):  # otherwise the holder arms the jobs that can be armed
                 try:
                     for client in self.clients:
                         client.arm_more()
@@ -452,7 +624,7 @@ class Scheduler:
             return
         with Caught() as caught:
             worker_init(number)
-        if caught.error is not None:  # raised by the consumer, instead of a batch
+        if caught.error is not None:  # the consumer raises it, instead of returning a batch
             caught.error.add_note(f"in worker_init of worker {number}")
             self._worker_error = caught.error
 
@@ -475,7 +647,7 @@ class Scheduler:
                 client.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
         self._rest(number)
         if caught.error is not None:
-            job.failed = True  # the consumer computes it again, in its own thread
+            job.failed = True  # the consumer computes the job again, in its own thread
 
     def _rest(self, number: int) -> None:
         self._doing[number] = AtWork(number, time.monotonic(), is_idle=True)
@@ -495,3 +667,42 @@ def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | 
         is_rung = listener.wait(None if patience is None else patience.seconds_left())
         if patience is not None and not is_rung and not is_over():
             patience.look()
+
+
+class WorkerThreads:
+    """Owns `count` threads; each claims, runs and finishes blocks until the ring is stopped."""
+
+    def __init__(self, ring: SlotRing, count: int, make_task: Callable[[int], Task]) -> None:
+        """Start the threads.
+
+        Args:
+            ring: the ring in which blocks are claimed.
+            count: the number of threads, at least 1.
+            make_task: called in each thread, with its number; returns the function that runs a claimed block there, and
+                must not raise.
+        """
+        self._ring = ring
+        # The threads refer only to the ring and the task function, so that the owner of this object can be collected.
+        self._threads = [
+            DaemonThread(partial(_run_claims, ring, number, make_task), f"penstock-{number}") for number in range(count)
+        ]
+
+    def close(self) -> None:
+        """Stop claiming blocks, and wait for those that run."""
+        self._ring.stop()
+        deadline = monotonic() + FUNCTION_SECONDS
+        for thread in self._threads:
+            if not thread.is_current:
+                thread.wait(max(deadline - monotonic(), 0.0))
+        stuck = [thread.name for thread in self._threads if not thread.has_ended]
+        if stuck:
+            _logger.warning("still inside a function of the dataset after %s s: %s", FUNCTION_SECONDS, stuck)
+        self._threads = []
+
+
+def _run_claims(ring: SlotRing, number: int, make_task: Callable[[int], Task]) -> None:
+    task = make_task(number)
+    while (claim := ring.claim_wait(number)) is not None:
+        task(claim)
+        ring.finish(claim.slot, claim.block, number)
+        del claim  # so that a waiting thread keeps nothing alive

@@ -1,17 +1,28 @@
-"""The stages of a dataset that is read in order, run in one thread, over block inputs that anyone computes.
+"""Batches of a dataset that is read in order: its stages run in one thread, over block inputs that anyone computes.
+
+`StreamingBatches` runs the stages. `ThreadReader` has workers compute the block inputs ahead, and computes in the
+consumer's thread what fails there.
 
 Guarantees:
   - Batches come in order, each exactly once, each with the token from which reading continues after it.
   - Batches before a failing element are delivered before its error is raised.
 """
 
+from collections.abc import Iterator
 from types import GeneratorType
-from typing import TYPE_CHECKING
 
-from penstock._graph import Context, Element, Location, Stream
-from penstock._plan._plan import Plan
-from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._streams import EndOfEpoch
+from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, decide
+from penstock._graph import Context, Element, Location, Stream, awaits, handles_errors
+from penstock._plan import Plan
+from penstock._runtime._batches import (
+    StepRange,
+    Unit,
+)
+from penstock._runtime._failing_work import crashing_position_error
+from penstock._runtime._jobs import SpanJob
+from penstock._runtime._queue import JobQueue, SpanCutter
+from penstock._runtime._scheduler import Client, Scheduler
+from penstock._runtime._streams import MAX_REPEATED, EndOfEpoch, prefetched
 from penstock._streaming import (
     BlockInput,
     Chunk,
@@ -23,16 +34,15 @@ from penstock._streaming import (
     StreamedLocations,
     Token,
     first_read,
+    one_by_one,
     open_stages,
 )
-from penstock.errors import InternalError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from penstock._tree import flatten, is_array
+from penstock.errors import InternalError, WorkerError
 
 
 class StreamingBatches:
-    """Elements of a dataset that is read in order, over the inputs of a `Reader`; without collate steps, if given."""
+    """Elements of a dataset that is read in order, over the inputs of a `Reader`; steps of `collate` are left out."""
 
     def __init__(
         self, plan: Plan, step_range: StepRange, context: Context, read: Reader, collate: Collate | None = None
@@ -44,7 +54,7 @@ class StreamingBatches:
         self._chunk: Chunk | None = None
         self._index = 0
         self._closed = False
-        self._own: Provenance | None = None  # of the batch last returned, whose ordinal no row may have
+        self._own: Provenance | None = None  # of the last batch itself; no row may have its ordinal
         self._rows: Provenance | None = None
         self._collate = collate
 
@@ -64,7 +74,7 @@ class StreamingBatches:
         return element, self._token
 
     def _filled(self) -> Chunk | None:
-        """Return the chunk in which `_index` is the next element; None at the end."""
+        """Return the chunk with the next element, at `_index`; None at the end."""
         if self._chunks is None:
             self._chunks = self._stage.run(self._stage.start() if self._token is None else self._token)
             self._chunk = None
@@ -72,38 +82,38 @@ class StreamingBatches:
             try:
                 self._chunk, self._index = next(self._chunks, None), 0
             except BaseException:
-                self._stop()  # a generator that raised is finished; the next call starts again from the token
+                self._stop()  # the generator that raised has ended; the next call starts another one at the token
                 raise
             if self._chunk is None:
                 return None
         return self._chunk
 
     def places(self) -> list[Location]:
-        """Return the places of the rows of the batch last returned."""
+        """Return the locations of the rows of the last batch."""
         locations = StreamedLocations(self._plan.streaming.input_refs, self.rows)
         return [locations.at(row) for row in range(len(self.rows))]
 
     @property
     def rows(self) -> Provenance:
-        """The marks of the rows of the batch last returned."""
+        """The provenance of the rows of the last batch."""
         if self._rows is None:
             raise InternalError("no batch was returned yet")
         return self._rows
 
     @property
     def provenance(self) -> Provenance:
-        """The marks that the tail needs of the batch last returned: those of its rows, or its own."""
+        """The provenance that the collate steps need of the last batch: that of its rows, or of itself."""
         if self._own is None:
             raise InternalError("no batch was returned yet")
         return self.rows if self._collate is not None and self._collate.rows else self._own
 
     @property
     def has_begun(self) -> bool:
-        """Whether reading has begun, or will never."""
+        """Whether reading has begun, or never will."""
         return self._closed or self._chunks is not None
 
     def first_read(self) -> tuple[BlockInput, int] | None:
-        """Return the block input and the number at which reading begins; None for streams, and for several inputs."""
+        """Return the block input and the position at which reading begins; None for streams, and for several inputs."""
         inputs = self._plan.streaming.inputs
         if len(inputs) != 1 or isinstance(inputs[0], Stream):
             return None
@@ -111,7 +121,7 @@ class StreamingBatches:
 
     @property
     def has_more_at_hand(self) -> bool:
-        """Whether the next element is computed already."""
+        """Whether the next element was computed already."""
         return self._chunk is not None and self._index < len(self._chunk.elements)
 
     def next_nowait(self) -> tuple[Element, Token] | None:
@@ -128,7 +138,7 @@ class StreamingBatches:
 
     def _stop(self) -> None:
         self._chunk, chunks, self._chunks = None, self._chunks, None
-        if isinstance(chunks, GeneratorType) and not chunks.gi_running:  # in another thread, which finds this closed
+        if isinstance(chunks, GeneratorType) and not chunks.gi_running:  # another thread that runs it ends it itself
             chunks.close()
 
     def close(self) -> None:
@@ -144,3 +154,173 @@ def stage_of(
         raise InternalError("steps of a dataset that is read in order begin at a token")
     opening = Opening(step_range.first.epoch, plan.shard.count, read, context, plan.must_fill, collate)
     return open_stages(plan.streaming.node, step_range.where.rank_segments, opening)
+
+
+class ThreadReader:
+    """Reads the block inputs of a dataset: workers compute blocks of positions ahead, for each input that is read."""
+
+    def __init__(self, scheduler: Scheduler, client: Client) -> None:
+        scheduler.check()
+        plan = client.plan
+        self._plan = plan
+        self._scheduler = scheduler
+        self._client = client
+        self._queues: dict[int, JobQueue[SpanJob]] = {}
+        inputs = plan.streaming.inputs
+        self._inputs = len(inputs)
+        # Inputs that read async sources share the limit.
+        self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, inputs)), 1), 1)
+        self._begun: tuple[BlockInput, int] | None = None
+        self._closed = False
+
+    def begin(self, block_input: BlockInput, start: int) -> None:
+        """Start to compute ahead of the call that reads the input."""
+        self._open(block_input, start)
+        self._begun = (block_input, start)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether an input is computed ahead of the call that reads it."""
+        return self._begun is not None
+
+    def _open(self, block_input: BlockInput, start: int) -> JobQueue[SpanJob]:
+        self._close(block_input.number)
+        cutter = SpanCutter(self._scheduler, self._client, block_input, start, self._inputs)
+        next_job, ended = cutter.next_job, None
+        if self._plan.place == "threads" and awaits(block_input.node):
+            ahead = prefetched(block_input.node, next_job, self._read_ahead)
+            next_job, ended = ahead.next_job, ahead.close
+        queue = JobQueue(self._scheduler, self._client, next_job, cutter.window, queues=self._inputs, ended=ended)
+        self._queues[block_input.number] = queue
+        if self._closed:  # another thread closed the reader, and may not have seen this queue
+            queue.close()
+        return queue
+
+    def __call__(self, block_input: BlockInput, start: int) -> Iterator[Chunk]:
+        """Yield the chunks of an input from position `start` in its range on."""
+        begun, self._begun = self._begun, None
+        is_open = begun is not None and (begun[0].input_range, begun[0].epoch, begun[1]) == (
+            block_input.input_range,
+            block_input.epoch,
+            start,
+        )
+        queue = self._queues[block_input.number] if is_open else self._open(block_input, start)
+        # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
+        # printed and lost there. A caller that stops early closes the reader, or reads the input again.
+        repeated = 0
+        while (job := queue.next_job()) is not None:
+            if job.failure.crash is not None:
+                crashing_rows = job.span.start + (job.failure.row or 0)
+                yield from one_by_one(block_input, job.span.start, crashing_rows)
+                self._replace_crashing(block_input, crashing_rows, job.failure.crash)
+                queue = self._open(block_input, crashing_rows)
+                continue
+            if job.failed and job.failure.is_passing and repeated < decide(REPEATED_JOBS, MAX_REPEATED):
+                repeated += 1
+                queue = self._open(block_input, job.span.start)
+                continue
+            repeated = 0
+            if job.failed or decide(LEFT_TO_CONSUMER, 0):
+                self._scheduler.prepare_consumer()
+                yield from one_by_one(block_input, job.span.start, job.span.stop)
+                self._client.log_complaint(job.failure.complaint)
+            else:
+                self._client.learned.sized(_array_bytes(_any_element(job)))
+                for span, block in job.parts:
+                    yield block_input.chunk(span.start, span.stop, block)
+        if self._queues.get(block_input.number) is queue:
+            self._close(block_input.number)
+
+    def _replace_crashing(self, block_input: BlockInput, number: int, crash: WorkerError) -> None:
+        """Replace or leave out the element that crashes workers, if a step allows it; raise otherwise."""
+        error = crashing_position_error(block_input, number, crash)
+        at = block_input.epoch, int(block_input.input_range.positions(number, number + 1)[0])
+        # An element that is known already was replaced, so its replacement crashes, too.
+        if (*at, block_input.number) in self._client.crashing_rows or not handles_errors(block_input.node, *at):
+            try:
+                raise error
+            finally:
+                del error  # otherwise its traceback would keep it and this reader
+        self._client.crashing_rows[*at, block_input.number] = error
+
+    def is_ready(self) -> bool:
+        """Return whether the next chunk of every input is ready."""
+        return all(queue.is_ready() for queue in self._queues.values())
+
+    def _close(self, number: int) -> None:
+        if number in self._queues:
+            self._queues[number].close()
+            del self._queues[number]  # after `close`, so that an interrupted call can be repeated
+
+    def close(self) -> None:
+        """Cancel the jobs computed ahead."""
+        for number in list(self._queues):
+            self._close(number)
+        self._begun = None
+
+    def give_up(self) -> None:
+        """Cancel the jobs computed ahead, and all later ones; from any thread."""
+        self._closed = True
+        for queue in list(self._queues.values()):
+            queue.close()
+
+
+class ThreadStreamingBatches(StreamingBatches):
+    """Elements of a dataset that is read in order, whose block inputs workers compute."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        client: Client,
+        step_range: StepRange,
+        context: Context,
+        collate: Collate | None = None,
+        *,
+        singly: bool = False,
+    ) -> None:
+        """Make the stages; reading begins with the first element.
+
+        Args:
+            scheduler: computes the block inputs.
+            client: the client that the block inputs belong to.
+            step_range: the elements.
+            context: the context of the thread that reads.
+            collate: steps that are left out.
+            singly: whether the steps above get one element at a time, and none before it is needed.
+        """
+        self._reader = ThreadReader(scheduler, client)
+        self._descriptor = scheduler.fileno(client)
+        read = self._read_singly if singly else self._reader
+        super().__init__(client.plan, step_range, context, read, collate)
+
+    def _read_singly(self, block_input: BlockInput, start: int) -> Iterator[Chunk]:
+        for chunk in self._reader(block_input, start):
+            for index in range(len(chunk.elements)):
+                yield chunk.part(index, index + 1)
+
+    def fileno(self) -> int | None:
+        return self._descriptor
+
+    def is_ready(self) -> bool:
+        if self.has_more_at_hand:
+            return True
+        if not self.has_begun and not self._reader.is_ahead and (first := self.first_read()) is not None:
+            self._reader.begin(*first)  # so that there is a job to wait for
+        return self._reader.is_ready()
+
+    def give_up(self) -> None:
+        """End every wait for elements; from any thread, while another one reads."""
+        self._reader.give_up()
+
+    def close(self) -> None:
+        super().close()
+        self._reader.close()
+
+
+def _any_element(job: SpanJob) -> list[Element]:
+    nothing: list[Element] = []
+    return next((block.elements[:1] for _, block in job.parts if block.elements), nothing)
+
+
+def _array_bytes(elements: list[Element]) -> int:
+    return sum(leaf.nbytes for leaf in flatten(elements)[0] if is_array(leaf))

@@ -1,31 +1,60 @@
-"""Streams of batches: the face of the runtime for loaders, and the stream that computes inline.
+"""Streams of batches: the protocol that loaders know, and the streams of indexable datasets, inline and with workers.
 
-A stream gives the batches from some step to the end of its epoch. `Stream` is all that a loader knows of workers.
+A stream delivers the batches from some step to the end of its epoch. `Stream` is all that a loader knows of workers.
+
+An error of a job is not kept: the consumer computes the job's content itself, batch by batch, by the inline path. So
+the batches before the failing one are delivered first, and the user's exception is raised in the user's thread. The
+same path serves rows that don't fit the layout.
 """
 
+import sys
 import time
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock._caught import Caught
-from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, decide
-from penstock._graph import Context, Element, Mix, root
-from penstock._plan._plan import Plan
-from penstock._runtime._batches import StepRange, Unit, reads_directly
-from penstock._runtime._inline import DirectBatches, InlineBatches, can_be_direct
-from penstock._runtime._jobs import BatchJob, Learned, row_layout
+from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LEFT_TO_CONSUMER, REPEATED_JOBS, decide
+from penstock._graph import Context, Element, Mix, Node, awaits, handles_errors, root
+from penstock._plan import Plan
+from penstock._runtime._batches import (
+    WHOLE_BATCH,
+    DirectBatches,
+    InlineBatches,
+    StepRange,
+    Unit,
+    can_be_direct,
+    coordinates_of,
+    may_be_replaced,
+    reads_directly,
+    without,
+)
+from penstock._runtime._failing_work import crashing_row_error
+from penstock._runtime._jobs import BatchJob, Learned, SpanJob, row_layout
+from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue
+from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
+from penstock.errors import WorkerError
 
-_CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
-_MAX_CHUNK_SECONDS: Final = 0.01  # as long as computing more at once makes each so much cheaper
+if TYPE_CHECKING:
+    from penstock._runtime._io_prefetch import IOPrefetch
+
+SMALL_LEAF_BYTES: Final = 65_536
+"""Arrays up to this size are copied out of a job's memory, so that keeping the labels doesn't keep the images."""
+MAX_REPEATED: Final = 8
+"""How often workers compute a job again that only needed more memory, before the consumer computes it."""
+
+_CHUNK_SECONDS: Final = 0.001  # of batches computed at once; starting them takes 20 microseconds
+_MAX_CHUNK_SECONDS: Final = 0.01  # if that makes a batch cheaper, by `_GAIN`
 _GAIN: Final = 0.75
 _CHUNK_BYTES: Final = 1_000_000
 _MAX_UNITS: Final = 64
-_ROWS_PER_PART: Final = 32  # of a mixture: a block of as many costs each row little more than one of thousands
-_MAX_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
+_ROWS_PER_PART: Final = 32  # of a mixture: in larger blocks a row is hardly cheaper
+_MAX_DIRECT_ROWS: Final = 4096  # their keys are computed at once, in about 0.1 ms
+AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
-    """The epoch has no more batches. Not StopIteration, which a user's function may raise too."""
+    """The epoch has no more batches. It isn't StopIteration, since a user's function may raise that too."""
 
 
 class Stream(Protocol):
@@ -34,27 +63,27 @@ class Stream(Protocol):
     def next(self) -> tuple[Element, Token]:
         """Return the next batch and a token.
 
-        The token of a dataset that is read in order is the one from which reading continues after the batch. That of
-        others is the batch's step, or None where steps come in order.
+        For a dataset that is read in order, the token is the one from which reading continues after the batch. For
+        others, it is the batch's step, or None where steps come in order.
 
         After an exception the stream is before the failing batch. At the end it raises EndOfEpoch.
         """
         ...
 
     def next_nowait(self) -> tuple[Element, Token] | None:
-        """Return the next batch if it is there; None if it has to be waited for, or computed here, or failed."""
+        """Return the next batch if it is ready; None if it failed, or if `next` would wait for it or compute it."""
         ...
 
     def failing(self) -> Unit | None:
-        """Return the step that `next` raised for; None where it is the first that was not delivered."""
+        """Return the step for which `next` raised; None where that is the first step that was not delivered."""
         ...
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when `next` may have become quick; None if it never waits for others."""
+        """Return a descriptor that is readable when `next` may not wait; None if it never waits for other threads."""
         ...
 
     def is_ready(self) -> bool:
-        """Return whether `next` would return without waiting for others."""
+        """Return whether `next` would return without waiting for other threads."""
         ...
 
     def close(self) -> None:
@@ -65,10 +94,10 @@ class Stream(Protocol):
 class InlineStream:
     """Batches of an indexable dataset, computed in the caller's thread when they are requested.
 
-    As long as they take no time, a few are computed at once, in one piece of memory of at most a megabyte: a batch of
-    some microseconds would otherwise cost several times that in overhead. Of records that are read straight into a
-    batch fewer are read at once, and the keys alone are computed for many. If one fails, it is computed singly, so that
-    the batches before it are delivered first.
+    Where batches take little time, a few are computed at once, in one piece of memory of at most a megabyte: otherwise
+    the overhead of a batch of some microseconds would be several times that. Where records are read straight into a
+    batch, keys are computed for many batches at once, and records are read for fewer. If one of several batches fails,
+    they are computed singly, so that the batches before it are delivered first.
     """
 
     def __init__(self, plan: Plan, step_range: StepRange, learned: Learned, context: Context) -> None:
@@ -81,11 +110,11 @@ class InlineStream:
         self._context = context
         self._reads_directly = not program.above and reads_directly(program) is not None
         self._index = 0
-        self._ready: list[Element] = []  # batches from the next one on, the last first
-        self._direct: DirectBatches | None = None  # of steps from `_first` on
+        self._ready: list[Element] = []  # the next batches, in reverse order
+        self._direct: DirectBatches | None = None  # steps from `_first` on
         self._first = 0
         self._units = 1
-        self._seconds_each: dict[int, float] = {}  # of a unit, when this many were computed at once
+        self._seconds_each: dict[int, float] = {}  # of one unit, by the number computed at once
         base = root(program.rows)
         self._is_mixture = isinstance(base, Mix)
         rows = _ROWS_PER_PART * len(base.parts) if isinstance(base, Mix) else 1
@@ -102,15 +131,15 @@ class InlineStream:
         return batch, None
 
     def _more(self, index: int) -> list[Element]:
-        """Return the batches of the next steps, at least one, the last first."""
-        with Caught(Exception):  # raised again where it is computed singly
+        """Return the batches of the next steps, at least one, in reverse order."""
+        with Caught(Exception):  # raised again where the batch is computed singly
             return self._several(index)[::-1]
         self._direct = None
         self._units = 1
         return [self._single.batch(self._step_range.unit(index))]
 
     def _several(self, index: int) -> list[Element]:
-        """Return the batches of the next steps, as many as take a moment."""
+        """Return the batches of the next steps, as many as are computed quickly."""
         started = time.perf_counter()
         direct = self._direct
         if self._reads_directly and (direct is None or index >= self._first + direct.step_range.steps):
@@ -134,7 +163,7 @@ class InlineStream:
         return DirectBatches(self._plan, step_range, layout)
 
     def _computed(self, index: int) -> tuple[list[Element], int]:
-        """Return batches that are computed, and how many may be at once, whatever time that takes."""
+        """Compute the next batches; return them, and the maximum to compute at once, by memory."""
         learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
         job = BatchJob(self._plan, self._step_range.part(index, self._units), None, learned)
         job.use(None)
@@ -145,17 +174,17 @@ class InlineStream:
         return job.batches(), min(most, max(_MAX_UNITS, self._wanted_units))
 
     def _next_units(self, seconds: float, units: int) -> int:
-        """Return how many units to compute at once next, this many having taken these seconds."""
+        """Return how many units to compute at once next, after `units` took `seconds`."""
         each = self._seconds_each[units] = seconds / units
         if seconds * 2 < _CHUNK_SECONDS:
             return units * 2
         fewer, more = self._seconds_each.get(units // 2), self._seconds_each.get(units * 2)
         if more is not None:
             more_gain = more < _GAIN * each
-        else:  # doubling gains less each time, and trying it costs a few batches; but rows of a mixture are unlike
+        else:  # each doubling gains less, so stop at the first that doesn't; but the rows of a mixture differ
             more_gain = self._is_mixture or fewer is None or each < _GAIN * fewer
         if seconds * 2 < _MAX_CHUNK_SECONDS and (units < self._wanted_units or more_gain):
-            return units * 2  # a mixture of many parts has few rows of each, which gain nothing yet
+            return units * 2  # a mixture has few rows of each part, so more rows at once will pay
         if seconds < _MAX_CHUNK_SECONDS and units // 2 < self._wanted_units:
             return units
         return units if seconds < _CHUNK_SECONDS or (fewer is not None and each < _GAIN * fewer) else units // 2
@@ -176,3 +205,151 @@ class InlineStream:
         self._index = self._step_range.steps
         self._ready = []
         self._direct = None
+
+
+class ThreadBatchStream:
+    """Batches of an indexable dataset that workers compute, in order or as they become ready."""
+
+    def __init__(self, scheduler: Scheduler, client: Client, step_ranges: list[StepRange]) -> None:
+        plan = client.plan
+        self._plan = plan
+        self._program = plan.batches
+        self._scheduler = scheduler
+        self._client = client
+        self._left = step_ranges  # the steps of which no job was taken yet, in order
+        self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
+        self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())
+        self._queue = self._open(self._left)
+        self._descriptor = scheduler.fileno(client)
+        self._job: BatchJob | None = None
+        self._index = 0  # of the job's next batch
+        self._repeated = 0  # how often jobs were computed again since the last batch
+        self._ready: list[Element] = []  # the remaining batches of the job, in reverse order
+
+    def _open(self, step_ranges: list[StepRange]) -> "JobQueue[BatchJob]":
+        plan = self._plan
+        cutter = Cutter(self._scheduler, self._client, self._program, step_ranges)
+        next_job, ended = cutter.next_job, None
+        if plan.place == "threads" and awaits(self._program.rows):
+            ahead = prefetched(self._program.rows, next_job, plan.limits.read_ahead)
+            next_job, ended = ahead.next_job, ahead.close
+        kind = JobQueue[BatchJob] if plan.ordered else ReadyQueue[BatchJob]
+        return kind(self._scheduler, self._client, next_job, cutter.window, ended=ended)
+
+    def next(self) -> tuple[Element, Token]:
+        job = self._awaited()
+        failure = job.failure
+        if failure.crash is not None and self._index >= failure.step:
+            return self._replace_crashing(job, failure.row, failure.crash)
+        if not job.failed:
+            return self._delivered(job, self._next_of(job))
+        if failure.is_passing and self._repeated < decide(REPEATED_JOBS, MAX_REPEATED):
+            self._repeated += 1
+            self._restart(job)
+            return self.next()
+        self._scheduler.prepare_consumer()
+        batch = self._inline.batch(job.step_range.unit(self._index), careful=failure.is_suspect)
+        return self._delivered(job, batch)
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        if self._scheduler.is_closed:
+            return None
+        job = self._job or self._begun(self._queue.next_job_nowait())
+        if job is None or job.failed or job.failure.crash is not None:
+            return None
+        return self._delivered(job, self._next_of(job))
+
+    def _next_of(self, job: BatchJob) -> Element:
+        if not self._ready:
+            self._ready = job.batches(self._copied_bytes)[::-1]
+        return self._ready.pop()
+
+    def _awaited(self) -> BatchJob:
+        """Return the job of the next batch, and wait for it."""
+        if self._scheduler.is_closed:
+            self._scheduler.check()
+        job = self._job or self._begun(self._queue.next_job())
+        if job is None:
+            raise EndOfEpoch
+        return job
+
+    def _begun(self, job: BatchJob | None) -> BatchJob | None:
+        if job is not None:
+            self._job, self._index = job, 0
+            self._left = without(self._left, job.step_range)
+            job.failed = job.failed or bool(decide(LEFT_TO_CONSUMER, 0))
+        return job
+
+    def _delivered(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
+        step = None if self._plan.ordered else job.step_range.first.step + self._index
+        self._index += 1
+        self._repeated = 0
+        if self._index == job.step_range.steps:
+            self._client.log_complaint(job.failure.complaint)
+            self._job = None
+        return batch, step
+
+    def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
+        """Deliver a whole job, if possible: its rows as one batch, the bounds of its batches, and their tokens.
+
+        None where that isn't possible; then `next` delivers its batches, or raises.
+        """
+        job = self._awaited()
+        failure = job.failure
+        stacked = None if self._index or job.failed or failure.crash is not None else job.stacked()
+        if stacked is None:
+            return None
+        self._client.log_complaint(failure.complaint)
+        self._job = None
+        first, steps = job.step_range.first.step, job.step_range.steps
+        return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
+
+    def _replace_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> tuple[Element, Token]:
+        """Replace the row or batch that crashes workers, and return the next batch; raise if no step allows that."""
+        program, unit, shard = self._program, job.step_range.unit(self._index), self._plan.shard
+        error = crashing_row_error(program, shard, unit, row, crash)
+        at: tuple[int, ...] = (unit.epoch, unit.position, WHOLE_BATCH)
+        may_be = may_be_replaced(program)
+        if row is not None:
+            at = epoch, position = coordinates_of(program, shard, unit, row)
+            may_be = handles_errors(program.rows, epoch, position)
+        if at in self._client.crashing_rows or not may_be:  # if it is known already, its replacement crashes, too
+            try:
+                raise error
+            finally:
+                del error  # otherwise its traceback would keep it and this stream
+        self._client.crashing_rows[at] = error
+        found = None
+        if row is None:
+            found = self._delivered(job, self._inline.batch(unit))
+        self._restart(job)
+        return self.next() if found is None else found
+
+    def _restart(self, job: BatchJob) -> None:
+        """Restart after the last delivered batch."""
+        self._queue.close()
+        self._job = None
+        self._ready = []
+        self._left = [job.step_range.part(self._index, job.step_range.steps), *self._left]
+        self._queue = self._open(self._left)
+
+    def failing(self) -> Unit | None:
+        return None if self._job is None or self._plan.ordered else self._job.step_range.unit(self._index)
+
+    def fileno(self) -> int | None:
+        return self._descriptor
+
+    def is_ready(self) -> bool:
+        return self._job is not None or self._queue.is_ready()
+
+    def close(self) -> None:
+        self._queue.close()
+        self._job = None
+        self._ready = []
+
+
+def prefetched(node: Node, make_job: Callable[[], AnyJob | None], limit: int) -> "IOPrefetch[AnyJob]":
+    """Start to prefetch the records of async sources below a node, for jobs that no worker has begun."""
+    from penstock._runtime._io_prefetch import IOPrefetch  # noqa: PLC0415 - asyncio is slow to import
+
+    return IOPrefetch(node, make_job, limit)

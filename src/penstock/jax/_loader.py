@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from penstock._dataset import Dataset
 from penstock._graph import Element, chain_text, is_endless, need_count
-from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader
-from penstock._plan._plan import Limits, Plan, Shard
+from penstock._loader import PlacementThread, ThreadPlacedLoader
+from penstock._plan import Limits, Plan, Shard
 from penstock._tree import is_array, is_container, map_leaves, subject
 from penstock.errors import GraphError, UsageError
 
 if TYPE_CHECKING:
     from penstock._loader import Loader as ArrayLoader
-    from penstock._plan._choose import Workers
+    from penstock._runtime import Workers
 
 
 # Imported by name, since type checkers don't find JAX where it isn't installed.

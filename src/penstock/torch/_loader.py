@@ -8,8 +8,8 @@ import torch
 
 from penstock._dataset import Dataset
 from penstock._graph import Element, need_count
-from penstock._loader._placed import PlacedLoader
-from penstock._plan._plan import Limits, Shard
+from penstock._loader import PlacedLoader
+from penstock._plan import Limits, Shard
 from penstock._tree import map_leaves
 from penstock.errors import UsageError
 from penstock.torch._cuda import CudaCopies
@@ -17,7 +17,7 @@ from penstock.torch._tensors import as_tensors
 
 if TYPE_CHECKING:
     from penstock._loader import Loader as ArrayLoader
-    from penstock._plan._choose import Workers
+    from penstock._runtime import Workers
 
 
 _NO_SAMPLER: Final = (

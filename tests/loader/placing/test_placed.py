@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._loader._placed import PlacedLoader
-from penstock._loader._placement_thread import PlacementThread, ThreadPlacedLoader
+from penstock._loader._placement import PlacedLoader, PlacementThread, ThreadPlacedLoader
 from penstock.errors import ClosedError
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered

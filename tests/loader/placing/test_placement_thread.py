@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock._loader._placement_thread import PlacementThread, ThreadPlacedStream
+from penstock._loader._placement import PlacementThread, ThreadPlacedStream
 from penstock._os import DaemonThread
 from penstock._runtime._streams import EndOfEpoch
 from tests.loader.gates import PATIENCE_SECONDS

@@ -29,8 +29,8 @@ PROCESSES: Final = (
     Mutant(
         "processes: a row that crashes workers alone is tried as often as others",
         "_runtime/_process_scheduler.py",
-        "at.is_alone or deaths >=",
-        "deaths >=",
+        "at.is_alone or crashes >=",
+        "crashes >=",
         ("workers/processes/trouble/test_deadly.py",),
     ),
     Mutant(
@@ -43,7 +43,7 @@ PROCESSES: Final = (
     Mutant(
         "processes: a crashing block counts as computed",
         "_runtime/_process_scheduler.py",
-        "self._job_table.tell(at.slot, at.block, DEADLY)",
+        "self._job_table.tell(at.slot, at.block, CRASHING)",
         "pass",
         ("workers/processes/trouble/test_deadly.py",),
     ),
@@ -64,8 +64,8 @@ PROCESSES: Final = (
     Mutant(
         "worker: the rows of a block that crashed a worker are computed together",
         "_runtime/_process_work.py",
-        "if self._job_table.deaths(slot, block):",
-        "if self._job_table.deaths(slot, block) > 1:",
+        "if self._job_table.crashes(slot, block):",
+        "if self._job_table.crashes(slot, block) > 1:",
         (
             "workers/processes/trouble/test_deadly.py",
             "workers/processes/trouble/test_deaths.py",
@@ -101,35 +101,35 @@ PROCESSES: Final = (
     ),
     Mutant(
         "worker: a descriptor is left open for each region",
-        "_runtime/_process_regions.py",
+        "_runtime/_process_work.py",
         "finally:\n os.close(descriptor)",
         "finally:\n                pass",
         ("workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",),
     ),
     Mutant(
         "worker: the semaphore of merges isn't released",
-        "_runtime/_file_semaphore.py",
+        "_runtime/_process_work.py",
         "fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._turn)",
         "pass",
         ("workers/processes/test_merging.py",),
     ),
     Mutant(
         "pickle buffers: the second one isn't aligned",
-        "_runtime/_pickle_buffers.py",
+        "_runtime/_shared_values.py",
         "start = aligned(end)",
         "start = end",
         ("workers/processes/test_collate_jobs.py", "workers/test_rows_above_folds.py"),
     ),
     Mutant(
         "watcher: a dead worker's blocks stay claimed",
-        "_workers/_processes.py",
+        "_runtime/_worker_processes.py",
         "self._ring.release_worker(number)",
         "pass",
         ("workers/processes/trouble/test_deaths.py",),
     ),
     Mutant(
         "watcher: a worker that hangs isn't killed",
-        "_workers/_processes.py",
+        "_runtime/_worker_processes.py",
         "if left <= 0:",
         "if left <= -60:",
         ("workers/processes/trouble/test_timeout.py",),

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._plan._choose import Cost
 from penstock._plan._lower import lower
 from penstock._plan._plan import Limits, Plan
-from penstock._runtime._autotune._measure import measure
+from penstock._runtime._autotune import Cost, measure
 from tests.equivalence.definition import epoch_of, outcomes
 from tests.equivalence.graphs import batched, indexable
 from tests.loader.isolated.parts import Connected

@@ -14,7 +14,7 @@ import pytest
 import penstock as ps
 from penstock._plan._lower import lower
 from penstock._plan._plan import Limits, Plan
-from penstock._runtime._autotune._sendable import obstacle
+from penstock._runtime._autotune import obstacle
 from tests.dataset.functions import double, is_odd
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
@@ -81,7 +81,7 @@ import sys, threading
 import penstock as ps
 from penstock._plan._lower import lower
 from penstock._plan._plan import Limits
-from penstock._runtime._autotune._sendable import obstacle
+from penstock._runtime._autotune import obstacle
 
 def above(number):
     return number

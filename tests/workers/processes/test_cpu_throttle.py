@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock._ring import SlotRing
-from penstock._runtime._autotune._processors import usable_processors
-from penstock._runtime._cpu_throttle import CpuThrottle, Processors, shared_processors
 from penstock._runtime._job_table import JobTable
+from penstock._runtime._processors import CpuThrottle, Processors, shared_processors, usable_processors
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")

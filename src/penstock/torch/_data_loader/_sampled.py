@@ -23,10 +23,7 @@ from typing import Any
 from penstock._caught import Caught
 from penstock._decisions import KNOWN_LAYOUT, decide
 from penstock._os import HeldInterrupts
-from penstock._runtime._client import Client
-from penstock._runtime._cutting import block_rows
-from penstock._runtime._queue import JobQueue, ReadyQueue
-from penstock._runtime._scheduler import Scheduler
+from penstock._runtime import Client, JobQueue, ReadyQueue, Scheduler, block_rows
 from penstock._seeds import derive
 from penstock.torch._data_loader._pickling import pickled
 from penstock.torch._data_loader._work._job import BatchJob, BatchTask, DrawnBatch, RowsLearned, Way

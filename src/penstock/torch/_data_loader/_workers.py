@@ -5,12 +5,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from penstock._graph import Read
 from penstock._os import Closer, HeldInterrupts, Waiter
-from penstock._plan._plan import Limits, Plan, Shard, StartMethod
-from penstock._plan._program import Batches
-from penstock._runtime._client import Client
-from penstock._runtime._pickle_buffers import LARGE_BYTES
-from penstock._runtime._process_scheduler import ProcessScheduler
-from penstock._runtime._recorder import Recorder
+from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
+from penstock._runtime import LARGE_BYTES, Client, ProcessScheduler, Recorder
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._sampled import AsReady, InOrder, JobRules, Sampled
@@ -93,19 +89,19 @@ class Workers:
     def batch(self, job: BatchJob) -> object:
         """Return the batch of a complete job."""
         self.attempts = 0
-        kept = self._client.region_pool.lent - self.most > _MAX_KEPT
+        kept = self._client.region_pool.leased - self.most > _MAX_KEPT
         return job.take(_EVERYTHING if kept else LARGE_BYTES)
 
     def is_to_be_repeated(self, job: BatchJob) -> bool:
         """Return whether a failed job only needs another attempt, in other memory; if not, call `raise_for`."""
         self.attempts += 1
-        return job.failure.death is None and not job.failure.note and self.attempts < _MAX_ATTEMPTS
+        return job.failure.crash is None and not job.failure.note and self.attempts < _MAX_ATTEMPTS
 
     def raise_for(self, job: BatchJob) -> None:
         """Raise the error of a failed job."""
         failure, attempts, self.attempts = job.failure, self.attempts, 0
-        if failure.death is not None:
-            _raise_crash(job, failure.death)
+        if failure.crash is not None:
+            _raise_crash(job, failure.crash)
         sent = received_error(failure.note)
         if sent is None:
             complaint = failure.complaint or f"it was tried {attempts} times"
@@ -140,11 +136,11 @@ def sealed(work: Work) -> Sealed:
         raise
 
 
-def _raise_crash(job: BatchJob, death: WorkerError) -> NoReturn:
+def _raise_crash(job: BatchJob, crash: WorkerError) -> NoReturn:
     row = job.failure.row
     cause = "collating it, or reading it as a whole," if row is None else f"row {row}, index {job.index(row)},"
     raise WorkerError(
         f"DataLoader worker exited unexpectedly: in batch {job.given.number}, {cause} repeatedly crashes workers. "
-        f"Leave it out, or fix the dataset or collate_fn. The last crash: {death}",
-        exit_code=death.exit_code,
+        f"Leave it out, or fix the dataset or collate_fn. The last crash: {crash}",
+        exit_code=crash.exit_code,
     )

@@ -15,9 +15,8 @@ import numpy as np
 from penstock._frozen import frozen
 from penstock._graph import Context, Read
 from penstock._memory import Lease, Region
-from penstock._plan._plan import Plan
-from penstock._runtime._job_failure import NO_FAILURE, JobFailure
-from penstock._runtime._jobs import ComeTo, Learned
+from penstock._plan import Plan
+from penstock._runtime import NO_FAILURE, BeforeRow, JobFailure, Learned
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
 from penstock.torch._data_loader._pickling import Arrived, Sealed
@@ -28,7 +27,7 @@ from penstock.torch._data_loader._work._stream import StreamRequest, streamed
 from penstock.torch._data_loader._work._worker import Work, sending_errors, work_of
 
 if TYPE_CHECKING:
-    from penstock._runtime._io_prefetch import BlockRecords
+    from penstock._runtime import BlockRecords
     from penstock.batching import Column, Layout
 
 Way: TypeAlias = Literal["rows", "merge", "whole"]
@@ -79,7 +78,7 @@ class BatchTask(NamedTuple):
 class BatchJob:
     """One batch, in the consumer; or in a worker, where `work` is given."""
 
-    joins = True
+    merges_in_worker = True
     steps = 1
 
     def __init__(self, task: BatchTask, learned: RowsLearned, work: Work | None = None) -> None:
@@ -93,7 +92,7 @@ class BatchJob:
         self.row_count = task.given.rows
         self.blocks = 1 if task.way == "whole" else max(-(-self.row_count // task.block_rows), 1)
         self.has_merge = task.way != "rows"
-        self.hands_on = task.row_layout is None
+        self.sends_results = task.row_layout is None
         self.row_bytes = 0 if task.row_layout is None else task.row_layout.layout.leaf_offsets(self.row_count)[1]
         self.memory_bytes = self.row_bytes or max(int(self.row_count * learned.merged_row_bytes), 1)
         self._columns: list[Column] = []
@@ -106,7 +105,7 @@ class BatchJob:
         return self._task
 
     @property
-    def was_first(self) -> bool:
+    def found_layout(self) -> bool:
         """Whether the layout was unknown, so that rows were not written into the batch, and is known for later jobs."""
         return self._task.row_layout is None and self._learned.row_layout is not None
 
@@ -132,7 +131,7 @@ class BatchJob:
 
     # -- in a process
 
-    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
+    def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
         """Compute one block."""
         del context
         if self._task.way == "whole":
@@ -140,18 +139,18 @@ class BatchJob:
         start, stop = self._bounds(block)
         with sending_errors():
             if self._task.row_layout is None:
-                self._parts[block] = Sealed(self._elements(start, stop, come_to))
+                self._parts[block] = Sealed(self._elements(start, stop, before_row))
             else:
-                self._write(self._task.row_layout, start, stop, come_to)
+                self._write(self._task.row_layout, start, stop, before_row)
         return stop - start
 
-    def _write(self, layout: RowLayout, start: int, stop: int, come_to: ComeTo | None) -> None:
+    def _write(self, layout: RowLayout, start: int, stop: int, before_row: BeforeRow | None) -> None:
         work = self._here
         rows = 1 if self.row_bytes > _LARGE_ROW_BYTES * self.row_count and not work.reads_at_once else stop - start
         for row in range(start, stop, rows):
-            layout.write(self._elements(row, min(row + rows, stop), come_to), self._columns, row)
+            layout.write(self._elements(row, min(row + rows, stop), before_row), self._columns, row)
 
-    def _elements(self, start: int, stop: int, come_to: ComeTo | None) -> list[Any]:
+    def _elements(self, start: int, stop: int, before_row: BeforeRow | None) -> list[Any]:
         self._open()
         dataset, indices, seed = self._here.dataset, self._indices, self._task.seed
         if self._here.reads_at_once:
@@ -159,8 +158,8 @@ class BatchJob:
         elements: list[Any] = []
         seeds: list[int] = derive_block(seed, np.arange(start, stop)).tolist()
         for row, seed_of_row in enumerate(seeds, start):
-            if come_to is not None:
-                come_to(0, row)
+            if before_row is not None:
+                before_row(0, row)
             elements.append(seeded(seed_of_row, operator.getitem, dataset, indices[row]))
         return elements
 
@@ -170,16 +169,16 @@ class BatchJob:
         self._open()
         seeded(derive(self._task.seed, row), operator.getitem, self._here.dataset, self._indices[row])
 
-    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+    def run_merge(self, context: Context, before_row: BeforeRow | None = None) -> None:
         """Collate the elements of all blocks, or compute the whole batch."""
         del context
-        if come_to is not None:
-            come_to(0, None)
+        if before_row is not None:
+            before_row(0, None)
         with sending_errors():
             collate = self._here.collate_fn
             self._open()
             if isinstance(self._indices, StreamRequest):
-                repeated = come_to is not None
+                repeated = before_row is not None
                 self._merged = streamed(self._here, self._indices, self.given.number, is_repeated=repeated)
                 return
             elements: Any = self._whole() if self._task.way == "whole" else self._gathered()

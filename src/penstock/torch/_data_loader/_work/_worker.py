@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._pickles import pickler
-from penstock._runtime._job_failure import ToldError
+from penstock._runtime import NotedError
 from penstock.batching import LayoutMismatchError
 from penstock.torch._data_loader._pickling import Arrived, Sealed
 from penstock.torch._data_loader._torch_private import SentError, become_worker, worker_number
@@ -95,7 +95,7 @@ def sending_errors() -> Generator[None]:
     error = caught.taken()
     if isinstance(error, LayoutMismatchError):
         raise error
-    raise ToldError(_note(sent_error(error))) from None
+    raise NotedError(_note(sent_error(error))) from None
 
 
 def _note(sent: SentError) -> bytes:

@@ -10,12 +10,20 @@ Guarantees:
   - A process gets only the descriptors that it requests, so nothing piles up in the pipe to a busy one.
   - `close` returns when all processes have ended and were waited for; one that is inside a function of the dataset is
     killed after `FUNCTION_SECONDS`. Processes end with their parent, and print nothing on Ctrl-C.
+
+A process that hangs is sent a signal, upon which it writes the stacks of its threads to a `StackFile`, and dies. The
+handler is that of `faulthandler`, which needs no lock and no thread, so it works inside of any call. After it the
+system's own action for the signal follows and ends the process; so, once it has ended, everything is written.
 """
 
 import errno
+import faulthandler
 import logging
+import os
 import pickle
+import re
 import resource
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +46,6 @@ from penstock._processes import (
     uses_server,
 )
 from penstock._ring import SlotRing
-from penstock._workers._stack import STACK_SIGNAL, StackFile
 from penstock.errors import ClosedError, WorkerError
 
 if TYPE_CHECKING:
@@ -46,6 +53,10 @@ if TYPE_CHECKING:
 
     from penstock._processes import ChildProcess
 
+# Hardly used by other libraries: the first real-time signals are the C library's. Systems without them have no workers.
+STACK_SIGNAL: Final[int] = getattr(signal, "SIGRTMIN", signal.SIGTERM) + 12
+_MAX_BYTES: Final = 100_000
+_MAX_CHARACTERS: Final = 8_000
 # The next process may survive if the system killed this one as it started, for lack of memory; if it failed, hardly.
 _RESTARTS: Final = RestartPolicy(limit=10, failed_start=5, killed_start=1, prompt_restarts=3)
 _NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}
@@ -86,6 +97,35 @@ class Work:
     target: Callable[..., None]
     descriptors: tuple[int, ...]
     timeout: float | None = None
+
+
+class StackFile:
+    """Owns the memory that a process, and later its successors, write their stacks to."""
+
+    def __init__(self) -> None:
+        self._memory = os.fdopen(os.memfd_create("penstock-stack"), "r+b", buffering=0)
+
+    def fileno(self) -> int:
+        """Return the descriptor; processes get copies of it."""
+        return self._memory.fileno()
+
+    def take(self) -> str:
+        """Return the stacks that the process has written, the main thread's first, and clear the memory."""
+        self._memory.seek(0)  # the next process writes from here, too
+        written = self._memory.read(_MAX_BYTES).decode(errors="replace")
+        self._memory.seek(0)
+        self._memory.truncate()
+        stacks = written.strip().split("\n\n")
+        return "\n\n".join(re.sub(r"0x[0-9a-f]+ ", "", stack) for stack in reversed(stacks))[:_MAX_CHARACTERS]
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._memory.close()
+
+
+def answer_with_stack(descriptor: int) -> None:
+    """Make this process write to a `StackFile` and die when it receives the signal."""
+    faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True, chain=True)
 
 
 class WorkerProcesses:

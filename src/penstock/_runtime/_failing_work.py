@@ -1,6 +1,9 @@
-"""Stalls: a consumer that has waited for long logs which work it waits for; with a timeout it raises an error.
+"""Failing work: the errors for rows that crash workers, and the warnings and errors for work that takes too long.
 
-Guarantees:
+An error for a crash names the record, and the ways to continue without it. A *stall* is a long wait of a consumer: it
+logs the work that it waits for, and with a timeout it raises an error.
+
+Guarantees for stalls:
   - Nothing polls, and no thread watches: the consumer's own wait ends, at most once for each threshold.
   - One wait logs one warning at most.
   - A stall is measured from the later of two moments: when the consumer began to wait, and when the worker began its
@@ -17,31 +20,102 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._runtime._crashing_rows import describe_record
-from penstock._runtime._jobs import BatchJob, Job
-from penstock._runtime._span_job import SpanJob
+from penstock._graph import Node, Read, locate, source_of
+from penstock._plan import Batches, Shard
+from penstock._runtime._batches import Unit, origin, rows_of
+from penstock._runtime._jobs import BatchJob, Job, SpanJob
+from penstock._streaming import BlockInput
 from penstock.errors import WorkerError
+from penstock.sources import describe_key
 
 STALL_SECONDS = 10.0
 """How long a consumer waits before it logs a warning."""
-
-_MAX_RECORDS: Final = 4  # of a block, that a message names
+_MAX_RECORDS: Final = 4  # of a block, named in a message
 _MAX_FRAMES: Final = 5
 _MAX_CHARACTERS: Final = 8_000  # of a stack
 _PACKAGE: Final = str(Path(__file__).parent.parent / "_")[:-1]
-_current_frames: Final[Callable[[], dict[int, FrameType]]] = vars(sys)["_current_frames"]  # public, but for its name
+_current_frames: Final[Callable[[], dict[int, FrameType]]] = vars(sys)[
+    "_current_frames"
+]  # documented, in spite of its name
 _logger = logging.getLogger("penstock")
+
+
+def crashing_position_error(block_input: BlockInput, number: int, crash: WorkerError) -> WorkerError:
+    """Return the error for an element of a dataset that is read in order, given by its index in the input range."""
+    position = int(block_input.input_range.positions(number, number + 1)[0])
+    record = describe_record(block_input.node, block_input.epoch, position)
+    return WorkerError(
+        f"position {position} of epoch {block_input.epoch}, {record}, repeatedly crashes "
+        f"workers. Filter it out or fix the transform. The last crash: {crash}",
+        exit_code=crash.exit_code,
+    )
+
+
+def crashing_batch_error(step: int, crash: WorkerError, row: int | None = None) -> WorkerError:
+    """Return the error for a batch of a dataset that is read in order, given by its step.
+
+    Args:
+        step: the step of the batch.
+        crash: the last crash.
+        row: the row that crashed; None where the batch as a whole did.
+    """
+    if row is not None:
+        return WorkerError(
+            f"row {row} of step {step} repeatedly crashes workers. Filter it out or fix the transform. The last "
+            f"crash: {crash}",
+            exit_code=crash.exit_code,
+        )
+    return WorkerError(
+        f"the collate function or batch-level map of step {step} repeatedly crashes workers. Fix it, or leave the "
+        f'batch out with on_error="skip" of a step above the batch. The last crash: {crash}',
+        exit_code=crash.exit_code,
+    )
+
+
+def describe_record(node: Node, epoch: int, position: int) -> str:
+    """Describe the record of an element: its key, and its file where the source knows the file."""
+    _, component, key = locate(node, epoch, position)
+    return _record(node, component, key)
+
+
+def _record(node: Node, component: str, key: int) -> str:
+    source = source_of(node, component)
+    record = describe_key(source.source, key) if isinstance(source, Read) else f"key {key}"
+    return f"{record} of {component!r}" if component else record
+
+
+def crashing_row_error(program: Batches, shard: Shard, unit: Unit, row: int | None, crash: WorkerError) -> WorkerError:
+    """Return the error for a batch.
+
+    Args:
+        program: the program of the plan.
+        shard: the shard of the plan.
+        unit: the step.
+        row: the row that crashed; None where the batch as a whole did.
+        crash: the last crash.
+    """
+    if row is None:
+        what = f"the collate function or batch-level map of step {unit.step}"
+    else:
+        found = origin(program, rows_of(program, shard, unit), row)
+        record = _record(program.rows, found.component, found.key)
+        what = f"row {row} of step {unit.step}, at epoch {found.epoch}, position {found.position}, {record},"
+    return WorkerError(
+        f"{what} repeatedly crashes workers. Filter it out, fix the transform, or continue after it with "
+        f"loader.seek({unit.step + 1}). The last crash: {crash}",
+        exit_code=crash.exit_code,
+    )
 
 
 class Stall(NamedTuple):
     """The work that a consumer waits for.
 
     Attributes:
-        worker: the worker, in words.
+        worker: a description of the worker.
         since: when it began this work, by `monotonic`.
-        what: describes the work.
-        thread: the identifier of its thread; None for another process's.
-        step: the number of the first step that is computed, where it is known.
+        what: returns a description of the work.
+        thread: the identifier of its thread; None for a worker process.
+        step: the first step that it computes, where that is known.
     """
 
     worker: str
@@ -52,11 +126,11 @@ class Stall(NamedTuple):
 
 
 class Patience:
-    """How long one wait of a consumer may last.
+    """The thresholds of one wait of a consumer: a warning, and an error.
 
     Args:
         find: returns the work that the consumer waits for; None where there is none yet.
-        timeout: after how many seconds that is an error; None for never.
+        timeout: the seconds after which a stall is an error; None for never.
     """
 
     def __init__(self, find: Callable[[], Stall | None], timeout: float | None) -> None:
@@ -67,19 +141,19 @@ class Patience:
         self._ends = self._next_after(self._began)
 
     def _next_after(self, began: float) -> float | None:
-        """Return when the next threshold of a stall that began then is reached."""
+        """Return the time at which a stall that began at `began` reaches its next threshold; None for never."""
         thresholds = [None if self._has_warned else STALL_SECONDS, self._timeout]
         return min((began + each for each in thresholds if each is not None), default=None)
 
     def seconds_left(self) -> float | None:
-        """Return how long to wait before `look` is to be called; None for ever."""
+        """Return how many seconds to wait before a call of `look`; None for no limit."""
         return None if self._ends is None else max(self._ends - monotonic(), 0.0)
 
     def look(self) -> None:
-        """Log a warning or raise, if it is time to.
+        """Log a warning or raise an error, if a threshold is reached.
 
         Raises:
-            WorkerError: the work takes longer than the timeout.
+            WorkerError: the work has taken longer than the timeout.
         """
         now, stall = monotonic(), self._find()
         began = self._began if stall is None else max(self._began, stall.since)
@@ -108,7 +182,7 @@ def _warn(stall: Stall, waited_seconds: float, busy_seconds: float) -> None:
 def _error(stall: Stall, timeout: float) -> WorkerError:
     frame = _frame_of(stall)
     stack = "" if frame is None else "".join(traceback.format_stack(frame))[-_MAX_CHARACTERS:]
-    past = "" if stall.step is None else f", or go past it with loader.seek({stall.step + 1})"
+    past = "" if stall.step is None else f", or continue after it with loader.seek({stall.step + 1})"
     return WorkerError(
         f"{stall.worker} was at the same work for longer than timeout={timeout} seconds: {stall.what()}. A thread "
         "can't be killed, so this one computes nothing else until its function returns, and the next call waits for "
@@ -122,7 +196,7 @@ def _frame_of(stall: Stall) -> FrameType | None:
 
 
 def _place(frame: FrameType) -> str:
-    """Return where a thread is: the innermost functions, up to the one that Penstock calls, which comes first."""
+    """Describe the position of a thread: its functions from the one that Penstock calls to the innermost."""
     lines = [_line(frame)]
     outer = frame.f_back
     while outer is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
@@ -139,11 +213,11 @@ def _line(frame: FrameType) -> str:
 
 
 def describe_block(job: Job, block: int) -> str:
-    """Return which rows a block has, or which steps are merged, in words.
+    """Describe the rows of a block, or the steps that are merged.
 
     Args:
-        job: of a scheduler.
-        block: its number; that of the merge is behind those of all blocks of rows.
+        job: the job of the block.
+        block: the number of the block; the merge is the block after all blocks of rows.
     """
     step, rows = job.extent(block)
     if block >= job.blocks:
@@ -151,7 +225,7 @@ def describe_block(job: Job, block: int) -> str:
         return "a merge" if last is None else f"the merge of {_counted('step', step or 0, last)}"
     known = "some rows" if step is None or rows is None else f"{_counted('row', *rows)} of step {step}"
     records = ""
-    with Caught(Exception):  # of a sampler or a source of the user's
+    with Caught(Exception):  # a sampler or a source of the user may raise
         records = _records(job, block)
     return f"{known}{records}"
 

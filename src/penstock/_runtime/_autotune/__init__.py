@@ -1,1 +1,0 @@
-"""Measurements for the choice of workers: the cost of rows, the processors, and whether processes are possible."""

@@ -1,0 +1,214 @@
+"""The processors that this program may use, and a throttle that limits CPU-bound worker processes to their number.
+
+The number of processors is within the limits of system, container and launcher. Paths are strings here: `pathlib`
+raises and handles errors of its own, and a Ctrl-C at that moment would show both.
+
+The problem of the throttle: with more computing processes than processors the system takes turns, and each turn finds
+its data evicted from the caches. Decoding photographs took four processes on two processors a quarter longer than two.
+Where blocks wait, for a disk or a server, all workers are needed, and none is throttled. Whether blocks wait is not
+known before they run, and may change; so each process measures its own blocks.
+
+Each process writes into the job table how long its blocks take. Before it claims a block, it counts the other processes
+that compute, among those that may use the same processors (`worker_init` may divide them). If there are as many as
+processors, it rests, and looks again. A process whose block takes four times as long as usual is not counted, since it
+may be waiting this time; so a row that waits once leaves a processor idle for the time of a few blocks, or 50 ms.
+Merges are not counted.
+
+A throttled worker looks again on a timer; only the ring's end wakes it. No event marks the moment at which another
+worker's row begins to wait, so there is nothing else that could wake it. A semaphore of as many permits as processors
+was rejected: a killed process would keep its permit, and a row that waits would hold one.
+
+Guarantees:
+  - A throttled worker holds no block and takes no other worker's wake-up. It looks again after 50 ms at most, so a
+    block that no other worker claims is claimed then.
+"""
+
+import math
+import os
+import resource
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from penstock._decisions import ASIDE, decide
+from penstock._ring import SlotRing
+from penstock._runtime._job_table import JobTable
+
+LOCAL_RANKS = "LOCAL_WORLD_SIZE"  # launchers that start several ranks on a machine set it
+
+
+def usable_processors(root: str = "/", environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many processors the program may use, at least 1.
+
+    Args:
+        root: the directory that contains `proc` and `sys`.
+        environment: the environment variables; `LOCAL_WORLD_SIZE` is the number of programs that share the processors.
+    """
+    count = processor_share(root)
+    ranks = environment.get(LOCAL_RANKS, "")
+    if ranks.isdecimal() and int(ranks) > 1:
+        count /= int(ranks)
+    return max(math.floor(count), 1)
+
+
+def processor_share(root: str = "/") -> float:
+    """Return how many processors this thread and the threads it starts may use; it may be a fraction."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([float(count), *_quotas(root)])
+
+
+def _quotas(root: str) -> Iterator[float]:
+    """Yield the numbers of processors that the control groups of this program, and those above them, may use."""
+    for line in _lines(os.path.join(root, "proc/self/cgroup")):
+        _, controllers, name = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = os.path.join(root, "sys/fs/cgroup", "cpu" if controllers else "")
+        names = [part for part in name.split("/") if part]
+        for length in range(len(names), -1, -1):
+            folder = os.path.join(top, *names[:length])
+            with suppress(ValueError, IndexError):  # no quota: "max", -1, or no file
+                words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
+                if controllers:
+                    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                    words = [word for file in files for word in _lines(os.path.join(folder, file))]
+                quota, period = int(words[0]), int(words[1])
+                if quota > 0 and period > 0:
+                    yield quota / period
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+_FIRST: Final = 4  # blocks that aren't measured: the first ones import modules and open files
+_BLOCKS: Final = 32  # in the means; no worker is throttled before it has computed so many
+_MAX_WAITING: Final = 1 / 32  # of the time
+_LATE_PACES: Final = 4  # a block that takes more than so many times its usual time may be waiting
+_LATE_NANOSECONDS: Final = 1_000_000  # that the scheduler of the system or a page fault may add to a block
+_SHORTEST_REST, _LONGEST_REST = 0.01, 0.05  # seconds; looking at the table costs the others cache misses
+_BLINK: Final = 1e-3  # seconds
+_BLINKS: Final = 8  # at least one of them is a wait, also on a very busy machine
+
+
+class Processors(NamedTuple):
+    """The processors that a process may use."""
+
+    number: int
+    group: int
+    """The same number for all processes that may use the same processors."""
+    workers: int
+    """The number of worker processes, on these processors or others; larger than `number`."""
+
+
+def shared_processors(num_workers: int, root: str = "/") -> Processors | None:
+    """Return the processors of this process, if there are fewer than workers; else None.
+
+    Args:
+        num_workers: the number of worker processes.
+        root: the directory that contains `proc` and `sys`.
+    """
+    # A fraction of a processor counts as one more: other ranks may leave their share idle.
+    number = math.ceil(processor_share(root))
+    if number >= num_workers:
+        return None
+    return Processors(number, zlib.crc32(repr(sorted(os.sched_getaffinity(0))).encode()), num_workers)
+
+
+class CpuThrottle:
+    """One worker process among the others.
+
+    Args:
+        job_table: processes write the times of their blocks there.
+        ring: the process rests on it.
+        worker: the number of the process.
+        processors: the processors of this process; None turns the throttle off.
+    """
+
+    def __init__(self, job_table: JobTable, ring: SlotRing, worker: int, processors: Processors | None) -> None:
+        self._job_table = job_table
+        self._ring = ring
+        self._worker = worker
+        self._processors = processors
+        if processors is not None and not self._counts_waits():
+            self._processors = None
+        self._blocks = -_FIRST
+        self._seconds = 0.0  # the mean time of a block
+        self._waiting_seconds = 0.0
+        job_table.keep_pace(worker, 0, 0)  # clears the entry of the worker that had the number before
+
+    def _counts_waits(self) -> bool:
+        # On a system that doesn't count waits, no block would seem to wait. A rest may be over before
+        # it begins, because other processes had the processor meanwhile; then it is no wait. So several are tried.
+        before = _waits()
+        for _ in range(_BLINKS):
+            self._ring.rest(_BLINK)
+            if _waits() > before:
+                return True
+        return False
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether enough blocks were measured, and they hardly wait."""
+        return self._blocks >= _BLOCKS and self._waiting_seconds <= _MAX_WAITING * self._seconds
+
+    def waits(self) -> int:
+        """Return how often this thread has waited so far; 0 if the throttle is off."""
+        return 0 if self._processors is None else _waits()
+
+    def worked(self, seconds: float, cpu_seconds: float, waits: int) -> None:
+        """Record a block.
+
+        Args:
+            seconds: the time that it took.
+            cpu_seconds: the processor time that it took.
+            waits: how often it waited. If it never waited, other processes had the processor in the rest of the time;
+                otherwise all of the rest counts as waiting.
+        """
+        processors = self._processors
+        if processors is None:
+            return
+        self._blocks += 1
+        if self._blocks <= 0:
+            return
+        weight = 1 / min(self._blocks, _BLOCKS)
+        self._seconds += weight * (seconds - self._seconds)
+        self._waiting_seconds += weight * ((seconds - cpu_seconds if waits else 0.0) - self._waiting_seconds)
+        self._publish(processors)
+
+    def wait_for_processor(self) -> None:
+        """Wait until fewer other processes compute than there are processors, or the ring is stopped."""
+        if decide(ASIDE, 0):
+            self._ring.rest(_BLINK)
+        processors = self._processors
+        if processors is None or not self.is_steady:
+            return
+        # Of two workers that look at the same time, at most one may count the other.
+        self._job_table.keep_pace(self._worker, processors.group, 0)
+        # All workers together look as often as a few workers would.
+        shortest = _SHORTEST_REST * processors.workers / processors.number
+        while (left := self._crowded_for(processors)) > 0 and not self._ring.stopped:
+            self._ring.rest(min(max(left, shortest), _LONGEST_REST))
+        self._publish(processors)
+
+    def _publish(self, processors: Processors) -> None:
+        self._job_table.keep_pace(self._worker, processors.group, int(self._seconds * 1e9) if self.is_steady else 0)
+
+    def _crowded_for(self, processors: Processors) -> float:
+        """Return for how many seconds too many other processes count as computing, if none finishes its block."""
+        others = self._job_table.paces(processors.group, but=self._worker)
+        if len(others) < processors.number:
+            return 0.0
+        ends = sorted(since + _LATE_PACES * pace + _LATE_NANOSECONDS for since, pace in others)
+        return (ends[-processors.number] - time.monotonic_ns()) / 1e9
+
+
+def _waits() -> int:
+    # Voluntary context switches: how often this thread gave up its processor to wait.
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw

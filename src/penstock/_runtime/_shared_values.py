@@ -1,0 +1,124 @@
+"""Values in shared memory: results that processes pickle for each other, and the plan that worker processes load.
+
+A pickle is written with the data of its arrays beside it, so a reader can use the arrays in place.
+"""
+
+import pickle
+from dataclasses import replace
+from mmap import mmap
+from typing import Final, cast
+
+import numpy as np
+
+from penstock._caught import Caught
+from penstock._graph import Filter, Map, Node, Stream, outermost_batch, parents_of, walk, with_parents
+from penstock._memory import Lease, Region, aligned, create_region
+from penstock._pickles import Pickled, dump, load, pickler, stream_of
+from penstock._plan import Plan
+from penstock._processes import missing, modules_of, naming
+from penstock.errors import UsageError
+
+LARGE_BYTES: Final = 65_536
+"""Arrays up to this size are copied out, so that keeping a label doesn't keep the memory of its images."""
+_SCANNED_BYTES: Final = 1 << 20  # the beginning of a plan, scanned for the modules that it names
+
+
+def joined(pickles: list[Pickled]) -> tuple[Pickled, list[slice]]:
+    """Join pickles to one; return it, and the place of each in it."""
+    pieces: list[tuple[int, bytes | memoryview]] = []
+    places: list[slice] = []
+    end = 0
+    for pickled in pickles:
+        start = aligned(end)
+        pieces += ((start + offset, piece) for offset, piece in pickled.pieces)
+        end = start + pickled.nbytes
+        places.append(slice(start, end))
+    return Pickled(end, pieces), places
+
+
+def write(pickled: Pickled, region: Region, start_bytes: int) -> None:
+    """Write a pickle into memory; large pieces are copied without the GIL."""
+    memory = np.frombuffer(cast("memoryview", region), np.uint8)
+    for offset, piece in pickled.pieces:
+        start = start_bytes + offset
+        memory[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+
+
+def read(memory: Region | Lease | mmap, place: slice, copied_bytes: int) -> object:
+    """Return the value of a pickle; arrays larger than `copied_bytes` are views of the memory, and keep it."""
+    return load(memoryview(cast("memoryview", memory))[place], copied_bytes=copied_bytes)
+
+
+def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
+    """Return memory with a plan for processes, which load it from there; the data of its arrays stays there.
+
+    Args:
+        plan: the plan.
+        asked: the argument by which the user requested processes.
+
+    Raises:
+        UsageError: a part of the plan can't be pickled.
+    """
+    with Caught(Exception) as caught:
+        pickled = _packed(plan)
+        region = create_region(pickled.nbytes)
+        write(pickled, region, 0)
+        return region
+    error = caught.taken()
+    raise UsageError(
+        f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}{_culprit(plan)}. "
+        "Use functions that are defined in a module, and open files and connections where they are first used; with "
+        "cloudpickle (the extra `processes`) lambdas and local functions can be sent, too. Or use "
+        'workers="threads" alone'
+    ) from error
+
+
+def without_streams(plan: Plan) -> Plan:
+    """Return a plan without its streams: processes don't read them, and it may be impossible to pickle them."""
+    if not plan.program.reads_streams:
+        return plan
+    node = _emptied(plan.node)
+    return replace(plan, node=node, program=replace(plan.streaming, node=node, batch=outermost_batch(node)))
+
+
+def _emptied(node: Node) -> Node:
+    if isinstance(node, Stream):
+        return replace(node, iterable=())
+    return with_parents(node, tuple(map(_emptied, parents_of(node))))
+
+
+def _culprit(plan: Plan) -> str:
+    """Name the step whose function can't be pickled, if there is one."""
+    for step in walk(plan.node):
+        if isinstance(step, Map | Filter):
+            with Caught(Exception) as caught:
+                dump(step.function if isinstance(step, Map) else step.predicate, pickler().dumps)
+            if caught.error is not None:
+                return f", from step {step.name!r}"
+    return ""
+
+
+def _packed(plan: Plan) -> Pickled:
+    dumps = pickler().dumps
+    with Caught(Exception) as caught:
+        packed = dump(plan, dumps)
+        if dumps is pickle.dumps and (unknown := missing(bytes(packed.pieces[0][1]))):
+            raise pickle.PicklingError(unknown)
+        return packed
+    error = caught.taken()
+    with Caught(
+        Exception
+    ):  # pickle by name what cloudpickle would copy together with everything that its code refers to
+        named = dump(plan)
+        if not missing(bytes(named.pieces[0][1])):
+            return named
+    try:
+        raise error
+    finally:
+        del error  # otherwise its traceback would keep it and the plan
+
+
+def needs_of(region: Region) -> bytes:
+    """Return a pickle that names the modules of a shared plan, as far as the beginning of the plan names them."""
+    stream = stream_of(memoryview(cast("memoryview", region)))
+    return naming(modules_of(bytes(stream[:_SCANNED_BYTES])))
