@@ -1,23 +1,23 @@
 """Batches of a dataset that is read in order, whose last steps workers compute while a thread folds ahead.
 
-A fold is one thread, and often cheap; the user's collate function and the maps above it are where the time goes, and
-depend on one batch alone. So the fold leaves them out and delivers the rows of each batch (`_fold_thread`). As soon as
-rows have come and there is room, they become a job of the workers, in whichever thread notices: the fold's, a worker's
-or the consumer's. So the workers have work while the consumer trains. The consumer takes the batches in order, each
-with the token that it came with.
+A fold runs in one thread, and is often cheap. The user's collate function and the maps above it take most of the time,
+and depend on one batch alone. So the fold leaves them out and delivers the rows of each batch (`_fold_thread`). As soon
+as rows have come and there is room, they become a job for the workers. The thread that notices this first makes the
+job: the fold's, a worker's or the consumer's. So the workers have work while the consumer trains. The consumer takes
+the batches in order, each with its token.
 
 The fold has one reader at a time: a thread that owns the scheduler, or the consumer alone while `_takes` is set. The
-consumer reads it itself to meet an error or the end, and to make a batch again.
+consumer reads it to raise an error, to find the end, and to make a batch again.
 
 A failed batch is computed again to raise its error, but a stream must not be read again for that: it may be slow, or
-give other elements. So an exception of a thread is kept and raised; and where processes compute, the rows of a stream's
-batch are kept until it is delivered. Rows that can be computed again are kept only after processes have failed at them.
+give other elements. So an exception of a worker thread is kept and raised; and where processes compute, the rows of a
+stream's batch are kept until it is delivered. Rows that can be computed again are kept once processes have failed.
 
 Guarantees:
   - Batches before a failing one come first. Its error is raised in the consumer's thread; the next call makes the batch
     again, from its rows on.
-  - At most `num_batch_workers` jobs are made at once; as a floor, so many that there are two rows for each worker where
-    functions take rows. A job has several batches only where these take little time.
+  - At most `num_batch_workers` jobs are in the making; but where functions take rows, as many as give each worker two
+    rows. A job has several batches only where these take little time.
 """
 
 import itertools
@@ -41,19 +41,19 @@ from penstock._runtime._streams import MAX_REPEATED, EndOfEpoch, Stream
 from penstock._streaming import Collate, CollateRun, Rest, Token
 from penstock.errors import WorkerError
 
-_JOB_SECONDS: Final = 0.005  # of several small batches; handing them over takes a tenth of it
+_JOB_SECONDS: Final = 0.005  # of work in several small batches; passing them on takes a tenth of that
 _MAX_STEPS: Final = 32
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all jobs together
 
 
 class _Job(CollateJob):
-    """A job, with what its batches came with.
+    """A collate job, with the tokens and counts of its batches.
 
     Attributes:
-        made: what each batch came with; what it is made of, too, if that is kept.
-        is_remade: whether a batch that processes fail at is made again from the dataset on: its rows are not here.
-        error: what was raised in a thread, instead of the first batch that `batches` has not; where that is kept.
-        index: how many of them were delivered, or left out.
+        made: the token, counts and provenance of each batch; its rows too, if they are kept.
+        is_remade: whether a batch at which processes fail is read from the dataset again, since its rows aren't kept.
+        error: the exception that a thread raised in place of the first batch that `batches` lacks, if it is kept.
+        index: how many batches were delivered or left out.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class _Job(CollateJob):
         lengths = [len(each.batch) if run.collate.rows else 0 for each in made]
         bounds = tuple(itertools.accumulate(lengths, initial=0))
         rows = max(block_rows(bounds[-1], workers, client.learned), 1)
-        ends_in_rest = isinstance(made[-1].batch, Rest)  # nothing comes behind one but an error, or the end
+        ends_in_rest = isinstance(made[-1].batch, Rest)  # only an error or the end follows a rest
         cut = Cut(np.concatenate([each.provenance[:1] for each in made]), bounds, rows, ends_in_rest)
         super().__init__(run, cut, client.learned, [Given(each.batch, each.provenance) for each in made])
         self.made: Sequence[Made] = [each._replace(batch=None) for each in made]
@@ -73,7 +73,7 @@ class _Job(CollateJob):
         self._errors: dict[int, BaseException] = {}  # by block
 
     def send(self, made: Sequence[Made], *, keeps_rows: bool) -> None:
-        """Have the job computed by processes."""
+        """Pickle the job for processes, and keep its rows if `keeps_rows`, or if they can't be pickled."""
         self.is_remade = self.pack() and not keeps_rows
         if not self.is_remade:
             self.made = made
@@ -92,22 +92,22 @@ class _Job(CollateJob):
             return
         with Caught() as caught:
             super().run_merge(context, before_row)
-        if caught.error is not None:  # of a batch before those of whose rows one failed
+        if caught.error is not None:  # of a batch before the one with a failed row
             self.error = caught.taken()
         elif self._errors:
             self.error = self._errors[min(self._errors)]
-        self._errors.clear()  # their tracebacks hold the job
+        self._errors.clear()  # their tracebacks refer to the job
 
 
 class CollateStream:
-    """Batches in order.
+    """Batches in order, whose collate steps workers compute.
 
     Args:
-        scheduler: it computes the jobs.
-        client: the fold and the block inputs belong to it.
-        collate_client: another client of the scheduler, for the steps above.
-        step_range: which batches.
-        folds: makes what gives what batches are made of.
+        scheduler: computes the jobs.
+        client: the client that the fold and the block inputs belong to.
+        collate_client: another client of the scheduler, for the jobs of this stream.
+        step_range: the steps.
+        folds: makes the `Folding` that delivers the rows of batches.
     """
 
     def __init__(
@@ -126,16 +126,16 @@ class CollateStream:
         self._run = collate_run(client.plan)
         self._wake = _waker(scheduler, collate_client)
         self._takes = False  # whether the consumer reads the fold itself, which may take long
-        self._waiting: deque[Made] = deque()  # which are in no job yet
+        self._waiting: deque[Made] = deque()  # batches that are in no job yet
         self._job: _Job | None = None
-        self._ready: list[Element] = []  # the job's batches from the next one on, the last first
-        # A stream is not read twice to know which row has failed: it may be slow, or give others then. So an error of a
-        # thread is raised as it was met there, and rows that processes fail at are kept, and computed here. These are
-        # kept as well once processes have failed at what can be computed here: they may at each batch.
+        self._ready: list[Element] = []  # the remaining batches of the job, in reverse order
+        # A stream is not read twice to find the row that failed: it may be slow, or give other elements. So an error of
+        # a thread is kept and raised, and the rows for processes are kept, so that the consumer can compute them. Rows
+        # of other inputs are kept, too, once processes have failed at some: they may fail at each batch.
         self._reads_streams = client.plan.program.reads_streams
         self._keeps_rows = self._reads_streams
-        self._singly = 0  # how many batches have a job each, since one of them failed
-        self._repeated = 0  # times, that a job was begun again since the last batch
+        self._singly = 0  # how many of the next batches have a job each, since one of them failed
+        self._repeated = 0  # how often jobs were computed again since the last batch
         self._closed = False
         self._folded = self._new_fold()
         self._queue = self._new_queue()
@@ -146,7 +146,7 @@ class CollateStream:
     def _new_queue(self) -> GivenQueue[_Job]:
         plan = self._client.plan
         window = plan.limits.num_batch_workers or plan.prefetch
-        if self._run.collate.rows:  # as a floor, two rows a worker are in the making
+        if self._run.collate.rows:  # at least two rows for each worker are in the making
             window = max(window, -(-2 * self._scheduler.num_workers // max(self._run.size, 1)))
         return GivenQueue(self._scheduler, self._collate_client, self._next_job, window)
 
@@ -173,29 +173,29 @@ class CollateStream:
 
     @property
     def _is_over(self) -> bool:
-        """Whether it was closed, or given up: by another thread, maybe, at any time."""
+        """Whether the stream was closed or given up, perhaps by another thread."""
         return self._closed or self._queue.is_over
 
-    # -- jobs: what comes from the fold goes to the workers
+    # -- jobs: batches from the fold go to the workers
 
     def _awaited(self) -> _Job | None:
-        """Wait until the first job is complete, or more has come for another; return it in the first case."""
+        """Wait until the first job is complete, and return it; return None if another job can be armed first."""
         self._arm()
         if self._queue.is_empty and not self._waiting:
             if self._folded.has_more:
                 self._take()
             else:
                 self._queue.wait(self._has_come, self._folded.stall)
-        elif not self._queue.has_armed:  # it waits for memory
+        elif not self._queue.has_armed:  # a job waits for memory
             return self._begun(self._queue.next_job())
         else:
             self._queue.wait(self._has_come, self._folded.stall)
         return None
 
     def _has_come(self) -> bool:
-        """Return whether the consumer has a job to arm, or an error or the end to meet; if not, a wake follows.
+        """Return whether the consumer can arm a job, raise an error or end; if not, it will be woken.
 
-        A job that another thread made, and that waits for memory, is the consumer's to arm: it may hold that memory.
+        If a job of another thread waits for memory, the consumer has to arm it: it may hold that memory.
         """
         with self._scheduler.owned():
             if self._queue.waits_for_memory:
@@ -205,7 +205,7 @@ class CollateStream:
             return self._folded.comes(self._wake) or (self._queue.is_empty and self._folded.has_more)
 
     def _take(self) -> None:
-        """Take the next of the fold, where no job is left; raise what it raises."""
+        """Take the next batch of the fold, if no job is left; raise the exception that the fold raises."""
         try:
             with self._scheduler.owned():
                 self._takes = self._queue.is_empty and not self._waiting and self._folded.has_more
@@ -221,7 +221,7 @@ class CollateStream:
         self._queue.arm()
 
     def _next_job(self) -> _Job | None:
-        """Return a job of what has come; with the scheduler owned, in any thread."""
+        """Return a job of the batches that have come; with the scheduler owned, in any thread."""
         if self._takes:
             return None
         most = self._steps_per_job()
@@ -240,9 +240,9 @@ class CollateStream:
         learned = self._collate_client.learned
         row_seconds = learned.row_seconds if self._run.collate.rows else 0.0
         if learned.merge_seconds is None or row_seconds is None or self._singly:
-            return 1  # the first batch shouldn't wait for others
+            return 1  # so that the first batch waits for no other
         if self._reads_streams and self._scheduler.shares:
-            return 1  # else, to know which of them has failed, they would have to be read again
+            return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = _JOB_SECONDS / max(seconds, 1e-9)
         by_bytes = _SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
@@ -255,12 +255,12 @@ class CollateStream:
         if job is not None:
             self._job, self._ready = job, job.batches()[::-1]
             if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0):
-                self._ready = []  # as if the job's first batch had failed
-            self._arm()  # in its place
+                self._ready = []  # as if the first batch of the job had failed
+            self._arm()  # another job in its place
         return job
 
     def _next_of(self, job: _Job) -> tuple[Element, Token] | None:
-        """Return the job's next batch; None where it is left out, or begun again."""
+        """Return the next batch of the job; None if it is left out, or computed again."""
         made = job.made[job.index]
         if self._ready:
             return self._delivered(made, self._ready.pop())
@@ -299,25 +299,25 @@ class CollateStream:
     def _recompute_rest(self, job: _Job) -> None:
         self._repeated += job.failure.is_passing
         self._restart()
-        self._singly = job.steps - job.index  # this shows which of the batches failed
+        self._singly = job.steps - job.index  # so that the batch that fails is known
 
     def _raise_kept(self, job: _Job) -> None:
-        """Raise what was raised in a thread; the next call makes the batch again, from the dataset on."""
+        """Raise the exception of a worker thread; the next call reads the batch from the dataset again."""
         error, job.error = job.error, None
         self._restart()
         try:
             if error is not None:
                 raise error
         finally:
-            del error  # else its traceback holds it, and this stream
+            del error  # otherwise its traceback would keep it and this stream
 
     def _replace_crashing(self, made: Made, crash: WorkerError, row: int | None) -> None:
-        """Leave a batch out that processes die of; raise if no step does that."""
+        """Replace or leave out a batch that crashes workers, if a step allows it; raise otherwise."""
         error = crashing_batch_error(self._step_range.first.step, crash, row)
         if row is not None:
             raise error
         self._delivered(made, self._run.around(error, made.provenance, self._collate_client.context()))
-        if self._job is not None:  # nobody has made the batches after it
+        if self._job is not None:  # no process has computed the batches after it
             self._restart()
 
     def _delivered(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
@@ -332,14 +332,14 @@ class CollateStream:
         return None if is_left_out else (batch, made.token)
 
     def _restart(self) -> None:
-        """Restart after the last delivered batch, from the dataset on."""
+        """Read the dataset again, after the last delivered batch."""
         self._queue.close()
-        with self._scheduler.owned():  # from now on no other thread reads the fold
+        with self._scheduler.owned():  # after this no other thread reads the fold
             self._waiting.clear()
         self._folded.close()
         self._job, self._ready = None, []
         self._folded, self._queue = self._new_fold(), self._new_queue()
-        if self._closed:  # by another thread, which may not have seen these
+        if self._closed:  # another thread closed the stream, and may not have seen the new ones
             self.close()
 
     def failing(self) -> Unit | None:
@@ -357,15 +357,15 @@ class CollateStream:
                 continue
             job = self._job
             if job is None:
-                with Caught(Exception):  # `next` meets the error
-                    job = self._queue.next_job()  # which is complete, so this waits for nothing
+                with Caught(Exception):  # `next` raises the error
+                    job = self._queue.next_job()  # doesn't wait: the job is complete
                 self._begun(job)
             if job is None or not self._skips(job):
                 return True
         return True
 
     def _does_not_wait(self) -> bool | None:
-        """Return whether `next` would not wait, where the first job is not complete; None if a job was armed."""
+        """Return whether `next` would not wait, if the first job is not complete; None if a job was armed here."""
         if self._queue.waits_for_memory:
             is_ready = self._queue.is_ready()  # arms the job, if there is memory
             return None if self._queue.has_armed else is_ready  # the job's batch may be left out
@@ -377,7 +377,7 @@ class CollateStream:
         return None
 
     def _skips(self, job: _Job) -> bool:
-        """Skip a batch that is left out, or begin again what failed: `next` would wait for the workers after either."""
+        """Skip a batch that is left out, or start to recompute a failed one; after either, `next` would wait."""
         if self._ready:
             if self._ready[-1] is not DROPPED:
                 return False
@@ -398,7 +398,7 @@ class CollateStream:
 
 
 def _waker(scheduler: Scheduler, client: Client) -> Callable[[], None]:
-    """Return what arms a client's jobs and has its consumer look again; from any thread."""
+    """Return a thread-safe callback that arms a client's jobs and wakes its consumer."""
     ring = scheduler.waker(client)
 
     def wake() -> None:
@@ -411,13 +411,13 @@ def _waker(scheduler: Scheduler, client: Client) -> Callable[[], None]:
 def folded_stream(
     scheduler: Scheduler, client: Client, collate_client: Client | None, step_range: StepRange, *, alone: bool
 ) -> Stream:
-    """Return the batches of an ordered dataset.
+    """Return the batches of a dataset that is read in order.
 
     Args:
-        scheduler: it computes the jobs.
-        client: the fold and the block inputs belong to it.
-        collate_client: another one, for the steps above the folds; None where there are none.
-        step_range: which batches.
+        scheduler: computes the jobs.
+        client: the client that the fold and the block inputs belong to.
+        collate_client: another client, for the steps above the folds; None if there are no such steps.
+        step_range: the steps.
         alone: whether nothing is folded ahead, so that the calling thread computes nothing of other batches.
     """
     if collate_client is not None:

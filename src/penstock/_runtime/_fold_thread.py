@@ -5,13 +5,13 @@ they run in one thread, which puts its batches into a bounded queue while the co
 blocks below the fold, and, in `_collate_stream`, the steps above it.
 
 Each batch comes with the token after it and with the counts of the elements that filters left out before it. The
-consumer applies both when it takes the batch. So the state and the statistics speak of the batches that were delivered,
-and of none that still wait in the queue.
+consumer applies both when it takes the batch. So the state and the statistics cover the delivered batches, and none
+that still wait in the queue.
 
 Batches pass through the queue in chunks. One crossing between threads costs tens of microseconds, more than many folds
 take, so a chunk holds as many batches as are made within 2 ms, and at least one. A chunk of a stream holds one batch: a
-stream may pause before its next element, and must not hold back a batch that is complete. `prefetch` chunks wait at
-most; where workers collate, one, since batches that were taken wait for the workers, too.
+stream may pause before its next element, and must not hold back a complete batch. At most `prefetch` chunks wait; where
+workers collate, only one, since batches that were taken wait for the workers, too.
 
 The thread is no pipeline of `penstock.pipeline`: a queue with one writer and one reader needs no event loop, which
 costs milliseconds to start.
@@ -53,22 +53,22 @@ _EXIT_SECONDS: Final = 2.0  # how long `close` waits for a user function
 
 
 class Made(NamedTuple):
-    """A batch, or the error that was raised instead."""
+    """A batch of the fold, or the error that was raised instead."""
 
     batch: Element
     token: Token
     filtered: tuple[tuple[Node, int, int], ...]
     provenance: Provenance
-    """As `CollateRun.result` takes it."""
+    """The provenance of the batch, as `CollateRun.result` takes it."""
     error: BaseException | None = None
 
 
 Chunk: TypeAlias = list[Made | None]
-"""Batches in order; the consumer puts None in place of each that it takes, so that nothing keeps it."""
+"""Batches in order; the consumer replaces each batch that it takes by None, so that the chunk doesn't keep it."""
 
 
 class Fold:
-    """Makes the chunks: batches up to the end of the epoch or the first error, which comes as the last `Made`.
+    """Makes the chunks of batches, up to the end of the epoch or the first error, which is the last `Made`.
 
     Attributes:
         thread: the identifier of the thread that makes the batches; None before it has begun.
@@ -90,7 +90,7 @@ class Fold:
             while True:
                 with Caught() as caught:
                     made.append(Made(*self.inner.next(), self._counted(), self.inner.provenance))
-                if caught.error is not None:  # raised by the consumer
+                if caught.error is not None:  # the consumer raises it
                     made.append(_failed(caught.taken(), self._counted()))
                     break
                 if len(made) >= most or time.perf_counter() - began >= self._chunk_seconds:
@@ -99,7 +99,7 @@ class Fold:
                     most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
             yield made
         finally:
-            del made  # the traceback of an error that it may have holds this frame
+            del made  # the traceback of an error in it would refer to this frame
             self.inner.close()
 
     def _count(self, node: Node, kept: int, dropped: int) -> None:
@@ -118,8 +118,8 @@ def _failed(error: BaseException, filtered: tuple[tuple[Node, int, int], ...] = 
 class FoldThread:
     """Runs a fold in a thread, with a queue of chunks for one consumer.
 
-    The thread and the consumer share no lock. Each says first what it did, and looks then: the thread appends a chunk
-    before it rings and calls `wake`; the consumer sets `wake`, or clears the bell, before it looks for a chunk.
+    The thread and the consumer share no lock. Each announces its change first, and looks after that: the thread appends
+    a chunk before it rings and calls `wake`; the consumer sets `wake`, or clears the bell, before it looks for a chunk.
 
     Attributes:
         fold: makes the chunks.
@@ -131,7 +131,7 @@ class FoldThread:
 
         Args:
             fold: makes the chunks.
-            max_chunks: how many may wait, at least 1; the one that is being made counts.
+            max_chunks: how many chunks may wait, at least 1; the one in the making counts.
             bell: rung after each chunk.
         """
         self.fold = fold
@@ -158,12 +158,12 @@ class FoldThread:
         return chunk
 
     def stop(self, timeout_seconds: float) -> None:
-        """End the thread, and wait for that, but not in the thread itself, and not in a fork, which doesn't have it."""
+        """End the thread and wait for its end. Never waits in the thread itself, nor in a fork, which lacks it."""
         if os.getpid() != self._process:
             return
         self._stopped = True
         self._room.ring()
-        self.fold.inner.give_up()  # so that it doesn't wait for workers
+        self.fold.inner.give_up()  # so that the thread doesn't wait for workers
         if not self._thread.is_current:
             self._thread.wait(timeout_seconds)
         self.wake = None
@@ -178,12 +178,12 @@ class FoldThread:
                 if chunk is None:
                     break
                 self._put(chunk)
-                del chunk  # so that its batches die when the consumer drops them
+                del chunk  # so that its batches are freed when the consumer drops them
         if caught.error is not None:
             self._put([_failed(caught.taken())])
 
     def _waits_for_room(self) -> bool:
-        """Return whether to make another chunk, once there is room for it."""
+        """Wait for room for another chunk; return False if the thread should end instead."""
         while not self._stopped:
             self._room.clear()
             if len(self._chunks) < self._max_chunks:
@@ -201,18 +201,18 @@ class FoldThread:
 
 
 class Folding(Protocol):
-    """A source of the content of batches, in order."""
+    """A source of the rows of batches, in order."""
 
     def take(self) -> Made:
-        """Return the next; raise as a stream's `next` does."""
+        """Return the next batch; raise as `next` of a stream does."""
         ...
 
     def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
-        """Return the next, if it is there; if not, and reading has begun, `wake` is called as by `comes`."""
+        """Return the next batch, if it has come; if not, and reading has begun, `wake` is called as for `comes`."""
         ...
 
     def comes(self, wake: Callable[[], None], /) -> bool:
-        """Return whether the next is here; if not, `wake` is called when it may be, or there will be none."""
+        """Return whether the next batch has come; if not, `wake` is called when it may have, or when there is none."""
         ...
 
     @property
@@ -221,20 +221,20 @@ class Folding(Protocol):
         ...
 
     def stall(self) -> Stall | None:
-        """Return the work that the next one waits for; None where that isn't known."""
+        """Return the work that the next batch waits for; None if that isn't known."""
         ...
 
     def count(self, made: Made, /) -> None:
-        """Count what filters left out on the way to a batch that is delivered."""
+        """Count the elements that filters left out before a batch that is delivered."""
         ...
 
     def close(self) -> None:
-        """Give up what is made ahead."""
+        """Drop the batches made ahead."""
         ...
 
 
 class FoldedAlone:
-    """A `Folding` that makes nothing ahead, in the thread that takes it."""
+    """A `Folding` that makes each batch when it is taken, in the thread that takes it."""
 
     has_more = True
 
@@ -257,14 +257,14 @@ class FoldedAlone:
         return None
 
     def count(self, made: Made) -> None:
-        """Do nothing: it was counted as it was read."""
+        """Do nothing: the elements were counted as they were read."""
 
     def close(self) -> None:
         self._inner.close()
 
 
 class FoldedStream:
-    """Elements of a dataset that is read in order, folded ahead; without the steps of a suffix, if given."""
+    """Elements of a dataset that is read in order, folded ahead; the steps of `collate` are left out."""
 
     def __init__(
         self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None = None
@@ -287,18 +287,18 @@ class FoldedStream:
         return made.batch, made.token
 
     def take(self) -> Made:
-        """Return the next batch as it was made; raise as `next` does."""
+        """Return the next batch as the fold made it; raise as `next` does."""
         if self._closed:
             raise EndOfEpoch
         self._scheduler.check()
         while not self._receive():
             self._wait()
-            if self._closed:  # by another thread
+            if self._closed:  # another thread closed it
                 raise EndOfEpoch
         return self._taken()
 
     def _wait(self) -> None:
-        """Wait until there is a chunk, or this was closed."""
+        """Wait until there is a chunk, or the stream is closed."""
         thread = self._begun()
         patience = Patience(self.stall, self._scheduler.timeout)
         while True:
@@ -315,7 +315,7 @@ class FoldedStream:
             return stall()
         if thread is None:
             return None
-        what = "what is read in order, on the way to one batch"
+        what = "the steps that are read in order, for one batch"
         return Stall("the thread that reads in order", self._client.waited_until, lambda: what, thread)
 
     def next_nowait(self) -> tuple[Element, Token] | None:
@@ -326,7 +326,7 @@ class FoldedStream:
         return made.batch, made.token
 
     def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
-        """Return the next batch as it was made, if it is there; if not, and the fold has begun, `wake` is called."""
+        """Return the next batch as the fold made it, if it has come; if not, a fold that has begun will call `wake`."""
         thread = self._thread
         if self._closed or thread is None or not decide(SEEN_NOW, 1):
             return None
@@ -337,13 +337,13 @@ class FoldedStream:
         return self._taken() if self._has_batch() else None
 
     def count(self, made: Made) -> None:
-        """Count what filters left out on the way to a batch that is delivered."""
+        """Count the elements that filters left out before a batch that is delivered."""
         for counts in made.filtered:
             self._client.recorder.count_filtered(*counts)
 
     def _taken(self) -> Made:
         chunk, index = self._made, self._index
-        made = chunk[index] if index < len(chunk) else _failed(EndOfEpoch())  # closed by another thread, meanwhile
+        made = chunk[index] if index < len(chunk) else _failed(EndOfEpoch())  # another thread closed it meanwhile
         if made is None or self._step_range.where is None:
             raise InternalError("a batch of a dataset that is read in order is delivered once, with its token")
         if made.error is not None:
@@ -354,14 +354,14 @@ class FoldedStream:
             try:
                 raise made.error
             finally:
-                del made  # the error's traceback holds this frame
-        chunk[index] = None  # so that the chunk doesn't keep it
+                del made  # the traceback of the error refers to this frame
+        chunk[index] = None  # so that the chunk doesn't keep the batch
         self._index += 1
         self._step_range = self._step_range._replace(where=self._step_range.where._replace(token=made.token))
         return made
 
     def _receive(self) -> bool:
-        """Return whether the next batch, or an error, is at hand; take the next chunk if it is needed and there."""
+        """Return whether the next batch, or an error, has come; take the next chunk if it is needed."""
         if self._index < len(self._made):
             return True
         chunk = None if self._thread is None else self._thread.take()
@@ -372,11 +372,11 @@ class FoldedStream:
 
     def _begun(self) -> FoldThread:
         if self._thread is None:
-            with HeldInterrupts():  # a thread that no attribute refers to is never ended
+            with HeldInterrupts():  # a thread that no attribute refers to would never end
                 chunks = self._client.plan.prefetch if self._collate is None else 1
                 fold = Fold(self._scheduler, self._client, self._step_range, self._collate)
                 thread = self._thread = FoldThread(fold, chunks, self._bell)
-                if self._closed:  # by another thread, which may not have seen this one
+                if self._closed:  # another thread closed the stream, and may not have seen the thread
                     self._end_fold()
             return thread
         return self._thread
@@ -395,7 +395,7 @@ class FoldedStream:
         return self.has_more
 
     def comes(self, wake: Callable[[], None]) -> bool:
-        """Return whether the next batch is here; if not, `wake` is called when it may be, or when it has failed."""
+        """Return whether the next batch has come; if not, `wake` is called when it may have, or when it has failed."""
         if self._closed:
             return False
         if not self.has_more:
@@ -410,11 +410,11 @@ class FoldedStream:
 
     @property
     def has_more(self) -> bool:
-        """Whether the next batch, or an error, is here."""
+        """Whether the next batch, or an error, has come."""
         return self._index < len(self._made) or (self._thread is not None and self._thread.has_chunk)
 
     def _end_fold(self) -> None:
-        with HeldInterrupts():  # Ctrl-C finds the thread ended, or not asked to end
+        with HeldInterrupts():  # Ctrl-C finds the thread ended, or still running
             thread = self._thread
             if thread is not None:
                 thread.stop(_EXIT_SECONDS)

@@ -2,13 +2,14 @@
 
 A worker evaluates one block at a time, so without prefetch two workers have two requests in flight, however many the
 storage could serve. The prefetch requests as many records as `Limits.read_ahead` allows, for jobs that no worker has
-begun, with batches of any size. It runs on the event loop on which the source's reads run anyway, so it needs no thread
-of its own; a further source that the jobs read has its reads on its own loop.
+begun, with batches of any size. It runs on the event loop of the source's reads, so it needs no thread of its own; a
+further source that the jobs read has its reads on its own loop.
 
-Each job is made once, in order, by the first that needs it: the queue, which arms it, or the prefetch, which is further
-ahead. Records are kept by block, so the order in which they arrive doesn't matter. A worker that begins a block waits
-for the block's records. A read that fails is tried again if the error is transient. After that, and wherever a record
-can't be requested, the worker reads the record itself, and so raises the error with the record's position and key.
+Each job is made once, in order, by the side that needs it first: the queue, which arms it, or the prefetch, which is
+further ahead. Records are kept by block, so the order in which they arrive doesn't matter. A worker that begins a block
+waits for the block's records. A read that fails is tried again if the error is transient. After that, and wherever a
+record can't be requested, the worker reads the record itself, and so raises the error with the record's position and
+key.
 
 Guarantees:
   - At most `limit` records are in flight or wait for a worker. Records of a block that a worker has begun, and of all
@@ -59,10 +60,10 @@ class BlockRecords:
     """The records of one block of a job.
 
     Attributes:
-        number: the block's, over all jobs.
-        requests: how many are in flight.
-        is_requested: whether all have been sent.
-        arrived: how many records have arrived that count as waiting.
+        number: the number of the block, over all jobs.
+        requests: how many requests are in flight.
+        is_requested: whether all requests have been sent.
+        arrived: how many records have arrived and count as waiting.
         is_taken: whether a worker has begun this block, or a later one.
     """
 
@@ -78,10 +79,10 @@ class BlockRecords:
         self._records: dict[tuple[int, int], list[Record]] = {}  # by the identity of a source, and the key
 
     def informed(self, context: Context) -> Context:
-        """Wait for the records; return a worker's context that reads from here.
+        """Wait for the records; return the context of a worker with a `read` that returns them.
 
         Raises:
-            ClosedError: they won't arrive any more.
+            ClosedError: the records won't arrive.
         """
         self._arrivals.wait_for(self)
         return replace(context, read=self._read)
@@ -92,7 +93,7 @@ class BlockRecords:
             self._records.setdefault((id(source), key), []).append(record)
 
     def _read(self, source: Source, keys: Keys) -> list[Record]:
-        # A key that occurs several times may have fewer records than that here, where some requests failed.
+        # A key that occurs several times may have fewer records here, if some of its requests failed.
         records: list[Record] = []
         absent: list[int] = []
         for index, key in enumerate(keys.tolist()):
@@ -107,11 +108,13 @@ class BlockRecords:
 
 
 class Arrivals:
-    """Counts the records that are in flight or wait, and wakes workers when the records of their block are here."""
+    """Counts the records that are in flight or wait, and wakes workers when the records of their block have arrived."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._changed = threading.Condition()  # over all below, and the blocks' numbers; reentered by the collector
+        self._changed = (
+            threading.Condition()
+        )  # protects all below, and the counts in blocks; reentrant, for the garbage collector
         self._room = limit
         self._waiting: deque[BlockRecords] = deque()  # blocks that no worker has begun, in order
         self._taken = -1  # the last block that a worker has begun
@@ -122,7 +125,7 @@ class Arrivals:
     # -- the loop's side
 
     async def make_room(self, count: int) -> None:
-        """Count so many more records as in flight, once there is room for them."""
+        """Wait for room for `count` records, and count them as in flight."""
 
         def take() -> bool:
             with self._changed:
@@ -134,25 +137,25 @@ class Arrivals:
         await self._has_room.wait_until(take)
 
     def begin(self, block: BlockRecords) -> None:
-        """Expect records of a block; blocks come in order."""
+        """Register a block whose records will be requested; blocks come in order."""
         with self._changed:
             block.is_taken = block.number <= self._taken
             if not block.is_taken:
                 self._waiting.append(block)
 
     def request(self, block: BlockRecords) -> None:
-        """Expect one more answer for a block."""
+        """Count one more request of a block."""
         with self._changed:
             block.requests += 1
 
     def finish(self, block: BlockRecords) -> None:
-        """Expect no more than was requested for a block."""
+        """Record that all requests of a block were sent."""
         with self._changed:
             block.is_requested = True
             self._notify(block)
 
     def answer(self, block: BlockRecords, source: AwaitedSource, keys: Keys, records: list[Record] | None) -> None:
-        """Take the answer to a request: records, or None where the worker has to read them itself."""
+        """Take the result of a request: records, or None where the worker has to read them itself."""
         with self._changed:
             if records is not None:
                 block.put(source, keys, records)
@@ -164,7 +167,7 @@ class Arrivals:
             self._notify(block)
 
     def end(self) -> None:
-        """Note that no more blocks will be requested."""
+        """Record that no further blocks will be requested."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -172,22 +175,22 @@ class Arrivals:
     # -- the workers' side
 
     def wait_for(self, block: BlockRecords) -> None:
-        """Wait until a block's records are here, or will never be requested.
+        """Wait until a block's records have arrived, or will never be requested.
 
         Raises:
-            ClosedError: they won't arrive any more.
+            ClosedError: the records won't arrive.
         """
         with self._changed:
             self._take(block.number)
             while not (block.is_requested and block.requests == 0):
                 if self._closed:
-                    raise ClosedError("nothing is read ahead any more: the iterator was closed")
+                    raise ClosedError("the records won't arrive: the iterator was closed")
                 if self._ended and not block.is_requested:
                     return
                 self._changed.wait()
 
     def close(self) -> None:
-        """End every wait; from any thread, also by the garbage collector."""
+        """End every wait; from any thread, and from the garbage collector."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -214,22 +217,22 @@ class Arrivals:
 
 
 class LoopWaiter:
-    """Lets one coroutine wait for a change that any thread makes."""
+    """Lets one coroutine wait for a change by any thread."""
 
     def __init__(self) -> None:
         self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Return once the condition holds; it is tried now, and after each `wake`."""
+        """Wait until the condition holds; it is checked now, and after each `wake`."""
         while not condition():
             woken = asyncio.Event()
             self._waiting = asyncio.get_running_loop(), woken
-            if condition():  # since the change came before anything was there to wake
+            if condition():  # the change may have come before `_waiting` was set
                 break
             await woken.wait()
 
     def wake(self) -> None:
-        """Have the condition tried again, where a coroutine waits; from any thread."""
+        """Make the waiting coroutine check its condition, if there is one; from any thread."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             loop, woken = waiting
@@ -242,7 +245,7 @@ class PrefetchedJob(Protocol):
 
     blocks: int
     arriving: list[BlockRecords] | None
-    """The records of each block; None where workers read all themselves."""
+    """The records of each block; None where workers read all records themselves."""
 
     def upcoming(self, block: int) -> list[Upcoming]:
         """Return the records of async sources that a block needs."""
@@ -266,17 +269,17 @@ class IOPrefetch(Generic[AnyJob]):
     """
 
     def __init__(self, node: Node, make_job: Callable[[], AnyJob | None], limit: int) -> None:
-        """Begin to request.
+        """Start to request records.
 
         Args:
-            node: has at least one async source below it.
+            node: a node with at least one async source below it.
             make_job: returns the next job, or None at the end; called in order, on any thread.
             limit: how many records may be in flight or wait, at least 1.
         """
         arrivals = Arrivals(limit)
         jobs = _Jobs(make_job, arrivals)
         self.next_job = jobs.next_armed
-        with HeldInterrupts():  # a coroutine that no attribute refers to is never cancelled
+        with HeldInterrupts():  # a coroutine that no attribute refers to would never be cancelled
             # The coroutine doesn't refer to this object, so that dropping it is enough to cancel the coroutine.
             call = next(awaited_sources(node)).start(partial(_request_all, jobs, arrivals))
             self._closer = Closer(partial(_close, arrivals, call, os.getpid()))
@@ -299,12 +302,12 @@ def _close_if_failed(arrivals: Arrivals, outcome: "Future[Outcome]") -> None:
 
 
 class _Jobs(Generic[AnyJob]):
-    """Makes each job once, and gives it to both the queue and the requests."""
+    """Makes each job once, for both the queue and the requests."""
 
     def __init__(self, make_job: Callable[[], AnyJob | None], arrivals: Arrivals) -> None:
         self._make_job = make_job
         self._arrivals = arrivals
-        self._lock = threading.Lock()  # over making a job, and what is below
+        self._lock = threading.Lock()  # held while a job is made; protects all below
         self._is_free = LoopWaiter()
         self._to_arm: deque[AnyJob] = deque()
         self._to_request: deque[AnyJob] = deque()
@@ -312,7 +315,7 @@ class _Jobs(Generic[AnyJob]):
         self._requests_ended = False
 
     def next_armed(self) -> AnyJob | None:
-        """Return the next job for the queue; raise the exception that making it raises, at each call."""
+        """Return the next job for the queue; an exception of making it is raised at each call."""
         try:
             with self._lock:
                 if self._to_arm:
@@ -325,13 +328,13 @@ class _Jobs(Generic[AnyJob]):
             self._is_free.wake()
 
     async def next_requested(self) -> AnyJob | None:
-        """Return the next job whose records to request; None at the end, or where making one raises."""
+        """Return the next job whose records to request; None at the end, or if making it raises."""
         await self._is_free.wait_until(partial(self._lock.acquire, blocking=False))
         try:
             if self._to_request:
                 return self._to_request.popleft()
             job: AnyJob | None = None
-            with Caught(Exception):  # raised again for the queue
+            with Caught(Exception):  # the queue makes the job again, and raises it
                 job = self._next()
             if job is None:
                 self._requests_ended = True  # workers read the records of all later jobs themselves
@@ -350,7 +353,7 @@ class _Jobs(Generic[AnyJob]):
 
 
 async def _request_all(jobs: _Jobs[AnyJob], arrivals: Arrivals) -> None:
-    """Request what the jobs need, in their order, as far as there is room; return when all has arrived."""
+    """Request the records of jobs in order, as far as there is room; return when all have arrived."""
     try:
         async with asyncio.TaskGroup() as group:
             while (job := await jobs.next_requested()) is not None:
@@ -370,7 +373,7 @@ async def _request_all(jobs: _Jobs[AnyJob], arrivals: Arrivals) -> None:
 
 def _requests(job: PrefetchedJob, number: int, block: BlockRecords, limit: int) -> Iterator[_Request]:
     upcoming: list[Upcoming] = []
-    with Caught(Exception):  # of a user's sampler; the worker raises it again
+    with Caught(Exception):  # of a sampler of the user; the worker raises it again
         upcoming = job.upcoming(number)
     for source, keys in upcoming:
         most = min(source.keys_per_read, limit)
@@ -381,16 +384,16 @@ def _requests(job: PrefetchedJob, number: int, block: BlockRecords, limit: int) 
 
 
 async def _read(request: _Request, arrivals: Arrivals) -> None:
-    """Read some records, and keep them for the worker."""
+    """Read records, and keep them for the worker."""
     records: list[Record] | None = None
     try:
         records = await _attempted(request.source, request.keys)
-    finally:  # also where the source's coroutine cancels itself
+    finally:  # also if the coroutine of the source cancels itself
         arrivals.answer(request.block, request.source, request.keys, records)
 
 
 async def _attempted(source: AwaitedSource, keys: Keys) -> list[Record] | None:
-    """Return the records of some keys; None if they can't be read."""
+    """Return the records of some keys, after retries of transient errors; None if they can't be read."""
     for seconds in (*RETRY_WAITS_SECONDS, None):
         with Caught() as caught:
             return checked(source, await source.read_async(keys), keys)

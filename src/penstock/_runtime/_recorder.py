@@ -29,7 +29,7 @@ class Remembered(NamedTuple):
 class Recorder:
     """Counts events and keeps the latest; may be called from any thread. An event that is recorded twice counts once.
 
-    Of the elements that a step replaced or left out, the 1st, 10th, 100th and so on is a warning in the log.
+    The 1st, 10th, 100th and so on of the elements that a step replaced or left out is logged as a warning.
 
     Attributes:
         delivered: returns how many elements the loader has delivered.
@@ -42,14 +42,14 @@ class Recorder:
         self._counts: dict[tuple[type[Replaced], str], int] = {}
         self._deaths: deque[WorkerDied] = deque(maxlen=_MAX_EVENTS)
         self._death_count = 0
-        # What follows is the consumer's thread's alone.
+        # Only the consumer's thread uses the attributes below.
         self.filtered: int = 0
-        self._skipped_before = 0  # this epoch
-        self._since_start: dict[int, tuple[int, int]] = {}  # by the identity of a node, which the plan holds
+        self._skipped_before = 0  # before this epoch
+        self._since_start: dict[int, tuple[int, int]] = {}  # kept and dropped, by the identity of a node of the plan
         self._has_warned = False
 
     def observe(self, event: Event) -> None:
-        """Remember an event."""
+        """Record an event."""
         match event:
             case WorkerDied():
                 with self._lock:
@@ -61,7 +61,7 @@ class Recorder:
                 assert_never(event)
 
     def _observe_replaced(self, event: Replaced) -> None:
-        # A block that is computed again, after an error elsewhere in it, tells its events again.
+        # A block that is computed again, after an error elsewhere in it, reports its events again.
         identity = (event.step, event.epoch, event.position)
         with self._lock:
             if identity in self._events:
@@ -77,7 +77,7 @@ class Recorder:
     def _log(self, event: Replaced, count: int) -> None:
         done = "replaced" if isinstance(event, Substituted) else "left out"
         _logger.warning(
-            "step %r has %s %s element%s, while %s were handed out; the last, at epoch %d, position %d, key %d: %s",
+            "step %r has %s %s element%s, while %s were delivered; the last, at epoch %d, position %d, key %d: %s",
             event.step,
             done,
             f"{count:,}",
@@ -90,10 +90,10 @@ class Recorder:
         )
 
     def check_empty_epoch(self, epoch: int) -> None:
-        """Check why an epoch gave no batch.
+        """Check an epoch without a batch.
 
         Raises:
-            GraphError: steps left elements out since their functions failed.
+            GraphError: steps left elements out because their functions failed.
         """
         skipped = self.total(Skipped) - self._skipped_before
         if not skipped:
@@ -113,12 +113,12 @@ class Recorder:
             return self._counts.get((Substituted, step), 0) - own
 
     def start_epoch(self) -> None:
-        """Begin to measure again how much filters leave out."""
+        """Start to count the elements that filters leave out in an epoch."""
         self._since_start = {}
         self._skipped_before = self.total(Skipped)
 
     def count_filtered(self, node: Node, kept: int, dropped: int) -> None:
-        """Count what filters kept and left out; warn, once, where they leave out almost all of what is read."""
+        """Count elements that filters kept and left out; warn once if they leave out almost all elements."""
         self.filtered += dropped
         before = self._since_start.get(id(node), (0, 0))
         kept, dropped = before[0] + kept, before[1] + dropped
@@ -133,13 +133,13 @@ class Recorder:
             return Remembered(tuple(self._events.values()), tuple(self._counts.items()))
 
     def recall(self, remembered: Remembered) -> None:
-        """Know of elements what another recorder knows, and nothing else."""
+        """Replace the events of elements by those of another recorder."""
         with self._lock:
             self._events = OrderedDict(((each.step, each.epoch, each.position), each) for each in remembered.events)
             self._counts = dict(remembered.counts)
 
     def total(self, kind: type[Event]) -> int:
-        """Return how many events of a kind there were."""
+        """Return the number of events of a kind."""
         with self._lock:
             if kind is WorkerDied:
                 return self._death_count
@@ -175,17 +175,17 @@ def _wasteful_text(node: Node, kept: int, dropped: int) -> str:
 
 
 class HelperRecorder(Recorder):
-    """A recorder that also keeps its events, to be sent to the process that logs them."""
+    """A recorder that keeps its events for another process, which logs them."""
 
     def __init__(self, node: Node) -> None:
         super().__init__()
         self._numbers: dict[int, int] = {}
         self.know(node)
-        self._new: deque[Event] = deque()  # any thread's
+        self._new: deque[Event] = deque()  # any thread appends
         self._filtered: list[tuple[int, int, int]] = []
 
     def know(self, node: Node) -> None:
-        """Take the steps of a dataset for those of the loader's, of which it is a copy, as long as it lives."""
+        """Number the steps of a dataset, which is a copy of the loader's, so that counts name steps by number."""
         self._numbers |= {id(step): number for number, step in enumerate(walk(node))}
 
     def observe(self, event: Event) -> None:

@@ -1,8 +1,8 @@
-"""Worker processes, which run blocks claimed from a shared slot ring; a thread of the parent watches each of them.
+"""Worker processes, which run blocks claimed from a shared slot ring; a thread of the parent watches each process.
 
 Guarantees:
-  - Each process has a number, and at most one living process has it. When one dies, other processes get its block at
-    once, or the block is finished in its name if the scheduler says so; then another process takes its place.
+  - Each process has a number, which no other living process has. When a process dies, other processes get its block at
+    once, or the block is finished in its name if the scheduler gives it up; then another process replaces it.
   - A process that is at the same block for longer than the timeout is killed, and counts as dead.
   - All workers fail if processes with one number die again and again before they have started: two that ended by
     themselves, or ten that were killed. If processes had started and died before they had finished any block, the next
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 STACK_SIGNAL: Final[int] = getattr(signal, "SIGRTMIN", signal.SIGTERM) + 12
 _MAX_BYTES: Final = 100_000
 _MAX_CHARACTERS: Final = 8_000
-# The next process may survive if the system killed this one as it started, for lack of memory; if it failed, hardly.
+# After the system killed a starting process for lack of memory, the next one may survive; after a failed start, hardly.
 _RESTARTS: Final = RestartPolicy(limit=10, failed_start=5, killed_start=1, prompt_restarts=3)
 _NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}
 _DESCRIPTORS_EACH: Final = 6
@@ -65,22 +65,22 @@ _logger = logging.getLogger("penstock")
 
 
 class ProcessOwner(Protocol):
-    """The scheduler, as the threads that watch processes see it; these threads call all methods."""
+    """The part of the scheduler that the watching threads use; they call all methods."""
 
     def busy_since(self, number: int) -> float | None:
-        """Return since when, by `monotonic`, a process has been at its block; None if it has none."""
+        """Return the time, by `monotonic`, at which a process began its block; None if it is idle."""
         ...
 
     def has_worked(self, number: int) -> bool:
-        """Return whether a process with a number has ever finished a block."""
+        """Return whether a process with this number has ever finished a block."""
         ...
 
     def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
-        """Note that a process died; return the slot and the block that no process shall try again, if it had one."""
+        """Record the death of a process; return the slot and the block that no process should try again, if any."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Note that no process can work."""
+        """Record that no process can work."""
         ...
 
 
@@ -89,9 +89,9 @@ class Work:
     """The program that runs in each process.
 
     Attributes:
-        target: called with the process's pipe, its number, and `Inherited` descriptors.
-        descriptors: that the process inherits. If there is a timeout, a `StackFile`'s follows them.
-        timeout: how many seconds a process may be at the same block; None for any time.
+        target: called with the pipe of the process, its number, and `Inherited` descriptors.
+        descriptors: the descriptors that the process inherits. With a timeout, that of a `StackFile` follows them.
+        timeout: how many seconds a process may be at the same block; None for no limit.
     """
 
     target: Callable[..., None]
@@ -100,18 +100,18 @@ class Work:
 
 
 class StackFile:
-    """Owns the memory that a process, and later its successors, write their stacks to."""
+    """Owns the memory to which a process, and later its successors, write their stacks."""
 
     def __init__(self) -> None:
         self._memory = os.fdopen(os.memfd_create("penstock-stack"), "r+b", buffering=0)
 
     def fileno(self) -> int:
-        """Return the descriptor; processes get copies of it."""
+        """Return the descriptor of the memory; processes get copies of it."""
         return self._memory.fileno()
 
     def take(self) -> str:
-        """Return the stacks that the process has written, the main thread's first, and clear the memory."""
-        self._memory.seek(0)  # the next process writes from here, too
+        """Return the stacks that the process has written, that of the main thread first, and clear the memory."""
+        self._memory.seek(0)  # also the offset at which the next process writes
         written = self._memory.read(_MAX_BYTES).decode(errors="replace")
         self._memory.seek(0)
         self._memory.truncate()
@@ -132,12 +132,12 @@ class WorkerProcesses:
     """Owns the processes, and a thread for each.
 
     Args:
-        ring: where blocks are claimed; it is in shared memory.
-        count: how many processes, at least 1.
-        work: what they run.
-        owner: decides what deaths mean for blocks.
-        seeds: of the global random generators of all; each process derives its own from them.
-        starting: how they are started.
+        ring: the ring in which blocks are claimed; it is in shared memory.
+        count: the number of processes, at least 1.
+        work: the program of each process.
+        owner: decides whether the block of a dead process is given up.
+        seeds: the seeds of global random generators, from which each process derives its own.
+        starting: how processes are started.
     """
 
     def __init__(
@@ -155,10 +155,12 @@ class WorkerProcesses:
         self._work = work
         self._owner = owner
         if not uses_server(starting.method):
-            check_guard()  # here, since the threads that start processes run no statement of the script
+            check_guard()  # in this thread: those that start processes run no statement of the script
         self._supervisor = Supervisor(work.target, seeds.child, policy=_RESTARTS, starting=starting)
         self._lock = threading.Lock()
-        self._shared: dict[int, int] = {}  # descriptors by the numbers that processes request them by; under the lock
+        self._shared: dict[
+            int, int
+        ] = {}  # descriptors by the numbers under which processes request them; protected by the lock
         self._threads: list[DaemonThread] = []
         self._supervisor.end_with_program(self.close)
         try:
@@ -190,7 +192,7 @@ class WorkerProcesses:
                 thread.wait(None)
         self._supervisor.cancel_end_with_program()
         if not any(thread.is_current for thread in self._threads):
-            # The owner has this object, too: no thread needs it now, and the cycle would keep descriptors open.
+            # The owner refers to this object, too: no thread needs it now, and the cycle would keep descriptors open.
             vars(self).pop("_owner", None)
 
     # -- in the threads
@@ -208,7 +210,7 @@ class WorkerProcesses:
                 stack.close()
 
     def _live(self, number: int, stack: StackFile | None) -> bool:
-        """Start a process and watch it until it has died; return whether another one takes its place."""
+        """Start a process and watch it until it has died; return whether another one replaces it."""
         child = self._start(number, stack)
         if child is None:
             return False
@@ -226,14 +228,14 @@ class WorkerProcesses:
         if not may_restart:
             self._owner.fail(death)
             return False
-        _logger.warning("another process takes the place of one that died: %s", death)
+        _logger.warning("another process replaces one that died: %s", death)
         self._take_back(number, child.pid, death)
         return True
 
     def _hanging(self, number: int, pid: int, stack: StackFile, death: WorkerError) -> WorkerError:
-        where = stack.take() or "(no stack: it could not even take a signal)"
+        where = stack.take() or "(no stack: it did not respond to a signal)"
         return WorkerError(
-            f"the process of worker {number} (pid {pid}) was killed since it was at the same work for longer than "
+            f"the process of worker {number} (pid {pid}) was killed because it was at the same work for longer than "
             f"timeout={self._work.timeout} seconds. It was here:\n{where}",
             exit_code=death.exit_code,
         )
@@ -263,13 +265,13 @@ class WorkerProcesses:
                 elif isinstance(message, PackedError):
                     self._give_up(unpack_error(message))
                 has_started = True
-        except (EOFError, OSError) as error:  # killed, in the middle of a message perhaps
+        except (EOFError, OSError) as error:  # it was killed, perhaps in the middle of a message
             if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
                 self._give_up(error)
         return has_started, False
 
     def _give_up(self, error: BaseException) -> None:
-        """Report why no process can be started."""
+        """Report the error because of which no process can be started."""
         self._explain(error)
         self._owner.fail(error)
         self._supervisor.refuse()
@@ -285,8 +287,8 @@ class WorkerProcesses:
     def _send(self, child: "ChildProcess", number: int) -> None:
         with self._lock:
             descriptor = self._shared.get(number)
-            if descriptor is not None:  # else it was requested just before all was closed
-                reduction.send_handle(child.pipe, descriptor, 0)  # the receiver's pid matters to Windows alone
+            if descriptor is not None:  # otherwise it was requested just before it was closed
+                reduction.send_handle(child.pipe, descriptor, 0)  # only Windows needs the pid of the receiver
 
     def _await(self, number: int, child: "ChildProcess") -> bool:
         """Wait until a process has sent a message or ended; return False if it hangs."""
@@ -302,10 +304,10 @@ class WorkerProcesses:
         return True
 
     def _take_back(self, number: int, pid: int, death: WorkerError) -> None:
-        with Caught():  # it may have finished the block, and died before it said so
-            condemned = self._owner.died(number, pid, death)
-            if condemned is not None:
-                self._ring.finish(*condemned, number)
+        with Caught():  # it may have finished the block, and died before it wrote that
+            given_up = self._owner.died(number, pid, death)
+            if given_up is not None:
+                self._ring.finish(*given_up, number)
         self._ring.release_worker(number)
 
 
@@ -313,7 +315,7 @@ class Inherited:
     """Descriptors among the arguments of a process.
 
     Attributes:
-        taken: the descriptors; in the process its own copies, which it closes.
+        taken: the descriptors; the process gets copies, which it closes.
     """
 
     def __init__(self, descriptors: tuple[int, ...]) -> None:
@@ -332,7 +334,7 @@ def _arrived(*handles: _Handle) -> Inherited:
 
 
 class SharedDescriptors:
-    """The side of `WorkerProcesses.share` in a worker process."""
+    """The other side of `WorkerProcesses.share`, in a worker process."""
 
     def __init__(self, pipe: "Connection[Any, Any]") -> None:
         self._pipe = pipe

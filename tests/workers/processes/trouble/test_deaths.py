@@ -41,7 +41,7 @@ def test_a_death_is_counted_and_reported(tmp_path: Path, caplog: pytest.LogCaptu
     assert death.rows is not None
     first = death.step * 8
     assert first + death.rows[0] <= functions.DEADLY <= first + death.rows[1]
-    assert any("takes the place of one that died" in record.message for record in caplog.records)
+    assert any("replaces one that died" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize(
