@@ -1,4 +1,4 @@
-"""How a dataset will run: places, limits and stages, as plain data."""
+"""The plan of a loader: the program of a dataset, its place and workers, ranks and limits, as plain data."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock._plan._program import Batches as Batches
     from penstock._plan._program import Streaming as Streaming
 else:
-    # They need parts of `_graph` that describing a dataset doesn't.
+    # They import modules that describing a dataset doesn't need.
     __getattr__ = _lazy.from_modules(
         __name__,
         Batches="penstock._plan._program",

@@ -1,4 +1,4 @@
-"""The explanation of a dataset in words: its steps, the workers of each, its state, and how ranks end."""
+"""The explanation of a dataset as text: its steps, the workers of each, its state, and how ranks end."""
 
 from typing import TypeAlias
 
@@ -50,10 +50,10 @@ class Explanation:
     """The description of a dataset, and of how it will be read; `print` it, or show it in a notebook.
 
     Attributes:
-        steps: for every line of the dataset's tree, the last step first: the line itself; whether the step's elements
-            have positions or are read in order; and whether workers or one thread compute it.
-        sections: a title and lines of text, in turn: "plan", "element", "batches", "ranks", "state", "randomness", and
-            where there are any "mixtures" and "caches".
+        steps: for each line of the dataset's tree, the last step first: the line; whether the elements of the step have
+            positions or are read in order; and whether workers or one thread compute it.
+        sections: pairs of a title and lines of text: "plan", "element", "batches", "ranks", "state", "randomness", and,
+            if there are any, "mixtures" and "caches".
 
     Example:
         >>> import penstock as ps
@@ -67,7 +67,10 @@ class Explanation:
 
     def __str__(self) -> str:
         widths = [max(len(row[column]) for row in self.steps) for column in range(2)]
-        tree = [f"{line:<{widths[0]}}   {reading:<{widths[1]}}   {who}".rstrip() for line, reading, who in self.steps]
+        tree = [
+            f"{line:<{widths[0]}}   {reading:<{widths[1]}}   {workers}".rstrip()
+            for line, reading, workers in self.steps
+        ]
         margin = max(len(title) for title, _ in self.sections) + 3
         rows = [
             f"{'' if number else title:<{margin}}{line}".rstrip()
@@ -86,7 +89,7 @@ class Explanation:
 def explain(node: Node, *, evaluate: bool) -> Explanation:
     """Return the explanation of a dataset; its first element is computed if `evaluate`."""
     program = program_of(node)
-    caches = cache_lines(node)  # before an element is put into them
+    caches = cache_lines(node)  # before the first element is put into them
     sections = {
         "plan": _plan_lines(node, program),
         "element": element_lines(elements(node, 0, 0, Context())) if evaluate else ["not computed: evaluate=False"],
@@ -119,7 +122,7 @@ def _anywhere(node: Node, program: Batches | Streaming) -> set[int]:
 
 
 def _above(collate: Collate | None) -> list[Node]:
-    """Return the steps above the folds of what is read in order, innermost first, that workers compute."""
+    """Return the steps above the folds that workers compute, innermost first."""
     if collate is None:
         return []
     return [*collate.rows, *([] if collate.merge is None else [collate.merge]), *collate.above]
@@ -230,7 +233,7 @@ def _state_lines(node: Node, program: Batches | Streaming) -> list[str]:
 
 
 def _held_lines(step: Node) -> list[str]:
-    """Return what a step that is read in order adds to a state, and what is computed again after a restore."""
+    """Describe the part of a state that a step adds, and the elements that are computed again after a resume."""
     match step:
         case Stream():
             return [f"{verb_text(step)}: its own state; if it has none, what was read is read again"]

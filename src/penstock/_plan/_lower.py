@@ -28,7 +28,7 @@ from penstock._plan._plan import Limits, Place, Plan, Shard
 from penstock._plan._program import Batches, Streaming
 from penstock.errors import UsageError
 
-_MAX_SECONDS: Final = 1_000_000  # beyond it, waiting for it would be refused by the system
+_MAX_SECONDS: Final = 1_000_000  # the system refuses much longer waits
 _NO_LIMITS: Final = Limits()
 _OWNERS_LIMITS: Final = (
     "worker_init",
@@ -52,7 +52,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     ordered: bool = True,
     isolated: object = False,
 ) -> Plan:
-    """Return how a dataset will run, or raise the error that says why it can't."""
+    """Check all arguments of a loader, and return its plan."""
     shard = Shard(0, 1) if shard is None else _checked_shard(shard)
     _check_limits(limits)
     prefetch = need_count("prefetch", prefetch, 1)
@@ -75,12 +75,12 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
 
 
 def program_of(node: Node) -> Batches | Streaming:
-    """Return which part of a dataset depends on the position alone."""
+    """Return the program of a dataset: `Batches` if it has positions, else `Streaming`."""
     return _batches(node) if length(node) is not None else Streaming(node, outermost_batch(node))
 
 
 def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
-    """Return where tasks run and by how many workers, from a loader's arguments; as far as "auto" leaves it open."""
+    """Return the place and the number of workers of a loader's arguments; for "auto", provisional ones."""
     if workers not in ("auto", "threads", "processes"):
         raise UsageError(
             'workers must be "auto", "threads" or "processes", or a Loader whose workers compute for this one too; '
@@ -95,13 +95,13 @@ def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
 
 
 def share_place(owner: Plan, num_workers: object, limits: Limits, *, isolated: object) -> tuple[Place, int]:
-    """Return where tasks run and by how many workers, for a loader that takes another one's.
+    """Return the place and the number of workers of a loader that uses the workers of another one.
 
     Args:
-        owner: the plan of the loader that has them.
-        num_workers: what was said beside it, which must be nothing, as of the next two.
-        limits: of which some are for the owner to say.
-        isolated: likewise.
+        owner: the plan of the loader that owns the workers.
+        num_workers: the argument beside `workers=loader`, which must be left out.
+        limits: the limits; some of them only the owner may set.
+        isolated: the argument beside `workers=loader`, which must be left out.
     """
     _check_limits(limits)
     if num_workers != 0:
@@ -139,10 +139,10 @@ def _checked_shard(shard: object) -> Shard:
 
 
 def check_threads(plan: Plan) -> None:
-    """Raise where threads were chosen, by the caller or by what there is, for a step that needs a process of its own.
+    """Check that no step needs processes, if the workers are threads.
 
     Raises:
-        UsageError: then.
+        UsageError: a step seeds generators that all threads share.
     """
     if plan.place != "threads":
         return
@@ -213,19 +213,19 @@ def _batches(node: Node) -> Batches:
 
 @frozen
 class Ranks:
-    """The facts of a dataset that decide how many ranks can share it, and how they end."""
+    """The facts about a dataset that decide how many ranks can share it, and how they end."""
 
     sizes: tuple[int, ...]
-    """Rows of the global batches, each of which is cut; empty without a batch."""
+    """The rows of the global batches, each of which is divided; empty without a batch."""
     ending: Ending
-    """Why all ranks end on the same step: by positions alone, by a limit, by having no end; or that they may not."""
+    """Why all ranks end on the same step: known positions, a limit, or endless data; "uneven" if they may not."""
     short: int = 0
-    """Rows of a last batch that must be cut although it isn't full; 0 for none."""
+    """The rows of a last batch that must be divided although it isn't full; 0 for none."""
     uncut: str = ""
-    """The name of a step above the batch that can't be cut into ranks, if there is one."""
+    """The name of a step above the batch that can't be divided among ranks; empty if there is none."""
 
     def accepts(self, count: int, *, uneven: bool = False) -> bool:
-        """Return whether the dataset can be run on `count` ranks."""
+        """Return whether the dataset can run on `count` ranks."""
         if count == 1:
             return True
         if not self.sizes or self.uncut or any(size % count for size in self.sizes):
@@ -234,7 +234,7 @@ class Ranks:
 
 
 def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
-    """Return what ranks share of a dataset."""
+    """Return the facts about a dataset that matter for ranks."""
     batch = program.batch
     sizes = () if batch is None else _sizes(batch)
     uncut = _replacing(node, batch)
@@ -245,7 +245,7 @@ def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
 
 
 def _replacing(node: Node, batch: Batch | Bucket | None) -> str:
-    """Return the name of a step above the batch that replaces batches, whole ones; empty if there is none."""
+    """Return the name of a step above the batch that replaces whole batches; empty if there is none."""
     while batch is not None and node is not batch:
         if isinstance(node, Map) and isinstance(node.on_error, Substitute):
             return node.name
@@ -265,7 +265,7 @@ def _short_rows(program: Batches) -> int:
 
 
 def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
-    """Raise the error that says why a dataset can't be run on so many ranks, if it can't."""
+    """Raise an error with the reason if a dataset can't run on so many ranks."""
     ranks = ranks_of(node, program)
     if ranks.accepts(shard.count, uneven=shard.uneven):
         return

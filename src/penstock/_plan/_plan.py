@@ -23,31 +23,32 @@ class Limits:
     Args:
         num_batch_workers: how many batches may be merged at once by a custom merge function or a step after `batch`;
             None is the loader's `prefetch`.
-        worker_init: called once in each worker before its first task, with the worker's number. What workers have
-            failed at is computed again where batches are consumed, so that the exception is raised there; that thread
-            is prepared before, too, as one more worker: with `num_workers`. What threads failed at of a stream's
-            elements isn't, since these may not come again.
-        read_ahead: how many records of async sources are on their way or wait for a worker, at least 1; so many
-            requests are under way at once, where each is for one record. Default 64. Without workers nothing is read
-            ahead.
-        start_method: how worker processes are started. None, the default, is "forkserver" on Linux: a clean process,
-            one for the program, imports what the workers need and forks them, in milliseconds. They have the program's
-            paths, folder and environment variables of the moment, but the umask, priority, limits of resources and
-            cores that it had when the first one was started. "spawn" starts a new Python for each, everywhere.
-        worker_threads: how many threads BLAS, OpenCV and torch have in each worker process, at least 1, the default,
-            since the workers share the cores already. None leaves them alone, and what the user has set by a variable
-            such as OMP_NUM_THREADS always holds. Where "spawn" is used, libraries of BLAS that the main module imports
-            keep theirs.
-        timeout: how many seconds a worker may be at the same work; None, the default, means any time. A process is then
-            killed, its Python stack is logged, and others try again: row by row, so a bound that is enough for one row
-            or one merge makes nothing fail. What hangs a third time is a WorkerError with the stack, and so is a
-            `worker_init` that hangs twice. A thread can't be killed: when the consumer has waited so long for work
-            that one thread is at, a block of rows (up to all of a batch's, one after the other) or a merge, a
-            WorkerError names the step, positions, keys and files, with the thread's stack. The loader stays usable, but
-            this thread computes nothing else until its function returns: the next call waits for the same batch again,
-            and `seek` goes past it. Of a dataset that is read in order, what its own thread computes for one batch is
-            such work, too. `async for` waits without a timeout for threads. Without workers a timeout is refused:
-            nothing can watch the calling thread.
+        worker_init: called once in each worker before its first task, with the number of the worker. Work that failed
+            in a worker is computed again in the consumer's thread, so that the exception is raised there. Before that,
+            `worker_init(num_workers)` is called in this thread, too. Elements of a stream that failed in a thread are
+            not computed again, since they may not come again.
+        read_ahead: how many records of async sources may be in flight or wait for a worker, at least 1; default 64.
+            This is also the number of concurrent requests, where each is for one record. Without workers nothing is
+            read ahead.
+        start_method: how worker processes are started. None, the default, is "forkserver" on Linux: one clean process
+            for the program imports the modules that the workers need, and forks workers in milliseconds. A worker has
+            the program's current import paths, working directory and environment variables, but the umask, priority,
+            resource limits and cores that the program had when its first worker was started. "spawn" starts a new
+            Python for each worker, and works everywhere.
+        worker_threads: how many threads BLAS, OpenCV and torch have in each worker process, at least 1. The default is
+            1, since the workers share the cores already. None changes nothing. A variable that the user has set, such
+            as OMP_NUM_THREADS, takes precedence. With "spawn", BLAS libraries that the main module imports keep their
+            own number.
+        timeout: how many seconds a worker may be at the same work; None, the default, means no limit. A process that
+            exceeds it is killed, its Python stack is logged, and other processes try the block again, row by row. So a
+            timeout that is enough for one row or one merge makes nothing fail. Work that hangs a third time raises a
+            WorkerError with the stack, and so does a `worker_init` that hangs twice. A thread can't be killed: if the
+            consumer has waited so long for one block of rows (up to all rows of a batch, one after the other) or one
+            merge in a thread, it raises a WorkerError that names the step, positions, keys and files, with the stack of
+            the thread. The loader stays usable, but this thread computes nothing else until its function returns: the
+            next call waits for the same batch again, and `seek` continues after it. In a dataset that is read in order,
+            the work of the reading thread for one batch counts, too. `async for` waits for threads without a timeout.
+            Without workers a timeout is refused, because nothing can watch the calling thread.
 
     Example:
         >>> import penstock as ps
@@ -68,11 +69,11 @@ class TorchGroup(Protocol):
     """A `torch.distributed.ProcessGroup`, as far as it is used here."""
 
     def rank(self) -> int:
-        """Return this process's place in the group."""
+        """Return the rank of this process in the group."""
         ...
 
     def size(self) -> int:
-        """Return how many processes the group has."""
+        """Return the number of processes in the group."""
         ...
 
 
@@ -82,15 +83,15 @@ class TorchMesh(Protocol):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the mesh has."""
+        """The number of dimensions."""
         ...
 
     def get_local_rank(self) -> int:
-        """Return this process's place in a mesh of one dimension."""
+        """Return the rank of this process in a mesh of one dimension."""
         ...
 
     def size(self) -> int:
-        """Return how many places the mesh has."""
+        """Return the number of ranks in the mesh."""
         ...
 
 
@@ -108,11 +109,11 @@ class JaxSharding(Protocol):
 
     @property
     def addressable_devices(self) -> Collection[JaxDevice]:
-        """This process's devices."""
+        """The devices of this process."""
         ...
 
     def devices_indices_map(self, global_shape: tuple[int, ...], /) -> Mapping[JaxDevice, tuple[slice, ...] | None]:
-        """Return which part of an array each device holds."""
+        """Return the part of an array that each device holds."""
         ...
 
 
@@ -121,11 +122,11 @@ class Shard:
     """One rank's part of the data: of every global batch of n rows, rows [rank·n/count, (rank+1)·n/count).
 
     Args:
-        rank: which part, in [0, count).
-        count: how many parts there are.
-        uneven: accept that ranks may end on different steps. It must be said for datasets whose length only
-            evaluating tells, such as filtered ones, unless `limit` or `repeat()` makes all ranks end together; there
-            each rank takes every count-th record.
+        rank: the part, in [0, count).
+        count: the number of parts.
+        uneven: accept that ranks may end on different steps. This is needed for datasets whose length is only known
+            after reading, such as filtered ones, unless `limit` or `repeat()` makes all ranks end together. In such
+            datasets each rank takes every count-th record.
 
     Example:
         >>> import penstock as ps
@@ -140,17 +141,17 @@ class Shard:
 
     @classmethod
     def from_torch(cls, group: TorchMesh | TorchGroup | None = None, *, uneven: bool = False) -> "Shard":
-        """Return this process's part among those that share the data in a job of `torch.distributed`.
+        """Return the part of this process among those that share the data in a job of `torch.distributed`.
 
-        Ranks that share a replica of the model must get equal rows, so give the mesh or the group of those alone among
-        which data differs: `mesh["dp"]`, say, and not the mesh of all.
+        Ranks that share a replica of the model must get equal rows. So give the mesh or the group of the ranks that get
+        different data, such as `mesh["dp"]`, and not the mesh of all ranks.
 
         Args:
             group: a `DeviceMesh` of one dimension, or a `ProcessGroup`; None for all processes of the job.
             uneven: as in the class.
 
         Raises:
-            UsageError: if it is none of these, or this process is not a member.
+            UsageError: `group` is none of these, or this process is not a member.
 
         Example:
             >>> import penstock as ps
@@ -163,21 +164,21 @@ class Shard:
 
     @classmethod
     def from_jax(cls, sharding: JaxSharding, shape: Sequence[int], *, uneven: bool = False) -> "Shard":
-        """Return the part of a global batch's rows that this process's devices hold under a sharding of JAX's.
+        """Return the part of a global batch's rows that the devices of this process hold under a sharding of JAX.
 
         Processes whose devices hold the same rows, since they share a replica of the model, get the same part.
 
         Args:
             sharding: the `jax.sharding.Sharding` of the batch.
-            shape: the shape of a leaf of the global batch, its rows first.
+            shape: the shape of a leaf of the global batch; rows are the first axis.
             uneven: as in the class.
 
         Raises:
-            UsageError: if the rows of some process don't follow each other, or parts aren't equal.
+            UsageError: the rows of a process aren't consecutive, or the parts aren't equal.
 
         Example:
             >>> import penstock as ps
-            >>> class Device:  # a jax.Device has this, and a Sharding what is below
+            >>> class Device:  # a jax.Device and a jax.sharding.Sharding have these attributes
             ...     def __init__(self, process_index):
             ...         self.process_index = process_index
             >>> class Sharding:
@@ -194,11 +195,11 @@ class Shard:
 
 @frozen
 class Plan:
-    """A dataset with all that was decided about running it."""
+    """A dataset, and all decisions about how it runs."""
 
     node: Node
     program: "Batches | Streaming"
-    """The program that was derived from the dataset: its rows or inputs, and the work of workers."""
+    """Derived from the dataset: its rows or inputs, and the work for workers."""
     place: Place
     num_workers: int
     shard: Shard
@@ -207,11 +208,11 @@ class Plan:
     copy: bool
     limits: Limits
     ordered: bool = True
-    """Whether batches are delivered in order; else as they become ready."""
+    """Whether batches are delivered in order; otherwise as they become ready."""
     isolated: bool = False
-    """Whether one helper process runs all of it, its workers included."""
+    """Whether a helper process runs everything, including the workers."""
     why: str = ""
-    """Why these workers, where the loader chose them."""
+    """The reason for these workers, if the loader chose them."""
 
     @property
     def is_indexed(self) -> bool:
@@ -238,7 +239,7 @@ class Plan:
 
     @property
     def workers_text(self) -> str:
-        """The workers, in words."""
+        """A description of the workers."""
         where = " in a helper process" if self.isolated else ""
         if self.place == "inline":
             return f"inline{where}"
@@ -247,17 +248,17 @@ class Plan:
 
     @property
     def length(self) -> int:
-        """Elements in an epoch of an indexable dataset, its outermost step applied."""
+        """The number of elements in an epoch of an indexable dataset, after its outermost step."""
         return length(self.node) or 0
 
     @property
     def must_fill(self) -> bool:
-        """Whether a rank that runs out of data before the limit on which all ranks end is an error."""
+        """Whether it is an error if a rank runs out of data before the limit on which all ranks end."""
         return self.shard.count > 1 and not self.shard.uneven
 
     @property
     def batch_size(self) -> int:
-        """Elements in a global batch; 1 for a dataset without batches."""
+        """The number of elements in a global batch; 1 for a dataset without batches."""
         batch = self.program.batch
         if isinstance(batch, Bucket):
             return max(batch.bucketing.rows)
@@ -277,7 +278,7 @@ def rank_in_torch(group: TorchMesh | TorchGroup | None) -> tuple[int, int]:
     if isinstance(group, TorchMesh):
         if group.ndim != 1:
             raise UsageError(
-                "Shard.from_torch takes a mesh of one dimension, the one over which data differs; got "
+                "Shard.from_torch takes a mesh of one dimension, the one whose ranks get different data; got "
                 f"{group.ndim}. Name it, as in mesh['dp'], or give Shard(rank, count)."
             )
         rank, count = group.get_local_rank(), group.size()
@@ -299,20 +300,20 @@ def _rank_in_world() -> tuple[int, int]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         raise UsageError(
-            "Shard.from_torch() without a group asks torch.distributed, which isn't initialised here. Call "
+            "Shard.from_torch() without a group uses torch.distributed, which isn't initialised here. Call "
             "init_process_group first, or give Shard(rank, count)."
         )
     return distributed.get_rank(), distributed.get_world_size()
 
 
 def rank_in_jax(sharding: JaxSharding, shape: Sequence[int]) -> tuple[int, int]:
-    """Return (rank, count) such that rank's part of the rows of an array are those that this process's devices hold."""
+    """Return (rank, count) of the part of an array's rows that the devices of this process hold."""
     if not shape:
-        raise UsageError("Shard.from_jax takes the shape of a global batch, its rows first; got ()")
+        raise UsageError("Shard.from_jax takes the shape of a global batch, with its rows as the first axis; got ()")
     rows = rows_of_processes(sharding, shape)
     own = {device.process_index for device in sharding.addressable_devices}
     if len(own) != 1:
-        raise UsageError(f"Shard.from_jax takes a sharding over devices of this process too; got {sharding}")
+        raise UsageError(f"Shard.from_jax takes a sharding that includes devices of this process; got {sharding}")
     parts = sorted(set(rows.values()))
     (process,) = own
     rank, count = parts.index(rows[process]), len(parts)
@@ -328,7 +329,7 @@ def rank_in_jax(sharding: JaxSharding, shape: Sequence[int]) -> tuple[int, int]:
 
 
 def rows_of_processes(sharding: JaxSharding, shape: Sequence[int]) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Return which rows, as spans [start, stop), the devices of each process hold."""
+    """Return the rows that the devices of each process hold, as spans [start, stop)."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for device, index in sharding.devices_indices_map(tuple(shape)).items():
         whole = index[0] if index else slice(None)

@@ -1,8 +1,8 @@
 """The two programs of a plan: a dataset with positions, computed in any order, and one that is read in order.
 
-Both answer the same questions, so that nobody has to know which one it is: what workers can compute, which steps above
-the folds they compute, whether streams are read, how large the last batch is. A program computes each answer once, and
-a pickle of it holds none of them.
+Both have the same attributes, so that no caller needs to distinguish them: the inputs that workers can compute, the
+steps above the folds, whether streams are read, the size of the last batch. A program computes each of them once, and a
+pickle of it contains none of them.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ class Batches:
     """
 
     rows: Node
-    """The part below the batch."""
+    """The node below the batch."""
     total: int
-    """How many rows an epoch has."""
+    """The number of rows in an epoch."""
     batch: Batch | None
     above: tuple[Map | Reindex, ...]
     """The steps above the batch, outermost first."""
@@ -45,7 +45,7 @@ class Batches:
 
     @property
     def streaming(self) -> NoReturn:
-        """The program of a dataset that is read in order, which this one isn't.
+        """Not available: this dataset isn't read in order.
 
         Raises:
             InternalError: always.
@@ -54,18 +54,18 @@ class Batches:
 
     @property
     def stack(self) -> Stack | None:
-        """The merge, where rows are stacked by Penstock itself; None for a function of the user's and for no batch."""
+        """The merge, if Penstock itself stacks the rows; None for a function of the user, and without a batch."""
         merge = None if self.batch is None else self.batch.merge
         return merge if isinstance(merge, Stack) else None
 
     @property
     def merges(self) -> bool:
-        """Whether batches are made by more than functions of rows and stacking."""
+        """Whether making a batch takes more than functions of rows and stacking."""
         return self.batch is not None and (bool(self.above) or self.stack is None)
 
     @property
     def rest(self) -> int:
-        """Rows in a last batch that isn't full; 0 where all are full."""
+        """The number of rows in a last batch that isn't full; 0 if all are full."""
         return self.total % (1 if self.batch is None else self.batch.size)
 
     @property
@@ -85,17 +85,17 @@ class Batches:
 
     @property
     def collate(self) -> None:
-        """The steps above the folds; there are no folds."""
+        """The steps above the folds: None, since there are no folds."""
         return
 
     @property
     def reads_streams(self) -> bool:
-        """Whether a stream is read, beside other inputs or alone."""
+        """Whether any input is a stream."""
         return False
 
     @property
     def even_limit(self) -> None:
-        """The limit on which all ranks end; they end together without one."""
+        """The limit on which all ranks end: None, since they end together without one."""
         return
 
 
@@ -105,7 +105,7 @@ class Streaming:
 
     node: Node
     batch: Batch | Bucket | None
-    """The outermost batch, if any; every rank makes its part of it."""
+    """The outermost batch, if any; each rank makes its part of it."""
 
     @property
     def is_indexed(self) -> bool:
@@ -114,7 +114,7 @@ class Streaming:
 
     @property
     def batches(self) -> NoReturn:
-        """The program of an indexable dataset, which this one isn't.
+        """Not available: this dataset isn't indexable.
 
         Raises:
             InternalError: always.
@@ -128,7 +128,7 @@ class Streaming:
 
     @property
     def rest(self) -> None:
-        """Rows in a last batch that isn't full; only reading tells."""
+        """The number of rows in a last batch that isn't full: None, since it is known only after reading."""
         return
 
     @property
@@ -138,27 +138,27 @@ class Streaming:
 
     @cached_property
     def input_refs(self) -> Mapping[int, InputRef]:
-        """The inputs by their numbers, as batches see them."""
+        """The inputs, by the numbers with which batches refer to them."""
         return input_refs_of(self.node)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
-        """The streams, and the highest nodes without a fold below."""
+        """The streams, and the outermost nodes without a fold below them."""
         return tuple(each.node for each in self.input_refs.values())
 
     @cached_property
     def worker_inputs(self) -> tuple[Node, ...]:
-        """The inputs that workers can compute ahead: all but streams, and none where there are too many."""
+        """The inputs that workers can compute ahead: all but streams; none if there are too many."""
         return tuple(each for each in self.inputs if not isinstance(each, Stream)) if not self.has_many_inputs else ()
 
     @property
     def has_many_inputs(self) -> bool:
-        """Whether there are more inputs than workers compute ahead."""
+        """Whether there are too many inputs for workers to compute ahead."""
         return len(self.inputs) > MAX_INPUTS
 
     @property
     def uses_workers(self) -> bool:
-        """Whether workers can compute any of it: inputs, or the steps above streams."""
+        """Whether workers can compute anything: inputs, or the steps above the folds."""
         return bool(self.worker_inputs) or self.collate is not None
 
     @cached_property
@@ -168,10 +168,10 @@ class Streaming:
 
     @cached_property
     def reads_streams(self) -> bool:
-        """Whether a stream is read, beside other inputs or alone."""
+        """Whether any input is a stream."""
         return any(isinstance(each, Stream) for each in self.inputs)
 
     @cached_property
     def even_limit(self) -> Limit | None:
-        """The limit on which all ranks end, if they have data enough; None where there is none."""
+        """The limit on which all ranks end, if they have enough data; None if there is none."""
         return even_limit(self.node)

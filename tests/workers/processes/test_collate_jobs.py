@@ -176,6 +176,6 @@ def test_the_consumer_computes_failing_batches_alone(caplog: pytest.LogCaptureFi
         batches = list(loader)
     assert [int(number) for batch in batches for number in batch["batch"]] == [*range(8_000)]
     assert [batch["batch"][0] for batch in batches if batch["by"] == os.getpid()] == [functions.LATE]
-    warned = [record.message for record in caplog.records if "did not when" in record.message]
+    warned = [record.message for record in caplog.records if "did not raise when" in record.message]
     assert len(warned) == 1
     assert "only here" in warned[0]
