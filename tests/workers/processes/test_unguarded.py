@@ -106,7 +106,7 @@ def test_an_unguarded_script_runs_once(tmp_path: Path, name: str, *, by_pipe: bo
     script = None if by_pipe else tmp_path / "script.py"
     code, printed, complaint = run(script, DEFINITIONS + body, str(tmp_path / "died"))
     assert (code, printed) == (0, f"top\n{expected}")
-    assert not [line for line in complaint.splitlines() if "another process takes the place" not in line]
+    assert not [line for line in complaint.splitlines() if "another process replaces" not in line]
 
 
 @pytest.mark.parametrize(
