@@ -41,6 +41,7 @@ from penstock._graph import (
 )
 from penstock._streaming._batch import Rest
 from penstock._streaming._stage import (
+    CHUNK_SECONDS,
     LARGEST,
     ORDINAL,
     Chunk,
@@ -62,7 +63,6 @@ from penstock._streaming._stage import (
 from penstock.batching import split_rows
 from penstock.errors import GraphError
 
-_CHUNK_SECONDS: Final = 0.002
 _MAX_AT_ONCE: Final = 1024  # parent elements, and rows; the rows of one element are never divided
 
 
@@ -194,7 +194,7 @@ class RowsStage:
                 lists: list[list[Element]] = []
                 with Caught(Exception) as caught:
                     self._split(lists, parents.elements, parents.provenance)
-                has_room = sum(map(len, lists)) < _MAX_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS
+                has_room = sum(map(len, lists)) < _MAX_AT_ONCE and time.perf_counter() - began < CHUNK_SECONDS
                 if lists and skip:
                     check_enough(skip, len(lists[0]), "an element with several rows")
                 if lists:

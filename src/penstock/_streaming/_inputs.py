@@ -45,6 +45,10 @@ from penstock._graph import (
     seed_position_block,
 )
 from penstock._streaming._stage import (
+    CHUNK_SECONDS,
+    EPOCH,
+    INPUT,
+    POSITION,
     Chunk,
     Lazy,
     Picked,
@@ -58,7 +62,6 @@ from penstock._streaming._stage import (
 )
 from penstock.errors import InternalError, StateError
 
-_CHUNK_SECONDS: Final = 0.002
 _MAX_AT_ONCE: Final = 4096
 
 
@@ -154,7 +157,7 @@ class BlockInput:
         """Return the elements with numbers [start, stop)."""
         if context.crashing_rows and self.among(start, stop, context.crashing_rows):
             return join_blocks(
-                [self._around(position, context) for position in self.input_range.positions(start, stop).tolist()]
+                [self._evaluate_one(position, context) for position in self.input_range.positions(start, stop).tolist()]
             )
         positions = self.input_range.positions(start, stop)
         return evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, context)
@@ -165,7 +168,7 @@ class BlockInput:
         ours = (each for each in elements if (each[0], each[2]) == (self.epoch, self.number))
         return {each for each in ours if each[1] in positions}
 
-    def _around(self, position: int, context: Context) -> Block:
+    def _evaluate_one(self, position: int, context: Context) -> Block:
         death = context.crashing_rows.get((self.epoch, position, self.number))
         if death is None:
             at = np.array([self.epoch], np.int64), np.array([position], np.int64)
@@ -192,7 +195,7 @@ class BlockInput:
         """Return the provenance of the elements at some positions."""
         provenance = np.empty((len(positions), 6), np.int64)
         epochs = np.full(len(positions), self.epoch, np.int64)
-        provenance[:, 0], provenance[:, 1], provenance[:, 2] = self.number, epochs, positions
+        provenance[:, INPUT], provenance[:, EPOCH], provenance[:, POSITION] = self.number, epochs, positions
         provenance[:, 3], provenance[:, 4], provenance[:, 5] = seed_position_block(self.node, epochs, positions)
         return provenance
 
@@ -238,7 +241,7 @@ def read_inline(block_input: BlockInput, start: int) -> Iterator[Chunk]:
         else:
             seconds = time.perf_counter() - began
             yield block_input.chunk(start, stop, block)
-            size = min(size * 2, block_input.at_once) if seconds < _CHUNK_SECONDS else max(size // 2, 1)
+            size = min(size * 2, block_input.at_once) if seconds < CHUNK_SECONDS else max(size // 2, 1)
         start = stop
 
 

@@ -37,7 +37,7 @@ from penstock.errors import GraphError
 
 _AT_ONCE: Final = 64  # elements of a chunk
 
-_END: Final = Point(1 << 62)
+_END: Final = Point(LARGEST)
 """The progress of an input that was read to its end."""
 
 

@@ -80,7 +80,6 @@ from penstock._streaming._stream import StreamStage, check_snapshot
 from penstock._streaming._user_fold import UserFoldStage
 from penstock.errors import InternalError, StateError, UsageError
 
-_ENDLESS = 1 << 62
 _PARTS_AT_ONCE = 4096  # elements computed at once, over all inputs of a mixture
 
 MAX_INPUTS: Final = 64
@@ -163,7 +162,7 @@ def first_rank_segment(node: Node, rank: int, ranks: int) -> RankSegment:
     """Return one rank's segment for a whole epoch: every `ranks`-th position of each input."""
     input_ranges: list[InputRange] = []
     for each in inputs_of(node):
-        total = _ENDLESS if isinstance(each, Stream) else count_positions(each)
+        total = LARGEST if isinstance(each, Stream) else count_positions(each)
         input_ranges.append(InputRange((Span(rank, ranks, len(range(rank, total, ranks))),)))
     return RankSegment(tuple(input_ranges))
 
@@ -275,7 +274,7 @@ class _Opener:
         for name, part in zip(node.names, node.parts, strict=True):
             opened = self._open(part, rank_segment, first + len(inputs), share)
             stages.append(opened.stage)
-            inputs |= {number: _within(name, input_ref) for number, input_ref in opened.inputs.items()}
+            inputs |= {number: _in_part(name, input_ref) for number, input_ref in opened.inputs.items()}
         parts = tuple(stages)
         if isinstance(node, StreamingMix):
             # All elements that the old rank held open must come out, whichever part ends first.
@@ -322,11 +321,11 @@ def _input_refs(node: Node) -> list[InputRef]:
         return [InputRef(node, "")]
     if isinstance(node, StreamingMix | Chain | Zip):
         parts = zip(node.names, node.parts, strict=True)
-        return [_within(name, input_ref) for name, part in parts for input_ref in _input_refs(part)]
+        return [_in_part(name, input_ref) for name, part in parts for input_ref in _input_refs(part)]
     return _input_refs(parents_of(node)[0])
 
 
-def _within(name: str, input_ref: InputRef) -> InputRef:
+def _in_part(name: str, input_ref: InputRef) -> InputRef:
     return input_ref._replace(component=f"{name}/{input_ref.component}" if input_ref.component else name)
 
 
@@ -342,12 +341,12 @@ def positions_of(node: Node) -> int:
         if step is shared and isinstance(step, Batch):
             is_above = False
         elif not isinstance(step, Map | Filter | FlatMap | Unbatch):
-            _refuse(step)
+            _refuse_position(step)
         step = step.parent
     return count_positions(step)
 
 
-def _refuse(step: Node) -> NoReturn:
+def _refuse_position(step: Node) -> NoReturn:
     match step:
         case Stream():
             why = "has no positions at which reading could start"
@@ -420,20 +419,20 @@ def dealt_rank_segments(
         tokens.append((stage, token))
     rank_segments = deal(unfinished, ranks)[rank]
     stage = open_stages(node, rank_segments, Opening(epoch, ranks, read_inline, Context()))
-    return epoch, rank_segments, _counted(stage, stage.start(), tokens)
+    return epoch, rank_segments, _with_largest_counts(stage, stage.start(), tokens)
 
 
-def _counted(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Token:
+def _with_largest_counts(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Token:
     """Return the token with the largest counts of limits above the outermost batch among the old ranks' tokens."""
     if isinstance(stage, LimitStage):
         below = [(one.below, at[0]) for one, at in old if isinstance(one, LimitStage)]
-        return (_counted(stage.below, token[0], below), max((at[1] for _, at in old), default=0))
+        return (_with_largest_counts(stage.below, token[0], below), max((at[1] for _, at in old), default=0))
     if isinstance(stage, RankSegmentsStage) or not isinstance(stage, StepStage):
         return token
     inner = stage.below
     if is_compound(token) and len(token) == 2 and token[1] == 0 and token[0] == inner.start():
         return token
-    return _counted(inner, token, [(one.below, at) for one, at in old if isinstance(one, StepStage)])
+    return _with_largest_counts(inner, token, [(one.below, at) for one, at in old if isinstance(one, StepStage)])
 
 
 def _check_whole(stage: Stage, token: Token) -> None:
@@ -481,7 +480,7 @@ def rank_segments_from_json(value: Token, node: Node) -> tuple[RankSegment, ...]
     """
     inputs = inputs_of(node)
     rank_segments: list[RankSegment] = []
-    for rank_segment in _some(value, "a state after a change of ranks has parts that a rank reads"):
+    for rank_segment in _listed(value, "a state after a change of ranks has parts that a rank reads"):
         input_ranges, token = parts_of(rank_segment, 2, of="a rank's part")
         parts = parts_of(input_ranges, len(inputs), of="a rank's part")
         rank_segments.append(
@@ -492,7 +491,7 @@ def rank_segments_from_json(value: Token, node: Node) -> tuple[RankSegment, ...]
     return tuple(rank_segments)
 
 
-def _some(value: Token, needed: str) -> tuple[Token, ...]:
+def _listed(value: Token, needed: str) -> tuple[Token, ...]:
     if not is_compound(value):
         refuse(value, f"{needed}, as a list")
     return tuple(value)
@@ -507,7 +506,7 @@ def _input_range(value: Token, node: Node) -> InputRange:
     elif snapshot is not None:
         refuse(snapshot, "only a stream has a state of its own")
     found: list[Span] = []
-    for span in _some(spans, "a rank's part of an input has runs of positions"):
+    for span in _listed(spans, "a rank's part of an input has runs of positions"):
         start, step, count = parts_of(span, 3, of="a run of positions")
         check_number(start, total, "a run of positions")
         check_number(step, LARGEST, "a run of positions")

@@ -25,6 +25,7 @@ from penstock._frozen import frozen
 from penstock._graph import Element, Location, Pack, row_seed_position
 from penstock._streaming._packer import Intake, Packer
 from penstock._streaming._stage import (
+    CHUNK_SECONDS,
     LARGEST,
     Chunk,
     InputRef,
@@ -47,7 +48,6 @@ from penstock.batching import Form, Packing, extra_names, form_of, lengths_of
 from penstock.errors import GraphError
 
 _DOCUMENTS: Final = 256  # of a block: assigning and filling cost a fraction of a millisecond for each call
-_SECONDS: Final = 0.002  # of reading, after which a block is closed with fewer
 
 
 @frozen
@@ -268,7 +268,7 @@ def _intakes(chunks: Iterator[Chunk], consumed: int) -> Iterator[Intake]:
         for chunk in chunks:
             held.append(chunk)
             count += len(chunk.elements)
-            if count >= most or (count and time.perf_counter() - began > _SECONDS):
+            if count >= most or (count and time.perf_counter() - began > CHUNK_SECONDS):
                 yield _joined(held, consumed)
                 held, count, consumed = [], 0, 0
                 most, began = decide(PACK_DOCUMENTS, _DOCUMENTS), time.perf_counter()

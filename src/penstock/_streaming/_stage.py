@@ -210,6 +210,9 @@ def seeds_of(provenance: Provenance) -> SeedPositions:
 LARGEST: Final = 1 << 62
 """Above every count and position."""
 
+CHUNK_SECONDS: Final = 0.002
+"""The time after which a stage yields the elements that it has, so that each chunk takes a few milliseconds."""
+
 _SHOWN: Final = 60
 
 

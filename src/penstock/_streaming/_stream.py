@@ -19,6 +19,7 @@ from penstock._frozen import frozen
 from penstock._graph import Element, Location, SeedPosition, Stream
 from penstock._streaming._inputs import InputRange
 from penstock._streaming._stage import (
+    CHUNK_SECONDS,
     LARGEST,
     Chunk,
     LocatedElement,
@@ -33,7 +34,6 @@ from penstock._streaming._stage import (
 from penstock.errors import GraphError, StateError
 from penstock.sources import begin_pass, forgets, state_methods
 
-_CHUNK_SECONDS: Final = 0.002
 _MAX_AT_ONCE: Final = 64
 _ENDLESS_PASSES: Final = 1 << 31
 _SNAPSHOT_EVERY: Final = 16  # elements: taking a state may be slow, and reading so many elements again is quick
@@ -73,7 +73,7 @@ class StreamStage:
                     continue
                 elements.append(element)
                 tokens.append((count, newest))
-                if len(elements) >= most or time.perf_counter() - began > _CHUNK_SECONDS:
+                if len(elements) >= most or time.perf_counter() - began > CHUNK_SECONDS:
                     yield self._chunk(elements, tokens)
                     elements, tokens = [], []
                     most, began = decide(STREAM_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()

@@ -25,6 +25,7 @@ from penstock._decisions import COMBINED_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, UserFold, flushed_ordinal, nested_ordinal, row_seed_position, whereabouts
 from penstock._streaming._stage import (
+    CHUNK_SECONDS,
     LARGEST,
     ORDINAL,
     Chunk,
@@ -47,7 +48,6 @@ from penstock._streaming._stage import (
 )
 from penstock.errors import GraphError, StateError
 
-_CHUNK_SECONDS: Final = 0.002
 _MAX_AT_ONCE: Final = 1024  # elements that are added before a chunk is yielded
 
 
@@ -181,7 +181,7 @@ class UserFoldStage:
                 except Exception:
                     yield fold.given()
                     raise
-                if fold.added >= at_most or time.perf_counter() - began > _CHUNK_SECONDS:
+                if fold.added >= at_most or time.perf_counter() - began > CHUNK_SECONDS:
                     yield fold.given()
                     at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
             yield fold.given()
