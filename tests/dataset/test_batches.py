@@ -46,7 +46,7 @@ def test_drop_can_leave_nothing() -> None:
 
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
 def test_the_mask_is_in_every_batch(remainder: Any) -> None:
-    """It is a bool leaf, true for rows of data and false for padding, whatever the remainder."""
+    """The mask is a bool leaf, true for rows of data and false for padding, whatever the remainder."""
     records = ps.read({"x": np.arange(7)})
     for dataset in (records.batch(3, remainder=remainder, mask="data"), records.filter(bool).batch(3, mask="data")):
         for batch in dataset:
@@ -102,7 +102,7 @@ def test_leaves_are_stacked_by_type() -> None:
 
 
 def test_a_merge_function_makes_the_batch() -> None:
-    """It gets a list of elements, padding included, and may return any value."""
+    """The function gets a list of elements, padding included, and may return any value."""
     dataset = ps.range(5).batch(2, merge=lambda elements: (len(elements), sum(elements)))
     assert list(dataset) == [(2, 1), (2, 5), (1, 4)]
     assert list(ps.range(5).batch(2, merge=list, remainder="pad")) == [[0, 1], [2, 3], [4, 4]]

@@ -122,7 +122,7 @@ def test_nothing_is_flushed_where_nothing_is_held() -> None:
 
 
 def test_elements_of_one_list_have_random_streams_of_their_own() -> None:
-    """So have flushed elements, and the elements of the last `add`."""
+    """Elements of one `add` or of `flush` draw from streams of their own."""
 
     class Twins:
         def add(self, element: int) -> list[int]:
@@ -304,7 +304,7 @@ def test_check_finds_an_object_with_outside_state() -> None:
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_check_accepts_kept_promises(make: Any) -> None:
-    """It accepts objects that hold nothing at times, a few elements, or all."""
+    """`check` accepts objects that hold nothing at times, a few elements, or all."""
     ps.range(40, seed=1).filter(keeps_two_of_three).combine(make).batch(2, merge=list).check()
     ps.stream(lambda: Counter(40)).combine(Forgets).check()  # a stream is read only once
 
@@ -348,7 +348,7 @@ def test_an_error_of_the_object_comes_after_earlier_elements(place: dict[str, An
 
 
 def test_a_stop_iteration_of_the_object_is_an_error() -> None:
-    """It would otherwise end the epoch silently."""
+    """A StopIteration would otherwise end the epoch silently."""
 
     class Stops(Delayed):
         def add(self, element: int) -> list[int]:

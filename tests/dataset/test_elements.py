@@ -119,7 +119,7 @@ def indices_of(dataset: ps.Dataset[Any], epochs: int = 2) -> list[list[int | Non
 
 
 def test_the_index_counts_elements_over_all_epochs() -> None:
-    """It rises by one from element to element and from epoch to epoch, whatever the order of the records."""
+    """The index rises by one from element to element and from epoch to epoch, in any order of records."""
     assert indices_of(ps.range(4, seed=2).shuffle(), 3) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert indices_of(ps.range(3).sample([1, 2, 3], 2)) == [[0, 1], [2, 3]]
     assert indices_of(ps.concatenate([ps.range(2), ps.range(1)])) == [[0, 1, 2], [3, 4, 5]]
@@ -243,7 +243,7 @@ def test_a_stop_iteration_is_an_error(num_workers: int) -> None:
 
 
 def test_the_rng_is_a_numpy_generator() -> None:
-    """It has every distribution of NumPy's."""
+    """The generator has every distribution of NumPy's."""
 
     def kind(number: int, rng: object) -> type:
         del number

@@ -53,7 +53,7 @@ def test_positions_are_those_of_the_list(verb: str, size: int) -> None:
 
 @pytest.mark.parametrize("position", [5, -6, 2**70, -(2**70)])
 def test_positions_past_the_ends_are_index_errors(position: int) -> None:
-    """Both ends are checked, as in a list."""
+    """A position past either end is an IndexError, as in a list."""
     with pytest.raises(IndexError, match=rf"position must be in \[-5, 5\); got {position}"):
         ps.range(5)[position]
 
@@ -111,7 +111,7 @@ def test_a_filtered_dataset_has_no_length_but_can_be_listed() -> None:
 
 @pytest.mark.parametrize("index", [0, slice(2)])
 def test_a_filtered_dataset_has_no_positions(index: int) -> None:
-    """Neither an element nor a slice of it can be addressed."""
+    """An element or a slice of a filtered dataset can't be addressed."""
     with pytest.raises(GraphError, match="indexing needs a dataset whose elements have positions") as caught:
         ps.range(6).filter(is_odd)[index]
     assert "Iterate over it, or index before that step" in str(caught.value)

@@ -42,7 +42,7 @@ NOTES = {
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_an_error_in_a_merge_function_names_its_batch(kind: str, workers: int) -> None:
-    """It is raised unchanged, with a note of the batch, after the batch before it."""
+    """The error is raised unchanged, with a note of the batch, after the batch before it."""
     found: list[Any] = []
     with ps.Loader(BATCHES[kind], num_workers=workers) as loader, pytest.raises(TooDarkError) as raised:
         found.extend(loader)

@@ -56,7 +56,7 @@ def test_shards_are_fixed_parts(size: int, count: int) -> None:
 
 @given(SIZES, st.integers(0, 40))
 def test_take_and_skip_are_complements(size: int, count: int) -> None:
-    """Together they are the whole; a count beyond the length takes all, or none."""
+    """`take` and `skip` divide the dataset; a count beyond the length takes all, or none."""
     dataset = ps.range(size)
     assert list(dataset.take(count)) == list(range(size))[:count]
     assert list(dataset.skip(count)) == list(range(size))[count:]

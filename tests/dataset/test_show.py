@@ -157,7 +157,7 @@ SHOWN: dict[str, tuple[Any, list[NDArray[np.uint8]]]] = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_image_like_leaves_are_drawn(name: str) -> None:
-    """They have two axes, or three with one or three channels; floats use their own range; batches are rows."""
+    """An image has two axes, or three with one or three channels; floats use their own range; batches are rows."""
     leaf, expected = SHOWN[name]
     shown = images_in(html_of(ps.range(1).map(lambda _: leaf)))
     assert [found.tolist() for found in shown] == [each.tolist() for each in expected]
@@ -179,7 +179,7 @@ def test_notebooks_show_objects() -> None:
 
 
 def test_element_spec_is_the_structure() -> None:
-    """It has each leaf's shape and dtype, from the first element; it is None without one."""
+    """The spec has each leaf's shape and dtype, from the first element; it is None without one."""
     number = LeafSpec((), np.dtype("int64"))
     dataset = ps.range(4).map(lambda number: {"x": np.zeros((2, number + 1), np.float32), "n": number, "s": "a"})
     assert dataset.element_spec == {

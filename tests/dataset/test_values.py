@@ -90,7 +90,7 @@ class Named(Squares):
 
 
 def test_equal_datasets_have_equal_hashes() -> None:
-    """Also sources whose reprs differ, such as those with an address, hash equally."""
+    """Datasets hash equally also where the reprs of their sources have an address."""
     first, second = ps.read(Named(5)).batch(2), ps.read(Named(5)).batch(2)
     assert first == second
     assert hash(first) == hash(second)

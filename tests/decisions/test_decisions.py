@@ -68,7 +68,7 @@ def test_an_illegal_proposal_is_an_error() -> None:
 
 
 def test_the_block_ends_random_decisions() -> None:
-    """So does an inner block with None; the environment is restored."""
+    """After the block, and in an inner block with None, proposals are taken; the environment is restored."""
     before = dict(os.environ)
     with random_decisions(1):
         with random_decisions(None):

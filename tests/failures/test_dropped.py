@@ -36,7 +36,7 @@ def leaves(number: int) -> int:
     ],
 )
 def test_a_loader_is_collected_after_an_error(function: Any, place: dict[str, Any]) -> None:
-    """Its workers end with it, and don't wait for the garbage collector's next run."""
+    """The workers end with the last reference, and don't wait for the collector's next run."""
     gc.disable()
     try:
         loader = ps.Loader(ps.range(32).map(function).batch(4), **place)

@@ -105,13 +105,13 @@ DOING = [
 
 @pytest.mark.parametrize("do", DOING)
 def test_an_interrupt_during_pickling_is_raised(do: Callable[[], object]) -> None:
-    """Each operation that pickles raises it."""
+    """Each operation that pickles raises the KeyboardInterrupt."""
     with pytest.raises(KeyboardInterrupt):
         do()
 
 
 def test_an_interrupt_during_unpickling_is_raised() -> None:
-    """It is raised in place of the error that another process sent."""
+    """The KeyboardInterrupt is raised in place of the error that another process sent."""
     packed = PackedError(pickle.dumps(InterruptingError()), "InterruptingError", "", "", 0)
     with pytest.raises(KeyboardInterrupt):
         unpack_error(packed)

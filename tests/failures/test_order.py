@@ -140,7 +140,7 @@ def test_zip_of_unequal_lengths_is_refused() -> None:
 
 @WORKERS
 def test_filtered_data_can_be_repeated(workers: int) -> None:
-    """Also without end: in full batches, in new orders, with every element in each pass."""
+    """Filtered data repeats, also without end, in full batches and new orders, with every element in each pass."""
     odd = ps.range(21, seed=4).shuffle().filter(lambda number: number % 2)
     (batches,) = epochs_of(odd.repeat(3).batch(4), 1, workers)
     assert [len(batch) for batch in batches] == [4] * 7 + [2]

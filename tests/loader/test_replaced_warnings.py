@@ -66,7 +66,7 @@ def keep_none(number: int) -> bool:
 
 
 def test_filters_may_leave_out_everything() -> None:
-    """So may a skipping step, in the rest of an epoch that delivered batches before."""
+    """A filter, or a skipping step after some batches, may leave out everything without an error."""
     with ps.Loader(ps.range(24).filter(keep_none).batch(4)) as loader:
         assert list(loader) == []
     dataset = ps.range(9).map(lambda number: number if number < 8 else refuse(number), name="last", on_error="skip")

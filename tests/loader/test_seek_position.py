@@ -234,7 +234,7 @@ def test_positions_count_through_the_passes_of_a_repeated_dataset() -> None:
 
 
 def test_positions_of_reordered_batches_count_batches() -> None:
-    """They are counted as in `loader.position`."""
+    """A position of reordered batches is a number of batches, as in `loader.position`."""
     dataset = ps.range(12).batch(4).shuffle()
     with ps.Loader(dataset) as loader:
         loader.seek(position=2)

@@ -132,7 +132,7 @@ def keep_all(element: object) -> bool:
     ],
 )
 def test_an_exception_is_raised_unchanged(name: str, place: dict[str, Any]) -> None:
-    """It keeps its type and attributes; notes name step, position and key; earlier batches are delivered first."""
+    """An exception keeps its type and attributes, has notes of its place, and comes after earlier batches."""
     make, note = DATASETS[name]
     dataset = make()
     with ps.Loader(dataset, **place) as loader:

@@ -76,7 +76,7 @@ def test_an_index_keeps_the_elements_of_a_plain_filter(count: int, steps: list[s
 
 
 def test_an_empty_dataset_has_an_index(path: Path) -> None:
-    """So has a dataset of which no element is kept."""
+    """An empty dataset, and one of which no element is kept, have an index."""
     for below in (ps.range(0), ps.range(1, 9)):
         path.unlink(missing_ok=True)
         made, loaded = (below.filter(Multiple(10), index=path) for _ in range(2))
@@ -147,7 +147,7 @@ def with_closure(limit: int) -> Callable[[int], bool]:
     ],
 )
 def test_an_index_of_another_dataset_is_replaced(path: Path, one: ps.Dataset, other: ps.Dataset, part: str) -> None:
-    """It is computed again with one warning, which says what differs, and is loaded the next time."""
+    """The index is computed again with one warning, which says what differs, and is loaded the next time."""
     one.filter(Multiple(3), index=path)
     with pytest.warns(UserWarning, match=f"another {part}") as caught:
         dataset = other.filter(Multiple(3), index=path)
@@ -297,7 +297,7 @@ def fails_at_33(number: int) -> bool:
 @pytest.mark.parametrize("there_before", [False, True])
 @pytest.mark.parametrize("step", ["filter", "map"])
 def test_an_error_of_the_user_is_raised_with_its_place(path: Path, step: str, *, there_before: bool) -> None:
-    """It is raised unchanged, with step, position and key; no partial file is left, and an old one stays."""
+    """The error has step, position and key; no partial file is left, and an old one stays."""
     if there_before:
         ps.range(100)[10:].filter(is_odd, index=path)
     before = path.read_bytes() if there_before else None

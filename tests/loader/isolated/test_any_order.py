@@ -29,7 +29,7 @@ def steps_of(batches: Any) -> list[int]:
 
 
 def test_a_slow_batch_delays_no_other(door: parts.Door) -> None:
-    """Also after a crash of the helper: delivered batches don't come again, and the state lists them."""
+    """After a crash of the helper, too, each batch comes once, and the state lists the delivered ones."""
     dataset = ps.range(20_000).map(door).batch(4)
     with isolated(dataset, 2, workers="threads", ordered=False) as loader:
         batches = iter(loader)

@@ -44,7 +44,7 @@ def test_kept_batches_stay_unchanged(workers: Any, num_workers: int, prefetch: i
     dataset = rows(400).batch(ROWS)
     kept: list[tuple[int, Any, Any]] = []  # until which step; the batch; the expected batch
     with warnings.catch_warnings(), isolated(dataset, num_workers, workers=workers, prefetch=prefetch) as loader:
-        warnings.simplefilter("ignore")  # that some are kept
+        warnings.simplefilter("ignore")  # about kept batches
         with ps.Loader(dataset) as inline:
             for epoch in range(2):
                 for step, (batch, expected) in enumerate(zip(loader, inline, strict=True), epoch * 34):
@@ -57,7 +57,7 @@ def test_kept_batches_stay_unchanged(workers: Any, num_workers: int, prefetch: i
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_isolation_takes_no_more_memory(workers: Any, prefetch: int, capfd: pytest.CaptureFixture[str]) -> None:
-    """When the size of a batch is known, no more is in flight than without isolation."""
+    """A helper has no more bytes in flight than a plain loader, when the size of a batch is known."""
     dataset = rows(600).batch(ROWS)
     with ps.Loader(dataset, num_workers=2, workers=workers, prefetch=prefetch) as loader:
         assert sum(map(len, loader)) == 600
@@ -93,7 +93,7 @@ def test_kept_batches_survive_a_kill(oldest: bool) -> None:  # noqa: FBT001 - a 
     dataset = rows(600).batch(ROWS)
     expected, found = list(ps.Loader(dataset)), list[Any]()
     with warnings.catch_warnings(), isolated(dataset, 2, workers="processes") as loader:
-        warnings.simplefilter("ignore")  # that some are kept
+        warnings.simplefilter("ignore")  # about kept batches
         for number, batch in enumerate(loader):
             if number in {5, 30}:
                 assert kill_a_worker(oldest=oldest)
@@ -109,7 +109,7 @@ def test_all_batches_may_be_kept(workers: Any, prefetch: int, size: int) -> None
     """A consumer that keeps every batch gets the rest: of large ones, and of small ones in large jobs."""
     dataset = ps.range(600).map(partial(row_of, size)).batch(ROWS)
     with warnings.catch_warnings(), isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
-        warnings.simplefilter("ignore")  # that they are kept
+        warnings.simplefilter("ignore")  # about kept batches
         for _ in range(2):
             kept = list(loader)
             assert [batch[:, -1].tolist() for batch in kept] == [
@@ -128,7 +128,7 @@ def test_kept_batches_survive_abandoned_epochs() -> None:
     expected = list(ps.Loader(dataset))
     kept: list[Any] = []
     with warnings.catch_warnings(), isolated(dataset, 2, workers="threads") as loader:
-        warnings.simplefilter("ignore")  # that some are kept
+        warnings.simplefilter("ignore")  # about kept batches
         for count in (1, 3, 2, 4):
             loader.seek(0)
             kept.append([batch for batch, _ in zip(loader, range(count), strict=False)])

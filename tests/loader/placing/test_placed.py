@@ -144,7 +144,7 @@ def test_no_batch_is_lost_or_repeated(
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_only_delivered_batches_count(ahead: int) -> None:
-    """So many batches are placed ahead; the state, the step and the counters are those of delivered batches."""
+    """Batches are placed ahead; the state, the step and the counters are those of delivered batches."""
     loader = Placing(numbers(), ahead)
     for step, batch in enumerate(loader):
         assert batch.tolist() == EXPECTED[step]

@@ -218,7 +218,13 @@ PROCESSES: Final = (
         "_runtime/_isolated.py",
         "if run != self._run:",
         "if run > self._run:",
-        ("loader/isolated/test_isolated.py", "loader/test_programs.py"),
+        (
+            "loader/isolated/test_isolated.py",
+            "loader/test_programs.py::test_a_program_ends_in_silence",
+            "loader/test_programs.py::test_ctrl_c_ends_a_program_with_a_helper",
+            "loader/test_programs.py::test_the_processes_of_a_killed_program_end",
+            "loader/test_programs.py::test_a_fork_can_not_use_an_isolated_loader",
+        ),
     ),
     Mutant(
         "isolated: crashes far apart add up",
@@ -246,7 +252,13 @@ PROCESSES: Final = (
         "_runtime/_isolated.py",
         "if run == self._runs and not self.is_closed:",
         "if run != self._runs and not self.is_closed:",
-        ("loader/test_programs.py", "loader/isolated/test_isolated.py"),
+        (
+            "loader/test_programs.py::test_a_program_ends_in_silence",
+            "loader/test_programs.py::test_ctrl_c_ends_a_program_with_a_helper",
+            "loader/test_programs.py::test_the_processes_of_a_killed_program_end",
+            "loader/test_programs.py::test_a_fork_can_not_use_an_isolated_loader",
+            "loader/isolated/test_isolated.py",
+        ),
     ),
     Mutant(
         "isolated: of several batches one that can't be sent is forgotten",
