@@ -1,4 +1,4 @@
-"""One process of a job that trains a line on global batches, and writes down what it saw.
+"""One process of a job that fits a line to global batches, and records the rows that it gets.
 
     python job.py PROCESS PROCESSES PORT FOLDER STEPS [STATE]
 
@@ -22,7 +22,7 @@ ROWS, TOTAL, PER_PROCESS = 16, 128, 4
 
 
 def noisy(number: int, rng: Any) -> Any:
-    """Return an element of numbers that tell which it is, and of some that nothing tells."""
+    """Return an element of numbers that identify it, and of random ones."""
     return {"x": rng.normal(size=(8, 3)).astype(np.float32), "y": np.float32(number), "id": np.int32(number)}
 
 
@@ -32,7 +32,7 @@ def dataset() -> Any:
 
 
 def seen(arrays: Any) -> dict[str, Any]:
-    """Return the rows that this process's devices hold, with where they begin."""
+    """Return the rows that this process's devices hold, with their starts."""
     found: dict[str, Any] = {}
     for name, array in arrays.items():
         for part in array.addressable_shards:
@@ -41,7 +41,7 @@ def seen(arrays: Any) -> dict[str, Any]:
 
 
 def train(loader: Any, steps: int) -> tuple[list[dict[str, Any]], list[float]]:
-    """Go some steps, and return what each saw, and its loss."""
+    """Run some steps, and return the rows and the loss of each."""
 
     def step(weights: Any, batch: Any) -> Any:
         def loss(weights: Any) -> Any:
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def shared_replicas(devices: Any, process: int, processes: int) -> None:
-    """Look at a mesh of two axes, on which two processes share a replica: the same rows, half of the columns each."""
+    """Check a mesh of two axes, on which two processes share a replica: the same rows, half of the columns each."""
     pairs = processes // 2
     mesh = devices.reshape(pairs, 2, PER_PROCESS).transpose(0, 2, 1).reshape(pairs * PER_PROCESS, 2)
     mesh = jax.sharding.Mesh(mesh, ("data", "model"))
@@ -113,7 +113,7 @@ def holds_parts_of(arrays: Any, expected: Any) -> bool:
 
 
 def refusals(devices: Any, shard: ps.Shard) -> None:
-    """Look at a loader whose shard isn't the sharding's, and at one that wasn't told of the processes."""
+    """Check a loader whose shard isn't the sharding's, and one without a shard in a job of several processes."""
     mesh = jax.sharding.Mesh(devices.reshape(2, PER_PROCESS).T, ("data", "model"))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     with pytest.raises(ps.errors.UsageError, match="part 0 of 1"):

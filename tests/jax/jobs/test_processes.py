@@ -1,4 +1,4 @@
-"""Jobs of several processes on one global batch: its bytes are those of a single process's."""
+"""Jobs of several processes on one global batch, whose bytes are those of a single process."""
 
 import json
 import os
@@ -18,7 +18,7 @@ SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 
 
 def run(folder: Path, processes: int, steps: int, state: Path | None = None) -> tuple[list[Any], list[float]]:
-    """Run a job, and return each step's global batch, put together from what each process saw, and the losses."""
+    """Run a job, and return each step's global batch, joined from the processes' rows, and the losses."""
     folder.mkdir()
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     warned, rest = ["-W", "error::UserWarning:penstock", str(JOB)], [] if state is None else [str(state)]
@@ -47,7 +47,7 @@ def put_together(seen: list[dict[str, Any]], step: int) -> dict[str, Any]:
 
 
 def expected() -> list[Any]:
-    """Return the batches of two epochs, from a loader of arrays in this process."""
+    """Return the batches of two epochs, from a `penstock.Loader` in this process."""
     loader = ps.Loader(job.dataset())
     return [batch for _ in range(2) for batch in loader]
 
@@ -61,7 +61,7 @@ def same(found: list[Any], batches: list[Any]) -> bool:
 
 
 def test_a_job_of_two_sees_what_one_sees(tmp_path: Path) -> None:
-    """Two processes of four devices each train on the batches of one, and go on as one, from either's state."""
+    """Two processes of four devices each train on the batches of one process, which resumes from either's state."""
     batches = expected()
     found, losses = run(tmp_path / "two", 2, 5)
     assert same(found, batches[:5])

@@ -1,4 +1,4 @@
-"""Ranks read off JAX's shardings: processes whose devices hold the same rows get the same part."""
+"""Ranks from JAX's shardings: processes whose devices hold the same rows get the same part."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,7 @@ class Sharding:
         self.addressable_devices = {device for row in self.mesh for device in row if device.process_index == self.own}
 
     def devices_indices_map(self, global_shape: tuple[int, ...], /) -> dict[Any, tuple[slice, ...] | None]:
-        """Return what each device holds; slices without bounds where there is one part, as JAX has it."""
+        """Return the part of each device; as in JAX, a single part has slices without bounds."""
         rows, parts = global_shape[0], len(self.mesh)
         rest = (slice(None),) * (len(global_shape) - 1)
         return {
@@ -51,7 +51,7 @@ def mesh_of(processes: int, each: int, parts: int) -> list[list[Device]]:
 
 @given(st.integers(1, 6), st.sampled_from([1, 2, 4]), st.data())
 def test_each_process_gets_the_rows_that_its_devices_hold(processes: int, each: int, data: st.DataObject) -> None:
-    """Whatever the mesh, a process's part is what its devices hold: its own rows, or those of a replica."""
+    """For any mesh, a process's part has the rows of its devices: its own rows, or those of a replica."""
     devices = processes * each
     parts = data.draw(st.sampled_from([part for part in range(1, devices + 1) if devices % part == 0]))
     mesh = mesh_of(processes, each, parts)
@@ -82,7 +82,7 @@ def test_each_process_gets_the_rows_that_its_devices_hold(processes: int, each: 
 
 
 def test_interleaved_processes_are_refused() -> None:
-    """Where the rows of a process don't follow each other, the error says who holds what, and what to do."""
+    """If the rows of a process aren't contiguous, the error lists the rows of each process, and the remedy."""
     mesh = [[Device(number, number % 2)] for number in range(4)]
     with pytest.raises(
         UsageError, match=r"process 0: \[0, 2\), \[4, 6\); process 1: \[2, 4\), \[6, 8\)\). Order the mesh"
@@ -90,7 +90,7 @@ def test_interleaved_processes_are_refused() -> None:
         ps.Shard.from_jax(Sharding(mesh, 0), (8,))
 
 
-def test_what_tells_no_rank() -> None:
+def test_shardings_without_a_rank_are_refused() -> None:
     """A shape without rows, and a sharding over others' devices alone, are errors."""
     with pytest.raises(UsageError, match=r"its rows first; got \(\)"):
         ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 0), ())
