@@ -183,7 +183,7 @@ def test_an_error_of_closing_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert count(1) == 1
     with caplog.at_level(logging.ERROR, logger="penstock"):
         del count
-    assert [record.message for record in caplog.records] == ["closing what PerWorker made failed"]
+    assert [record.message for record in caplog.records] == ["closing the function that PerWorker made failed"]
     caplog.clear()
 
 

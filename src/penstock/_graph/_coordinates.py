@@ -395,7 +395,7 @@ class Upcoming(NamedTuple):
 
     source: AwaitedSource
     keys: Integers
-    """In the order in which the evaluation needs them; a key that is needed twice is there twice."""
+    """In the order in which the evaluation needs them; a key that is needed twice is listed twice."""
 
 
 def awaits(node: Node) -> bool:
@@ -404,14 +404,16 @@ def awaits(node: Node) -> bool:
 
 
 def awaited_sources(node: Node) -> Iterator[AwaitedSource]:
-    """Yield the async sources below a node, in the order of the parts; one that is read twice is there twice."""
+    """Yield the async sources below a node, in the order of the parts; a source that is read twice is yielded twice."""
     for step in walk(node):
         if isinstance(step, Read) and isinstance(step.source, AwaitedSource):
             yield step.source
 
 
 def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upcoming]:
-    """Yield the records of async sources that the elements at a block of coordinates are made of, as far as known.
+    """Yield the records of async sources that a block of elements needs.
+
+    Records below a cache, and those of substitutes, are left out; they are read when they are needed.
 
     Args:
         node: a node without folds below it.
@@ -439,7 +441,7 @@ def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upco
 def _all_below(
     node: Reindex | Map | Filter | Batch | Unbatch | FlatMap | Windows | Group, epochs: Integers, positions: Integers
 ) -> tuple[Integers, Integers]:
-    """Return the coordinates, at the parent, of all elements that a block is made of."""
+    """Return the epochs and positions of the parent's elements that a block of elements needs."""
     match node:
         case Reindex(sampler=sampler):
             return apply_block(sampler, epochs, positions)

@@ -26,7 +26,7 @@ class _Holder:
 
 
 class _Local(threading.local):
-    """The calling thread's function, as `call`, once it was made."""
+    """The calling thread's function, which is in `call` once it was made."""
 
     call: Callable[..., Any]
     holder: _Holder
@@ -97,7 +97,7 @@ class PerWorker(Generic[P, U]):
             if callable(close):
                 close()
             raise UsageError(
-                f"make must return what can be called with an element; {self.make!r} returned "
+                f"make must return a function that takes an element; {self.make!r} returned "
                 f"{type(made).__qualname__}. Return a function, or an object with __call__."
             )
         if callable(close):
@@ -113,4 +113,4 @@ def _close(close: Callable[[], object], pid: int) -> None:
     try:
         close()
     except Exception:
-        _logger.exception("closing what PerWorker made failed")
+        _logger.exception("closing the function that PerWorker made failed")

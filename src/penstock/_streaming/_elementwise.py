@@ -6,8 +6,8 @@ A token of `map` and `filter` is the parent's.
 element's start, the number of its rows before). If that number is not 0, the token also has the parent element's
 `after`, so that a deal to other ranks keeps the element's other rows.
 
-A token of `limit` is (the parent's token, the number of elements before). If several ranks must end on the same step, a
-rank that runs out of data before the limit raises an error, and raises it again after each resume.
+A token of `limit` is (the parent's token, the number of elements before it). If several ranks must end on the same
+step, a rank that runs out of data before the limit raises an error, and raises it again after each resume.
 """
 
 import itertools
@@ -277,7 +277,7 @@ def _provenance_of_rows(parents: Provenance, which: Integers, rows: Integers) ->
 
 @frozen
 class LimitStage:
-    """At most the step's count of elements."""
+    """The parent's first elements, at most as many as the step's count."""
 
     step: Limit
     below: Stage

@@ -219,7 +219,7 @@ class AsyncStage(RunningStage):
 
 
 class AsyncGeneratorStage(RunningStage):
-    """An async generator for each item; its values are put out as they are made, and it is closed in every case."""
+    """An async generator for each item. Each value is sent on as soon as it is made; the generator is always closed."""
 
     def __init__(self, setup: StageSetup, op: Callable[[object], AsyncGenerator[object, None]]) -> None:
         super().__init__(setup)
@@ -265,7 +265,7 @@ class AggregateStage(RunningStage):
     def __init__(self, setup: StageSetup, aggregate: Aggregate) -> None:
         super().__init__(setup)
         self._aggregate = aggregate
-        self._aggregator: Aggregator[Any] | None = None  # made when the first item of a pass has come
+        self._aggregator: Aggregator[Any] | None = None  # made at the first item of a pass
 
     async def _work(self) -> None:
         while items := await self._take(MAX_ITEMS):

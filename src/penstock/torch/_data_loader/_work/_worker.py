@@ -26,8 +26,8 @@ class Work:
         collate_fn: called with the elements of a batch, or with one element where elements aren't batched.
         init_fn: called with the number of each worker at its start; None for no call.
         is_batched: whether indices come in lists.
-        dataset: the dataset. It is the last field, since the modules that the other fields need are looked up at a
-            pickle's beginning.
+        dataset: the dataset. It is the last field, since only the beginning of a pickle is searched for modules that
+            workers need.
     """
 
     collate_fn: Callable[[Any], Any]
@@ -48,7 +48,7 @@ class Start:
     Attributes:
         work: `Sealed` in the consumer, `Arrived` in the worker.
         num_workers: the number of workers.
-        base_seed: the base seed of the iterator that they work for.
+        base_seed: the base seed of the iterator that the workers serve.
         first: the number of the scheduler's first worker.
     """
 
