@@ -32,10 +32,10 @@ class Watched(door.Loader):  # type: ignore[misc] # of a module that may not be 
         own: Any = super()
         own.__init__(*arguments, **named)
 
-    def _place_elsewhere(self, batch: Any) -> Any:
+    def _place_in_thread(self, batch: Any) -> Any:
         assert threading.current_thread().name == NAME
         try:
-            return super()._place_elsewhere(batch)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] # as above
+            return super()._place_in_thread(batch)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] # as above
         finally:
             self.placed.set()
 
@@ -73,8 +73,9 @@ def test_a_thread_places_for_workers(arguments: Any) -> None:
 def test_no_thread_without_workers() -> None:
     """Without workers, or if nothing is placed ahead, the caller's thread places batches."""
     dataset = ps.range(8).map(large).batch(4)
-    for arguments in ({}, {"num_workers": 1, "ahead": 0}, {"num_workers": 1, "memory": "1GiB"}):
-        with watched(dataset, workers="threads", **arguments) as loader:
+    threads: dict[str, Any] = {"num_workers": 1, "workers": "threads"}
+    for arguments in ({}, {**threads, "ahead": 0}, {**threads, "memory": "1GiB"}):
+        with watched(dataset, **arguments) as loader:
             assert len(list(loader)) == 2
             assert NAME not in {thread.name for thread in threading.enumerate()}
             assert not loader.placed.is_set()
