@@ -22,8 +22,8 @@ def test_what_was_not_handed_out_is_left(count: int, in_order: int, picks: list[
     for number, pick in enumerate(picked[:count]):
         step = expected[0 if pick is None else pick % len(expected)]
         token = None if pick is None else step
-        assert left.place(token) == (None if pick is None else Unit(step, 3, 40 + 4 * (step - FIRST), 4))
-        assert left.hand_out(token) == (step == expected[0])
+        assert left.unit_of(token) == (None if pick is None else Unit(step, 3, 40 + 4 * (step - FIRST), 4))
+        assert left.remove_delivered(token) == (step == expected[0])
         expected.remove(step)
         if number in looks:
             assert steps_of(left.step_ranges()) == expected
@@ -36,9 +36,9 @@ def test_what_is_left_begins_anywhere() -> None:
     """Also with gaps, of which the first part may be handed out in order to its end."""
     left = Remaining([StepRange(Unit(start, 0, start, 1), 3, 1) for start in (0, 10)])
     for _ in range(3):
-        assert left.hand_out(None)
+        assert left.remove_delivered(None)
     assert steps_of(left.step_ranges()) == [10, 11, 12]
-    assert not left.hand_out(11)
-    assert left.hand_out(10)
-    assert left.hand_out(12)
+    assert not left.remove_delivered(11)
+    assert left.remove_delivered(10)
+    assert left.remove_delivered(12)
     assert steps_of(left.step_ranges()) == []

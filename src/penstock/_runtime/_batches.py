@@ -109,9 +109,9 @@ class Remaining:
         self._index = 0  # how many batches of the first range were delivered
         self._token: Token = None  # came with the last of them
 
-    def hand_out(self, token: Token) -> bool:
+    def remove_delivered(self, token: Token) -> bool:
         """Remove a delivered batch, given by its token; return whether it was the first of the remaining ones."""
-        unit = self.place(token)
+        unit = self.unit_of(token)
         if unit is None:
             self._index += 1
             self._token = token
@@ -131,7 +131,7 @@ class Remaining:
             self._index = 0
         return self._step_ranges
 
-    def place(self, token: Token) -> Unit | None:
+    def unit_of(self, token: Token) -> Unit | None:
         """Return the step that a token names; None where it names none."""
         step_range = self._step_ranges[0]
         return None if token is None or step_range.where is not None else step_range.unit(token - step_range.first.step)

@@ -360,7 +360,7 @@ class IsolatedStream:
         if report.error is None:
             raise EndOfEpoch
         self._last = self._process = None  # it is begun again by the next call
-        self._failing = self._left.place(report.token)
+        self._failing = self._left.unit_of(report.token)
         error = unpack_error(report.error)
         try:
             raise error
@@ -377,7 +377,7 @@ class IsolatedStream:
         batch, report = self._received.popleft()
         if report is not NO_REPORT:
             self._count(report)
-        if self._left.hand_out(report.token):  # a later batch doesn't show that the first one crashes no helper
+        if self._left.remove_delivered(report.token):  # a later batch doesn't show that the first one crashes no helper
             self._deaths = 0
         return batch, report.token
 

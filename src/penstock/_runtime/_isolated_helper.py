@@ -1,8 +1,19 @@
 """The helper of an isolated loader: it runs the whole runtime, and sends batches to the trainer's process.
 
 The messages, their order, and the behaviour at errors, crashes and the end are those of `_processes/_helper.py`. The
-helper's own: the work of a run is the steps that remain of an epoch (`RunSteps`); `Starved` is a command beside it; and
-the data channel carries several small batches in one message.
+helper adds three things: the work of a run is the remaining steps of an epoch (`RunSteps`); `Starved` is one more
+command; and the data channel carries several small batches in one message.
+
+Large batches are computed in the memory from which they are sent, without a copy (`SharedOutput`). The helper computes
+a batch in a region of the pipe's arena, and sends the place of the region; the trainer reads the batch there. Both
+processes then refer to the region, so the helper must not reuse it while the trainer has a view. The arena counts
+holds, and a thread waits for returned ones. The harder part is to know when *no* return will come: a trainer that keeps
+every batch would wait for a batch while the helper waits for memory. So the trainer announces when it waits for the
+next batch while it still holds memory (`Starved`). Until then it may yet return memory, as a loop drops a batch a
+moment after it received the next one. Only after that is more memory allocated.
+
+Several small batches of a job are sent as one. A batch that is smaller than a megabyte even so is copied into the
+message: that takes less time than to notice the return of its memory.
 
 Guarantees:
   - After each message the helper checks for a newer run, or the end.
@@ -10,13 +21,18 @@ Guarantees:
   - Events of elements travel with the batch before which they were recorded.
   - A batch is computed when there is room for one in flight. A large batch, or a job of small ones, is computed where
     the trainer's process reads it; all others are copied once, into shared memory that was used before.
+  - A sent batch stays untouched for as long as the trainer refers to it: until then the helper keeps the batch, and
+    with it the lease of its job.
+  - A return is noticed at once, whatever the other threads of this process wait for.
+  - More memory is leased only when the trainer has announced that it waits for the next batch.
 """
 
 import os
 import pickle
+import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
@@ -27,7 +43,8 @@ from numpy.typing import NDArray
 from penstock._caught import Caught
 from penstock._decisions import MESSAGE_BATCHES, MESSAGE_JOBS, decide
 from penstock._graph import Element, leave_accelerators
-from penstock._memory import open_region
+from penstock._memory import Lease, Region, open_region
+from penstock._os import Bell, DaemonThread
 from penstock._plan import Plan
 from penstock._processes import (
     Begin,
@@ -41,7 +58,6 @@ from penstock._processes import (
 from penstock._runtime._batches import StepRange
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
-from penstock._runtime._shared_output import MIN_BYTES, SharedOutput
 from penstock._runtime._shared_values import read
 from penstock._runtime._streams import EndOfEpoch, Stream, ThreadBatchStream
 from penstock._runtime._worker_processes import Inherited
@@ -55,24 +71,26 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 ResultT = TypeVar("ResultT")
+MIN_BYTES: Final = 1_000_000
+"""The minimum size of an array that is sent without a copy."""
+_CHUNK_BYTES: Final = {"inline": 1_000_000, "threads": 4_000_000, "processes": 4_000_000}  # fresh memory if inline
+_CHUNK_SECONDS: Final = 0.002  # of computing for one message; sending takes a twentieth of it
+_MAX_BATCHES: Final = 64
 Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64] | None]
 """A message of the data channel: `(run, kind, batches, reports, bytes_in_flight, bounds)`.
 
 Where `bounds` is an array, all batches are stacked in the only one of `batches`, and batch i is its rows [bounds[i],
 bounds[i + 1]): then several batches cost hardly more than one. `reports` is pickled.
 """
-_CHUNK_BYTES: Final = {"inline": 1_000_000, "threads": 4_000_000, "processes": 4_000_000}  # fresh memory if inline
-_CHUNK_SECONDS: Final = 0.002  # of computing for one message; sending takes a twentieth of it
-_MAX_BATCHES: Final = 64
 
 
 class Setup(NamedTuple):
     """The settings of the data channel.
 
     Attributes:
-        address: of the trainer's end of the tensor pipe.
-        capacity: the number of messages that may be on their way.
-        max_bytes: of shared memory; None for no bound.
+        address: the address of the trainer's end of the tensor pipe.
+        capacity: the number of messages that may be in flight.
+        max_bytes: the maximum of shared memory; None for no bound.
     """
 
     address: str
@@ -118,6 +136,111 @@ class BatchReport(NamedTuple):
 
 
 NO_REPORT: Final = BatchReport(None, (), ())
+
+
+class SharedOutput:
+    """Owns the leases of the arena that jobs are computed in, and keeps the batches that the trainer refers to.
+
+    Args:
+        sender: sends the batches; the memory is of its arena.
+    """
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._leases: dict[int, Lease] = {}  # by the identity of the region; the arena keeps regions alive
+        self._changed = threading.Condition()  # protects what follows
+        self._kept: dict[int, Collection[Element]] = {}  # by slot
+        self._starved_at = -1
+        self._has_returned = self._has_begun = False
+        self._watch: DaemonThread | None = None  # there since the first batch was kept
+        self._bell = Bell()
+        self._closed = False
+        self.returned: Callable[[], None] = lambda: None
+        """Called, in any thread, when memory was returned."""
+        self.is_over: Callable[[], bool] = lambda: False
+        """Whether the run was given up; `wake` is called when that changes."""
+
+    def allocate(self, size_bytes: int) -> Region | None:
+        """Return memory for a job; None for a small job."""
+        if size_bytes < MIN_BYTES:
+            return None
+        region, self._leases[id(region)] = self._sender.arena.lease_region(size_bytes)
+        return region
+
+    def discard(self, region: Region) -> None:
+        """Return unreferenced memory to the arena, if it came from there, before more is allocated."""
+        self._leases.pop(id(region), None)
+
+    def keep(self, slots: Collection[int], batches: Collection[Element]) -> None:
+        """Keep sent batches for as long as the trainer holds their slots.
+
+        Of several batches in one slot the last one is enough: all are of one job, and each keeps the lease of the job.
+        """
+        if not slots:
+            return
+        with self._changed:
+            self._kept.update(dict.fromkeys(slots, batches))
+            if self._watch is None:
+                self._watch = DaemonThread(self._notice_returns, "penstock-returns")
+        self._release_returned()  # of batches whose memory was returned before they were kept
+
+    def await_return(self) -> bool:
+        """Wait for returned memory; return False if the trainer holds all memory, and waits for more.
+
+        Raises:
+            EndOfEpoch: the run was given up.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_returned or self._is_starved() or self.is_over())
+            if self.is_over():
+                raise EndOfEpoch
+            has_returned, self._has_returned = self._has_returned, False
+            return has_returned
+
+    def _is_starved(self) -> bool:
+        return not self._kept or self._starved_at == self._sender.counters.messages
+
+    def starve(self, messages: int) -> None:
+        """Record that the trainer waits for more than `messages` messages, and keeps memory of some of them."""
+        self._release_returned()  # of memory that was returned before that, perhaps unnoticed
+        with self._changed:
+            self._starved_at = messages
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Make a thread that waits for memory check whether the run was given up."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop the thread that notices returns."""
+        self._closed = True
+        self._bell.ring()
+
+    def _notice_returns(self) -> None:
+        arena = self._sender.arena
+        arena.listen(self._bell)
+        with suppress(ClosedError), select.epoll() as either:
+            either.register(arena.fileno(), select.EPOLLIN)
+            either.register(self._bell.fileno(), select.EPOLLIN)
+            while not self._closed:
+                self._bell.clear()
+                arena.clear_bell(self._bell)
+                self._release_returned()
+                either.poll()
+
+    def _release_returned(self) -> None:
+        with self._changed:
+            over = [self._kept.pop(slot) for slot in list(self._kept) if not self._sender.holds(slot)]
+            if not over:
+                return
+            over.clear()
+            self._has_returned = True
+            self._changed.notify_all()
+            begins, self._has_begun = not self._has_begun, True
+        self.returned()
+        if begins:
+            self._sender.arena.discard_idle()  # of the first batches: they were copied, since their size wasn't known
 
 
 def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
@@ -216,7 +339,7 @@ class _Helper:
         self._recorder = HelperRecorder(plan.node)
         self._memory = memory
         # Where memory is bounded, batches are copied, so that the memory they take is known.
-        self._runtime = Runtime(plan, self._recorder, lender=memory if plan.memory is None else None)
+        self._runtime = Runtime(plan, self._recorder, memory_provider=memory if plan.memory is None else None)
         memory.returned = self._runtime.arm_more
         self._careful: Runtime | None = None  # made for steps that may crash processes
         self._plan = plan

@@ -83,7 +83,7 @@ class Cutter:
         self._step_ranges = step_ranges
         self._number, self._next = 0, 0  # the current step range, and its next step
         self._rows = max(plan.batch_size // plan.shard.count, 1)
-        self._is_isolated = client.lender is not None
+        self._is_isolated = client.memory_provider is not None
         # At least two rows for each worker are in the making.
         self.window = max(plan.prefetch, -(-2 * scheduler.num_workers // self._rows))
         self._jobs_with_memory = self.window + 1 + client.ahead
@@ -280,7 +280,7 @@ class JobQueue(Generic[AnyJob]):
         if not self._armed and not self._ended:
             with Caught(Exception), self._scheduler.owned() as held:  # `next_job` raises the error
                 self._arm()
-                if self._client.lender is not None and not self._armed:
+                if self._client.memory_provider is not None and not self._armed:
                     return self._ended  # it waits for memory
                 if not self._armed and not self._ended:
                     self._grow(held)
@@ -357,7 +357,7 @@ class JobQueue(Generic[AnyJob]):
                 f"that you still reference use {client.region_pool.used_bytes}. Raise memory=, keep fewer batches, "
                 "or use copy=True, which delivers copies."
             )
-        while client.lender is not None and client.lender.await_return():
+        while client.memory_provider is not None and client.memory_provider.await_return():
             self._arm()
             if self._armed or self._ended:
                 return

@@ -6,7 +6,7 @@ from penstock._plan import Plan
 from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
 from penstock._runtime._collate_stream import folded_stream
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._scheduler import Client, Lender, Scheduler
+from penstock._runtime._scheduler import Client, MemoryProvider, Scheduler
 from penstock._runtime._streaming import StreamingBatches
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream, ThreadBatchStream
 from penstock._streaming import read_inline
@@ -20,7 +20,7 @@ class Runtime:
         plan: the work, and the workers for it.
         recorder: records events; None makes one.
         owner: another runtime, whose workers compute for this one; it is closed after this one. None for own workers.
-        lender: provides the memory in which the workers compute; None for their own.
+        memory_provider: provides the memory in which the workers compute; None for their own.
         crashing_rows: rows that are known to crash workers, as in `Context`; None for none yet.
     """
 
@@ -30,12 +30,12 @@ class Runtime:
         recorder: Recorder | None = None,
         *,
         owner: "Runtime | None" = None,
-        lender: Lender | None = None,
+        memory_provider: MemoryProvider | None = None,
         crashing_rows: dict[tuple[int, ...], Exception] | None = None,
     ) -> None:
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
-        self._client = Client(plan, self.recorder, lender)
+        self._client = Client(plan, self.recorder, memory_provider)
         self.crashing_rows = self._client.crashing_rows = {} if crashing_rows is None else crashing_rows
         self._collate_client: Client | None = None  # None before it joins the scheduler
         self._owner = owner

@@ -63,7 +63,7 @@ _logger = logging.getLogger("penstock")
 Task = Callable[[Claim], None]
 
 
-class Lender(Protocol):
+class MemoryProvider(Protocol):
     """A provider of memory for jobs, in place of the scheduler."""
 
     def allocate(self, size_bytes: int) -> Region | None:
@@ -137,7 +137,7 @@ class Client:
     Attributes:
         plan: the plan of the loader.
         recorder: records events.
-        lender: provides the memory of the scheduler's jobs; None for the scheduler's own memory.
+        memory_provider: provides the memory of the scheduler's jobs; None for the scheduler's own memory.
         learned: measurements of its rows.
         crashing_rows: rows that no worker may compute, as in `Context`.
         ahead: how many batches are taken from the stream before they are delivered.
@@ -152,10 +152,10 @@ class Client:
         waited_until: when the last wait ended, by `monotonic`.
     """
 
-    def __init__(self, plan: Plan, recorder: Recorder, lender: Lender | None = None) -> None:
+    def __init__(self, plan: Plan, recorder: Recorder, memory_provider: MemoryProvider | None = None) -> None:
         self.plan = plan
         self.recorder = recorder
-        self.lender = lender
+        self.memory_provider = memory_provider
         self.learned = Learned()
         self.crashing_rows: dict[tuple[int, ...], Exception] = {}
         self.ahead = 0
@@ -163,7 +163,7 @@ class Client:
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []
         self.arm_more: Callable[[], None] = nothing
-        self.has_warned_of_kept = lender is not None  # the process of the trainer warns
+        self.has_warned_of_kept = memory_provider is not None  # the process of the trainer warns
         self.listener: Listener | None = None
         self.is_folded_ahead = False
         self.stall: Callable[[], Stall | None] | None = None
@@ -302,10 +302,10 @@ class Scheduler:
 
     def _discard(self, regions: list[Region]) -> None:
         """Release memory that is no longer used."""
-        lender = self._owner.lender
-        if lender is not None:
+        memory_provider = self._owner.memory_provider
+        if memory_provider is not None:
             for region in regions:
-                lender.discard(region)
+                memory_provider.discard(region)
 
     def _region_bytes(self, job: Job) -> int:
         return job.memory_bytes
@@ -469,8 +469,8 @@ class Scheduler:
         return region
 
     def _new_region(self, size_bytes: int) -> Region:
-        lender = self._owner.lender
-        region = None if lender is None else lender.allocate(size_bytes)
+        memory_provider = self._owner.memory_provider
+        region = None if memory_provider is None else memory_provider.allocate(size_bytes)
         if region is None:
             return self._allocate(size_bytes)
         self._share(region)

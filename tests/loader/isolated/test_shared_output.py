@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from penstock._runtime._shared_output import SharedOutput
+from penstock._runtime._isolated_helper import SharedOutput
 from penstock.transport import TensorPipeReader
 from penstock.transport._arena import Arena
 from penstock.transport._pipe._sender import Sender
@@ -21,7 +21,7 @@ def test_returned_memory_is_used_before_more_is_leased(monkeypatch: pytest.Monke
     def never_started(*_: object) -> None:
         """Replace the thread that notices returns, as if it were late."""
 
-    monkeypatch.setattr("penstock._runtime._shared_output.DaemonThread", never_started)
+    monkeypatch.setattr("penstock._runtime._isolated_helper.DaemonThread", never_started)
     with TensorPipeReader() as reader:
         sender = Sender(reader.address, Arena(), capacity=2, allow_pickle=True, owns_arena=True)
         memory = SharedOutput(sender)

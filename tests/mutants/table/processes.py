@@ -269,7 +269,7 @@ PROCESSES: Final = (
     ),
     Mutant(
         "isolated: memory that the consumer refers to is reused",
-        "_runtime/_shared_output.py",
+        "_runtime/_isolated_helper.py",
         "if not self._sender.holds(slot)",
         "if self._sender.holds(slot)",
         ("loader/isolated/test_shared_output.py", "loader/isolated/test_large.py"),
