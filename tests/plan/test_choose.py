@@ -1,4 +1,4 @@
-"""Which workers suit a dataset is a function of what its elements cost, and of the machine."""
+"""The choice of workers is a function of the cost of elements and of the machine."""
 
 import pytest
 from hypothesis import given
@@ -37,10 +37,8 @@ NARROW = Room(32, 100_000, 8, "it can't be pickled")
         (BUSY, Room(32, 100_000, 1), "threads"),
     ],
 )
-def test_processes_are_for_functions_that_hold_the_interpreter_for_long(
-    cost: Cost | None, room: Room, place: str
-) -> None:
-    """Everything else is done by threads: what waits, releases it, costs little, is over soon, or can't be sent."""
+def test_processes_are_chosen_for_long_functions_that_hold_the_gil(cost: Cost | None, room: Room, place: str) -> None:
+    """Threads compute all other functions: those that wait, release the GIL, cost little, or can't be sent."""
     assert choose_kind(3, cost, room)[:2] == (place, 3)
 
 
@@ -59,8 +57,8 @@ def test_processes_are_for_functions_that_hold_the_interpreter_for_long(
         (BUSY, Room(4, 100_000, 1), ("threads", 1)),
     ],
 )
-def test_as_many_workers_as_help(cost: Cost | None, room: Room, expected: tuple[str, int]) -> None:
-    """None for what costs nothing, one a processor for what computes, more for what waits; one is the trainer's."""
+def test_the_number_of_workers_follows_from_the_cost(cost: Cost | None, room: Room, expected: tuple[str, int]) -> None:
+    """No workers for cheap rows, one for each processor for rows that compute, more for rows that wait."""
     assert choose_number("auto", cost, room)[:2] == expected
 
 
@@ -73,8 +71,8 @@ ROOMS = st.builds(
 
 
 @given(st.integers(1, 64), COSTS, ROOMS)
-def test_a_number_that_was_said_stays(number: int, cost: Cost | None, room: Room) -> None:
-    """Only the kind is chosen, always with a reason, and never processes that can't be."""
+def test_a_given_number_of_workers_is_kept(number: int, cost: Cost | None, room: Room) -> None:
+    """Only the kind is chosen, always with a reason, and never processes where there is an obstacle."""
     choice = choose_kind(number, cost, room)
     assert (choice.num_workers, choice.why != "") == (number, True)
     assert choice.place == "threads" or not room.obstacle
@@ -84,8 +82,8 @@ KINDS: list[Workers] = ["auto", "threads", "processes"]
 
 
 @given(st.sampled_from(KINDS), COSTS, ROOMS)
-def test_a_kind_that_was_said_stays(workers: Workers, cost: Cost | None, room: Room) -> None:
-    """Only the number is chosen, within what there is to do; none at all is always allowed."""
+def test_a_given_kind_of_worker_is_kept(workers: Workers, cost: Cost | None, room: Room) -> None:
+    """Only the number is chosen, up to the rows of an epoch; inline is always allowed."""
     choice: Choice = choose_number(workers, cost, room)
     assert choice.why
     assert 0 <= choice.num_workers <= max(room.epoch_rows, 1)
@@ -98,6 +96,6 @@ def test_a_kind_that_was_said_stays(workers: Workers, cost: Cost | None, room: R
 
 
 @given(ROOMS)
-def test_processes_are_worth_more_than_threads_cost(room: Room) -> None:
-    """What is too little for any worker is too little for processes."""
+def test_processes_need_longer_rows_than_threads(room: Room) -> None:
+    """Rows that are too cheap for any worker are too cheap for processes."""
     assert worth_processes(room) >= worth_workers(room) > 0

@@ -45,7 +45,7 @@ def kinds(nodes: tuple[Node, ...]) -> list[type]:
 
 
 def test_plans_are_values() -> None:
-    """The same dataset and arguments give an equal plan; anything else another."""
+    """Equal datasets and arguments give equal plans, and different ones different plans."""
     dataset = ps.range(20).shuffle().map(double).batch(4)
     assert plan_of(dataset) == plan_of(ps.range(20).shuffle().map(double).batch(4))
     changes: list[dict[str, Any]] = [
@@ -57,8 +57,8 @@ def test_plans_are_values() -> None:
         assert [plan == other for other in plans] == [number == index for index in range(len(plans))]
 
 
-def test_plans_can_be_read() -> None:
-    """Printed, a plan shows every decision."""
+def test_a_printed_plan_shows_every_decision() -> None:
+    """The text of a plan contains every decision."""
     text = repr(plan_of(ps.range(20).batch(4), place="threads", num_workers=2, shard=Shard(1, 2), memory=10**6))
     for part in (
         "place='threads'",
@@ -71,14 +71,14 @@ def test_plans_can_be_read() -> None:
         assert part in text
 
 
-def test_plans_cannot_be_changed() -> None:
-    """A plan is decided once."""
+def test_plans_are_frozen() -> None:
+    """An attribute of a plan can't be assigned."""
     with pytest.raises(AttributeError):
         setattr(plan_of(ps.range(3)), "prefetch", 9)  # noqa: B010 - the checkers know, too, that this can't be set
 
 
-def test_batches_have_rows_and_a_batch() -> None:
-    """Rows are what is below the outermost batch; where batches start can be chosen anew."""
+def test_an_indexable_dataset_is_rows_and_a_batch() -> None:
+    """Rows are the node below the outermost batch, and batches may start anywhere."""
     dataset = ps.range(20).shuffle().map(double)
     program = batches_of(dataset.batch(6))
     assert program.rows == dataset.node
@@ -87,8 +87,8 @@ def test_batches_have_rows_and_a_batch() -> None:
     assert program.batch.size == 6
 
 
-def test_maps_above_a_batch_are_kept_apart() -> None:
-    """They are applied to merged batches, outermost last; batches can still be cut anew."""
+def test_maps_above_a_batch_are_separate() -> None:
+    """They are applied to merged batches, outermost last; batches may still start anywhere."""
     program = batches_of(ps.range(20).batch(6).map(double, name="inner").map(double, name="outer"))
     assert [step.name for step in program.above] == ["outer", "inner"]
     assert program.can_recut
@@ -103,15 +103,15 @@ REORDERED: dict[str, ps.Dataset] = {
 
 
 @pytest.mark.parametrize("name", REORDERED)
-def test_reordered_batches_cannot_be_cut_anew(name: str) -> None:
-    """A batch that has a place among batches must keep its rows."""
+def test_reordered_batches_cannot_be_recut(name: str) -> None:
+    """A batch with a position among batches keeps its rows."""
     program = batches_of(REORDERED[name])
     assert not program.can_recut
     assert program.total == 20
 
 
 def test_elements_without_a_batch_are_steps() -> None:
-    """Also rows that were taken out of batches: these are elements again."""
+    """Rows that `unbatch` takes out of batches are elements, too."""
     for dataset in (ps.range(20).map(double), ps.range(20).batch(4).unbatch()):
         program = batches_of(dataset)
         assert (program.rows, program.total, program.batch, program.above) == (dataset.node, 20, None, ())
@@ -126,16 +126,16 @@ def test_batches_of_batches_merge_the_outer_ones() -> None:
     assert (program.total, program.batch and program.batch.size) == (10, 3)
 
 
-def test_filters_belong_to_what_depends_on_the_position() -> None:
-    """Without a batch above them there are no folds: any worker may leave elements out."""
+def test_filters_without_a_batch_above_belong_to_the_inputs() -> None:
+    """There are no folds then: any worker may leave elements out."""
     dataset = ps.range(20).map(double).filter(is_odd).map(double)
     program = ordered_of(dataset)
     assert inputs_of(program.node) == [dataset.node]
     assert program.batch is None
 
 
-def test_what_is_read_in_order_starts_at_the_first_batch_of_an_ordered_dataset() -> None:
-    """Below it positions are computed by anyone; the outermost batch is what ranks are cut from."""
+def test_the_inputs_of_a_streaming_dataset_end_below_its_first_batch() -> None:
+    """Workers compute the positions below it; ranks share the outermost batch."""
     below = ps.range(20).batch(2).unbatch().filter(is_odd)
     program = ordered_of(below.batch(3).map(double).unbatch().filter(is_odd).batch(5))
     assert inputs_of(program.node) == [below.node]
@@ -144,15 +144,15 @@ def test_what_is_read_in_order_starts_at_the_first_batch_of_an_ordered_dataset()
 
 
 def test_rows_of_reordered_short_batches_are_read_in_order() -> None:
-    """Where the rows' positions aren't known, they are counted in order."""
+    """If the positions of rows aren't known, rows are read in order."""
     program = ordered_of(ps.range(20).batch(3).shuffle().unbatch())
     (leaf,) = inputs_of(program.node)
     assert isinstance(leaf, Reindex)
     assert count_positions(leaf) == 7
 
 
-def test_skipping_steps_leave_positions_below() -> None:
-    """Positions address the dataset below what is left out."""
+def test_steps_that_skip_keep_the_positions_below() -> None:
+    """Positions address the dataset below the step that leaves elements out."""
     program = ordered_of(ps.range(20)[:15].map(double, on_error="skip").filter(is_odd).batch(2))
     (leaf,) = inputs_of(program.node)
     assert count_positions(leaf) == 15
@@ -169,7 +169,7 @@ def test_skipping_steps_leave_positions_below() -> None:
     ],
 )
 def test_the_place_follows_from_the_arguments(num_workers: int, workers: str, expected: tuple[str, int]) -> None:
-    """No workers compute inline, whatever kind was named; some are threads."""
+    """0 workers compute inline, whatever the kind; otherwise the default is threads."""
     assert choose_place(num_workers, workers) == expected
 
 
@@ -187,13 +187,13 @@ def test_the_place_follows_from_the_arguments(num_workers: int, workers: str, ex
         ("1GB", 10**9),
     ],
 )
-def test_memory_is_a_number_of_bytes(memory: int | str | None, expected: int | None) -> None:
-    """As a number, or as text with a decimal or binary unit."""
+def test_memory_is_parsed_to_bytes(memory: int | str | None, expected: int | None) -> None:
+    """It is a number, or text with a decimal or binary unit."""
     assert parse_memory(memory) == expected
 
 
-def test_lengths_are_those_of_the_dataset() -> None:
-    """Steps in an epoch, the outermost step applied; an ordered dataset's aren't known."""
+def test_a_plan_has_the_length_of_its_dataset() -> None:
+    """It counts the steps of an epoch after the outermost step; that of a streaming dataset isn't known."""
     assert plan_of(ps.range(20).batch(6)).length == 4
     assert plan_of(ps.range(20).batch(6, remainder="drop")).length == 3
     assert plan_of(ps.range(20)).length == 20
@@ -201,24 +201,24 @@ def test_lengths_are_those_of_the_dataset() -> None:
 
 
 def test_without_a_shard_there_is_one_rank() -> None:
-    """It takes everything."""
+    """That rank gets all rows."""
     assert plan_of(ps.range(20)).shard == Shard(0, 1)
 
 
-def test_the_source_is_at_the_bottom() -> None:
-    """A bare source is a plan, too."""
+def test_a_bare_source_is_a_plan() -> None:
+    """A source without steps has a plan."""
     assert isinstance(batches_of(ps.range(20)).rows, Read)
 
 
 def takes_long(number: int) -> int:
-    """Return what was given, after a while."""
+    """Return the argument after a while."""
     threading.Event().wait(0.01)
     return number
 
 
 @pytest.mark.parametrize(("workers", "name"), [("threads", "thread"), ("processes", "process")])
-def test_who_names_a_kind_of_worker_gets_some(workers: Literal["threads", "processes"], name: str) -> None:
-    """Their number is measured then, where it isn't said; 0 says that there are none."""
+def test_a_kind_of_worker_without_a_number_has_workers(workers: Literal["threads", "processes"], name: str) -> None:
+    """Their number is chosen by measuring if it isn't given; 0 means inline."""
     dataset = ps.range(10_000).map(takes_long).batch(4)
     with ps.Loader(dataset, workers=workers) as loader:
         assert re.search(rf"\b[1-9]\d* {name}", repr(loader))

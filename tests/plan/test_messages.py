@@ -1,4 +1,4 @@
-"""What a loader refuses: every message has the rule, the value and the remedy."""
+"""The messages of refused arguments: each has the rule, the value and the remedy."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def refused(dataset: Any, words: str, *more: str, **arguments: Any) -> Case:
 
 
 def not_built(dataset: ps.Dataset, words: str, *more: str, **arguments: Any) -> Case:
-    """Return the case of a dataset that can't be run so: a GraphError."""
+    """Return the case of a dataset that can't run with the arguments: a GraphError."""
     return lambda: ps.Loader(dataset, **arguments), GraphError, (words, *more)
 
 
@@ -194,7 +194,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_messages(name: str) -> None:
-    """The error is of the kind that says who has to act, and states the rule, the value and the remedy."""
+    """The error has the right type, and states the rule, the value and the remedy."""
     call, kind, words = CASES[name]
     with pytest.raises(PenstockError) as caught:
         call()
@@ -204,14 +204,14 @@ def test_messages(name: str) -> None:
     assert not re.search(r"  |np\.(int|float)", str(caught.value))
 
 
-def test_an_even_short_batch_is_fine() -> None:
-    """A last batch with at least one row for each rank is cut, and endless datasets have no last one."""
+def test_a_short_last_batch_that_all_ranks_share_is_accepted() -> None:
+    """A last batch with at least one row for each rank is divided; endless datasets have no last batch."""
     assert len(ps.Loader(NUMBERS.batch(4), shard=ps.Shard(1, 2))) == 3
     ps.Loader(NUMBERS.repeat().batch(4), shard=ps.Shard(3, 4)).close()
 
 
-def test_uneven_ranks_may_be_said() -> None:
-    """Whoever says so gets every count-th record, filtered."""
+def test_uneven_ranks_can_be_requested() -> None:
+    """With `uneven=True` each rank gets every count-th record, filtered."""
     parts = [
         [row for batch in ps.Loader(NUMBERS.filter(is_odd).batch(2), shard=shard) for row in batch.tolist()]
         for shard in (ps.Shard(0, 2, uneven=True), ps.Shard(1, 2, uneven=True))

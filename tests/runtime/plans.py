@@ -8,7 +8,7 @@ from penstock._plan._plan import Limits, Plan
 
 
 def plan_of(dataset: ps.Dataset[Any], place: Literal["threads", "processes"], num_workers: int) -> Plan:
-    """Return how a loader would compute a dataset, one batch ahead."""
+    """Return the plan of a dataset with one batch ahead."""
     return lower(
         dataset.node,
         place=place,

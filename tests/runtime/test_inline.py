@@ -1,4 +1,4 @@
-"""Without workers, several batches are read at once only as long as that takes no time."""
+"""Without workers, several batches are read at once only if that takes little time."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ ROWS, BATCH = 2000, 4
 
 
 class Timed:
-    """Numbers that are read straight into a batch; each takes some seconds of a clock that stands still otherwise."""
+    """Numbers that are read straight into a batch; each advances a fake clock by some seconds."""
 
     fixed_shape = True
 
@@ -46,7 +46,7 @@ class Timed:
 def test_slow_sources_are_read_batch_by_batch(
     seconds: float, most_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that takes eight milliseconds a batch is asked for one at a time, one that takes none for many."""
+    """A source that takes 8 ms for a batch is read one batch at a time, a fast one many at a time."""
     source = Timed(seconds)
     monkeypatch.setattr("penstock._runtime._streams.time", SimpleNamespace(perf_counter=source.clock))
     found = [number for batch in ps.Loader(ps.read(source).batch(BATCH)) for number in batch.tolist()]

@@ -1,4 +1,4 @@
-"""Jobs as values: what several processes do of one comes together as if one had done it."""
+"""Jobs as values: the results of several processes make the same batches as those of one."""
 
 import threading
 from typing import Any, cast
@@ -14,8 +14,8 @@ from penstock._runtime._process_work import job_of, task_of
 from tests.runtime.plans import plan_of
 
 
-def test_who_merges_learns_the_layout() -> None:
-    """One that has computed no row of a batch tells the layout of its rows too, so the next's are written in place."""
+def test_the_merging_process_reports_the_layout() -> None:
+    """A process that computed no row reports the layout of the rows, too, so later rows are written in place."""
     plan = plan_of(ps.range(8).map(np.float32).batch(4), "processes", 3)
     learned, step_range = Learned(), StepRange(Unit(0, 0, 0, 4), 2, 4)
     job = BatchJob(plan, step_range.part(0, 1), 2, learned, shared=True)
@@ -29,7 +29,7 @@ def test_who_merges_learns_the_layout() -> None:
     assert not BatchJob(plan, step_range.part(1, 2), 2, learned, shared=True).has_merge
 
 
-def test_the_last_block_has_the_rows_that_are_left() -> None:
+def test_blocks_divide_the_rows_of_a_job() -> None:
     """Blocks divide a job's rows without a gap, an overlap, or a row beyond the last one."""
     plan = plan_of(ps.range(14).batch(7), "threads", 2)
     job = BatchJob(plan, StepRange(Unit(0, 0, 0, 7), 2, 7), 4, Learned())
@@ -37,7 +37,7 @@ def test_the_last_block_has_the_rows_that_are_left() -> None:
 
 
 class Counted:
-    """Takes longer than any other part of a batch, and counts."""
+    """A slow function of batches that counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -50,8 +50,8 @@ class Counted:
 
 
 @pytest.mark.parametrize("where", ["merge", "above"])
-def test_batches_that_take_long_to_make_are_made_apart(where: str) -> None:
-    """One that is ready doesn't wait for others that one worker makes after it, however little time rows take."""
+def test_slow_batches_have_a_job_each(where: str) -> None:
+    """A ready batch doesn't wait for others that a worker merges after it, however cheap the rows are."""
     slow = Counted()
     numbers = ps.range(120)
     dataset = numbers.batch(4, merge=slow) if where == "merge" else numbers.batch(4).map(slow)

@@ -1,4 +1,4 @@
-"""How much memory batches take, whatever the number of workers, and that none is overwritten under a live view."""
+"""The memory of batches is bounded for any number of workers, and never overwritten under a live view."""
 
 import warnings
 from collections import deque
@@ -39,14 +39,14 @@ def large(length: int, size: int) -> ps.Dataset:
 
 
 def numbers_of(batches: Any) -> list[list[int]]:
-    """Return which rows are in batches, by their first number and their last."""
+    """Return the rows in batches, as the first and the last number of each batch."""
     found = [batch[:, [0, -1]] for batch in batches]
     assert all((pair[:, 0] == pair[:, 1]).all() for pair in found)
     return [pair[:, 0].tolist() for pair in found]
 
 
 def expected(length: int, size: int) -> list[list[int]]:
-    """Return which rows are in each batch of epoch 0."""
+    """Return the rows in each batch of epoch 0."""
     order = [int(number) for number in ps.range(length, seed=2).shuffle()]
     return [order[start : start + size] for start in range(0, length, size)]
 
@@ -76,7 +76,7 @@ def test_prefetch_and_one_batches_have_memory(workers: int, prefetch: int) -> No
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_batch_that_is_kept_takes_the_place_of_one_ahead(workers: int) -> None:
+def test_a_kept_batch_leaves_room_for_one_less_ahead(workers: int) -> None:
     """A consumer that holds two batches leaves memory for one batch less to be computed ahead."""
     with ps.Loader(large(96, 8), num_workers=workers, prefetch=2) as loader:
         kept: deque[Any] = deque(maxlen=2)
@@ -89,8 +89,8 @@ def test_a_batch_that_is_kept_takes_the_place_of_one_ahead(workers: int) -> None
         kept.clear()
 
 
-def test_what_is_still_written_for_abandoned_epochs_is_a_batch_a_worker() -> None:
-    """Memory of epochs given up is held by who is still writing there, and by nobody else."""
+def test_abandoned_epochs_keep_at_most_one_batch_for_each_worker() -> None:
+    """Only workers that still write keep memory of abandoned epochs."""
     size, stuck = 16, 2
     batch_bytes = size * ROW_BYTES
     gates: list[Gate] = []
@@ -117,7 +117,7 @@ def test_what_is_still_written_for_abandoned_epochs_is_a_batch_a_worker() -> Non
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_keeping_all_batches_is_safe(workers: int) -> None:
-    """Batches that are kept are never overwritten, though there are more than slots; the user is told once."""
+    """Kept batches are never overwritten, even if there are more than slots; there is one warning."""
     with ps.Loader(large(120, 2), num_workers=workers) as loader:
         with pytest.warns(UserWarning, match=r"batches are kept by the training loop.*copy=True") as told:
             kept = list(loader)
@@ -137,7 +137,7 @@ def test_more_batches_than_the_ring_has_slots() -> None:
     assert [int(batch[0, -1]) for batch in kept] == list(range(1100))
 
 
-def test_memory_is_given_back_when_kept_batches_are_dropped() -> None:
+def test_memory_of_dropped_batches_is_reused() -> None:
     """After an epoch of kept batches, the next one that isn't kept takes as little memory as any."""
     batch_bytes = 20 * ROW_BYTES
     with ps.Loader(large(200, 20), num_workers=2) as loader:
@@ -151,7 +151,7 @@ def test_memory_is_given_back_when_kept_batches_are_dropped() -> None:
 
 
 def test_the_bound_is_kept() -> None:
-    """With `memory=` no more is taken, and where live batches hold it all, the error names both; nothing is lost."""
+    """Memory stays within `memory=`; if live batches use all of it, the error has both sizes, and no batch is lost."""
     bound = 5 * 4 * ROW_BYTES
     with ps.Loader(large(80, 4), num_workers=2, memory=bound) as loader:
         kept: list[Any] = []
@@ -180,7 +180,7 @@ def test_a_bound_below_the_batches_ahead_is_kept() -> None:
 
 
 def test_a_bound_below_one_batch_is_an_error() -> None:
-    """A bound that no batch fits into is told by name."""
+    """The error names the bound and the size of a batch."""
     with (
         ps.Loader(large(80, 4), num_workers=2, memory=ROW_BYTES) as loader,
         pytest.raises(ps.errors.UsageError, match=rf"memory={ROW_BYTES} is too small: the next batches need"),
@@ -203,8 +203,8 @@ def test_wrong_bounds_are_refused(memory: Any) -> None:
         ps.Loader(large(8, 2), memory=memory)
 
 
-def test_copies_hold_nothing() -> None:
-    """With `copy=True` batches have memory of their own: all may be kept, and none of the loader's is held."""
+def test_copies_keep_no_memory_of_the_loader() -> None:
+    """With `copy=True` batches have memory of their own, so keeping all of them keeps no memory of the loader."""
     with ps.Loader(large(80, 4), num_workers=2, copy=True) as loader:
         kept = list(loader)
         assert loader.stats()["bytes_in_flight"] == 0
@@ -218,7 +218,7 @@ def labelled(number: int) -> Any:
     return {"image": row(number), "label": number}
 
 
-def test_small_leaves_hold_nothing() -> None:
+def test_small_leaves_keep_no_memory_of_the_loader() -> None:
     """Keeping all labels does not keep the images' memory."""
     dataset = ps.range(80).map(labelled).batch(4)
     with ps.Loader(dataset, num_workers=2) as loader:
@@ -233,8 +233,8 @@ def middle(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_views_of_a_batch_hold_it(workers: int) -> None:
-    """A step above `batch` may return views, and a consumer may keep parts: what they show stays as it was."""
+def test_views_keep_the_memory_of_their_batch(workers: int) -> None:
+    """A step above `batch` may return views, and a consumer may keep parts: their values don't change."""
     dataset = large(80, 4).map(middle)
     with ps.Loader(dataset, num_workers=workers) as loader, warnings.catch_warnings(action="ignore"):
         parts = [batch[1:3, ::2] for batch in loader]
@@ -243,8 +243,8 @@ def test_views_of_a_batch_hold_it(workers: int) -> None:
 
 @settings(max_examples=20)
 @given(st.integers(1, 4), st.integers(1, 3), st.lists(st.booleans(), min_size=12, max_size=12))
-def test_kept_or_dropped_batches_are_the_definition(workers: int, prefetch: int, keeps: list[bool]) -> None:
-    """Whichever batches the consumer keeps, those and all others equal the definition."""
+def test_kept_and_dropped_batches_equal_the_definition(workers: int, prefetch: int, keeps: list[bool]) -> None:
+    """All batches equal the definition, whichever of them the consumer keeps."""
     dataset = large(24, 2)
     wanted = [digest(batch) for batch in epoch_of(dataset, 0)]
     with ps.Loader(dataset, num_workers=workers, prefetch=prefetch) as loader, warnings.catch_warnings(action="ignore"):

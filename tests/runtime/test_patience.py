@@ -1,4 +1,4 @@
-"""A consumer's patience: when it warns of the work that it waits for, and when it raises."""
+"""The patience of a consumer: it logs the work that it waits for, and raises at the timeout."""
 
 import logging
 
@@ -12,7 +12,7 @@ BEGAN = 1000.0
 
 
 class Clock:
-    """A time that the test sets."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = BEGAN
@@ -41,7 +41,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> int:
 
 
 def test_work_that_began_before_the_wait_is_measured_from_the_wait(clock: Clock) -> None:
-    """A consumer that comes late gives the worker as long as one that has waited all the time."""
+    """The time before the wait doesn't count."""
     patience = Patience(lambda: work_since(BEGAN - 500), timeout=5.0)
     clock.now = BEGAN + 4.5
     patience.look()
@@ -52,7 +52,7 @@ def test_work_that_began_before_the_wait_is_measured_from_the_wait(clock: Clock)
 
 
 def test_work_that_began_within_the_wait_is_measured_from_its_own_begin(clock: Clock) -> None:
-    """Worker after worker may take its time, however long the consumer waits for all of them."""
+    """Each worker has the full time, however long the consumer waits for all of them."""
     patience = Patience(lambda: work_since(clock.now - 2), timeout=5.0)
     for seconds in range(5, 50, 5):
         clock.now = BEGAN + seconds
@@ -60,7 +60,7 @@ def test_work_that_began_within_the_wait_is_measured_from_its_own_begin(clock: C
 
 
 def test_one_wait_logs_one_warning(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """The first threshold logs the work that is waited for; the same wait doesn't do so again."""
+    """The first threshold logs the work; the same wait doesn't log it again."""
     patience = Patience(lambda: work_since(BEGAN), timeout=None)
     for times in range(1, 5):
         clock.now = BEGAN + times * STALL_SECONDS

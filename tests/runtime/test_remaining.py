@@ -1,4 +1,4 @@
-"""What is left of some steps while they are handed out in any order."""
+"""The remaining steps, while batches are delivered in any order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +14,8 @@ def steps_of(step_ranges: list[StepRange]) -> list[int]:
 
 
 @given(st.integers(1, 30), st.integers(0, 10), st.lists(st.integers(0, 29)), st.sets(st.integers(0, 40)))
-def test_what_was_not_handed_out_is_left(count: int, in_order: int, picks: list[int], looks: set[int]) -> None:
-    """By its step, or as the first one, looked at or not in between: each has its place; the first is told."""
+def test_undelivered_steps_remain(count: int, in_order: int, picks: list[int], looks: set[int]) -> None:
+    """A batch is removed by its step, or as the first one; the call returns whether it was the first."""
     left = Remaining([StepRange(Unit(FIRST, 3, 40, 4), count, 4)])
     expected = list(range(FIRST, FIRST + count))
     picked = [None] * min(in_order, count) + picks
@@ -32,8 +32,8 @@ def test_what_was_not_handed_out_is_left(count: int, in_order: int, picks: list[
     assert len(step_ranges) == 1 or all(step_range.steps for step_range in step_ranges)
 
 
-def test_what_is_left_begins_anywhere() -> None:
-    """Also with gaps, of which the first part may be handed out in order to its end."""
+def test_the_remaining_steps_may_have_gaps() -> None:
+    """The first of several ranges can be delivered in order to its end."""
     left = Remaining([StepRange(Unit(start, 0, start, 1), 3, 1) for start in (0, 10)])
     for _ in range(3):
         assert left.remove_delivered(None)

@@ -1,4 +1,4 @@
-"""Whoever owns a crew changes its slots; who finds it owned leaves the change to the owner, and never waits."""
+"""The owner of a scheduler changes its slots; other threads leave their actions to the owner, and never wait."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ from tests.runtime.plans import plan_of
 
 @contextlib.contextmanager
 def made() -> Generator[Scheduler]:
-    """Give a crew of one worker without work."""
+    """Return an idle scheduler with one worker."""
     plan = plan_of(ps.range(1), "threads", 1)
     crew = Scheduler(Client(plan, Recorder()))
     try:
@@ -30,16 +30,16 @@ def made() -> Generator[Scheduler]:
         crew.close()
 
 
-def test_a_free_crew_acts_at_once() -> None:
-    """Where nobody owns the crew, the action is done when the call returns."""
+def test_a_free_scheduler_runs_an_action_at_once() -> None:
+    """If no thread owns the scheduler, the action has run when the call returns."""
     with made() as crew:
         done: list[str] = []
         crew.when_free(lambda: done.append("now"))
         assert done == ["now"]
 
 
-def test_who_owns_the_crew_does_not_wait_for_itself() -> None:
-    """In the owner's own thread, as when the garbage collector runs there, the action comes right after."""
+def test_the_owner_does_not_wait_for_itself() -> None:
+    """In the thread of the owner, as in a garbage collection there, the action runs when the lock is released."""
     with made() as crew:
         done: list[str] = []
         with crew.owned():
@@ -49,8 +49,8 @@ def test_who_owns_the_crew_does_not_wait_for_itself() -> None:
         assert done == ["first", "second"]
 
 
-def test_an_action_may_ask_for_another() -> None:
-    """An action that asks for one is not inside it; both are done when the first call returns."""
+def test_an_action_may_request_another() -> None:
+    """The second action runs after the first one, and both have run when the first call returns."""
     with made() as crew:
         done: list[str] = []
 
@@ -63,7 +63,7 @@ def test_an_action_may_ask_for_another() -> None:
 
 
 def test_another_thread_leaves_its_action_to_the_owner() -> None:
-    """A thread that finds the crew owned goes on at once, and the owner does what it asked for."""
+    """A thread that finds the scheduler owned continues at once, and the owner runs the action."""
     with made() as crew:
         done: list[str] = []
         with crew.owned():
@@ -77,8 +77,8 @@ def test_another_thread_leaves_its_action_to_the_owner() -> None:
         assert done == [threading.current_thread().name]
 
 
-def test_every_action_is_done() -> None:
-    """Of actions asked for by many threads while others own the crew, none is lost."""
+def test_no_action_is_lost() -> None:
+    """All actions of many threads run, also while other threads own the scheduler."""
     with made() as crew:
         done: list[int] = []
 
@@ -97,7 +97,7 @@ def test_every_action_is_done() -> None:
 
 
 class Reader:
-    """A thread that asks an iterator for one batch."""
+    """A thread that reads one batch of an iterator."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self.batch: Any = None
@@ -135,7 +135,7 @@ def test_a_job_that_completes_before_the_bell_is_cleared_is_seen(monkeypatch: py
 
 
 def test_a_newer_iterator_ends_the_wait_for_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that waits for a job is woken when another thread gives the job up, while a worker is still at it."""
+    """A waiting consumer is woken when another thread gives up its job, even if a worker still computes it."""
     gate, wait, waits = Gate(0), Listener.wait, threading.Event()
     monkeypatch.setattr(_failing_work, "STALL_SECONDS", 10 * PATIENCE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Rows of any kind and shape: threads give what the definition gives, also where rows are not as the first one was."""
+"""Rows of any kind and shape: threads return the batches of the definition, also if rows differ from the first."""
 
 import threading
 from collections.abc import Callable
@@ -19,12 +19,12 @@ def grows_by_batch(number: int) -> Any:
 
 
 def changes_kind_once(number: int) -> Any:
-    """Return other leaves from the middle on."""
+    """Return other leaves in the second half."""
     return {"x": float(number)} if number < 20 else {"x": np.float32(number), "y": [number, (number, None)]}
 
 
 def changes_dtype(number: int) -> Any:
-    """Return int64 and float64 in turns of a batch."""
+    """Return int64 and float64 in alternating batches."""
     return number if number // 4 % 2 else float(number)
 
 
@@ -63,15 +63,15 @@ REGULAR_BY_BATCH = [
 @WORKERS
 @pytest.mark.parametrize("function", REGULAR_BY_BATCH)
 def test_batches_may_differ_from_each_other(function: Callable[[int], Any], workers: int) -> None:
-    """Rows that agree within each batch are merged, whatever the batches before were; without a warning."""
+    """Rows that agree within a batch are merged without a warning, whatever the batches before were."""
     dataset = ps.range(40).map(function).batch(4)
     with ps.Loader(dataset, num_workers=workers, prefetch=3) as loader:
         for epoch in range(2):
             assert digests(loader) == digests(epoch_of(dataset, epoch))
 
 
-def test_rows_without_a_common_layout_are_left_to_the_workers() -> None:
-    """Once rows were met that don't fit the layout of the others, the consumer computes none of them."""
+def test_workers_compute_rows_without_a_common_layout() -> None:
+    """After a row that doesn't fit the layout, workers still compute all rows."""
     threads: list[int] = []
 
     def noted(number: int) -> Any:
@@ -102,8 +102,8 @@ def odd_dtype(number: int) -> Any:
 
 @WORKERS
 @pytest.mark.parametrize("function", [odd_one, odd_structure, odd_dtype])
-def test_rows_that_do_not_fit_are_the_same_error_everywhere(function: Callable[[int], Any], workers: int) -> None:
-    """A row that differs from its batch's first is an error at that batch, word for word that of the definition."""
+def test_rows_that_do_not_fit_raise_the_error_of_the_definition(function: Callable[[int], Any], workers: int) -> None:
+    """A row that differs from the first of its batch raises the same message as the definition."""
     dataset = ps.range(40).map(function).batch(4)
     expected = outcomes(epoch_of(dataset, 0))
     assert len(expected) == 6
@@ -131,7 +131,7 @@ VIEWS: list[Callable[[Any], Any]] = [
 @WORKERS
 @pytest.mark.parametrize("number", range(len(VIEWS)))
 def test_functions_may_return_views(number: int, workers: int) -> None:
-    """Views of every kind are stacked as copies of them would be, and the source stays as it is."""
+    """Views of every kind are stacked like copies, and the source doesn't change."""
     before = BASE.copy()
     dataset = ps.read(list(BASE), seed=1).shuffle().map(VIEWS[number], name="view").batch(6)
     with ps.Loader(dataset, num_workers=workers) as loader:
@@ -150,7 +150,7 @@ def add_in_place(element: Any) -> Any:
 @WORKERS
 @pytest.mark.parametrize("shuffles", [False, True])
 def test_functions_may_change_records_in_place(workers: int, shuffles: bool) -> None:  # noqa: FBT001 - a parameter
-    """Records of Penstock's own sources are the function's to change: the source keeps what it has, over epochs."""
+    """A function may change records of Penstock's sources: the sources stay the same, over epochs."""
     arrays = {"x": np.arange(120).reshape(40, 3)}
     before = arrays["x"].copy()
     rows = ps.read(arrays, seed=1)
@@ -165,7 +165,7 @@ def test_functions_may_change_records_in_place(workers: int, shuffles: bool) -> 
 
 @WORKERS
 def test_batches_may_be_changed_in_place(workers: int) -> None:
-    """A batch belongs to the consumer, and to the steps above `batch`: changing it changes no other, nor the source."""
+    """The consumer and the steps above `batch` may change a batch: no other batch and no source changes."""
     arrays = {"x": np.arange(40_000).reshape(40, 1000)}
     dataset = ps.read(arrays).batch(4).map(add_in_place)
     with ps.Loader(dataset, num_workers=workers) as loader:

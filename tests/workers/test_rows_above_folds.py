@@ -74,7 +74,7 @@ def refuses_sixty_two(number: int) -> int:
 
 
 def needs_the_main_thread(number: Any) -> Any:
-    """Return a number, by what only the thread can use that has opened it."""
+    """Return a number by an object that only its own thread can use."""
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("opened in another thread")
     return number
@@ -133,7 +133,7 @@ SOURCES = {
 def test_rows_equal_the_definition(
     source: str, remainder: Literal["keep", "drop", "pad"], place: dict[str, Any]
 ) -> None:
-    """In every place, whatever becomes of a last short batch, and whatever they draw; for two epochs."""
+    """In every place, with every remainder, and with random functions; for two epochs."""
     mask = {"mask": "mask"} if remainder == "pad" else {}
     rows = SOURCES[source].map(functions.row).random_map(with_noise)
     dataset = rows.batch(8, remainder=remainder, **mask)
@@ -160,8 +160,8 @@ def shifted(sequence: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("function", [functions.same, shifted])
 @pytest.mark.parametrize("place", [{"num_workers": 0}, *PLACES], ids=["inline", *IDS])
-def test_a_batch_that_is_all_that_a_pack_hands_on_is_made_of_its_rows(place: dict[str, Any], function: Any) -> None:
-    """Sequences that come together and are as many as a batch has go through the function one by one, as all do."""
+def test_a_batch_that_is_a_whole_chunk_of_a_pack_has_its_rows(place: dict[str, Any], function: Any) -> None:
+    """A chunk of as many sequences as a batch has is passed to the function one by one, like all others."""
     dataset = ps.range(6).map(whole_chunk_of_sequences).pack(4).map(function).batch(64)
     with ps.Loader(dataset, **place) as loader:
         assert [digest(batch) for batch in loader] == [digest(batch) for batch in epoch_of(dataset, 0)]
@@ -189,8 +189,8 @@ def test_several_processes_share_a_batch(source: str) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
-def test_a_row_that_fails_comes_in_its_place(place: dict[str, Any]) -> None:
-    """Batches before it come first; the next call meets it again. Of several that fail it is the first."""
+def test_a_failing_row_raises_in_order(place: dict[str, Any]) -> None:
+    """Batches before it are delivered first; the next call raises again. Of several failing rows, the first counts."""
     dataset = ps.stream(HUNDRED).map(refuses_sixty_five).map(refuses_sixty).batch(8)
     with ps.Loader(dataset, **place) as loader:
         batches = iter(loader)
@@ -243,7 +243,7 @@ def test_read_batches_come_while_the_stream_pauses(place: dict[str, Any]) -> Non
 
 
 def test_the_consumer_computes_rows_that_fail_in_threads() -> None:
-    """As everywhere, but for what is read from streams."""
+    """The next call computes the batch again, except from streams."""
     rows = ps.range(40, seed=1).window_shuffle(5).map(needs_the_main_thread)
     for dataset in (rows.batch(8), ps.range(40).window_shuffle(5).batch(8).map(needs_the_main_thread)):
         expected = [digest(batch) for batch in epoch_of(dataset, 0)]
@@ -277,7 +277,7 @@ def test_rows_of_a_batch_that_failed_are_let_go() -> None:
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
 @pytest.mark.parametrize("batch", [7, 50])
 def test_a_row_that_is_left_out_at_the_end_may_fail(batch: int, place: dict[str, Any]) -> None:
-    """It is computed by the definition, so its error comes though its batch doesn't."""
+    """The definition computes it, so its error is raised, although its batch is dropped."""
     dataset = ps.stream(partial(Counter, 99)).map(refuses_large).batch(batch, remainder="drop")
     with ps.Loader(dataset, **place) as loader:
         batches = iter(loader)
@@ -305,7 +305,7 @@ def test_the_consumer_computes_rows_that_fail_in_processes() -> None:
 
 
 def test_large_rows_of_a_one_shot_stream_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is larger than the memory planned for it comes all the same."""
+    """Batches that are larger than the memory planned for them are delivered."""
     monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     dataset = ps.stream(Once(range(40))).map(functions.large_row).batch(4)
     expected = [digest(batch) for batch in ps.Loader(ps.range(40).map(functions.large_row).batch(4))]
@@ -313,8 +313,8 @@ def test_large_rows_of_a_one_shot_stream_are_not_lost(monkeypatch: pytest.Monkey
         assert [digest(batch) for batch in loader] == expected
 
 
-def test_a_row_that_kills_is_named() -> None:
-    """Batches before it come first."""
+def test_a_crashing_row_above_a_fold_is_named() -> None:
+    """Batches before it are delivered first."""
     dataset = ps.range(100).window_shuffle(1).map(functions.kills_itself).batch(8)
     with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
         batches = iter(loader)
@@ -324,8 +324,8 @@ def test_a_row_that_kills_is_named() -> None:
                 next(batches)
 
 
-def test_a_worker_that_a_row_kills_leaves_the_row_unchanged(tmp_path: Path) -> None:
-    """A function may change what it is given; if its process is killed then, the next one is given it unchanged."""
+def test_a_crash_leaves_the_row_unchanged(tmp_path: Path) -> None:
+    """A function may change its argument; if its process is killed then, the next process gets it unchanged."""
     function = functions.ChangesAndDies(str(tmp_path / "died"))
     dataset = ps.stream(HUNDRED).map(functions.large_row).window_shuffle(1).map(function).batch(4)
     with ps.Loader(dataset, **PROCESSES) as loader:
@@ -336,7 +336,7 @@ def test_a_worker_that_a_row_kills_leaves_the_row_unchanged(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
 def test_they_go_on_after_a_state(place: dict[str, Any]) -> None:
-    """A state is where the batch that was handed out ends, however far the stream was read."""
+    """A state is after the last delivered batch, however far the stream was read."""
     dataset = ps.stream(partial(Counter, 99)).map(functions.large_row).window_shuffle(5).map(doubled).batch(6)
     expected = [digest(batch) for batch in ps.Loader(dataset)]
     with ps.Loader(dataset, **place) as loader:
@@ -349,7 +349,7 @@ def test_they_go_on_after_a_state(place: dict[str, Any]) -> None:
 
 
 def test_functions_that_go_on_after_errors_stay_where_they_are() -> None:
-    """What they leave out changes which rows are in a batch."""
+    """The elements that they leave out change the rows of a batch."""
     dataset = ps.stream(HUNDRED).map(refuses_sixty, on_error="skip").batch(8)
     with ps.Loader(dataset, **PROCESSES) as loader:
         numbers = [number for batch in loader for number in batch.tolist()]

@@ -27,8 +27,8 @@ def test_results_come_in_order(total: int, num_threads: int) -> None:
 
 
 @given(total=st.integers(1, 2_000), num_threads=st.integers(1, 4), data=st.data())
-def test_an_error_comes_in_its_place(total: int, num_threads: int, data: st.DataObject) -> None:
-    """All results before the failing range come first; then the error itself."""
+def test_an_error_is_raised_in_order(total: int, num_threads: int, data: st.DataObject) -> None:
+    """All results before the failing range are delivered first; then the error is raised."""
     failing = data.draw(st.integers(0, total - 1))
     last = 0
 

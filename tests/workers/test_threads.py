@@ -54,7 +54,7 @@ def test_inline_has_no_worker_to_prepare() -> None:
 @pytest.mark.parametrize("kind", [RuntimeError, KeyError, SystemExit])
 @pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(bool).batch(4)])
 def test_an_error_of_preparing_is_raised(dataset: ps.Dataset, kind: type[BaseException]) -> None:
-    """What `worker_init` raises arrives instead of a batch, with a note that names the worker; nothing is lost."""
+    """The exception of `worker_init` replaces a batch, with a note that names the worker; nothing is lost."""
 
     def prepare(number: int) -> None:
         raise kind(f"no device {number}")
@@ -73,7 +73,7 @@ def first_batch(loader: ps.Loader) -> Any:
 
 
 class Recorded:
-    """A task function that notes what it ran, and may wait."""
+    """A task function that records its claims, and may wait."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

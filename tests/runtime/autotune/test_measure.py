@@ -1,4 +1,4 @@
-"""Measuring tells what rows cost, and leaves no trace in what is loaded."""
+"""Measuring finds the cost of rows, and doesn't change the loaded batches."""
 
 import os
 import threading
@@ -34,7 +34,7 @@ def plan_of(dataset: Any) -> Plan:
 
 
 def cost_of(dataset: Any, *, threads: bool = False) -> Cost | None:
-    """Return what its rows cost."""
+    """Return the cost of its rows."""
     return measure(plan_of(dataset), enough_seconds=0.0, stacking=True, threads=threads)
 
 
@@ -49,8 +49,8 @@ def adds(number: int) -> int:
     return number + 0 * len(list(range(20_000)))
 
 
-def test_waiting_is_told_from_computing() -> None:
-    """The clock goes on while a row waits; the processor's time doesn't."""
+def test_waiting_is_distinguished_from_computing() -> None:
+    """A row that waits takes time, and no processor time."""
     waiting, adding = cost_of(ps.range(1000).map(waits).batch(4)), cost_of(ps.range(1000).map(adds).batch(4))
     assert waiting is not None
     assert adding is not None
@@ -59,15 +59,15 @@ def test_waiting_is_told_from_computing() -> None:
     assert adding.row_cpu_seconds > 0
 
 
-def test_what_merges_rows_counts_too() -> None:
-    """A step above the batch is part of what its rows cost."""
+def test_the_merge_counts_as_cost_of_rows() -> None:
+    """A step above the batch is part of the cost of rows."""
     cost = cost_of(ps.range(1000).batch(4).map(waits))
     assert cost is not None
     assert cost.row_seconds > 0.004
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_two_threads_compute_only_where_that_is_asked(threads: bool) -> None:  # noqa: FBT001 - a case
+def test_two_threads_compute_only_on_request(threads: bool) -> None:  # noqa: FBT001 - a case
     """Functions that must not run in several threads don't."""
     seen: set[int] = set()
 
@@ -93,18 +93,18 @@ def fails_in(thread: str) -> Callable[[int], int]:
 
 
 @pytest.mark.parametrize("thread", ["main", "other"])
-def test_errors_are_not_raised_here(thread: str) -> None:
-    """They come when the element is loaded, and nothing is known of the rows."""
+def test_measuring_raises_no_errors(thread: str) -> None:
+    """They are raised when the element is loaded; the cost is unknown."""
     assert cost_of(ps.range(1000).map(fails_in(thread)).batch(4), threads=True) is None
 
 
-def test_nothing_is_measured_of_nothing() -> None:
+def test_an_empty_dataset_has_no_cost() -> None:
     """An empty dataset has no rows."""
     assert cost_of(ps.range(0).batch(4)) is None
 
 
-def test_an_interrupt_comes_through() -> None:
-    """Ctrl-C is for whoever makes the loader."""
+def test_an_interrupt_is_raised_while_measuring() -> None:
+    """Ctrl-C is raised in the code that makes the loader."""
 
     def interrupted(number: int) -> int:
         raise KeyboardInterrupt(number)
@@ -114,7 +114,7 @@ def test_an_interrupt_comes_through() -> None:
 
 
 def test_long_elements_are_computed_once() -> None:
-    """What takes seconds is not computed again to know it better."""
+    """An element that takes seconds is not computed again for a better measurement."""
     calls: list[int] = []
 
     def long(number: int) -> int:
@@ -136,7 +136,7 @@ def breaks(number: int) -> int:
     return number
 
 
-def test_what_was_substituted_while_measuring_is_not_counted() -> None:
+def test_substitutions_while_measuring_are_not_counted() -> None:
     """Counters begin where loading does."""
     dataset = ps.range(100).map(breaks, on_error=ps.Substitute(attempts=20)).batch(4)
     with loader_of(dataset, num_workers="auto") as loader:
@@ -144,8 +144,8 @@ def test_what_was_substituted_while_measuring_is_not_counted() -> None:
         assert loader.replaced() == ()
 
 
-def test_streams_are_not_read_to_choose() -> None:
-    """Their elements come once; they are read in one thread anyway."""
+def test_streams_are_not_measured() -> None:
+    """Their elements come once, and one thread reads them in any case."""
     taken: list[int] = []
 
     def numbers() -> Any:
@@ -159,8 +159,8 @@ def test_streams_are_not_read_to_choose() -> None:
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_what_each_worker_makes_is_not_made_to_choose() -> None:
-    """It may be large, or a connection."""
+def test_objects_per_worker_are_not_made_for_measuring() -> None:
+    """The object may be large, or a connection."""
     made: list[int] = []
 
     def make() -> Callable[[int], int]:
@@ -184,8 +184,8 @@ def _waits_with_globals(number: int) -> Any:
     return waits(number)
 
 
-def test_the_choice_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """As one line, and in the loader's text; explicit arguments are not commented on."""
+def test_the_choice_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It is one line in the log, and in the text of the loader; explicit arguments are not logged."""
     with caplog.at_level("INFO", "penstock"):
         for arguments in (NO_ARGUMENTS, {"num_workers": 2, "workers": "threads"}):
             loader_of(ps.range(8).batch(2), **arguments).close()
@@ -198,24 +198,24 @@ def test_the_choice_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("number", ["auto", 2])
-def test_a_step_above_the_batch_may_leave_nothing(number: Any) -> None:
-    """There is nothing to measure then, and nothing to load."""
+def test_a_step_above_the_batch_may_drop_all_batches(number: Any) -> None:
+    """There is nothing to measure or to load."""
     with loader_of(ps.range(8).batch(2)[:0], num_workers=number) as loader:
         assert list(loader) == []
 
 
 @settings(max_examples=EXAMPLES)
 @given(batched() | indexable(), st.sampled_from(["auto", "threads"]))
-def test_any_choice_loads_the_same(dataset: ps.Dataset, workers: str) -> None:
-    """Whoever is chosen, every epoch has the bytes and the error that the definition gives."""
+def test_every_choice_loads_the_same_batches(dataset: ps.Dataset, workers: str) -> None:
+    """For any choice of workers, every epoch has the bytes and the error of the definition."""
     expected = outcomes(epoch_of(dataset, 0))
     with loader_of(dataset, num_workers="auto", workers=workers) as loader:
         assert outcomes(loader) == expected
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
-def test_processes_can_be_the_choice() -> None:
-    """Their number is chosen where their kind was said, and they load the same."""
+def test_the_number_of_processes_is_chosen() -> None:
+    """Their number is chosen if their kind is given, and they load the same batches."""
     with loader_of(ps.range(64).map(waits).batch(4), num_workers="auto", workers="processes") as loader:
         assert "process" in repr(loader)
         assert [batch.tolist() for batch in loader] == [list(range(first, first + 4)) for first in range(0, 64, 4)]
@@ -224,7 +224,7 @@ def test_processes_can_be_the_choice() -> None:
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": "auto"}, {"workers": "processes"}])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_measuring_leaves_nothing_open(options: dict[str, Any], *, isolated: bool) -> None:
-    """What is opened where it is first used isn't, so that the dataset can still be sent to processes."""
+    """Objects that open files when they are first used stay closed, so that the dataset can be sent to processes."""
     connected = Connected()
     with ps.Loader(ps.range(64).map(connected).batch(8), isolated=isolated, **options):
         assert connected.connection is None
@@ -234,8 +234,8 @@ def test_measuring_leaves_nothing_open(options: dict[str, Any], *, isolated: boo
     "options",
     [{"isolated": True, "num_workers": 2}, {"isolated": True, "num_workers": "auto"}, {"workers": "processes"}],
 )
-def test_measuring_what_cloudpickle_sends_leaves_nothing_open(options: dict[str, Any]) -> None:
-    """Lambdas and local functions may stand beside what is opened where it is first used."""
+def test_measuring_local_functions_leaves_nothing_open(options: dict[str, Any]) -> None:
+    """Also next to objects that open files when they are first used."""
     pytest.importorskip("cloudpickle")
     connected = Connected()
     with ps.Loader(ps.range(64).map(connected).map(lambda number: number).batch(8), **options) as loader:

@@ -1,4 +1,4 @@
-"""How many processors may be used follows the scheduler, the container and the launcher."""
+"""The number of usable processors follows the scheduler, the container and the launcher."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def system(root: Path, files: dict[str, str]) -> str:
     ],
 )  # fmt: skip
 def test_without_a_quota_all_processors_count(tmp_path: Path, files: dict[str, str]) -> None:
-    """Those that the scheduler gives the program."""
+    """The processors that the scheduler gives the program count."""
     assert usable_processors(system(tmp_path, files), {}) == ALL
 
 
@@ -47,11 +47,11 @@ def test_without_a_quota_all_processors_count(tmp_path: Path, files: dict[str, s
     ],
 )  # fmt: skip
 def test_a_containers_quota_counts(tmp_path: Path, files: dict[str, str]) -> None:
-    """Whole processors, at least one: the least of what the program's group and those above it have."""
+    """The smallest quota of the program's group and those above it, rounded down, and at least 1."""
     assert usable_processors(system(tmp_path, files), {}) == 1
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [("", ALL), ("1", ALL), ("none", ALL), ("100000", 1)])
 def test_ranks_of_one_machine_share_it(tmp_path: Path, ranks: str, expected: int) -> None:
-    """Where a launcher says how many it started here."""
+    """The launcher's variable has the number of ranks on the machine."""
     assert usable_processors(str(tmp_path), {"LOCAL_WORLD_SIZE": ranks}) == expected

@@ -29,7 +29,7 @@ def plan_of(dataset: Any) -> Plan:
 
 
 def awaited() -> Any:
-    """Return a source that is read by a coroutine."""
+    """Return an async source."""
 
     class Awaited:
         def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Locked:
 
 
 def test_what_can_be_copied_may_be_sent() -> None:
-    """A dataset of plain functions, loaded by a program whose start is guarded, such as these tests."""
+    """A dataset of plain functions can be sent by a program with a guard, such as these tests."""
     assert obstacle(plan_of(ps.range(10).shuffle().map(double).batch(2))) == ""
     assert obstacle(plan_of(ps.range(10).filter(is_odd).batch(2))) == ""
 
@@ -72,7 +72,7 @@ def test_what_can_be_copied_may_be_sent() -> None:
     ],
 )
 def test_what_would_change_by_it_is_not_sent(dataset: Any, words: str) -> None:
-    """The reason says which it is."""
+    """The reason names the obstacle."""
     assert words in obstacle(plan_of(dataset()))
 
 
@@ -118,7 +118,7 @@ SCRIPTS = {
 
 
 def run(*arguments: str, text: str = "") -> str:
-    """Run a program and return what it printed."""
+    """Run a program and return its output."""
     ended = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": SOURCES},
@@ -134,7 +134,7 @@ def run(*arguments: str, text: str = "") -> str:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_that_would_run_again_starts_no_processes_unasked(tmp_path: Path, name: str) -> None:
-    """It is safe where the statement that got here stands below the usual guard."""
+    """Processes are safe if the running statement is below the usual guard."""
     text, expected = SCRIPTS[name]
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE + textwrap.dedent(text))
@@ -144,13 +144,13 @@ def test_a_script_that_would_run_again_starts_no_processes_unasked(tmp_path: Pat
 
 
 def test_what_has_no_file_is_not_run_again() -> None:
-    """Processes import nothing of a program that was given as an argument, or through a pipe."""
+    """Processes import nothing of a program that is an argument of Python, or read from a pipe."""
     assert run("-c", f"{PREAMBLE}\ntell()") == "sent"
     assert run("-", text=f"{PREAMBLE}\ntell()") == "sent"
 
 
 def test_an_unguarded_script_loads_with_processes(tmp_path: Path) -> None:
-    """It runs once, and to its end; its functions travel by value."""
+    """It runs once, and to its end; its functions are pickled by value."""
     script = tmp_path / "script.py"
     script.write_text(
         "import penstock as ps\n"

@@ -1,4 +1,4 @@
-"""Functions for worker processes, which find them by their names."""
+"""Functions for worker processes, which import them by name."""
 
 import os
 import signal
@@ -49,13 +49,13 @@ def noisy(number: int, rng: np.random.Generator) -> NDArray[np.float64]:
 
 
 def slow(number: int) -> int:
-    """Return what was given, after a millisecond."""
+    """Return the argument after a millisecond."""
     threading.Event().wait(0.001)
     return number
 
 
 def halved(batch: NDArray[Any]) -> NDArray[Any]:
-    """Return a batch that was changed after it was made."""
+    """Return a merged batch that this function has changed."""
     return batch / 2
 
 
@@ -70,27 +70,27 @@ def is_at_least_ten(number: int) -> bool:
 
 
 def process_of(number: int) -> dict[str, int]:
-    """Return which process computes a number, and the number; after a moment, so that others have their share."""
+    """Return the process that computes a number, and the number; slowly, so that all processes get some."""
     threading.Event().wait(0.005)
     return {"number": number, "row_process": os.getpid()}
 
 
 def private_bytes(record: dict[str, Any]) -> int:
-    """Return how much memory this process has by which nobody else is served, having read a record."""
+    """Return the private memory of this process, after it has read a record."""
     assert record["x"].all()
     usage = psutil.Process().memory_full_info()
     return int(usage.uss)
 
 
 def fails_at_multiples_of_ten(number: int) -> dict[str, int]:
-    """Return which process computes a number, unless it refuses the number."""
+    """Return the process that computes a number; raise for one number."""
     if number % 10 == 0:
         raise ValueError(f"no record {number}")
     return process_of(number)
 
 
 def joined(rows: list[dict[str, int]]) -> dict[str, Any]:
-    """Return the rows' numbers, and which processes computed and merged them."""
+    """Return the numbers of rows, and the processes that computed and merged them."""
     rows_by = sorted({row["row_process"] for row in rows})
     return {"numbers": [row["number"] for row in rows], "rows_by": rows_by, "merged_by": os.getpid()}
 
@@ -106,7 +106,7 @@ def is_small(row: dict[str, int]) -> bool:
 
 
 class LoggedMerge:
-    """Tells a file when it begins and when it ends."""
+    """Writes its begin and its end to a file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -121,33 +121,33 @@ class LoggedMerge:
 
 
 def kills_itself(number: int) -> int:
-    """Die of one number, whatever process this is."""
+    """Crash at one number, in any process."""
     if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
 def merged_or_killed(rows: list[int]) -> list[int]:
-    """Merge rows, or die of them."""
+    """Merge rows, or crash."""
     for number in rows:
         kills_itself(number)
     return rows
 
 
 def halved_or_killed(batch: NDArray[Any]) -> NDArray[Any]:
-    """Change a batch that was made, or die of it."""
+    """Change a merged batch, or crash."""
     for number in batch.tolist():
         kills_itself(number)
     return batch / 2
 
 
 def number_kills(record: dict[str, Any]) -> int:
-    """Return a record's number, or die of it."""
+    """Return the number of a record, or crash."""
     return kills_itself(int(record["number"]))
 
 
 def kills_late(number: int) -> int:
-    """Die of a number that comes late."""
+    """Crash at a late number."""
     if number == LATE:
         kills_itself(DEADLY)
     return number
@@ -157,21 +157,21 @@ computed_here: list[int] = []  # of those that are deadly, by the consumer
 
 
 def kills_or_tells(number: int) -> int:
-    """Die of one number, or remember that it was asked of the consumer."""
+    """Crash at one number in a worker; in the consumer, record the call."""
     if number == DEADLY and "PENSTOCK_TEST_WORKER" not in os.environ:
         computed_here.append(number)
     return kills_itself(number)
 
 
 def broken_before(number: int) -> int:
-    """Raise at the number before the deadly one."""
+    """Raise at the number before the crashing one."""
     if number == DEADLY - 1:
         raise LookupError("no such record")
     return number
 
 
 def mark_process(worker: int) -> None:
-    """Mark this process as a worker's, if it is one: the consumer is prepared, too, if it has to compute."""
+    """Mark this process as a worker, if it is one: the consumer calls this, too, before it computes."""
     if psutil.Process().name() == "penstock-worker":
         os.environ["PENSTOCK_TEST_WORKER"] = str(worker)
 
@@ -180,19 +180,19 @@ prepared: list[int] = []  # the numbers of the workers that this process was pre
 
 
 def prepare(worker: int) -> None:
-    """Have this process compute."""
+    """Mark this process as prepared."""
     prepared.append(worker)
 
 
 def prepare_processes(worker: int) -> None:
-    """Have this process compute, if it is a worker's."""
+    """Mark this process as prepared, if it is a worker."""
     if psutil.Process().name() != "penstock-worker":
         raise LookupError("not here")
     prepare(worker)
 
 
 def prepared_row(number: int) -> NDArray[np.uint8]:
-    """Return a large row, where the process was prepared; raise for one number."""
+    """Return a large row, in a prepared process; raise for one number."""
     if not prepared:
         raise RuntimeError("nobody has prepared this process")
     if number == DEADLY:
@@ -201,7 +201,7 @@ def prepared_row(number: int) -> NDArray[np.uint8]:
 
 
 def refuses(worker: int) -> None:
-    """Fail to prepare."""
+    """Raise in `worker_init`."""
     raise LookupError(f"no device {worker}")
 
 
@@ -213,10 +213,10 @@ def broken(number: int) -> int:
 
 
 class Unpicklable:
-    """Refuses to be sent."""
+    """An object that can't be pickled."""
 
     def __call__(self, number: int) -> int:
-        """Return what was given."""
+        """Return the argument."""
         return number
 
     def __reduce__(self) -> str:
@@ -224,12 +224,12 @@ class Unpicklable:
 
 
 def kills_twice(number: int) -> int:
-    """Die of two numbers next to each other, or remember that they were asked of the consumer."""
+    """Crash at two consecutive numbers in a worker; in the consumer, record the calls."""
     return kills_or_tells(DEADLY if number == DEADLY + 1 else number)
 
 
 def same(number: int) -> int:
-    """Return what was given."""
+    """Return the argument."""
     return number
 
 
@@ -264,7 +264,7 @@ def is_odd(number: int) -> bool:
 
 
 def kills_always(number: int) -> int:
-    """Die of whatever number from the deadly one on."""
+    """Crash at every number from the crashing one on."""
     return kills_itself(min(number, DEADLY))
 
 
@@ -277,7 +277,7 @@ def computed(number: int) -> NDArray[np.int64]:
 
 
 def waited(number: int) -> NDArray[np.int64]:
-    """Return the same of a millisecond in which a process waits."""
+    """Wait for a millisecond; return the same."""
     began = time.monotonic_ns()
     threading.Event().wait(0.001)
     return _row(number, began)
@@ -288,24 +288,24 @@ def _row(number: int, began: int) -> NDArray[np.int64]:
 
 
 def use_one_processor(worker: int) -> None:
-    """Have all workers use the same processor."""
+    """Bind all workers to the same processor."""
     del worker
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def share_processors_out(worker: int) -> None:
-    """Have every second worker use one of two processors, the others the other."""
+    """Bind the workers to two processors in turn."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[worker % 2]})
 
 
 class ChangesAndDies:
-    """Changes what it is given, in place, and dies of it once."""
+    """Changes its argument in place, and crashes once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def __call__(self, given: Any) -> Any:
-        """Return one more than what was given; or die when that is done, if nobody has yet."""
+        """Return the argument plus one; the first call crashes after the change."""
         rows: list[NDArray[Any]] = [*given] if is_list_or_tuple(given) else [given]
         for row in rows:
             row += 1
@@ -322,20 +322,20 @@ def is_any(row: object) -> bool:
 
 
 def process_of_batch(batch: Any) -> dict[str, Any]:
-    """Return a batch and which process has computed it, after a moment."""
+    """Return a batch and the process that has computed it, after a moment."""
     threading.Event().wait(0.01)
     return {"batch": batch, "by": os.getpid(), "thread": threading.current_thread().name}
 
 
 def dies_of_batch(batch: NDArray[Any]) -> NDArray[Any]:
-    """Return a batch, or die of it in a worker."""
+    """Return a batch; in a worker, crash at one."""
     for number in batch.ravel().tolist():
         kills_itself(number)
     return batch
 
 
 def fails_at_deadly(batch: NDArray[Any]) -> NDArray[Any]:
-    """Return a batch, changed in place, unless it is the one with a number that it refuses."""
+    """Return a batch, changed in place; raise for the batch with one number."""
     batch *= 2
     if 2 * DEADLY in batch:
         raise ValueError(f"no batch with {DEADLY}")
@@ -343,7 +343,7 @@ def fails_at_deadly(batch: NDArray[Any]) -> NDArray[Any]:
 
 
 def fails_in_workers(batch: NDArray[Any]) -> dict[str, Any]:
-    """Return a batch and which process has computed it; in a worker's one of them raises an error."""
+    """Return a batch and the process that has computed it; in a worker, raise for one batch."""
     if LATE in batch and "PENSTOCK_TEST_WORKER" in os.environ:
         raise OSError("only here")
     return {"batch": batch, "by": os.getpid()}
@@ -353,7 +353,7 @@ DEADLY_BEFORE = 12
 
 
 def kills_itself_at_two(number: int) -> int:
-    """Die of two numbers."""
+    """Crash at two numbers."""
     return kills_itself(DEADLY if number == DEADLY_BEFORE else number)
 
 

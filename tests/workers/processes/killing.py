@@ -1,4 +1,4 @@
-"""Worker processes are killed as the system kills them."""
+"""Killing worker processes as the system does."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""How much memory this process shares with others, as the system counts it."""
+"""The memory that this process shares with others, as the system counts it."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import psutil
 
 
 def shared_bytes() -> int:
-    """Return the bytes of all pages that lie in memory without a name to which this process has a descriptor."""
+    """Return the bytes of all pages of anonymous shared memory to which this process has a descriptor."""
     found: dict[int, int] = {}
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

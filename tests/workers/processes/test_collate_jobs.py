@@ -1,4 +1,4 @@
-"""Merges and steps above the folds of what is read in order: workers compute them, several batches at once."""
+"""Workers compute merges and the steps above the folds of streaming datasets, several batches at once."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ IDS = ["processes", "threads", "isolated processes", "isolated threads"]
     ids=["batches", "limited", "elements"],
 )
 def test_several_processes_compute_steps_above_a_fold(dataset: ps.Dataset) -> None:
-    """The trainer's process computes none of it, and each of the workers some."""
+    """Each worker computes some batches, and the consumer none."""
     with ps.Loader(dataset) as inline, ps.Loader(dataset, **PROCESSES) as loader:
         expected, found = [each["batch"] for each in inline], list(loader)
     assert digest([each["batch"] for each in found]) == digest(expected)
@@ -40,7 +40,7 @@ def test_several_processes_compute_steps_above_a_fold(dataset: ps.Dataset) -> No
 
 
 def test_processes_merge_streams() -> None:
-    """A merge of the user's runs in the workers as well."""
+    """A merge function of the user runs in the workers, too."""
     rows = ps.range(256).map(functions.process_of).filter(functions.is_small)
     with ps.Loader(rows.batch(16, merge=functions.joined), **PROCESSES) as loader:
         batches = list(loader)
@@ -49,7 +49,7 @@ def test_processes_merge_streams() -> None:
 
 
 def test_threads_compute_steps_above_a_fold() -> None:
-    """Of threads each computes some batches."""
+    """Each thread computes some batches."""
     dataset = ps.range(400).filter(functions.is_any).batch(8).map(functions.process_of_batch)
     with ps.Loader(dataset, **THREADS) as loader:
         batches = list(loader)
@@ -71,8 +71,8 @@ def test_so_many_at_once(workers: Any, at_once: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
-def test_a_failing_batch_comes_in_its_place_and_is_recomputed_from_its_rows(place: dict[str, Any]) -> None:
-    """Its function has changed what it was given; neither the others nor the next attempt see anything of that."""
+def test_a_failing_batch_raises_in_order_and_is_recomputed_from_its_rows(place: dict[str, Any]) -> None:
+    """Its function has changed its argument; neither other batches nor the next attempt see that."""
     dataset = ps.range(80).filter(functions.is_any).batch(8).map(functions.fails_at_deadly)
     with ps.Loader(dataset, **place) as loader:
         batches = iter(loader)
@@ -95,8 +95,8 @@ def test_batches_that_fail_may_be_left_out(place: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["processes", "isolated"])
-def test_a_batch_that_kills_may_be_left_out(*, isolated: bool) -> None:
-    """Its death is taken for an error of the outermost step that leaves out what fails."""
+def test_a_crashing_batch_can_be_left_out(*, isolated: bool) -> None:
+    """The crash counts as an error of the outermost step with on_error="skip"."""
     rows = ps.range(80).filter(functions.is_any).batch(8)
     dataset = rows.map(functions.dies_of_batch, on_error="skip")
     limits = ps.Limits(worker_init=functions.mark_process)
@@ -106,8 +106,8 @@ def test_a_batch_that_kills_may_be_left_out(*, isolated: bool) -> None:
     assert batches == [[*range(first, first + 8)] for first in range(0, 80, 8) if first != 32]
 
 
-def test_a_batch_that_kills_is_an_error_in_its_place() -> None:
-    """Where no step leaves it out, those before it come first."""
+def test_a_crashing_batch_raises_in_order() -> None:
+    """If no step leaves it out, the batches before it are delivered first."""
     dataset = ps.range(80).filter(functions.is_any).batch(8).map(functions.dies_of_batch)
     limits = ps.Limits(worker_init=functions.mark_process)
     with ps.Loader(dataset, **PROCESSES, limits=limits) as loader:
@@ -127,8 +127,8 @@ MAKES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("steps", list(MAKES))
-def test_a_worker_that_a_batch_kills_leaves_the_batch_unchanged(steps: str, tmp_path: Path) -> None:
-    """A function may change what it is given; if its process is killed then, the next one is given it unchanged."""
+def test_a_crash_leaves_the_batch_unchanged(steps: str, tmp_path: Path) -> None:
+    """A function may change its argument; if its process is killed then, the next process gets it unchanged."""
     function = functions.ChangesAndDies(str(tmp_path / "died"))
     dataset = MAKES[steps](ps.range(80).map(functions.large_row), function)
     with ps.Loader(dataset, **PROCESSES) as loader:
@@ -139,7 +139,7 @@ def test_a_worker_that_a_batch_kills_leaves_the_batch_unchanged(steps: str, tmp_
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
 def test_filtered_elements_are_counted_once(place: dict[str, Any]) -> None:
-    """The loader counts it as the batches after it are handed out."""
+    """The loader counts it when the batch after it is delivered."""
     dataset = ps.range(400).filter(functions.is_odd).batch(10).map(functions.halved)
     with ps.Loader(dataset, **place) as loader:
         assert len(list(loader)) == 20
@@ -147,7 +147,7 @@ def test_filtered_elements_are_counted_once(place: dict[str, Any]) -> None:
 
 
 def test_batches_that_do_not_fit_get_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is larger than the memory planned for it comes all the same."""
+    """Batches that are larger than the memory planned for them are delivered."""
     monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     dataset = ps.range(40).map(functions.large_row).filter(functions.is_any).batch(4).map(functions.halved)
     expected = [digest(batch) for batch in ps.Loader(dataset)]
@@ -156,8 +156,8 @@ def test_batches_that_do_not_fit_get_more_room(monkeypatch: pytest.MonkeyPatch) 
             assert [digest(batch) for batch in loader] == expected
 
 
-def test_batches_are_made_again_after_a_state() -> None:
-    """A state is where the batch that was handed out ends, however many were folded and made ahead of it."""
+def test_batches_ahead_of_a_state_are_computed_again() -> None:
+    """A state is after the last delivered batch, however many batches were computed ahead."""
     dataset = ps.range(400).filter(functions.is_odd).batch(10).map(functions.halved)
     expected = [digest(batch) for batch in ps.Loader(dataset)]
     with ps.Loader(dataset, **PROCESSES) as loader:
@@ -170,7 +170,7 @@ def test_batches_are_made_again_after_a_state() -> None:
 
 
 def test_the_consumer_computes_failing_batches_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """Of several small batches that are made at once, only the one that fails is computed where it is consumed."""
+    """Of several small batches in a job, the consumer computes only the one that fails."""
     dataset = ps.range(8_000).filter(functions.is_any).batch(2).map(functions.fails_in_workers)
     with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
         batches = list(loader)

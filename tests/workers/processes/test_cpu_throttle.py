@@ -1,4 +1,4 @@
-"""More worker processes than processors: no more of them compute at once than there are, and all of them wait."""
+"""With more worker processes than processors, no more processes compute at once than there are processors."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ GROUP: Final = 7
 def rows_of(
     function: Callable[[int], NDArray[np.int64]], worker_init: Callable[[int], None] = functions.use_one_processor
 ) -> NDArray[np.int64]:
-    """Return the last rows of many: the worker, processor, begin and end of each."""
+    """Return the worker, processor, begin and end of each of the last rows."""
     dataset = ps.range(2_000).map(function).batch(8)
     limits = ps.Limits(worker_init=worker_init)
     with ps.Loader(dataset, num_workers=WORKERS, workers="processes", limits=limits) as loader:
@@ -38,34 +38,34 @@ def rows_of(
 
 
 def others_at_work(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, for each row, how many other processes were at one when it began."""
+    """Return, for each row, how many other processes computed a row when it began."""
     others = rows[:, 0, None] != rows[None, :, 0]
     within = (rows[None, :, 2] <= rows[:, 2, None]) & (rows[:, 2, None] < rows[None, :, 3])
     return np.asarray((others & within).sum(axis=1))
 
 
 def test_rows_that_compute_leave_the_processor_to_one() -> None:
-    """One of four processes that have one processor is at a row, but for now and then."""
+    """Of four processes on one processor, one computes at a time, with few exceptions."""
     assert (others_at_work(rows_of(functions.computed)) > 0).mean() < 0.3
 
 
 @pytest.mark.skipif(usable_processors() < 2, reason="there is one processor to use")
 def test_processors_that_were_shared_out_are_all_at_work() -> None:
-    """Of two processes that have the same processor one is at a row, and so are two of the others."""
+    """Of the processes on each of two processors, one computes at a time."""
     rows = rows_of(functions.computed, functions.share_processors_out)
     assert (others_at_work(rows) > 1).mean() < 0.3
     assert min(np.unique(rows[:, 1], return_counts=True)[1]) > len(rows) / 20
 
 
 def test_rows_that_wait_are_waited_for_by_all() -> None:
-    """Whatever the processors, all four are at their rows at once, where these only wait."""
+    """All four processes run at once if their rows only wait, for any number of processors."""
     rows = rows_of(functions.waited)
     assert len(np.unique(rows[:, 0])) == WORKERS
     assert (others_at_work(rows) > 0).mean() > 0.7
 
 
 def test_a_throttled_worker_replaces_a_killed_one() -> None:
-    """Throttled workers replace one that dies at work, again and again, and nothing is lost."""
+    """Throttled workers take over from killed ones, repeatedly, and no batch is lost."""
     dataset = ps.range(1_200).map(functions.computed).batch(8)
     limits = ps.Limits(worker_init=functions.use_one_processor)
     numbers: list[int] = []
@@ -80,7 +80,7 @@ def test_a_throttled_worker_replaces_a_killed_one() -> None:
 
 
 class Standing:
-    """One worker with a pace, and others of which the board tells."""
+    """A throttled worker, and others in the job table."""
 
     def __init__(self, count: int | None = 2) -> None:
         self.board = JobTable.create(1, 1, WORKERS)
@@ -92,19 +92,19 @@ class Standing:
             self.pace.worked(0.1, 0.01, 1)
 
     def compute(self, blocks: int) -> None:
-        """Have the worker go through blocks of 2 ms."""
+        """Record blocks of 2 ms for the worker."""
         for _ in range(blocks):
             self.pace.worked(0.002, 0.002, 0)
 
     def occupy(self, *workers: int, pace: int = AN_HOUR, group: int = GROUP) -> None:
-        """Have others begin blocks now."""
+        """Record that others begin blocks now."""
         for worker in workers:
             self.board.begin(worker, 0, 0, 0)
             self.board.keep_pace(worker, group, pace)
         self.others = len(workers)
 
     def stand_aside(self) -> threading.Thread:
-        """Have the worker look, in a thread; return it once the worker rests."""
+        """Start a thread in which the worker waits for a processor; return the thread once the worker rests."""
         thread = threading.Thread(target=self.pace.wait_for_processor, daemon=True)
         thread.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -115,18 +115,18 @@ class Standing:
 
     @property
     def keeps_pace(self) -> bool:
-        """Whether the others count the worker as being at work."""
+        """Whether the others count the worker as computing."""
         return len(self.board.paces(GROUP, but=-1)) > self.others
 
 
 def ends(thread: threading.Thread) -> bool:
-    """Return whether a thread comes to its end."""
+    """Return whether a thread ends."""
     thread.join(PATIENCE_SECONDS)
     return not thread.is_alive()
 
 
 def test_a_throttled_worker_takes_a_free_processor() -> None:
-    """It rests while two others are at work, counts as one of them no more, and goes on when one of them is not."""
+    """It rests while two others compute, doesn't count as computing then, and continues when one of them stops."""
     standing = Standing()
     standing.compute(32)
     assert standing.keeps_pace
@@ -137,7 +137,7 @@ def test_a_throttled_worker_takes_a_free_processor() -> None:
 
 
 def test_a_worker_that_takes_too_long_is_not_counted() -> None:
-    """Others that are at a block for many times their pace may be waiting, so the worker goes on."""
+    """Others whose block takes many times as long as usual may be waiting, so the worker continues."""
     standing = Standing()
     standing.compute(32)
     began = time.monotonic()
@@ -147,7 +147,7 @@ def test_a_worker_that_takes_too_long_is_not_counted() -> None:
 
 
 def test_the_ring_s_end_is_the_end_of_resting() -> None:
-    """Nobody rests on when the ring is stopped, nor begins to."""
+    """No worker rests, or continues to rest, when the ring is stopped."""
     standing = Standing()
     standing.compute(32)
     standing.occupy(1, 2, 3)
@@ -159,7 +159,7 @@ def test_the_ring_s_end_is_the_end_of_resting() -> None:
 
 @pytest.mark.parametrize(("count", "group"), [(3, GROUP), (None, GROUP), (2, GROUP + 1)])
 def test_no_worker_is_throttled_while_processors_are_free(count: int | None, group: int) -> None:
-    """Two others are at work, and there are three processors, or as many as processes, or theirs are other ones."""
+    """The throttle is off with three processors, with one for each process, or for processes on other processors."""
     standing = Standing(count)
     standing.compute(32)
     standing.occupy(1, 2, group=group)
@@ -167,7 +167,7 @@ def test_no_worker_is_throttled_while_processors_are_free(count: int | None, gro
 
 
 def test_as_many_workers_as_processors_share_none(tmp_path: Path) -> None:
-    """Only where there are more of them are there too many; without a quota, the scheduler says how many there are."""
+    """The throttle is on only with more workers than processors; a quota or the scheduler limits these."""
     allowed = len(os.sched_getaffinity(0))
     assert shared_processors(allowed, str(tmp_path)) is None
     processors = shared_processors(allowed + 1, str(tmp_path))
@@ -176,7 +176,7 @@ def test_as_many_workers_as_processors_share_none(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_processor_s_time_takes_a_worker(tmp_path: Path) -> None:
-    """One and a half processors' time is more than one process can use."""
+    """A quota of 1.5 processors counts as 2."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
     (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
@@ -191,7 +191,7 @@ def test_a_part_of_a_processor_s_time_takes_a_worker(tmp_path: Path) -> None:
 
 
 def test_no_worker_is_throttled_before_blocks_are_known_not_to_wait() -> None:
-    """Too few blocks say nothing; a rare wait is borne, one that is a larger part of the time is not, until later."""
+    """A worker is steady after enough blocks, if waits are a small part of their time."""
     standing = Standing()
     assert not standing.keeps_pace
     standing.occupy(1, 2)

@@ -1,4 +1,4 @@
-"""Where a program may have few files open, worker processes work, or the error says so."""
+"""With few file descriptors, worker processes work, or the error names the limit."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("files", [*range(20, 64, 6), 96])
 def test_without_descriptors_an_error_says_so(files: int, tmp_path: os.PathLike[str]) -> None:
-    """Wherever they run out: in making the loader, starting a process, or giving it memory. Nothing waits for ever."""
+    """They may run out when the loader is made, a process is started, or memory is sent. Nothing hangs."""
     script = os.path.join(tmp_path, "program.py")
     with open(script, "w", encoding="ascii") as file:
         file.write(PROGRAM)

@@ -1,4 +1,4 @@
-"""However a program with worker processes ends, it prints what is its own, and leaves nothing."""
+"""A program with worker processes ends cleanly in every way: without extra output, and without processes left."""
 
 import os
 import signal
@@ -71,14 +71,14 @@ def start(folder: Path, ends: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize("ends", ["pass", "sys.exit()", "del loader, batches", "loader.close()"])
 def test_a_program_ends_in_silence(tmp_path: Path, ends: str) -> None:
-    """Whether the loader was closed, dropped or left as it is."""
+    """The loader is closed, dropped, or still open."""
     with start(tmp_path, ends) as program:
         output, errors = program.communicate(timeout=PATIENCE_SECONDS)
     assert (program.returncode, output, errors) == (0, "ready\n", "")
 
 
 def test_ctrl_c_ends_a_program(tmp_path: Path) -> None:
-    """SIGINT, to all processes of the terminal, is one KeyboardInterrupt in one traceback: the program's."""
+    """SIGINT to all processes of the terminal is one KeyboardInterrupt with one traceback, of the program."""
     with start(tmp_path, "for batch in batches: pass") as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
@@ -89,7 +89,7 @@ def test_ctrl_c_ends_a_program(tmp_path: Path) -> None:
     assert program.returncode in {-signal.SIGINT, 130}
 
 
-def test_a_killed_program_takes_its_processes_along(tmp_path: Path) -> None:
+def test_workers_end_with_a_killed_program(tmp_path: Path) -> None:
     """Workers whose parent was killed end by themselves."""
     with start(tmp_path, "for batch in batches: pass") as program:
         assert program.stdout is not None
@@ -103,8 +103,8 @@ def test_a_killed_program_takes_its_processes_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "orphaned"])
-def test_workers_that_keep_pythons_lock_end_with_a_killed_program(tmp_path: Path, method: str) -> None:
-    """So do workers in the midst of a call into C that never lets another thread run, whatever has started them."""
+def test_workers_that_hold_the_gil_end_with_a_killed_program(tmp_path: Path, method: str) -> None:
+    """Also in a call into C that never releases the GIL, with every start method."""
     told = tmp_path / "told"
     os.mkfifo(told)
     (tmp_path / "program.py").write_text(
@@ -130,7 +130,7 @@ def test_workers_that_keep_pythons_lock_end_with_a_killed_program(tmp_path: Path
 
 
 def test_a_fork_can_not_use_them(tmp_path: Path) -> None:
-    """A fork of the program gets an error, and its end does the parent's processes no harm."""
+    """A fork of the program gets an error, and its end doesn't affect the parent's processes."""
     ends = """
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""What processes compute, hand to each other and to the consumer: merges, steps above a batch, elements in order."""
+"""Results that processes pass to each other and to the consumer: merges, steps above a batch, elements in order."""
 
 import os
 import warnings
@@ -22,7 +22,7 @@ def processes(dataset: ps.Dataset, num_workers: int = 2, **options: Any) -> ps.L
 
 
 def test_processes_merge_and_change_batches() -> None:
-    """A batch's rows are computed by several processes; merging them and the steps above run in one of these."""
+    """Several processes compute the rows of a batch; one of them merges them and runs the steps above."""
     dataset = ps.range(256).map(functions.process_of).batch(32, merge=functions.joined).map(functions.marked)
     with processes(dataset) as loader:
         batches = list(loader)
@@ -35,7 +35,7 @@ def test_processes_merge_and_change_batches() -> None:
 
 
 def test_processes_compute_streams() -> None:
-    """Elements below a filter are computed by the processes, by all of them."""
+    """All processes compute elements below a filter."""
     dataset = ps.range(256).map(functions.process_of).filter(functions.is_small).batch(32)
     with processes(dataset) as loader:
         batches = list(loader)
@@ -46,7 +46,7 @@ def test_processes_compute_streams() -> None:
 
 @pytest.mark.parametrize("merge", [None, functions.joined], ids=["stacked", "merged"])
 def test_substituted_elements_are_computed_by_processes(merge: Any) -> None:
-    """What `on_error` does it does in the processes; the loader counts it as it does without workers."""
+    """`on_error` works in the processes; the loader counts its events as without workers."""
     dataset = ps.range(200).map(functions.fails_at_multiples_of_ten, on_error=ps.Substitute()).batch(32, merge=merge)
     with ps.Loader(dataset) as inline, processes(dataset) as loader:
         expected, found = list(inline), list(loader)
@@ -60,7 +60,7 @@ def test_substituted_elements_are_computed_by_processes(merge: Any) -> None:
 
 
 def test_a_budget_is_counted_for_all_processes() -> None:
-    """When a loader has replaced as many elements as it may, the error comes, over all processes."""
+    """The limit of replaced elements holds over all processes; after it, the error is raised."""
     budget = ps.Substitute(budget=5)
     dataset = ps.range(200).map(functions.fails_at_multiples_of_ten, on_error=budget).batch(10)
     with processes(dataset) as loader:
@@ -84,7 +84,7 @@ def test_so_many_merges_at_once(at_once: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_memory_of_merges_does_not_grow_with_workers(workers: int) -> None:
-    """Beside the `prefetch` + 1 batches there are the rows of at most `prefetch` that are merged from them."""
+    """Besides `prefetch` + 1 batches, there is memory for the rows of at most `prefetch` batches in the merge."""
     prefetch, batch_bytes = 2, 16 * 100_000
     dataset = ps.range(640).map(functions.large_row).batch(16, merge=np.stack)
     most = 0
@@ -97,7 +97,7 @@ def test_memory_of_merges_does_not_grow_with_workers(workers: int) -> None:
 
 
 def test_texts_hold_no_array_back_from_its_row() -> None:
-    """Arrays are written straight into their batch, where texts stand beside them as well: nothing lies there twice."""
+    """Arrays are written straight into their batch, also beside texts: nothing is in memory twice."""
     prefetch, size = 2, 80
     batch_bytes = size * 100_000  # too much for a job to have several
     dataset = ps.range(20 * size).map(functions.named_large_row).batch(size)
@@ -121,7 +121,7 @@ def test_texts_hold_no_array_back_from_its_row() -> None:
     ids=["merged", "elements", "in order"],
 )
 def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements that are larger than the memory planned for them come all the same, and later ones have room."""
+    """Elements that are larger than the memory planned for them are delivered, and later ones get more memory."""
     monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     expected = [digest(element) for element in ps.Loader(dataset)]
     with processes(dataset) as loader:
@@ -130,7 +130,7 @@ def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, monkeypatch:
 
 
 def test_memory_that_was_too_small_is_larger_for_later_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first epoch processes compute all batches: the consumer is left none."""
+    """After the first epoch processes compute all batches, and the consumer none."""
     monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     with processes(ps.range(40).map(functions.large_row_and_process).batch(4, merge=list)) as loader:
         for epoch in range(2):
@@ -144,7 +144,7 @@ def _last(batch: list[Any]) -> list[Any]:
 
 
 def test_memory_of_batches_that_were_kept_is_given_back() -> None:
-    """An epoch whose batches are all kept takes memory for each; in the next one all processes return it."""
+    """An epoch whose batches are all kept takes memory for each; in the next epoch all processes return it."""
     dataset = ps.range(800).map(functions.large_row).batch(40)
     with processes(dataset, 1) as loader:
         with warnings.catch_warnings(action="ignore"):
@@ -159,7 +159,7 @@ def test_memory_of_batches_that_were_kept_is_given_back() -> None:
 
 
 def test_processes_share_the_source() -> None:
-    """Arrays in memory are there once for all processes, however many there are, and are read where they lie."""
+    """Arrays of a source are in memory once for all processes, which read them in place."""
     size = 1 << 26
     dataset = ps.read({"x": np.ones((1 << 10, size >> 10), np.uint8)}).map(functions.private_bytes).batch(64)
     with processes(dataset, 3) as loader:
@@ -168,7 +168,7 @@ def test_processes_share_the_source() -> None:
 
 
 def test_elements_keep_no_memory_of_the_loader() -> None:
-    """Elements that a window holds, one of many that were computed together, don't keep the others' memory."""
+    """An element that a window holds doesn't keep the memory of the others computed with it."""
     dataset = ps.range(2000).map(functions.large_row).filter(np.any).window_shuffle(8)
     with processes(dataset) as loader:
         kept = [element for number, element in enumerate(loader) if number % 100 == 0]

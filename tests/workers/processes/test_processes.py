@@ -1,4 +1,4 @@
-"""Batches that processes compute are the definition's, whatever becomes of the processes."""
+"""Batches of worker processes equal the definition, whatever happens to the processes."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ DATASETS = {
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_equals_the_definition(name: str) -> None:
-    """The same batches in the same order, over several epochs, and from a saved state on."""
+    """Batches have the same order and bytes, over several epochs, and after a saved state."""
     dataset = DATASETS[name]
     with ps.Loader(dataset) as inline, processes(dataset) as loader:
         for _ in range(2):
@@ -64,8 +64,8 @@ def test_equals_the_definition(name: str) -> None:
         assert all(map(same, list(resumed), rest))
 
 
-def test_killed_again_and_again() -> None:
-    """However often a process is killed, no batch is lost, repeated or changed; others take their places."""
+def test_repeated_kills_lose_no_batch() -> None:
+    """However often a process is killed, no batch is lost, repeated or changed; other processes replace it."""
     dataset = ps.range(2_000, seed=1).shuffle().map(functions.slow).batch(8)
     expected = list(ps.Loader(dataset))
     with processes(dataset) as loader:
@@ -78,8 +78,8 @@ def test_killed_again_and_again() -> None:
     assert all(map(same, found, expected))
 
 
-def test_a_row_that_kills_every_process_in_order() -> None:
-    """Where elements are read in order, those before the deadly one come, and then the error, again and again."""
+def test_a_crashing_element_of_a_streaming_dataset_is_named() -> None:
+    """The elements before the crashing one are delivered, and then the error is raised, at each call."""
     dataset = ps.range(60).map(functions.kills_itself).filter(functions.is_at_least_ten)
     with processes(dataset, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
         batches = iter(loader)
@@ -90,8 +90,8 @@ def test_a_row_that_kills_every_process_in_order() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [4, 64])
-def test_a_row_that_kills_every_process_is_named(batch_size: int) -> None:
-    """A record that no process survives is a WorkerError in its place; the batches before it come, those after too."""
+def test_a_crashing_row_is_named(batch_size: int) -> None:
+    """The record raises a WorkerError in order; the batches before it are delivered, and those after it, too."""
     dataset = ps.range(100).map(functions.kills_itself).batch(batch_size)
     limits = ps.Limits(worker_init=functions.mark_process)
     with processes(dataset, limits=limits) as loader:
@@ -107,7 +107,7 @@ def test_a_row_that_kills_every_process_is_named(batch_size: int) -> None:
 
 
 def test_an_error_is_the_users_own() -> None:
-    """What a function raises arrives as itself, in its place, each time; batches before it come first."""
+    """The exception of a function is raised unchanged and in order, at each call, after the batches before it."""
     with processes(ps.range(100).map(functions.broken).batch(4)) as loader:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
@@ -125,7 +125,7 @@ def test_an_error_may_be_replaced() -> None:
 
 
 def test_rows_of_other_shapes_are_the_users_error() -> None:
-    """The error is the one that is raised without workers."""
+    """The error is the same as without workers."""
     dataset = ps.range(100).map(functions.ragged_row).batch(4)
     with pytest.raises(UsageError) as expected:
         list(ps.Loader(dataset))
@@ -135,7 +135,7 @@ def test_rows_of_other_shapes_are_the_users_error() -> None:
 
 
 def test_a_worker_that_can_not_be_prepared() -> None:
-    """What `worker_init` raises arrives instead of a batch, and names the worker; nothing waits for ever."""
+    """The exception of `worker_init` is raised instead of a batch, and names the worker; nothing hangs."""
     with processes(ps.range(8).batch(4), limits=ps.Limits(worker_init=functions.refuses)) as loader:
         for _ in range(2):
             with pytest.raises(LookupError, match="no device"):
@@ -146,7 +146,7 @@ def test_a_worker_that_can_not_be_prepared() -> None:
 
 
 def test_objects_that_can_not_be_sent_are_named() -> None:
-    """The rule, the cause and the remedies are in the message."""
+    """The message has the rule, the cause and the remedies."""
     expected = pytest.raises(
         UsageError, match=r"must be picklable; got .*it holds a connection.*, from step 'Unpicklable'\. .*cloudpickle"
     )
@@ -174,14 +174,14 @@ with ps.Loader(ps.range(8).map(doubled).batch(4), num_workers=1, workers="proces
 
 
 def test_a_program_that_is_no_file() -> None:
-    """Functions of a script that Python reads from a pipe, which no process can import, go as local ones do."""
+    """Functions of a script from a pipe, which no process can import, are pickled like local ones."""
     pytest.importorskip("cloudpickle")
     run = subprocess.run([sys.executable, "-"], input=PIPED, capture_output=True, text=True, check=False)
     assert (run.stdout, run.stderr) == ("[[0, 2, 4, 6], [8, 10, 12, 14]]\n", "")
 
 
 def test_batches_outlive_their_loader() -> None:
-    """What was handed out stays as it is when the loader, and with it the processes, is gone."""
+    """Delivered batches stay the same when the loader and its processes have ended."""
     loader = processes(ps.range(100).map(functions.row).batch(50))
     first, second = list(loader)
     loader.close()
@@ -190,7 +190,7 @@ def test_batches_outlive_their_loader() -> None:
 
 
 def test_kept_batches_take_more_memory() -> None:
-    """A consumer that keeps batches gets the rest all the same, with one warning."""
+    """A consumer that keeps batches gets all batches, with one warning."""
     dataset = ps.range(400).map(functions.large_row).batch(20)
     with processes(dataset) as loader, pytest.warns(UserWarning, match="are kept by the training loop"):
         kept = list(loader)

@@ -1,4 +1,4 @@
-"""Where /dev/shm is small, as it is in containers, worker processes work all the same."""
+"""Worker processes work if /dev/shm is small, as in containers."""
 
 from tests.programs.small_shm import run_with_small_shm
 
@@ -25,5 +25,5 @@ if __name__ == "__main__":
 
 
 def test_sixteen_workers_with_64_megabytes() -> None:
-    """Three batches that together are larger than /dev/shm are in memory at once, of 16 workers; nothing fails."""
+    """With 16 workers, three batches that together are larger than /dev/shm are in memory at once."""
     assert run_with_small_shm(PROGRAM, PATIENCE_SECONDS) == (0, "1280\n", "")

@@ -82,7 +82,7 @@ BODIES = {
 
 
 def run(script: Path | None, text: str, *arguments: str) -> tuple[int, str, str]:
-    """Run a program, from a file or through a pipe, and return its exit code and what it printed and complained of."""
+    """Run a program from a file or through a pipe; return its exit code, output and errors."""
     if script is not None:
         script.write_text(text)
     ended = subprocess.run(
@@ -101,7 +101,7 @@ def run(script: Path | None, text: str, *arguments: str) -> tuple[int, str, str]
     ("name", "by_pipe"), [*((name, False) for name in BODIES), ("an exception", True), ("torch's class", True)]
 )
 def test_an_unguarded_script_runs_once(tmp_path: Path, name: str, *, by_pipe: bool) -> None:
-    """Its functions, classes and exceptions are the same in the program, and no process runs its top again."""
+    """Its functions, classes and exceptions are the same in the program, and no process runs its top level again."""
     body, expected = BODIES[name]
     script = None if by_pipe else tmp_path / "script.py"
     code, printed, complaint = run(script, DEFINITIONS + body, str(tmp_path / "died"))
@@ -120,7 +120,7 @@ def test_an_unguarded_script_runs_once(tmp_path: Path, name: str, *, by_pipe: bo
     ids=["without cloudpickle", "spawned"],
 )
 def test_where_the_script_would_run_again_one_error_says_so_first(tmp_path: Path, body: str) -> None:
-    """The error comes before any process is started, and says to write a guard."""
+    """The error is raised before any process is started, and its remedy is a guard."""
     code, printed, complaint = run(tmp_path / "script.py", DEFINITIONS + body)
     assert (code, printed) == (1, "top")
     assert "UsageError: " in complaint.splitlines()[-1]
@@ -129,7 +129,7 @@ def test_where_the_script_would_run_again_one_error_says_so_first(tmp_path: Path
 
 
 def test_a_guarded_script_is_imported_by_its_workers(tmp_path: Path) -> None:
-    """So its functions travel by name where cloudpickle is missing."""
+    """So its functions are pickled by name without cloudpickle."""
     body = (
         "sys.modules['cloudpickle'] = None\n"
         "if __name__ == '__main__':\n"

@@ -1,4 +1,4 @@
-"""What happens to worker processes: they are killed, stopped, or wait for ever; once, or each time."""
+"""Functions that kill, stop or hang worker processes, once or each time."""
 
 import contextlib
 import os
@@ -14,27 +14,27 @@ from tests.workers.processes.functions import DEADLY
 
 
 class Once:
-    """Does something to this process at one number, the first time that any worker process comes to it."""
+    """Calls a function in this process at one number, the first time that any worker process computes the number."""
 
     def __init__(self, path: str, what: Callable[[], object]) -> None:
         self._path = path  # exists afterwards
         self._what = what
 
     def __call__(self, number: int) -> int:
-        """Return what was given, perhaps after the other thing."""
+        """Return the argument, perhaps after the call."""
         if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
             self.do()
         return number
 
     def do(self) -> None:
-        """Do it if nobody has."""
+        """Call the function, if no process has called it."""
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
             self._what()
 
 
 class EachOnce:
-    """Kills the first worker process that comes to a number, at each of several."""
+    """Kills the first worker process that computes a number, for each of several numbers."""
 
     COUNT = 6
 
@@ -42,7 +42,7 @@ class EachOnce:
         self._directory = directory
 
     def __call__(self, number: int) -> int:
-        """Return what was given, perhaps after a death."""
+        """Return the argument, or die."""
         if DEADLY <= number < DEADLY + self.COUNT:
             Once(os.path.join(self._directory, str(number)), killed).do()
         return number
@@ -57,7 +57,7 @@ class StaysLater:
         self._directory = directory
 
     def __call__(self, worker: int) -> None:
-        """Have this process end when it comes to compute, or not."""
+        """Make this process end at its first block, or not."""
         del worker
         paths = [os.path.join(self._directory, str(number)) for number in range(self.COUNT)]
         left = [path for path in paths if not os.path.exists(path)]
@@ -83,13 +83,13 @@ class ReadyLater:
 
 
 class DoublesAndDies:
-    """Doubles a batch in place; in the first worker process that does so to one of them it is killed then."""
+    """Doubles a batch in place; kills the first worker process after it has doubled one of them."""
 
     def __init__(self, path: str) -> None:
         self._once = Once(path, killed)
 
     def __call__(self, batch: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the batch, perhaps after a death."""
+        """Return the batch, or die."""
         batch *= 2
         if (batch == 2 * DEADLY).any():
             self._once(DEADLY)
@@ -97,13 +97,13 @@ class DoublesAndDies:
 
 
 class FailsAndDies:
-    """Fails at one number in the first worker process that comes to it, which is killed once it has written so."""
+    """Raises at one number in the first worker process, and kills it once it has reported that."""
 
     def __init__(self, path: str) -> None:
         self._once = Once(path, _die_when_told)
 
     def __call__(self, number: int) -> int:
-        """Return what was given, or raise."""
+        """Return the argument, or raise."""
         if self._once(number) == DEADLY and JobTable.tell is _killed_telling:
             raise ValueError("very wrong")
         return number
@@ -118,17 +118,17 @@ def _killed_telling(*_: object) -> None:
 
 
 def killed() -> None:
-    """Be killed."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stopped() -> None:
-    """Be stopped, so that not even a signal's handler runs."""
+    """Stop this process, so that not even a signal handler runs."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def hangs() -> None:
-    """Wait for ever."""
+    """Hang."""
     threading.Event().wait()
 
 
@@ -151,7 +151,7 @@ def never_ready(worker: int) -> None:
 
 
 def takes_a_while(number: int) -> int:
-    """Return what was given, after a while."""
+    """Return the argument after a while."""
     threading.Event().wait(0.3)
     return number
 

@@ -1,4 +1,4 @@
-"""Functions that raise in every way that there is, for worker processes, which find them by their names."""
+"""Functions that raise in every possible way, for worker processes, which import them by name."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class TwoArgumentsError(Exception):
-    """Pickles, and can't be built again."""
+    """Can be pickled, but not unpickled."""
 
     def __init__(self, what: str, where: str) -> None:
         super().__init__(f"{what} in {where}")
@@ -25,23 +25,23 @@ class LockedError(Exception):
 
 
 class SilentError(Exception):
-    """Fails to say what it is."""
+    """Has no text: `__str__` raises."""
 
     def __str__(self) -> str:
         raise TypeError("nothing to say")
 
 
 class OwnInterrupt(BaseException):
-    """Isn't caught by `except Exception`."""
+    """Is not caught by `except Exception`."""
 
 
 def two_arguments() -> NoReturn:
-    """Raise what can't be built again."""
+    """Raise an exception that can't be unpickled."""
     raise TwoArgumentsError("hole", "bucket")
 
 
 def locked() -> NoReturn:
-    """Raise what can't be pickled."""
+    """Raise an exception that can't be pickled."""
     raise LockedError
 
 
@@ -171,7 +171,7 @@ class PrepareWith:
 
 
 class NotesIncomplete:
-    """A step above a batch of consecutive numbers that makes a file when it is given another one."""
+    """A step above a batch of consecutive numbers; it makes a file if a batch has other numbers."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -185,7 +185,7 @@ class NotesIncomplete:
 
 
 def raises_at_sixty(number: int) -> int:
-    """Return a number but 60."""
+    """Return the number; raise at 60."""
     if number == 60:
         raise ValueError("sixty")
     return number

@@ -1,4 +1,4 @@
-"""An element that kills every process is found and named by its position; elements before it come first."""
+"""An element that crashes every process is found and named by its position, after the elements before it."""
 
 import os
 import signal
@@ -36,8 +36,8 @@ ROWS: dict[str, Callable[[int], ps.Dataset]] = {
     ("name", "batch_size"),
     [("arrays", 1), ("arrays", 8), ("arrays", 350), ("a custom merge", 8), ("a step above", 8)],
 )
-def test_the_deadly_row_is_named(name: str, batch_size: int) -> None:
-    """Whatever the size of batches, and however they are made: by step, row, epoch, position and key."""
+def test_the_crashing_row_is_named(name: str, batch_size: int) -> None:
+    """The error names step, row, epoch, position and key, for any size of batches."""
     step, row = divmod(DEADLY, batch_size)
     with processes(ROWS[name](batch_size)) as loader:
         batches = iter(loader)
@@ -53,14 +53,14 @@ def test_the_deadly_row_is_named(name: str, batch_size: int) -> None:
 
 
 def test_of_two_crashing_rows_the_first_is_named() -> None:
-    """In whatever order processes come to them: the batch fails at the row at which it fails without workers."""
+    """In any order of the crashes, the batch fails at the row at which it fails without workers."""
     dataset = ps.range(60).map(functions.kills_itself_at_two).batch(60)
     with processes(dataset, 1) as loader, pytest.raises(WorkerError, match=rf"row {functions.DEADLY_BEFORE} of step 0"):
         list(loader)
 
 
 def test_a_shuffled_record_is_named() -> None:
-    """The position is the one in the pass, the key the record's own, as the source describes it."""
+    """The position is that in the epoch; the key is described by the source."""
     numbers = {"number": np.arange(100)}
     dataset = ps.read(numbers, seed=4).shuffle().map(functions.number_kills).batch(10)
     order = [int(number) for batch in ps.Loader(dataset) for number in batch]
@@ -71,8 +71,8 @@ def test_a_shuffled_record_is_named() -> None:
         assert loader.step == position // 10 - 1
 
 
-def test_batches_before_it_come_though_one_job_has_them() -> None:
-    """Small batches are computed several at once; those before the deadly one come, and nobody dies of them again."""
+def test_batches_before_a_crashing_one_of_the_same_job_are_delivered() -> None:
+    """Several small batches share a job; those before the crashing one are delivered, and no process crashes again."""
     dataset = ps.range(4_000).map(functions.kills_late).batch(2)
     with processes(dataset) as loader:
         batches = iter(loader)
@@ -91,8 +91,8 @@ def test_batches_before_it_come_though_one_job_has_them() -> None:
     ],
     ids=["a merge", "a step above"],
 )
-def test_a_deadly_merge_is_named_by_its_step(dataset: ps.Dataset) -> None:
-    """What kills processes after the rows were made is the batch as a whole."""
+def test_a_crashing_merge_is_named_by_its_step(dataset: ps.Dataset) -> None:
+    """A crash after the rows were computed is one of the batch as a whole."""
     with processes(dataset) as loader:
         batches = iter(loader)
         for _ in range(DEADLY // 8):
@@ -103,8 +103,8 @@ def test_a_deadly_merge_is_named_by_its_step(dataset: ps.Dataset) -> None:
             next(batches)
 
 
-def test_the_consumer_never_touches_it() -> None:
-    """If a row before it raises, in a later step, that error comes; and the consumer computes no row behind it."""
+def test_the_consumer_never_computes_the_crashing_row() -> None:
+    """If a row before it raises in a later step, that error is raised; the consumer computes no row after it."""
     functions.computed_here.clear()
     dataset = ps.range(80).map(functions.kills_or_tells).map(functions.broken_before).batch(40)
     with processes(dataset) as loader:
@@ -115,8 +115,8 @@ def test_the_consumer_never_touches_it() -> None:
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["processes", "isolated"])
-def test_a_deadly_batch_follows_on_error(*, isolated: bool) -> None:
-    """What kills processes as a whole is replaced by another batch, where a step above the batch says so."""
+def test_a_crashing_batch_follows_on_error(*, isolated: bool) -> None:
+    """A batch that crashes processes is replaced by another one, if a step above the batch allows it."""
     batches = ps.range(80).batch(8).map(functions.halved_or_killed, name="halved", on_error=ps.Substitute())
     with processes(batches.map(functions.halved), isolated=isolated) as loader:
         found = [batch * 4 for batch in loader]
@@ -146,8 +146,8 @@ REPLACED: dict[str, tuple[ps.Dataset, set[int]]] = {
 
 
 @pytest.mark.parametrize("name", REPLACED)
-def test_it_follows_on_error(name: str) -> None:
-    """A row that kills processes is replaced as one whose function raises, if any step on its way says so."""
+def test_a_crashing_row_follows_on_error(name: str) -> None:
+    """A row that crashes processes is replaced like one whose function raises, if a step allows it."""
     functions.computed_here.clear()
     dataset, deadly = REPLACED[name]
     with processes(dataset) as loader:
@@ -203,7 +203,7 @@ IN_ORDER: dict[str, tuple[ps.Dataset, bool]] = {
 
 @pytest.mark.parametrize("name", IN_ORDER)
 def test_streams_follow_on_error(name: str) -> None:
-    """An element that kills processes is left out, or replaced, as one whose function raises."""
+    """An element that crashes processes is left out or replaced, like one whose function raises."""
     functions.computed_here.clear()
     dataset, is_replaced = IN_ORDER[name]
     with processes(dataset) as loader:
@@ -218,16 +218,16 @@ def test_streams_follow_on_error(name: str) -> None:
     assert functions.computed_here == []
 
 
-def test_a_deadly_element_with_deadly_substitutes_is_named() -> None:
-    """Where the elements that take its place kill as well, it is a WorkerError in the end."""
+def test_a_crashing_element_with_crashing_substitutes_is_named() -> None:
+    """If its substitutes crash, too, a WorkerError is raised."""
     dataset = ps.range(DEADLY, 80).map(functions.kills_always, on_error=ps.Substitute()).batch(1)
     expected = pytest.raises(WorkerError, match=r"position 0, key 0.*SIGKILL")
     with processes(dataset, 1) as loader, expected:
         list(loader)
 
 
-def test_a_deadly_position_of_a_stream_is_named() -> None:
-    """The elements before it come, and then an error names its position and key."""
+def test_a_crashing_position_is_named() -> None:
+    """The elements before it are delivered; then the error names its position and key."""
     dataset = ps.range(2 * DEADLY).map(functions.kills_itself).filter(functions.is_odd).batch(2)
     with processes(dataset) as loader:
         batches = iter(loader)

@@ -26,7 +26,7 @@ def processes(dataset: ps.Dataset, num_workers: int = 1, **options: Any) -> ps.L
 
 
 def test_a_death_is_counted_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A killed process is an event with its number, its end, and the rows that it was at; a counter; a warning."""
+    """A killed process is an event with its number, exit code and rows; it is counted and logged."""
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "died"), dying.killed)).batch(8)
     with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=MARKED) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
@@ -47,16 +47,16 @@ def test_a_death_is_counted_and_reported(tmp_path: Path, caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     "finish", [functions.stacked, functions.as_lists, functions.in_order], ids=["stacked", "merged", "in order"]
 )
-def test_deaths_at_one_row_after_the_other(tmp_path: Path, finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
-    """A batch whose processes are killed again and again, as somebody from outside might, is whole in the end."""
+def test_crashes_at_changing_rows_lose_no_batch(tmp_path: Path, finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
+    """A batch whose processes are killed repeatedly, as from outside, is complete in the end."""
     dataset = finish(ps.range(80).map(dying.EachOnce(str(tmp_path))))
     with processes(dataset) as loader:
         assert [number for batch in loader for number in list(batch)] == [*range(80)]
         assert len(loader.deaths()) == dying.EachOnce.COUNT
 
 
-def test_processes_that_do_nothing_are_followed_by_others(tmp_path: Path) -> None:
-    """However many die before they have computed anything, the batches come; later ones are waited for."""
+def test_processes_that_die_before_any_work_are_replaced(tmp_path: Path) -> None:
+    """However many die before they have computed anything, the batches are delivered; later starts are delayed."""
     limits = ps.Limits(worker_init=dying.StaysLater(str(tmp_path)))
     with processes(ps.range(16).batch(8), limits=limits) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(8)], [*range(8, 16)]]
@@ -64,7 +64,7 @@ def test_processes_that_do_nothing_are_followed_by_others(tmp_path: Path) -> Non
 
 
 def test_the_wait_for_another_process_grows() -> None:
-    """The first take their predecessor's place at once, then each is waited for twice as long, to a bound."""
+    """The first are started at once; then the wait doubles for each, up to a bound."""
     waits = [restart_delay(fruitless, 3) for fruitless in range(2000)]
     later = [wait for wait in waits if wait]
     assert waits[:2] == [0.0, 0.0]
@@ -73,16 +73,16 @@ def test_the_wait_for_another_process_grows() -> None:
 
 
 @pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])
-def test_reports_of_dead_processes_are_forgotten(tmp_path: Path, merge: Any) -> None:
-    """A process that dies after it has reported an error leaves nothing to the process that computes its rows again."""
+def test_reports_of_dead_processes_are_discarded(tmp_path: Path, merge: Any) -> None:
+    """The report of a process that dies doesn't count when another process computes its rows again."""
     failing = dying.FailsAndDies(str(tmp_path / "died"))
     with processes(ps.range(64).map(failing).batch(8, merge=merge), num_workers=2, limits=MARKED) as loader:
         assert [list(batch) for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
         assert len(loader.deaths()) == 1
 
 
-def test_a_merge_that_is_repeated_has_the_rows_as_they_were(tmp_path: Path) -> None:
-    """A step that writes to its batch and is killed then has written to a copy: its successor begins with the rows."""
+def test_a_repeated_merge_gets_unchanged_rows(tmp_path: Path) -> None:
+    """A step that changes its batch and is killed has changed a copy: the next process gets the rows unchanged."""
     dataset = ps.range(80).batch(8).map(dying.DoublesAndDies(str(tmp_path / "died")))
     with processes(dataset, limits=MARKED) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(start, start + 16, 2)] for start in range(0, 160, 16)]
@@ -90,7 +90,7 @@ def test_a_merge_that_is_repeated_has_the_rows_as_they_were(tmp_path: Path) -> N
 
 
 def test_every_death_is_counted() -> None:
-    """What kills processes again and again is as many events, all of the same batch."""
+    """Each death of a process is an event; all are of the same batch."""
     with processes(ps.range(40).map(functions.kills_itself).batch(40), limits=MARKED) as loader:
         with pytest.raises(WorkerError, match="SIGKILL"):
             next(iter(loader))
@@ -99,7 +99,7 @@ def test_every_death_is_counted() -> None:
 
 
 def test_a_loader_without_deaths_has_none() -> None:
-    """Nor are processes that are closed, or that have done their work, counted as dead."""
+    """Processes that are closed, or that have done their work, don't count as dead."""
     loader = processes(ps.range(64).batch(8))
     assert len(list(loader)) == 8
     loader.close()

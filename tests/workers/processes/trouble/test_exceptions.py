@@ -1,4 +1,4 @@
-"""Whatever a function raises in a worker process arrives as it would without workers, and nothing waits for ever."""
+"""Exceptions in worker processes are raised as without workers, and nothing hangs."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ def processes(dataset: ps.Dataset, **options: Any) -> ps.Loader:
 
 
 def raised_at(loader: ps.Loader, step: int) -> tuple[type[BaseException], str, list[str], type[Any]]:
-    """Return what a step raises: its type, words, notes, and the type of its cause."""
+    """Return the exception of a step: its type, text, notes, and the type of its cause."""
     loader.seek(step)
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - it is compared with another
         next(iter(loader))
@@ -39,7 +39,7 @@ def raised_at(loader: ps.Loader, step: int) -> tuple[type[BaseException], str, l
 
 
 def test_a_batch_whose_rows_failed_is_not_merged(tmp_path: Path) -> None:
-    """A step above the batch is never called with rows that nobody has written."""
+    """A step above the batch is never called with unwritten rows."""
     path = tmp_path / "incomplete"
     dataset = ps.range(1, 129).map(raising.raises_at_sixty).batch(16).map(raising.NotesIncomplete(str(path)))
     with processes(dataset) as loader, pytest.raises(ValueError, match="sixty"):
@@ -57,8 +57,8 @@ def test_a_batch_whose_rows_failed_is_not_merged(tmp_path: Path) -> None:
     ],
     ids=["a function", "a merge", "a step above", "a source"],
 )
-def test_every_kind_arrives(dataset: ps.Dataset) -> None:
-    """Type, words, notes and cause are those of the same loader without workers, from wherever it is raised."""
+def test_every_kind_of_exception_arrives(dataset: ps.Dataset) -> None:
+    """Type, text, notes and cause are those of the same loader without workers, wherever it is raised."""
     with ps.Loader(dataset) as inline, processes(dataset) as loader:
         for step in STEPS:
             expected = raised_at(inline, step)
@@ -79,23 +79,25 @@ def test_every_kind_arrives(dataset: ps.Dataset) -> None:
         (raising.recurses, RecursionError, "maximum recursion depth"),
     ],
 )
-def test_every_kind_of_a_preparation_arrives(kind: Any, expected: type[Exception], words: str | None) -> None:
-    """What `worker_init` raises arrives as itself where it can be sent, else in words, with its traceback."""
+def test_every_kind_of_exception_of_worker_init_arrives(
+    kind: Any, expected: type[Exception], words: str | None
+) -> None:
+    """The exception of `worker_init` is raised unchanged if it can be pickled, else as text with its traceback."""
     limits = ps.Limits(worker_init=raising.PrepareWith(raising.KINDS.index(kind)))
     with processes(ps.range(8).batch(4), limits=limits) as loader, pytest.raises(expected, match=words) as raised:
         next(iter(loader))
     assert any("raising.py" in note for note in raised.value.__notes__)
 
 
-def test_an_exit_in_a_preparation_is_an_error() -> None:
-    """Processes that end before they have started are an error, not waited for."""
+def test_an_exit_in_worker_init_is_an_error() -> None:
+    """Processes that exit in `worker_init` are an error, and are not restarted forever."""
     limits = ps.Limits(worker_init=os._exit)
     expected = pytest.raises(WorkerError, match="exit code 0 before it had started")
     with processes(ps.range(8).batch(4), limits=limits) as loader, expected:
         next(iter(loader))
 
 
-def test_leaving_without_a_word_is_a_death() -> None:
+def test_an_exit_without_an_exception_is_a_death() -> None:
     """`os._exit` in a function ends each process that calls it, and the error has its exit code."""
     limits = ps.Limits(worker_init=functions.mark_process)
     expected = pytest.raises(WorkerError, match=r"position 5, .* exit code 5")
@@ -114,7 +116,7 @@ def test_leaving_without_a_word_is_a_death() -> None:
     ids=["a function", "what can't be sent"],
 )
 def test_errors_in_a_worker_alone_are_logged(dataset: ps.Dataset, words: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The batches stand as they are computed without it; why that is slow is said once."""
+    """The batches equal those without workers; one warning names the reason for the slowness."""
     limits = ps.Limits(worker_init=functions.mark_process)
     with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=limits) as loader:
         assert [list(batch)[:4] for batch in loader] == [[*range(start, start + 4)] for start in range(0, 40, 4)]
@@ -148,7 +150,7 @@ if __name__ == "__main__":
 
 
 def test_exceptions_of_a_script_arrive(tmp_path: Path) -> None:
-    """Types that the program itself defines are the program's own when they come back."""
+    """Exceptions of types that the program itself defines have these types when they are raised."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}"}
@@ -171,10 +173,10 @@ BATCHED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 
 @pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
 @pytest.mark.parametrize("options", [{"workers": "processes"}, {"workers": "threads"}], ids=str)
-def test_the_users_exception_comes_where_workers_are_prepared(
+def test_the_consumer_calls_worker_init_before_it_recomputes(
     batched: Callable[[ps.Dataset], ps.Dataset], options: Any
 ) -> None:
-    """It is the one of the record that fails, not that of a process which nobody has prepared."""
+    """The exception is that of the failing record, not of missing preparation."""
     functions.prepared.clear()
     dataset = batched(ps.range(1, 80).map(functions.prepared_row, name="load"))
     with ps.Loader(dataset, num_workers=2, limits=PREPARED, **options) as loader:
@@ -189,7 +191,7 @@ def test_the_users_exception_comes_where_workers_are_prepared(
 def test_the_consumer_computes_nothing_that_lacks_memory(
     batched: Callable[[ps.Dataset], ps.Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What needs more memory than was planned is computed by prepared workers all the same."""
+    """Workers compute batches that need more memory than planned."""
     monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     functions.prepared.clear()
     dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
@@ -199,7 +201,7 @@ def test_the_consumer_computes_nothing_that_lacks_memory(
 
 
 @pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
-def test_any_step_is_computed_where_it_is_asked_for(batched: Callable[[ps.Dataset], ps.Dataset]) -> None:
+def test_batch_at_computes_in_the_calling_process(batched: Callable[[ps.Dataset], ps.Dataset]) -> None:
     """`batch_at` prepares the thread that calls it, by the function of the workers' owner."""
     functions.prepared.clear()
     dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
@@ -212,8 +214,8 @@ def test_any_step_is_computed_where_it_is_asked_for(batched: Callable[[ps.Datase
             assert functions.prepared == [1]
 
 
-def test_the_preparation_of_the_consumer_may_fail() -> None:
-    """Its error is raised as its own."""
+def test_worker_init_may_fail_in_the_consumer() -> None:
+    """The error of `worker_init` is raised."""
     limits = ps.Limits(worker_init=functions.prepare_processes)
     with (
         (

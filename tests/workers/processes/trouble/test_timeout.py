@@ -23,8 +23,8 @@ def processes(dataset: ps.Dataset, timeout: float) -> ps.Loader:
 
 
 @pytest.mark.parametrize("what", [dying.hangs, pytest.param(dying.stopped, marks=pytest.mark.long)])
-def test_a_hiccup_is_passed_over(tmp_path: Path, what: Callable[[], object]) -> None:
-    """A process that hangs once is replaced, even one that takes no signal, and no batch is lost."""
+def test_a_process_that_hangs_once_is_replaced(tmp_path: Path, what: Callable[[], object]) -> None:
+    """It is replaced even if it handles no signal, and no batch is lost."""
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "hung"), what)).batch(8)
     with processes(dataset, 1.5) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
@@ -49,7 +49,7 @@ def test_a_hiccup_is_passed_over(tmp_path: Path, what: Callable[[], object]) -> 
     ids=["a row", "a merge"],
 )
 def test_a_row_that_always_hangs_is_named(dataset: ps.Dataset, named: str) -> None:
-    """It is named like what kills processes, with the stack of the last one; the batches before it come."""
+    """The error names it like a crashing row, with the last stack; the batches before it are delivered."""
     with processes(dataset, 1.5) as loader:
         batches = iter(loader)
         for _ in range(DEADLY // 8):
@@ -61,14 +61,14 @@ def test_a_row_that_always_hangs_is_named(dataset: ps.Dataset, named: str) -> No
 
 
 @pytest.mark.parametrize("finish", [functions.stacked, functions.in_order])
-def test_slow_blocks_of_quick_rows_pass(finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
-    """A block that takes longer than it may is gone through row by row, so only a single row's time counts."""
+def test_slow_blocks_of_quick_rows_are_no_timeout(finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
+    """A block that exceeds the timeout is computed row by row, so only the time of a single row counts."""
     with processes(finish(ps.range(24).map(dying.takes_a_while)), 1.5) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(24)]]
 
 
-def test_waiting_for_a_turn_to_merge_is_no_hanging() -> None:
-    """Where few batches may be merged at once, many processes wait for longer than a merge may take."""
+def test_waiting_to_merge_is_no_timeout() -> None:
+    """If few batches may be merged at once, processes may wait for longer than the timeout."""
     limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5, num_batch_workers=1)
     dataset = ps.range(32).batch(4, merge=dying.merge_slowly)
     with ps.Loader(dataset, num_workers=8, workers="processes", prefetch=8, limits=limits) as loader:
@@ -77,7 +77,7 @@ def test_waiting_for_a_turn_to_merge_is_no_hanging() -> None:
 
 
 def test_a_start_that_hangs_once_is_tried_again(tmp_path: Path) -> None:
-    """A `worker_init` that hangs is work like any other, and its process's death costs no batch."""
+    """A `worker_init` that hangs counts as work, and no batch is lost."""
     limits = ps.Limits(worker_init=dying.ReadyLater(str(tmp_path / "hung")), timeout=1.5)
     with ps.Loader(ps.range(16).batch(8), num_workers=1, workers="processes", limits=limits) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(8)], [*range(8, 16)]]
@@ -88,7 +88,7 @@ def test_a_start_that_hangs_once_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_start_that_always_hangs_is_an_error() -> None:
-    """Twice is enough: the error has the stack, and says how long it was waited for."""
+    """The second time is an error, which has the stack and the timeout."""
     limits = ps.Limits(worker_init=dying.never_ready, timeout=0.5)
     with (
         ps.Loader(ps.range(16).batch(8), num_workers=2, workers="processes", limits=limits) as loader,
@@ -106,6 +106,6 @@ def test_a_start_that_always_hangs_is_an_error() -> None:
     ],
 )
 def test_a_wrong_timeout_is_refused(options: dict[str, Any], message: str) -> None:
-    """It is a number of seconds, and for workers only."""
+    """A timeout is a number of seconds, and needs workers."""
     with pytest.raises(UsageError, match=message):
         ps.Loader(ps.range(8).batch(4), **options)
