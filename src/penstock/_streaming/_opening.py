@@ -123,11 +123,6 @@ def worker_inputs(node: Node) -> list[Node]:
     return [each for each in inputs if not isinstance(each, Stream)] if len(inputs) <= MAX_INPUTS else []
 
 
-def reads_streams(node: Node) -> bool:
-    """Return whether an input of the node is a stream."""
-    return any(isinstance(each, Stream) for each in inputs_of(node))
-
-
 def worker_collate(node: Node) -> Collate | None:
     """Return the steps above the last fold that workers compute; None if there are none, or too many inputs."""
     reads = bool(worker_inputs(node)) or all(isinstance(each, Stream) for each in inputs_of(node))
