@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self
 from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._progress import Progress
-from penstock._os import Closer, HeldInterrupts
+from penstock._os import Closer, uninterrupted
 from penstock._runtime import EndOfEpoch, Recorder, StepRange, Stream, Unit
 from penstock._state import State
 from penstock.errors import ClosedError, UsageError
@@ -173,14 +173,16 @@ class LoaderIterator(Generic[T_co]):
             self._interrupted = False  # the stream raised it, and tries the same batch again
 
     def _end_or_open_rest(self) -> None:
-        with HeldInterrupts():  # an interrupt in here could end the epoch without counting it as ended
-            if self._progress.has_rest():
-                self.close()  # the next steps were delivered earlier: continue after them
-                self._open(self._progress.rest())
-            else:
-                self._end()
+        self._end_range()
         if self._ended:  # raised here, so that it isn't the context of an interrupt that was held
             raise StopIteration
+
+    @uninterrupted  # an interrupt in here could end the epoch without counting it as ended
+    def _end_range(self) -> None:
+        if self._progress.has_rest():
+            self._reopen()  # the next steps were delivered earlier: continue after them
+        else:
+            self._end()
 
     def _end(self) -> None:
         self._ended = True
@@ -203,9 +205,12 @@ class LoaderIterator(Generic[T_co]):
         self._refuse_retired()
         if self._ended:
             raise StopIteration
-        with HeldInterrupts():
-            self.close()
-            self._open(self._progress.rest())
+        self._reopen()
+
+    @uninterrupted
+    def _reopen(self) -> None:
+        self.close()
+        self._open(self._progress.rest())
 
     @property
     def may_wait(self) -> int | None:

@@ -53,7 +53,7 @@ from penstock._caught import Caught
 from penstock._decisions import PLACED_AHEAD, decide
 from penstock._graph import Element
 from penstock._loader._loader import Loader
-from penstock._os import Bell, Closer, DaemonThread, HeldInterrupts
+from penstock._os import Bell, Closer, DaemonThread, uninterrupted
 from penstock._runtime import StepRange, Stream, Unit
 from penstock._state import Token
 from penstock.errors import ClosedError
@@ -184,19 +184,23 @@ class Turn:
         Raises:
             ClosedError: the thread was in a turn when this process was forked.
         """
-        if self.is_over:
+        if self.is_over or self._takes_back_unbegun():
             return
-        with HeldInterrupts():
-            if self._removes(_BEGIN):
-                self._markers.clear()
-                self.is_over = True
         thread = self._thread
-        if not self.is_over and os.getpid() != thread.process:  # the fork has no thread that could end the turn
+        if os.getpid() != thread.process:  # the fork has no thread that could end the turn
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
         while not self.is_over:
             thread.bell.clear()
             if not self.is_over:
                 thread.bell.wait()
+
+    @uninterrupted
+    def _takes_back_unbegun(self) -> bool:
+        if not self._removes(_BEGIN):
+            return False
+        self._markers.clear()
+        self.is_over = True
+        return True
 
     def abandon(self) -> bool:
         """End all turns, the given one included. Called once, with interrupts held.
@@ -267,12 +271,15 @@ class _ThreadState:
 
     def turn(self, work: Callable[[], None], on_abandoned: Callable[[], None]) -> Turn:
         if self._thread is None:
-            turns = self.turns
-            with HeldInterrupts():  # an interrupt before the assignment would leave a thread without an owner
-                self._thread = DaemonThread(lambda: _serve(turns), self._name)
+            self._start()
         turn = Turn(self, work, on_abandoned)
         self._last = weakref.ref(turn)
         return turn
+
+    @uninterrupted  # an interrupt before the assignment would leave a thread without an owner
+    def _start(self) -> None:
+        turns = self.turns
+        self._thread = DaemonThread(lambda: _serve(turns), self._name)
 
     def take_back(self) -> None:
         turn = self._last()
@@ -385,12 +392,15 @@ class ThreadPlacedStream(PlacedStream):
         return super().is_ready()
 
     def close(self) -> None:
-        with HeldInterrupts():
-            if not self._is_closed:
-                self._is_closed = True
-                self._thread_closes = self._turn.abandon()
+        self._abandon_turn()
         if not self._thread_closes:
             self._close_here()
+
+    @uninterrupted
+    def _abandon_turn(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._thread_closes = self._turn.abandon()
 
     def _close_here(self) -> None:
         super().close()

@@ -38,7 +38,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
-from penstock._os import Bell, DaemonThread, HeldInterrupts
+from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._failing_work import Patience, Stall
 from penstock._runtime._scheduler import Client, Scheduler
@@ -371,15 +371,16 @@ class FoldedStream:
         return True
 
     def _begun(self) -> FoldThread:
-        if self._thread is None:
-            with HeldInterrupts():  # a thread that no attribute refers to would never end
-                chunks = self._client.plan.prefetch if self._collate is None else 1
-                fold = Fold(self._scheduler, self._client, self._step_range, self._collate)
-                thread = self._thread = FoldThread(fold, chunks, self._bell)
-                if self._closed:  # another thread closed the stream, and may not have seen the thread
-                    self._end_fold()
-            return thread
-        return self._thread
+        return self._thread or self._begin()
+
+    @uninterrupted  # a thread that no attribute refers to would never end
+    def _begin(self) -> FoldThread:
+        chunks = self._client.plan.prefetch if self._collate is None else 1
+        fold = Fold(self._scheduler, self._client, self._step_range, self._collate)
+        thread = self._thread = FoldThread(fold, chunks, self._bell)
+        if self._closed:  # another thread closed the stream, and may not have seen the thread
+            self._end_fold()
+        return thread
 
     def failing(self) -> Unit | None:
         return None
@@ -413,12 +414,12 @@ class FoldedStream:
         """Whether the next batch, or an error, has come."""
         return self._index < len(self._made) or (self._thread is not None and self._thread.has_chunk)
 
+    @uninterrupted  # Ctrl-C finds the thread ended, or still running
     def _end_fold(self) -> None:
-        with HeldInterrupts():  # Ctrl-C finds the thread ended, or still running
-            thread = self._thread
-            if thread is not None:
-                thread.stop(_EXIT_SECONDS)
-            self._made, self._index, self._thread = [], 0, None
+        thread = self._thread
+        if thread is not None:
+            thread.stop(_EXIT_SECONDS)
+        self._made, self._index, self._thread = [], 0, None
 
     def close(self) -> None:
         self._closed = True

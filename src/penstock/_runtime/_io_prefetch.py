@@ -36,7 +36,7 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._decisions import READ_KEYS, REQUESTED_AHEAD, decide
 from penstock._graph import Context, Node, Upcoming, awaited_sources
-from penstock._os import Closer, HeldInterrupts
+from penstock._os import Closer, uninterrupted
 from penstock.errors import ClosedError
 from penstock.sources import (
     RETRY_WAITS_SECONDS,
@@ -268,6 +268,7 @@ class IOPrefetch(Generic[AnyJob]):
         next_job: makes the jobs for the queue.
     """
 
+    @uninterrupted  # a coroutine that no attribute refers to would never be cancelled
     def __init__(self, node: Node, make_job: Callable[[], AnyJob | None], limit: int) -> None:
         """Start to request records.
 
@@ -279,11 +280,10 @@ class IOPrefetch(Generic[AnyJob]):
         arrivals = Arrivals(limit)
         jobs = _Jobs(make_job, arrivals)
         self.next_job = jobs.next_armed
-        with HeldInterrupts():  # a coroutine that no attribute refers to would never be cancelled
-            # The coroutine doesn't refer to this object, so that dropping it is enough to cancel the coroutine.
-            call = next(awaited_sources(node)).start(partial(_request_all, jobs, arrivals))
-            self._closer = Closer(partial(_close, arrivals, call, os.getpid()))
-            call.outcome.add_done_callback(partial(_close_if_failed, arrivals))
+        # The coroutine doesn't refer to this object, so that dropping it is enough to cancel the coroutine.
+        call = next(awaited_sources(node)).start(partial(_request_all, jobs, arrivals))
+        self._closer = Closer(partial(_close, arrivals, call, os.getpid()))
+        call.outcome.add_done_callback(partial(_close_if_failed, arrivals))
 
     def close(self) -> None:
         """Cancel the requests in flight; returns at once, and may be called by the garbage collector."""

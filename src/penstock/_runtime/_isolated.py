@@ -39,7 +39,7 @@ from typing import Final, cast
 from penstock._caught import Caught
 from penstock._graph import Element, walk
 from penstock._memory import Region
-from penstock._os import Bell, DaemonThread, HeldInterrupts
+from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import (
     FUNCTION_SECONDS,
@@ -202,10 +202,11 @@ class Helpers:
         if not self._supervisor.is_owned_here:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
 
+    @uninterrupted
     def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[LoaderHelper, int]:
         """Begin a run, its first steps alone, in the current process or in a new one; return its number."""
         self.check()
-        with HeldInterrupts(), self._sending:
+        with self._sending:
             process = self._running()
             self._runs += 1
             process.has_begun = True
@@ -227,13 +228,17 @@ class Helpers:
         """Return why a process died, once its successor has taken its place."""
         process.child.kill()  # it is lost to this process, whatever it is doing
         process.over.wait()
-        with HeldInterrupts(), self._lock:
-            if self._current is process:
-                self._current = process.successor
-            self._end(process)
+        self._succeed(process)
         if process.death is None:
             raise ClosedError("the loader was closed")
         return process.death
+
+    @uninterrupted
+    def _succeed(self, process: LoaderHelper) -> None:
+        with self._lock:
+            if self._current is process:
+                self._current = process.successor
+            self._end(process)
 
     def close(self) -> None:
         """End the processes."""

@@ -1,7 +1,7 @@
 """The runtime of a loader: it opens the streams that the loader reads, and owns the workers behind them."""
 
 from penstock._graph import Element, Location, Origin, indices
-from penstock._os import HeldInterrupts
+from penstock._os import uninterrupted
 from penstock._plan import Plan
 from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
 from penstock._runtime._collate_stream import folded_stream
@@ -67,28 +67,42 @@ class Runtime:
 
     def _collating_client(self, scheduler: Scheduler, ahead: int) -> Client:
         """Return the client for the steps above the folds."""
-        if self._collate_client is None:
-            client = Client(self._plan, self.recorder)
-            client.has_warned_of_kept = self._client.has_warned_of_kept
-            with HeldInterrupts():
-                scheduler.join(client)
-                self._collate_client = client
+        client = self._collate_client
+        if client is None:
+            client = self._join_to_collate(scheduler)
             self._check_open()
-        self._collate_client.ahead = ahead
-        scheduler.give_up(self._collate_client)
-        return self._collate_client
+        client.ahead = ahead
+        scheduler.give_up(client)
+        return client
 
     def started(self) -> Scheduler:
         """Return the scheduler, which computes as long as this runtime is open."""
         if self._is_closed:
             raise ClosedError("the loader that owns the workers was closed")
-        if self._scheduler is None:
-            with HeldInterrupts():  # workers that no attribute refers to would never end
-                self._scheduler = (
-                    process_scheduler(self._client) if self._plan.place == "processes" else Scheduler(self._client)
-                )
+        scheduler = self._scheduler
+        if scheduler is None:
+            scheduler = self._start()
             self._check_open()
-        return self._scheduler
+        return scheduler
+
+    @uninterrupted  # workers that no attribute refers to would never end
+    def _start(self) -> Scheduler:
+        is_process = self._plan.place == "processes"
+        scheduler = self._scheduler = process_scheduler(self._client) if is_process else Scheduler(self._client)
+        return scheduler
+
+    @uninterrupted
+    def _join(self, scheduler: Scheduler) -> None:
+        scheduler.join(self._client)
+        self._scheduler = scheduler
+
+    @uninterrupted
+    def _join_to_collate(self, scheduler: Scheduler) -> Client:
+        client = Client(self._plan, self.recorder)
+        client.has_warned_of_kept = self._client.has_warned_of_kept
+        scheduler.join(client)
+        self._collate_client = client
+        return client
 
     def _check_open(self) -> None:
         """Raise if another thread has closed this runtime meanwhile, and close what was started here."""
@@ -100,9 +114,7 @@ class Runtime:
         """Join the owner's scheduler, and return it."""
         scheduler = owner.started()
         if self._scheduler is None:
-            with HeldInterrupts():
-                scheduler.join(self._client)
-                self._scheduler = scheduler
+            self._join(scheduler)
             self._check_open()
         return scheduler
 

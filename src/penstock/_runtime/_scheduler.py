@@ -47,7 +47,7 @@ from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context
 from penstock._memory import Lease, Memory, Region
-from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener
+from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
 from penstock._ring import Claim, SlotRing
@@ -372,8 +372,10 @@ class Scheduler:
                 with self._lock:
                     yield held
             finally:
+                held.hold()
                 self._run_waiting()
 
+    @uninterrupted
     def when_free(self, action: Callable[[], None]) -> None:
         """Call `action` with the scheduler owned: now, or, if another thread owns it, when that thread releases it."""
         if os.getpid() != self._process:
@@ -382,16 +384,16 @@ class Scheduler:
         self._run_waiting()
 
     def _run_waiting(self) -> None:
+        """Call the actions that wait, with interrupts held."""
         # A thread that finds the lock held leaves the rest to its holder, which looks again after releasing it.
         while self._waiting and not self._lock.locked():
-            with HeldInterrupts():
-                if not self._lock.acquire(blocking=False):
-                    return
-                try:
-                    while self._waiting:
-                        self._waiting.popleft()()
-                finally:
-                    self._lock.release()
+            if not self._lock.acquire(blocking=False):
+                return
+            try:
+                while self._waiting:
+                    self._waiting.popleft()()
+            finally:
+                self._lock.release()
 
     def check(self) -> None:
         """Raise an error if the scheduler can't compute: in a fork, after `close`, or after `worker_init` failed."""

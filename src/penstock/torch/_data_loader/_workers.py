@@ -4,7 +4,7 @@ from time import monotonic
 from typing import Any, Final, NoReturn, TypeAlias
 
 from penstock._graph import Read
-from penstock._os import Closer, HeldInterrupts, Waiter
+from penstock._os import Closer, HeldInterrupts, Waiter, uninterrupted
 from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
 from penstock._runtime import LARGE_BYTES, Client, ProcessScheduler, Recorder
 from penstock.errors import WorkerError
@@ -51,9 +51,12 @@ class Workers:
         self._client.learned = rules.learned
         self._client.has_warned_of_kept = True  # no warning: users of torch's loader may keep batches
         self.attempts = 0  # to make the current batch
-        with HeldInterrupts():
-            self._scheduler = ProcessScheduler(self._client)
-            self._closer = Closer(self._scheduler.close)
+        self._start()
+
+    @uninterrupted  # an interrupt before the assignments would leave workers without an owner
+    def _start(self) -> None:
+        self._scheduler = ProcessScheduler(self._client)
+        self._closer = Closer(self._scheduler.close)
 
     def open(self, sampled: Sampled) -> Queue:
         """Start computing the batches that are drawn from now on."""
