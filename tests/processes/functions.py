@@ -1,4 +1,4 @@
-"""What the processes of these tests run."""
+"""The functions that run in the processes of these tests."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ VARIABLES = ("OMP_NUM_THREADS", "OPENCV_FOR_THREADS_NUM", "PENSTOCK_TEST")
 
 
 def report(pipe: "Connection[Any, Any]", *_: object) -> None:
-    """Send what this process is like, and end when the parent says so."""
+    """Send a description of this process, and end when the parent sends a message."""
     begin_process(GlobalSeeds(1, 2, 3))
     pipe.send(
         {

@@ -80,14 +80,14 @@ def test_a_process_is_like_the_program_is_now(
 
 @pytest.mark.parametrize("start_method", METHODS)
 def test_output_goes_to_the_programs_streams(start_method: StartMethod, capfd: pytest.CaptureFixture[str]) -> None:
-    """What a process prints comes out of the program's standard output as it is when the process is started."""
+    """A process prints to the standard output that the program has when the process is started."""
     with started(functions.say, "printed there\n", start_method=start_method) as child:
         received(child)
     assert capfd.readouterr().out == "printed there\n"
 
 
 def test_a_forked_process_holds_nothing_of_others() -> None:
-    """A process has its own pipe and what was given to it; nothing of the server's, or of other processes."""
+    """A process has its own pipe and the descriptors of its arguments; none of the server, or of other processes."""
     counts: list[int] = []
     for others in range(2):
         with started(functions.report) as first, started(functions.list_descriptors, None) as child:

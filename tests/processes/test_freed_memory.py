@@ -1,4 +1,4 @@
-"""What a process of ours frees is used again, unless the user has said otherwise."""
+"""A child process uses freed memory again, unless the user has set other limits."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Which modules a pickle names is known without loading it."""
+"""The modules that a pickle names are found without loading it."""
 
 import collections
 import fractions

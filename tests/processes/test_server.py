@@ -1,4 +1,4 @@
-"""The server that forks processes: what it imports, and what happens when that fails or it is killed."""
+"""The fork server: its imports, and the behaviour when one fails or the server is killed."""
 
 import importlib
 import os
@@ -63,7 +63,7 @@ def server_of(pid: int) -> int:
 
 
 def test_modules_are_imported_once() -> None:
-    """What processes need is imported by the one that forks them, which stays the same."""
+    """The server imports the modules that processes need, and stays the same process."""
     with started(functions.report) as first, started(functions.report) as second:
         importers = {received(child)["imported_by"] for child in (first, second)}
         assert importers == {server_of(first.pid)} == {server_of(second.pid)}

@@ -47,7 +47,7 @@ _inherited: Final[list[int]] = []  # descriptors, in a process that has got its 
 
 
 class Begun(TypedDict):
-    """The arguments of a server: descriptors, and what it knew before it executed itself again."""
+    """The arguments of a server: descriptors, and its knowledge from before it executed itself again."""
 
     control: int
     program: int

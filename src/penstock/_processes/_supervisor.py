@@ -3,10 +3,10 @@
 The problem. Five owners run the user's code in child processes: the workers of a loader, the helper of an isolated
 loader, the process of a pipeline, the processes of an executor, and the workers of a pool. Such processes crash, hang,
 fail to start, or are killed by the system. And an owner is closed, dropped, interrupted or forked at any moment, also
-while it starts a process; or the program ends. Each owner speaks a protocol of its own with its processes, and a death
-means something else for its work. Four things are the same for all: no process is left behind; none is started after
-the end; each process draws other random numbers than the one before it; and processes that fail to start are not
-started for ever.
+while it starts a process; or the program ends. The two helpers have one protocol (`_helper`), the other processes have
+protocols of their own, and a death means something else for each owner. Four things are the same for all: no process is
+left behind; none is started after the end; each process draws other random numbers than the one before it; and
+processes that fail to start are not started for ever.
 
 The solution. The owner keeps the protocol, and the supervisor keeps the processes. A thread of the owner calls `start`,
 which registers the process before anyone else can miss it, then waits for messages and for the end of the process in
@@ -78,7 +78,7 @@ class RestartPolicy:
 
 @frozen
 class Starting:
-    """How processes are started; the attributes are those of `ChildProcess`, but for the last.
+    """The way in which processes are started; all attributes but the last are arguments of `ChildProcess`.
 
     Attributes:
         method: "forkserver", "spawn", or None for the first where there is one.
@@ -94,10 +94,10 @@ class Starting:
 
 
 class Death(NamedTuple):
-    """How a process died.
+    """The death of a process, for its owner.
 
     Attributes:
-        error: says so.
+        error: the WorkerError to raise or to log.
         may_restart: whether the policy allows another process with its number.
     """
 

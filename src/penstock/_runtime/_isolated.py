@@ -160,7 +160,7 @@ class Helpers:
     """Owns the helper process, and its successors. Serves one stream at a time; outlives it.
 
     Args:
-        plan: what it runs.
+        plan: of the loader.
         recorder: counts deaths; new helpers continue from its events.
 
     Attributes:

@@ -37,7 +37,7 @@ Op: TypeAlias = Callable[[Any], object]
 Function: TypeAlias = Callable[..., object]
 
 KEPT_FUNCTIONS: Final = 32
-"""How many functions a process keeps, so that each is sent and rebuilt once; the oldest is dropped first."""
+"""The number of functions that a process keeps, so that each is sent and rebuilt once; the oldest is dropped first."""
 
 _STEP_SECONDS: Final = 0.002
 _STEP_VALUES: Final = 1024
