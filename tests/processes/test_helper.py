@@ -2,6 +2,7 @@
 
 import os
 import queue
+import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,8 @@ def test_a_helper_that_does_not_end_is_killed() -> None:
         helper.wait_until_started(SECONDS)
         for _ in range(2):
             helper.stop(0.01, lambda: helper.answer(0.01))
-        assert helper.child.death().exit_code == -9
+        assert helper.child.wait_for_end(SECONDS)
+        assert helper.child.death().exit_code == -signal.SIGKILL
 
 
 def test_a_helper_that_can_not_be_started_closes_the_reader() -> None:

@@ -37,8 +37,8 @@ SCHEDULER: Final = (
     Mutant(
         "scheduler: a postponed action waits for the next owner",
         "_runtime/_scheduler.py",
-        "finally:\n self._run_waiting()",
-        "finally:\n                pass",
+        "held.hold()\n self._run_waiting()",
+        "held.hold()",
         ("runtime/test_scheduler.py", "loader/test_two_threads.py"),
     ),
     Mutant(
