@@ -140,6 +140,8 @@ class Channel:
         self._ended = False
         self._putters = Waiters()
         self._takers = Waiters()
+        self._woken = 0  # takers that were woken for items, and have not looked yet
+        self._take_size = 1  # how many items the latest taker takes at most
 
     def __len__(self) -> int:
         return len(self._items)
@@ -159,7 +161,7 @@ class Channel:
         self._items.append(item)
         self._passes[-1] += 1
         if self._takers:
-            self._takers.wake_one()
+            self._wake_takers()
         return True
 
     async def put(self, item: object) -> None:
@@ -179,7 +181,7 @@ class Channel:
                 self._items.extend(part)
                 self._passes[-1] += len(part)
                 start += len(part)
-                self._takers.wake_one()
+                self._wake_takers()
             elif count > 0 and self.offer(items[start]):
                 start += 1
             else:
@@ -217,7 +219,11 @@ class Channel:
         while not self._passes[0]:
             if len(self._passes) > 1 or self._ended:
                 return []
-            await self._takers.wait()
+            try:
+                await self._takers.wait()
+            finally:
+                self._woken = max(self._woken - 1, 0)
+        self._take_size = max_items
         count = min(max_items, self._passes[0])
         self._passes[0] -= count
         if count == len(self._items):
@@ -229,8 +235,8 @@ class Channel:
             self._bytes -= sum(self._sizes.popleft() for _ in range(count))
         if self._putters:
             self._putters.wake_one()
-        if self._items and self._takers:
-            self._takers.wake_one()
+        if self._takers:
+            self._wake_takers()
         return items
 
     def take_now(self) -> object:
@@ -243,9 +249,15 @@ class Channel:
         item = self._items.popleft()
         if self._putters:
             self._putters.wake_one()
-        if self._takers and self._items:
-            self._takers.wake_one()
+        if self._takers:
+            self._wake_takers()
         return item
+
+    def _wake_takers(self) -> None:
+        """Wake as many takers as the items suffice for, so that lanes with an item each begin together."""
+        while self._takers and len(self._items) > self._woken * self._take_size:
+            self._woken += 1
+            self._takers.wake_one()
 
     def start_next_pass(self) -> bool:
         """Return False if no pass follows the one whose end was seen; otherwise start it, and return True."""

@@ -82,7 +82,7 @@ class SyncStage(RunningStage):
                 await self._put_timed(values)  # a stage with a probe is not fused, so this is the last one
 
         applied = Applied(tuple(stage.op for stage in stages), items)
-        call = self.threads.start(applied, self._stop)
+        call = self.threads.start(applied, self._stop, slow=len(items) == 1)
         await call.forward_values(put)
         if call.error is not None:
             raise self._call_failure(call.error)
@@ -100,7 +100,7 @@ class SyncStage(RunningStage):
         results: list[object] = []
         while items and self._failure is None:
             applied = Applied((self.op,), items)
-            call = self.threads.start(applied, self._stop)
+            call = self.threads.start(applied, self._stop, slow=len(items) == 1)
             while not call.done:  # a slow call ends after the current item
                 await call.wait()
             if call.error is not None:
@@ -162,23 +162,36 @@ class SyncStage(RunningStage):
 class AsyncStage(RunningStage):
     """An async function, applied to one item per lane.
 
-    A lane whose calls return without waiting lets other tasks run once per millisecond.
+    A lane whose calls return without waiting lets other tasks run once per millisecond. A lane that finds that another
+    one ran during its call has waited, and need not.
     """
 
     def __init__(self, setup: StageSetup, op: Callable[[object], Awaitable[object]], *, ordered: bool) -> None:
         super().__init__(setup)
         self._op = op
         self._order = InOrder.if_needed(setup.concurrency, self._deliver, ordered=ordered)
+        self._latest: object = None  # the lane that ran last
+        self._learned = 0.0  # when `learn` was last called
+        self._seconds, self._items = 0.0, 0  # in calls since then
 
     async def _work(self) -> None:
+        lane = asyncio.current_task()
         yielded = perf_counter()  # when the lane last let other tasks run
-        seconds, items = 0.0, 0  # the calls since then
+        self._learned = self._learned or yielded
         while (item := await self._next()) is not NOTHING:
             number = 0 if self._order is None else self._order.next_number()
             started = perf_counter()
+            if self._latest is not lane:
+                self._latest, yielded = lane, started
             result = await self._call(item)
             now = perf_counter()
-            seconds, items = seconds + now - started, items + 1
+            if self._latest is not lane:
+                self._latest, yielded = lane, now
+            self._seconds += now - started
+            self._items += 1
+            if now - self._learned > CHUNK_SECONDS:
+                self.learn(self._items, self._seconds)
+                self._learned, self._seconds, self._items = now, 0.0, 0
             if self._counts:
                 failed = type(result) is Failed
                 self.count(1, int(result is not SKIP and not failed), int(failed), now - started)
@@ -187,10 +200,8 @@ class AsyncStage(RunningStage):
             else:
                 await self._order.deliver(number, result)
             if now - yielded > CHUNK_SECONDS:
-                self.learn(items, seconds)
                 await asyncio.sleep(0)
                 yielded = perf_counter()
-                seconds, items = 0.0, 0
 
     async def _next(self) -> object:
         """Return the next item, or NOTHING at the end of the pass."""

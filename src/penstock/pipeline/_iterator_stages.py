@@ -12,7 +12,8 @@ whether it ended, failed or was stopped; only an iterator that the user passed a
 
 A source pulls in a thread of its own: one that waits for data must not occupy a thread that functions need.
 
-A list, a tuple or another type in `_AT_HAND` runs no user code when it is iterated over, and is read on the loop.
+A list, a tuple or another type in `_AT_HAND` runs no user code when it is iterated over, and is read on the loop: as a
+source, too, since a call in a thread for the few items that a slow stage has room for delays that stage's idle lanes.
 
 Rejected: one `next` per call, as above; and a fixed number of items per call, which delays the first item of a slow
 iterator by the time of all of them.
@@ -90,6 +91,8 @@ class RunningSource:
             iterable: object = self._source.source
             if _is_async(iterable):
                 await self._read_async(iterable)
+            elif type(iterable) in _AT_HAND:
+                await self._read_at_hand(cast("Sequence[object]", iterable))
             else:
                 await self._read(cast("Iterable[object]", iterable))
             if not self._source.continuous:
@@ -115,6 +118,21 @@ class RunningSource:
         finally:
             if iterator is not iterable:
                 await _close(iterator, threads)
+
+    async def _read_at_hand(self, items: Sequence[object]) -> None:
+        iterator = iter(items)
+        while True:
+            room = await self._output.wait_for_room()
+            started = perf_counter()
+            pulled = [*islice(iterator, room)]
+            if self._probe is not None:
+                self._probe.done(len(pulled), 0, perf_counter() - started)
+            kept = [item for item in pulled if item is not SKIP]
+            await self._put(kept)
+            if len(pulled) < room:
+                break
+            if len(kept) < len(pulled):
+                await asyncio.sleep(0)  # there is room still, so that the next wait for it may return at once
 
     async def _read_async(self, iterable: AsyncIterable[object]) -> None:
         try:

@@ -103,6 +103,7 @@ class Outlet:
         self._sources = Waiters()  # used on the loop
         self._loop_waits = False  # whether the loop waits for room
         self._putters = Waiters()  # used on the loop
+        self._woken = 0  # putters that were woken for room, and have not looked yet
         self._lock = threading.Lock()  # protects the four attributes below
         self._wakers: list[Callable[[], None]] = []  # wake readers that wait for an item
         self._bell: Bell | None = None  # an unused one, kept for the next reader that waits
@@ -133,7 +134,7 @@ class Outlet:
             await self._wait_until_low()
             start = self._put_some(items, start)
         if self._putters:
-            self._putters.wake_one()
+            self._wake_putters()
 
     async def wait_for_room(self) -> int:
         """Return for how many items there is room, after waiting until there is any."""
@@ -315,7 +316,7 @@ class Outlet:
                 self._note_pass(item)
             if self._loop_waits and len(self._items) <= self._low_water():
                 self._loop_waits = False
-                self._call_loop(self._putters.wake_one)
+                self._call_loop(self._wake_putters)
         except BaseException:
             # The loop may not have been woken. Taking the item again, which is put back, wakes it.
             self._loop_waits = self._source_waits = True
@@ -377,8 +378,21 @@ class Outlet:
         self._loop_waits = True
         if len(self._items) <= self._low_water() and (self._max_bytes is None or not self._items):
             self._loop_waits = False  # items were taken since the caller looked
-        else:
+            return
+        try:
             await self._putters.wait()
+        finally:
+            self._woken = max(self._woken - 1, 0)
+
+    def _wake_putters(self) -> None:
+        """Wake a putter for each item for which there is room; one at least, unless a woken one has yet to look.
+
+        The last of those that were woken wakes the next, or finds no room, and waits for the reader.
+        """
+        room = 0 if self._max_bytes is not None else self.limit - len(self._items) - self._woken
+        for _ in range(min(room if self._woken else max(room, 1), len(self._putters))):
+            self._woken += 1
+            self._putters.wake_one()
 
     def _low_water(self) -> int:
         """Return the number of waiting items at which the loop is woken: a quarter of the room for cheap items."""

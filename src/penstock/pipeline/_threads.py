@@ -27,6 +27,7 @@ Guarantees:
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -56,6 +57,30 @@ class StopFlag:
         self.is_set = False
 
 
+class Notifications:
+    """Runs functions on the loop for threads. Those that come together wake the loop once, since a wake is a write."""
+
+    __slots__ = ("_functions", "_is_scheduled", "_loop")
+
+    def __init__(self) -> None:
+        self._functions: deque[Callable[[], object]] = deque()
+        self._is_scheduled = False
+        self._loop = asyncio.get_running_loop()
+
+    def send(self, function: Callable[[], object]) -> None:
+        """Have a function run on the loop soon. Thread-safe."""
+        self._functions.append(function)  # before the check: a run that has begun resets the flag first, and takes it
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            with suppress(RuntimeError):  # the loop was closed while a function was stuck
+                self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        while self._functions:
+            self._functions.popleft()()
+
+
 class ThreadCall:
     """One call of a function in a thread; `function(call)` appends to the call's values.
 
@@ -67,16 +92,18 @@ class ThreadCall:
         error: the exception that ended the call; None if it returned.
     """
 
-    __slots__ = ("_loop", "_waiter", "done", "error", "function", "slow", "stop", "values")
+    __slots__ = ("_notifications", "_waiter", "done", "error", "function", "slow", "stop", "values")
 
-    def __init__(self, function: Callable[["ThreadCall"], None], stop: StopFlag) -> None:
+    def __init__(
+        self, function: Callable[["ThreadCall"], None], stop: StopFlag, notifications: "Notifications", *, slow: bool
+    ) -> None:
         self.function = function
         self.stop = stop
         self.values: list[object] = []
         self.done = False
         self.error: BaseException | None = None
-        self.slow = False
-        self._loop = asyncio.get_running_loop()
+        self.slow = slow
+        self._notifications = notifications
         self._waiter: asyncio.Future[None] | None = None
 
     # -- in the thread
@@ -86,19 +113,16 @@ class ThreadCall:
         with Caught() as caught:
             self.function(self)
         self.error = caught.error
-        with suppress(RuntimeError):  # the loop was closed while the function was stuck
-            self._loop.call_soon_threadsafe(self._finish)
+        self._notifications.send(self._finish)
 
     def notify(self) -> None:
         """Notify the loop of a new value; needed only if the call is slow."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._wake)
+        self._notifications.send(self._wake)
 
     def fail(self, error: BaseException) -> None:
         """End a call that never began with an error."""
         self.error = error
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._finish)
+        self._notifications.send(self._finish)
 
     # -- on the loop
 
@@ -119,8 +143,9 @@ class ThreadCall:
         """Wait until there are new values or the call has ended; with `until_done`, until it has ended."""
         cancelled: asyncio.CancelledError | None = None
         while not self.done:
-            self._waiter = self._loop.create_future()
-            timer = None if until_done or self.slow else self._loop.call_later(SLOW_CALL_SECONDS, self._become_slow)
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = None if until_done or self.slow else loop.call_later(SLOW_CALL_SECONDS, self._become_slow)
             try:
                 await self._waiter
             except asyncio.CancelledError as error:
@@ -166,7 +191,7 @@ class ThreadCall:
 class AnyThreads(Protocol):
     """Threads that run calls: the pipeline's own, or those of the user's executor."""
 
-    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag) -> ThreadCall:
+    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag, *, slow: bool = False) -> ThreadCall:
         """Return a call that starts as soon as a thread is free, as `Threads` does."""
         ...
 
@@ -179,10 +204,11 @@ class ExecutorThreads:
 
     def __init__(self, executor: "Executor") -> None:
         self._executor = executor
+        self._notifications = Notifications()
 
-    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag) -> ThreadCall:
+    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag, *, slow: bool = False) -> ThreadCall:
         """Return a call that starts as soon as a thread of the executor is free."""
-        call = ThreadCall(function, stop)
+        call = ThreadCall(function, stop, self._notifications, slow=slow)
 
         def settle(submitted: "Future[None]") -> None:
             if submitted.cancelled():
@@ -217,24 +243,28 @@ class Threads:
         self._name = name
         self._calls: SimpleQueue[ThreadCall | None] = SimpleQueue()
         self._threads: list[DaemonThread] = []
-        self._running: list[ThreadCall] = []
+        self._running: list[ThreadCall] = []  # as long as another thread may be needed for one more call
+        self._notifications = Notifications()
 
-    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag) -> ThreadCall:
+    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag, *, slow: bool = False) -> ThreadCall:
         """Return a call that starts as soon as a thread is free.
 
         Args:
             function: called with the call; it appends to the call's `values`, calls `notify()` after each if the call
                 is `slow`, and returns early if `stop` is set.
             stop: the stop flag of the stage.
+            slow: whether the call is slow from its start: no timer then has to find out. Default False.
 
         Raises:
             WorkerError: a thread can't be started.
         """
-        call = ThreadCall(function, stop)
-        self._running = [other for other in self._running if not other.done]
-        if len(self._threads) < min(len(self._running) + 1, self._count):
-            self._start_thread()
-        self._running.append(call)
+        call = ThreadCall(function, stop, self._notifications, slow=slow)
+        if len(self._threads) < self._count:
+            self._running = [call, *(other for other in self._running if not other.done)]
+            if len(self._threads) < len(self._running):
+                self._start_thread()
+        else:
+            self._running = []
         self._calls.put(call)
         return call
 

@@ -136,6 +136,54 @@ def test_every_thread_is_used_before_a_call_ends(kind: Kind) -> None:
             assert sorted(pipeline) == [*range(250)]
 
 
+@ORDERS
+def test_calls_that_end_together_are_followed_together(order: Order) -> None:
+    """Lanes that become free together get their items in a few turns of the loop, and not one of them in each turn."""
+    lanes, rounds = 20, 10
+    turns = 0
+    began: list[int] = []  # the turn in which each call began
+    waiting: list[asyncio.Future[None]] = []
+
+    def count_turns() -> None:
+        nonlocal turns
+        turns += 1
+        if len(began) < lanes * rounds:
+            asyncio.get_running_loop().call_soon(count_turns)
+
+    async def wait(item: int) -> int:
+        if not began:
+            count_turns()
+        began.append(turns)
+        waiting.append(asyncio.get_running_loop().create_future())
+        if len(waiting) < lanes:
+            await waiting[-1]
+        else:
+            for future in waiting:
+                future.set_result(None)
+            waiting.clear()
+        return item
+
+    builder = PipelineBuilder().add_source(range(lanes * rounds))
+    builder.pipe(wait, concurrency=lanes, output_order=order)
+    with builder.add_sink(lanes * rounds).build(num_threads=1).auto_stop() as pipeline:
+        assert sorted(pipeline) == [*range(lanes * rounds)]
+    assert max(began[each + lanes - 1] - began[each] for each in range(lanes, lanes * rounds, lanes)) < lanes // 2
+
+
+def test_a_list_needs_no_thread() -> None:
+    """The items of a list, which runs no code of the user's, are taken without a thread of the source."""
+    before = {*threading.enumerate()}
+    started: list[str] = []
+
+    async def note(item: int) -> int:
+        started.extend(thread.name for thread in threading.enumerate() if thread not in before)
+        return item
+
+    with PipelineBuilder().add_source([*range(10)]).pipe(note).add_sink(5).build(num_threads=1).auto_stop() as pipeline:
+        assert [*pipeline] == [*range(10)]
+    assert len({*started}) == 1  # the loop's
+
+
 def test_a_slow_router_blocks_no_coroutine() -> None:
     """A plain router that waits runs on a thread: coroutines run meanwhile, even one that the router waits for."""
     ticked = threading.Event()
