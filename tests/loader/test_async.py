@@ -22,7 +22,7 @@ def keep(number: int) -> bool:
     return number >= 0
 
 
-@WORKERS
+@in_places("inline", "thread", "threads", "isolated")
 @pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(keep).batch(4)])
 def test_async_for_delivers_the_same_batches(dataset: ps.Dataset, place: dict[str, Any]) -> None:
     """Epochs read with `async for` and with `for` are equal, and may alternate."""
@@ -88,27 +88,32 @@ def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: in
 
 
 def test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop also runs where the skipped batch is complete as soon as the consumer arms its job."""
-    gate, has_skipped = Gate(8), threading.Event()
+    """The loop also runs where the skipped batch is complete as soon as its job gets memory."""
+    gate, has_skipped, has_memory = Gate(8), threading.Event(), threading.Event()
     is_ready, fits = vars(JobQueue)["is_ready"], vars(JobQueue)["_fits"]
 
     def is_ready_later(queue: Any) -> bool:
+        has_memory.set()
         is_ready(queue)
-        if queue.has_armed and not has_skipped.is_set():
-            queue.wait(lambda: False, lambda: None)  # until the job is complete
+        if not has_skipped.is_set():
+            has_memory.clear()
+            if queue.has_armed:
+                queue.wait(lambda: False, lambda: None)  # until the job is complete
         return bool(is_ready(queue))
 
-    def fits_for_the_consumer(queue: Any, job: Any) -> bool:
-        return threading.current_thread() is threading.main_thread() and fits(queue, job)
+    def fits_if_there_is_memory(queue: Any, job: Any) -> bool:
+        in_consumer = threading.current_thread() is threading.main_thread()
+        return in_consumer and has_memory.is_set() and bool(fits(queue, job))
 
     def second_fails(batch: Any) -> Any:
         if batch[0, 0] == 4:
             has_skipped.set()
+            has_memory.set()
             raise ValueError("the second batch")
         return np.array(gate(int(batch[0, 0])) // 4)
 
     monkeypatch.setattr(GivenQueue, "is_ready", is_ready_later)
-    monkeypatch.setattr(GivenQueue, "_fits", fits_for_the_consumer)
+    monkeypatch.setattr(GivenQueue, "_fits", fits_if_there_is_memory)
     dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails, on_error="skip")
     with ps.Loader(dataset, num_workers=1) as loader:
         found = asyncio.run(read_while_another_opens(loader, gate))

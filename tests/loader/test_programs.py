@@ -25,7 +25,7 @@ import asyncio, os, signal, sys, threading
 import numpy as np
 import penstock as ps
 from penstock._loader._placement import PlacementThread, ThreadPlacedLoader
-from tests.loader.isolated import parts
+from tests.workers.processes import functions
 
 def keep(number):
     return True
@@ -131,7 +131,7 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork her
 SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 KINDS = pytest.mark.parametrize("kind", ["indexed", "ordered"])
-ISOLATED = "opened(ps.range(1_000_000).map(parts.slow).batch(4), isolated=True, workers='processes'"
+ISOLATED = "opened(ps.range(1_000_000).map(functions.slow).batch(4), isolated=True, workers='processes'"
 RUNNING = {
     "inline": "loader, batches, kept = opened(dataset('indexed'))",
     "threads": "loader, batches, kept = opened(dataset('ordered'), num_workers=2)",

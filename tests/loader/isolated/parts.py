@@ -70,17 +70,6 @@ def where(number: int) -> NDArray[np.int64]:
     return np.array([number, os.getpid()])
 
 
-def large_row(number: int) -> NDArray[np.uint8]:
-    """Return a row so large that a batch of them is in shared memory."""
-    return np.full(100_000, number % 251, np.uint8)
-
-
-def slow(number: int) -> int:
-    """Return the number after a millisecond."""
-    threading.Event().wait(0.001)
-    return number
-
-
 class Door:
     """A function that waits, at one number and in any process, until the test opens it."""
 

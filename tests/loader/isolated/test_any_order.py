@@ -11,6 +11,7 @@ from penstock.errors import UsageError, WorkerError
 from tests.equivalence.definition import digest, epoch_of, outcomes
 from tests.loader.isolated import parts
 from tests.loader.isolated.parts import isolated
+from tests.workers.processes import functions
 from tests.workers.processes.killing import kill_a_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
@@ -48,7 +49,7 @@ def test_a_slow_batch_delays_no_other(door: parts.Door) -> None:
         assert steps_of(resumed) == [0]
 
 
-@pytest.mark.parametrize("make", [None, parts.large_row], ids=["small", "large"])
+@pytest.mark.parametrize("make", [None, functions.large_row], ids=["small", "large"])
 def test_each_batch_comes_with_its_step(make: Any) -> None:
     """Small and large batches, kept or not, come with their steps in two epochs, of which one is abandoned."""
     rows = ps.range(4000 if make is None else 200, seed=3).shuffle()

@@ -72,7 +72,7 @@ def _killing(batches: Any, kills: dict[int, bool]) -> Any:
 @pytest.mark.parametrize("kind", ["indexed", "in order"])
 def test_repeated_kills_change_no_batch(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """No batch is lost, repeated or changed, kept batches stay valid, and each crash is logged."""
-    rows = ps.range(600, seed=1).shuffle().map(parts.large_row)
+    rows = ps.range(600, seed=1).shuffle().map(functions.large_row)
     dataset = rows.batch(12) if kind == "indexed" else rows.filter(_is_any).batch(12)
     with ps.Loader(dataset) as inline, isolated(dataset, copy=kind == "in order") as loader:
         with caplog.at_level(logging.WARNING, "penstock"):
@@ -114,7 +114,7 @@ def test_async_for_continues_after_a_crash() -> None:
                 kill_a_worker()
         return found
 
-    with isolated(ps.range(400).map(parts.slow).batch(4)) as loader:
+    with isolated(ps.range(400).map(functions.slow).batch(4)) as loader:
         assert asyncio.run(read(loader)) == [*range(0, 400, 4)]
 
 

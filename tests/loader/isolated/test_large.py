@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from tests.loader.isolated import parts
 from tests.loader.isolated.parts import assert_same, isolated, most_in_flight, same
+from tests.workers.processes import functions
 from tests.workers.processes.killing import kill_a_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
@@ -23,7 +23,7 @@ BATCH_BYTES = ROWS * 100_000
 
 def rows(count: int, seed: int = 1) -> ps.Dataset:
     """Return large rows in a random order."""
-    return ps.range(count, seed=seed).shuffle().map(parts.large_row)
+    return ps.range(count, seed=seed).shuffle().map(functions.large_row)
 
 
 def named(batch: Any) -> dict[str, Any]:

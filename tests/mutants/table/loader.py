@@ -116,14 +116,14 @@ LOADER: Final = (
         "_loader/_placement.py",
         "self.is_over = True\n self._thread.bell.ring()",
         "self.is_over = True",
-        ("loader/placing/test_placement_thread.py",),
+        ("loader/placing/test_placement_thread.py", "loader/placing/test_placed.py"),
     ),
     Mutant(
         "placement thread: a revoked turn still runs",
         "_loader/_placement.py",
         "if self._removes(_BEGIN):\n self._work()",
         "if self._removes(_BEGIN) or True:\n            self._work()",
-        ("loader/placing/test_placement_thread.py",),
+        ("loader/placing/test_placement_thread.py", "loader/placing/test_placed.py"),
     ),
     Mutant(
         "sharing: workers of a closed loader are used",
