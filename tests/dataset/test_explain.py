@@ -148,7 +148,7 @@ RANKS: dict[str, tuple[ps.Dataset, tuple[str, ...]]] = {
     ),
     "substitutes": (
         ps.range(16).batch(4).map(double, on_error=ps.Substitute()),
-        ("can't be cut: on_error=Substitute(…) of step 'double' stands above batch(). Use it before",),
+        ("can't be cut: on_error=Substitute(…) of step 'double' is above batch(). Use it before",),
     ),
     "one row": (ps.range(16).batch(1), ("one alone: no number up to 64 divides a batch of 1 rows",)),
 }

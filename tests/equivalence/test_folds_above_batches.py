@@ -119,7 +119,7 @@ def test_the_origin_of_a_row_is_known_in_windows_of_batches() -> None:
 def test_a_step_that_replaces_batches_is_not_cut_by_ranks() -> None:
     """A substitute is a whole batch, so it can't replace a rank's part of one."""
     dataset = ps.range(20).batch(4).map(same, on_error=ps.Substitute()).window_shuffle(2)
-    with pytest.raises(GraphError, match=r"on_error=Substitute\(…\) of step 'same' stands above batch\(\)"):
+    with pytest.raises(GraphError, match=r"on_error=Substitute\(…\) of step 'same' is above batch\(\)"):
         ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
 
 

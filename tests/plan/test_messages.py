@@ -136,7 +136,7 @@ CASES: dict[str, Case] = {
     ),
     "substitute above a batch": not_built(
         BATCHES.map(double, on_error=ps.Substitute()).take(2),
-        "on_error=Substitute(…) of step 'double' stands above batch(), where it can't be cut into ranks",
+        "on_error=Substitute(…) of step 'double' is above batch(), where it can't be cut into ranks",
         "Use it before batch().",
         shard=ps.Shard(0, 2),
     ),

@@ -23,7 +23,7 @@ markers in a list represent the turn, and `list.remove` is atomic, so giving and
 removes `_BEGIN` has the turn, and the side that finds `_END` already removed closes the stream.
 
 Rejected: a thread that waits for batches and passes them on through a queue. The consumer would depend on a thread that
-may not have been scheduled, errors would be raised in a thread that nobody catches them in, and closing would have to
+may not have been scheduled, errors would be raised in a thread where no code catches them, and closing would have to
 interrupt a wait.
 
 Guarantees of the thread, besides those of `PlacedStream`:

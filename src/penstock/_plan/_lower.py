@@ -295,7 +295,7 @@ def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
         )
     refuse(
         node,
-        f"on_error=Substitute(…) of step {ranks.uncut!r} stands above batch(), where it can't be cut into ranks. "
+        f"on_error=Substitute(…) of step {ranks.uncut!r} is above batch(), where it can't be cut into ranks. "
         "Use it before batch().",
     )
 

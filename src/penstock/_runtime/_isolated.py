@@ -2,7 +2,7 @@
 
 A crash in a decoder, or memory that leaks, must not end the training. So a helper process runs the whole runtime,
 workers included, and sends batches with their tokens and events through the tensor pipe. The trainer computes nothing;
-it counts what was delivered (`_remaining`), so that another helper can continue there. A thread for each helper waits
+it counts what was delivered (`Remaining`), so that another helper can continue there. A thread for each helper waits
 for its end and starts a successor at once, before the consumer notices, since starting takes longer than a batch.
 
 A step that crashes every helper must end in an error that names the step. Helpers compute ahead, so a death shows no

@@ -267,7 +267,7 @@ class ProcessScheduler(Scheduler):
         """Return whether a process has ever finished a block."""
         return self._job_table.has_worked(number)
 
-    def died(self, number: int, pid: int, crash: WorkerError) -> tuple[int, int] | None:
+    def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
         """Record the death of a process; return its slot and block if the block is given up after too many crashes."""
         at = self._job_table.doing(number)
         self._job_table.forget_worker(number)  # the next process with this number starts idle
@@ -278,12 +278,12 @@ class ProcessScheduler(Scheduler):
             step, rows = None, None
             if at is not None and armed is not None and armed.client.recorder is recorder:
                 step, rows = armed.job.extent(at.block)
-            recorder.observe(WorkerDied(number, pid, crash.exit_code, str(crash), step, rows))
+            recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
         if at is None or armed is None or not self._is_crashing(at):
             return None
         known = self._crashes.get(at.job)
         if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
-            self._crashes[at.job] = at, crash
+            self._crashes[at.job] = at, death
         self._job_table.tell(at.slot, at.block, CRASHING)
         return at.slot, at.block
 

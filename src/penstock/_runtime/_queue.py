@@ -1,7 +1,7 @@
 """A queue of jobs that workers compute ahead of the consumer, and the cutters that make its jobs.
 
 The queue decides how far ahead the workers are. Two bounds hold them back. `window` limits the jobs in the making or
-ready, so a fast worker can't fill memory with batches that nobody has requested. The number of regions limits memory: a
+ready, so a fast worker can't fill memory with batches that were not requested. The number of regions limits memory: a
 batch that the training loop still references keeps its region, so the workers wait. If the loop keeps *every* batch,
 waiting would never end; then the queue allocates more, up to `memory=`, with one warning. An error is raised only where
 `memory=` itself is too small.
