@@ -30,12 +30,8 @@ from penstock.errors import UsageError
 
 _MAX_SECONDS: Final = 1_000_000  # the system refuses much longer waits
 _NO_LIMITS: Final = Limits()
-_OWNERS_LIMITS: Final = (
-    "worker_init",
-    "start_method",
-    "worker_threads",
-    "timeout",
-)  # of the loader that starts the workers
+# Only the loader that starts the workers may set these.
+_OWNERS_LIMITS: Final = ("worker_init", "start_method", "worker_threads", "timeout")
 Ending: TypeAlias = Literal["positions", "limit", "endless", "uneven"]
 
 

@@ -34,9 +34,8 @@ _MAX_RECORDS: Final = 4  # of a block, named in a message
 _MAX_FRAMES: Final = 5
 _MAX_CHARACTERS: Final = 8_000  # of a stack
 _PACKAGE: Final = str(Path(__file__).parent.parent / "_")[:-1]
-_current_frames: Final[Callable[[], dict[int, FrameType]]] = vars(sys)[
-    "_current_frames"
-]  # documented, in spite of its name
+# A documented function, in spite of its name.
+_current_frames: Final[Callable[[], dict[int, FrameType]]] = vars(sys)["_current_frames"]
 _logger = logging.getLogger("penstock")
 
 

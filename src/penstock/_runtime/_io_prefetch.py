@@ -112,9 +112,8 @@ class Arrivals:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._changed = (
-            threading.Condition()
-        )  # protects all below, and the counts in blocks; reentrant, for the garbage collector
+        # Protects all below, and the counts in blocks; reentrant, since the garbage collector may call `close`.
+        self._changed = threading.Condition()
         self._room = limit
         self._waiting: deque[BlockRecords] = deque()  # blocks that no worker has begun, in order
         self._taken = -1  # the last block that a worker has begun

@@ -77,11 +77,11 @@ from penstock.events import WorkerDied
 from penstock.transport import TensorPipeReader
 
 _MAX_DEATHS: Final = 3
-_STEPS_ALONE: Final = 64  # after so many but one, since the crashing step may be as far ahead
+_STEPS_ALONE: Final = 64  # computed one by one: the crashing step may be so far ahead
 _PATIENCE_SECONDS: Final = 0.001
 # Deaths after the start are counted by the stream that reads; before it, only a kill says nothing of the next process.
 _RESTARTS: Final = RestartPolicy(limit=1, failed_start=1, killed_start=0)
-_USUALLY_KEPT: Final = 2  # messages: of the batch that is worked on, and of the one before it
+_USUALLY_KEPT: Final = 2  # messages: those of the current batch and of the one before it
 _logger = logging.getLogger("penstock")
 
 
@@ -160,7 +160,7 @@ class Helpers:
     """Owns the helper process, and its successors. Serves one stream at a time; outlives it.
 
     Args:
-        plan: of the loader.
+        plan: the plan of the loader.
         recorder: counts deaths; new helpers continue from its events.
 
     Attributes:
@@ -194,7 +194,7 @@ class Helpers:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed, and not only a process lost."""
+        """Whether this was closed; a lost process alone doesn't close it."""
         return self._supervisor.is_closing
 
     def check(self) -> None:
@@ -225,8 +225,8 @@ class Helpers:
                 self._sending.release()
 
     def reap(self, process: LoaderHelper) -> WorkerError:
-        """Return why a process died, once its successor has taken its place."""
-        process.child.kill()  # it is lost to this process, whatever it is doing
+        """Wait until a dead process was replaced, and return why it died."""
+        process.child.kill()  # its connection is lost, even if it still runs
         process.over.wait()
         self._succeed(process)
         if process.death is None:
@@ -292,14 +292,14 @@ class Helpers:
         death, may_restart = self._supervisor.reap(process.child, started=process.has_started())
         process.death = death
         if not process.reader.was_joined:
-            process.reader.close()  # otherwise a consumer that waits for a batch would wait for ever
+            process.reader.close()  # otherwise a consumer that waits for a batch would hang
         process.is_hopeless = not may_restart
         if process.is_hopeless:
             return
         self.recorder.observe(WorkerDied(None, process.child.pid, death.exit_code, str(death), None, None))
         _logger.warning("%s; another one takes its place", death)
-        if process.has_begun:  # otherwise helpers that die at once would be started without end
-            with Caught():  # otherwise the next run starts one
+        if process.has_begun:  # otherwise helpers that die at once would be restarted forever
+            with Caught():  # if this fails, the next run starts a helper
                 process.successor = self._start()
 
 
@@ -364,7 +364,7 @@ class IsolatedStream:
         self._count(report)
         if report.error is None:
             raise EndOfEpoch
-        self._last = self._process = None  # it is begun again by the next call
+        self._last = self._process = None  # the next call begins another run
         self._failing = self._left.unit_of(report.token)
         error = unpack_error(report.error)
         try:
@@ -434,7 +434,7 @@ class IsolatedStream:
                 self._accept(message)
             except (PeerError, EndOfPipeError):
                 self._lost = True
-            except ClosedError:  # by another thread: the loader, or the reader of a helper that never connected
+            except ClosedError:  # another thread closed the loader, or the reader of a helper that never connected
                 self._closed = self._helper.is_closed
                 self._lost = not self._closed
             except UsageError:
@@ -443,7 +443,7 @@ class IsolatedStream:
 
     def _message(self, process: LoaderHelper, timeout_seconds: float | None, *, awaited: bool) -> object:
         """Return the next message; None if there was none for so many seconds."""
-        if awaited and process.reader.keeps_referred:  # perhaps all that there is; rare, so wait a moment first
+        if awaited and process.reader.keeps_referred:  # it may keep all memory; that is rare, so wait a moment first
             patience = _PATIENCE_SECONDS if timeout_seconds is None else 0.0
             with Caught(TimeoutError):
                 return process.reader.receive(timeout_seconds=patience)
@@ -469,7 +469,7 @@ class IsolatedStream:
     def _accept(self, message: object) -> None:
         run, status, batches, packed, in_flight, bounds = cast("Message", message)
         self._helper.bytes_in_flight = in_flight
-        if run != self._run:  # of a stream before this
+        if run != self._run:  # a message of an earlier stream
             return
         reports: tuple[BatchReport, ...] = pickle.loads(packed) if packed else ()
         if bounds is not None:

@@ -191,9 +191,8 @@ class ProcessScheduler(Scheduler):
         )
         taken = aligned(job.row_bytes + (0 if given is None else given.nbytes))
         if not self._job_table.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
-            self._job_table.describe(
-                slot, pickle.dumps(None), taken
-            )  # so that the job fails, and the consumer computes it
+            # Without a description the job fails, and the consumer computes it.
+            self._job_table.describe(slot, pickle.dumps(None), taken)
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.merges_in_worker)
 
     def _conclude(self, slot: int, armed: Armed) -> None:
@@ -272,9 +271,8 @@ class ProcessScheduler(Scheduler):
         at = self._job_table.doing(number)
         self._job_table.forget_worker(number)  # the next process with this number starts idle
         armed = None if at is None else self._armed_at(at)
-        for recorder in dict.fromkeys(
-            client.recorder for client in self.clients
-        ):  # two clients of one loader have the same recorder
+        # Two clients of one loader have the same recorder.
+        for recorder in dict.fromkeys(client.recorder for client in self.clients):
             step, rows = None, None
             if at is not None and armed is not None and armed.client.recorder is recorder:
                 step, rows = armed.job.extent(at.block)

@@ -103,9 +103,8 @@ class Cutter:
         except Exception as error:
             if count == 1 or raised_by_handler(error):
                 raise
-        return self._make(
-            step_range, 1
-        )  # a sampler of the user raised for one of them; the batches before it are delivered first
+        # A sampler of the user raised for one of them; the batches before it are delivered first.
+        return self._make(step_range, 1)
 
     def _make(self, step_range: StepRange, count: int) -> BatchJob:
         rows = block_rows(count * self._rows, self._workers, self._learned)

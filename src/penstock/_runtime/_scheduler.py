@@ -337,9 +337,8 @@ class Scheduler:
             UsageError: there are too many.
         """
         with self.owned():
-            most = max(
-                (SLOTS - self.num_workers) // SLOTS_EACH, 1
-            )  # cancelled jobs keep their slots until they have drained
+            # Some slots are left over for cancelled jobs, which keep theirs until they have drained.
+            most = max((SLOTS - self.num_workers) // SLOTS_EACH, 1)
             if len(self.clients) == most:
                 raise UsageError(f"{self.num_workers} workers compute for at most {most} loaders; this is one more")
             client.listener = self._bell.listen()

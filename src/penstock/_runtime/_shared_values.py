@@ -106,9 +106,8 @@ def _packed(plan: Plan) -> Pickled:
             raise pickle.PicklingError(unknown)
         return packed
     error = caught.taken()
-    with Caught(
-        Exception
-    ):  # pickle by name what cloudpickle would copy together with everything that its code refers to
+    # Pickle by name what cloudpickle would copy together with everything that its code refers to.
+    with Caught(Exception):
         named = dump(plan)
         if not missing(bytes(named.pieces[0][1])):
             return named
