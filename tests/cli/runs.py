@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import replace
 
-from penstock._cli.demo.claims import Evidence
+from penstock._cli.demo.digits import Evidence
 from penstock._cli.demo.training import Run, Step
 
 STEPS_PER_EPOCH = 10

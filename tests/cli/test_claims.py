@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock._cli.demo.claims import Claim, Evidence, judge, judge_resume, judge_state, status_of
+from penstock._cli.demo.digits import Evidence, judge
+from penstock._cli.demo.report import Claim, judge_resume, judge_state, status_of
 from penstock._cli.demo.training import Run, Step
 from tests.cli.runs import KILLED_AT, NUM_STEPS, RESUMED_AT, make_evidence
 

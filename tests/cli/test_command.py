@@ -31,7 +31,7 @@ def test_help_of_the_demo_names_every_option(capsys: Output) -> None:
         assert part in text
 
 
-def test_version_says_what_would_run(capsys: Output) -> None:
+def test_version_names_the_packages(capsys: Output) -> None:
     """`penstock --version` names Penstock, Python and NumPy."""
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

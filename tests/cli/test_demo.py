@@ -100,8 +100,8 @@ def test_ones_own_images_are_timed_beside_a_bare_loop(photos: Path, capsys: pyte
     assert ">cat<" in html
 
 
-def test_a_folder_without_images_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An empty folder, one of other files, a file, and a path that is none: status 2 and a sentence, no traceback."""
+def test_a_folder_without_images_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty folder, one of other files, a file and a missing path give status 2 and a sentence, no traceback."""
     empty, other, file = tmp_path / "empty", tmp_path / "other", tmp_path / "file"
     empty.mkdir()
     (other / "class").mkdir(parents=True)

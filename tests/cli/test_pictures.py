@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock._cli.demo.digits import BRIGHTNESS, NUM_DIGITS, find_script, load_digits, write_digits
-from penstock._cli.demo.pictures import decode_picture, encode_png
+from penstock._cli.demo.report import decode_picture, encode_png
 
 image_module = pytest.importorskip("PIL.Image")
 
@@ -33,8 +33,8 @@ def test_every_digit_survives_its_png_file(tmp_path: Path) -> None:
     assert shares[-1] == 1.0
 
 
-def test_what_was_written_is_not_written_again(tmp_path: Path) -> None:
-    """A complete folder is left alone; in one from which a file is gone, that file alone is written again."""
+def test_complete_files_are_not_written_again(tmp_path: Path) -> None:
+    """A complete folder is left alone; if a file is missing, only that file is written."""
     pytest.importorskip("sklearn")
     write_digits(tmp_path, lambda _: None)
     shares: list[float] = []

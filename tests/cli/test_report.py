@@ -1,4 +1,4 @@
-"""The report is one HTML file that says what was found and needs nothing else."""
+"""The report: one HTML file with all results, which needs no other file."""
 
 import base64
 import io
@@ -11,12 +11,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from penstock._cli.demo.claims import Evidence, judge
-from penstock._cli.demo.digits import find_script
-from penstock._cli.demo.report.charts import Axis
-from penstock._cli.demo.report.digits_page import Fed, digits_page
-from penstock._cli.demo.report.images_page import Round, images_page
-from penstock._cli.demo.report.page import check_report
+from penstock._cli.demo.digits import Evidence, Fed, digits_page, find_script, judge
+from penstock._cli.demo.images import Round, images_page
+from penstock._cli.demo.report import Axis, check_report
 from penstock.errors import UsageError
 from tests.cli.runs import KILLED_AT, NUM_STEPS, RESUMED_AT, make_evidence
 
@@ -83,8 +80,8 @@ def test_the_page_asks_nothing_of_the_network() -> None:
     assert not re.search(r"<script|<link|@import|url\(|https?://", html)
 
 
-def test_the_claims_table_is_what_was_judged() -> None:
-    """Every claim stands in the table with its mark and its detail."""
+def test_the_claims_table_shows_every_claim() -> None:
+    """The table has every claim, with its mark and its detail."""
     evidence = replace(make_evidence(), state_bytes=5000)
     rows = outline(page(evidence)).rows
     expected = [["✓" if claim.holds else "✗", claim.name, claim.detail] for claim in judge(evidence)]
@@ -92,8 +89,8 @@ def test_the_claims_table_is_what_was_judged() -> None:
     assert [row[1] for row in expected if row[0] == "✗"] == ["state"]
 
 
-def test_the_verdict_counts_what_failed() -> None:
-    """The head of the page says whether all claims hold, and else how many do not."""
+def test_the_verdict_counts_failed_claims() -> None:
+    """The head of the page says that all claims hold, or how many do not."""
     evidence = make_evidence()
     assert "✓ All 9 claims hold" in page(evidence)
     assert "✗ 1 of 9 claims does not hold" in page(replace(evidence, state_bytes=5000))

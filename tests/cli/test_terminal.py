@@ -1,4 +1,4 @@
-"""What the commands print: a live line on a terminal, few plain lines elsewhere."""
+"""The output of the commands: a live line on a terminal, few plain lines elsewhere."""
 
 import io
 
@@ -38,8 +38,8 @@ def test_a_file_gets_plain_lines_at_each_quarter() -> None:
     ]
 
 
-def test_a_file_gets_no_line_for_where_something_begins() -> None:
-    """What is resumed at 44 % has passed no quarter yet; the next line is that of the half."""
+def test_progress_that_begins_later_prints_no_earlier_quarter() -> None:
+    """Progress that begins at 44 % has passed no quarter; the next line is printed at half."""
     stream = io.StringIO()
     terminal = Terminal(stream)
     terminal.line("resumed")
@@ -72,8 +72,8 @@ def test_the_live_line_never_wraps(columns: int, monkeypatch: pytest.MonkeyPatch
     assert ("for data" in shown) == (columns >= 80)
 
 
-def test_a_long_entry_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All words are there, none beyond the terminal's width, and what follows stands under the text."""
+def test_a_long_entry_is_wrapped_below_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All words are printed within the terminal's width, and further lines are indented to the text."""
     monkeypatch.setenv("COLUMNS", "60")
     screen = Screen()
     Terminal(screen).entry("✓", "killed", "word " * 30)
@@ -92,8 +92,8 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Terminal(Screen()).is_live
 
 
-def test_an_error_is_told_with_its_notes_and_without_a_traceback() -> None:
-    """The notes say where it happened, so they are part of the message."""
+def test_an_error_is_printed_with_its_notes_and_without_a_traceback() -> None:
+    """The notes name the place, so they are part of the message."""
     error = ValueError("not an image")
     error.add_note("in step 3, position 17, file 'cat/9.png'")
     stream = io.StringIO()

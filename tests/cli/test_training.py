@@ -1,4 +1,4 @@
-"""The demo's processes: what they log is read, what they print is told when they fail, and none outlives its scope."""
+"""The demo's processes: their log is read, a failure shows their output, and they end with their scope."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock._cli.demo.story import choose_kill_step
+from penstock._cli.demo.digits import choose_kill_step
 from penstock._cli.demo.training import Command, Process, Run, RunError, add_line, start
 from penstock.errors import UsageError
 
@@ -39,7 +39,7 @@ def test_a_run_is_read_to_its_end(tmp_path: Path) -> None:
     assert (run.accuracy, run.model) == (0.5, "cd")
 
 
-def test_a_failing_script_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_failing_script_raises_with_its_last_lines(tmp_path: Path) -> None:
     """The error has the exit status and the end of the traceback."""
     script = command(tmp_path, say(_STEP % 0) + "raise ValueError('the reason')\n")
     with pytest.raises(RunError, match=r"(?s)it ended with 1:.*ValueError: the reason"), start(script) as process:
@@ -47,14 +47,14 @@ def test_a_failing_script_is_told_with_its_last_words(tmp_path: Path) -> None:
 
 
 def test_a_kill_from_elsewhere_is_a_failure(tmp_path: Path) -> None:
-    """A script that was killed by somebody else has not done what was asked of it."""
+    """A script that another process killed has failed."""
     script = command(tmp_path, say(_STEP % 0) + "os.kill(os.getpid(), signal.SIGKILL)\n")
     with pytest.raises(RunError, match="it ended with -9"), start(script) as process:
         list(process.follow())
 
 
 def test_all_that_was_logged_before_the_kill_is_read(tmp_path: Path) -> None:
-    """`kill` is SIGKILL, and reading goes on to the last line that the script had written."""
+    """`kill` sends SIGKILL, and all lines that the script had written are still read."""
     script = command(tmp_path, "".join(say(_STEP % number) for number in range(5)) + "signal.pause()\n")
     with start(script) as process:
         for run in process.follow():
@@ -88,8 +88,8 @@ def test_an_unknown_line_is_refused() -> None:
 
 
 @pytest.mark.parametrize("epochs", [3, 4, 30])
-def test_the_kill_is_inside_an_epoch_and_behind_a_checkpoint(epochs: int) -> None:
-    """Whatever chance says, a checkpoint lies before the step, and the epoch is neither new nor nearly done."""
+def test_the_kill_is_inside_an_epoch_and_after_a_checkpoint(epochs: int) -> None:
+    """For any chance, a checkpoint is before the step, and the epoch is neither new nor nearly done."""
     drawn: set[int] = set()
 
     for which in range(1000):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from penstock._cli.demo.digits import Setting, run_story
 from penstock._cli.demo.images import measure
-from penstock._cli.demo.story import Setting, run_story
 from penstock._cli.terminal import Terminal
 
 _DESCRIPTION: Final = """\
@@ -58,7 +58,7 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command, and return its exit status, as `claims.status_of` defines it."""
+    """Run the command, and return its exit status, as `report.status_of` defines it."""
     terminal = Terminal(sys.stdout)
     if arguments.images is not None:
         return measure(arguments.images, arguments.size, arguments.num_workers, arguments.report, terminal)

@@ -1,4 +1,7 @@
-"""The demo on the user's images: decoded in batches, resumed with other workers, and timed beside a bare loop."""
+"""The demo on the user's images: they are decoded in batches, by a loader and a bare loop in turn.
+
+The loader is also resumed with another number of workers, and its next batch compared.
+"""
 
 import hashlib
 import itertools
@@ -13,16 +16,32 @@ from typing import Any, Final
 import numpy as np
 
 import penstock as ps
-from penstock._cli.demo.claims import Claim, judge_resume, judge_state, print_claims, status_of
-from penstock._cli.demo.pictures import decode_picture, require_pillow
-from penstock._cli.demo.report.images_page import Round, images_page
-from penstock._cli.demo.report.page import check_report
+from penstock._cli.demo.report import (
+    Axis,
+    Chart,
+    Claim,
+    Page,
+    Pixels,
+    Section,
+    Series,
+    Tile,
+    check_report,
+    decode_picture,
+    describe_machine,
+    judge_resume,
+    judge_state,
+    picture_grid,
+    print_claims,
+    require_pillow,
+    status_of,
+)
 from penstock._cli.terminal import Terminal
 
 _BATCH_SIZE: Final = 32
 _NUM_ROUNDS: Final = 7
 _ROUND_SECONDS: Final = 1.2
 _TRIED: Final = 64
+_THUMBNAIL: Final = 112
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +76,14 @@ class Images:
             np.stack(images)
             np.array([self.source.labels[key] for key in keys])
             progress(len(images))
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The rates of one round, in records per second: the loader, and the bare loop over the same images."""
+
+    loader: float
+    bare: float
 
 
 def measure(folder: Path, size: int, num_workers: int, report: Path, terminal: Terminal) -> int:
@@ -175,3 +202,62 @@ def _print_rates(rounds: Sequence[Round], workers: str, terminal: Terminal) -> N
         f"  loader / bare loop     {statistics.median(ratios):8.2f}   from {ratios[0]:.2f} to {ratios[-1]:.2f} "
         f"in {len(rounds)} alternating rounds; medians are shown"
     )
+
+
+def images_page(
+    rounds: Sequence[Round], claims: Sequence[Claim], fed: tuple[Sequence[Pixels], Sequence[str]], what: str
+) -> Page:
+    """Return the page.
+
+    Args:
+        rounds: the rounds, at least one.
+        claims: the claims about the batches and the state.
+        fed: the first batch's images, uint8 of shape (size, size, 3), and their class names.
+        what: the folder of the images and their decoded size, as text.
+    """
+    loader = statistics.median(entry.loader for entry in rounds)
+    bare = statistics.median(entry.bare for entry in rounds)
+    ratio = statistics.median(entry.loader / entry.bare for entry in rounds)
+    pictures, captions = fed
+    return Page(
+        title="Your images, beside a bare loop",
+        lead=f"{what}: the same files, decoded alternately by the loader and by a plain loop on one thread.",
+        tiles=[
+            Tile(f"{loader:,.0f}", "/s", "records from the loader, median of the rounds"),
+            Tile(f"{bare:,.0f}", "/s", "records from the bare loop on one thread"),
+            Tile(f"{ratio:.2f}", "times", "the loader's rate over the bare loop's, median of the rounds"),
+        ],
+        claims=claims,
+        sections=[
+            Section(
+                "Throughput",
+                "Each round is one pass of each over the same images; they alternate in going first.",
+                _chart(rounds).svg(),
+            ),
+            Section(
+                "The first batch",
+                f"{len(pictures)} images, with the names of their classes.",
+                picture_grid([_thumbnail(pixels) for pixels in pictures], captions, is_pixelated=False),
+            ),
+        ],
+        facts=describe_machine(),
+    )
+
+
+def _chart(rounds: Sequence[Round]) -> Chart:
+    loader = [(float(number), entry.loader) for number, entry in enumerate(rounds, start=1)]
+    bare = [(float(number), entry.bare) for number, entry in enumerate(rounds, start=1)]
+    return Chart(
+        label="Records per second of the loader and of the bare loop in each round",
+        horizontal=Axis("round", 0.5, len(rounds) + 0.5),
+        vertical=Axis("records/s", 0.0, max(rate for _, rate in (*loader, *bare)) * 1.15),
+        series=[
+            Series("loader", loader, "resumed", radius=5.0),
+            Series("bare loop, one thread", bare, "plain", radius=4.0),
+        ],
+    )
+
+
+def _thumbnail(pixels: Pixels) -> Pixels:
+    """Return the image subsampled to at most twice the size at which it is shown."""
+    return np.ascontiguousarray(pixels[:: max(1, len(pixels) // _THUMBNAIL), :: max(1, len(pixels) // _THUMBNAIL)])

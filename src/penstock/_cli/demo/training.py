@@ -1,8 +1,8 @@
 """The example script as a child process, and the log of its steps, read line by line.
 
 Guarantees:
-  - The process has ended when the scope of `start` is left, in whatever way; it is killed if it still runs.
-  - All steps that the script logged before it was killed are read, and no others.
+  - The process has ended when the scope of `start` ends, however that happens; it is killed if it still runs.
+  - Exactly the steps that the script logged before it was killed are read.
   - Reading waits on the log's pipe alone, which ends when the process does: there is no polling.
 """
 
@@ -88,7 +88,7 @@ class Run:
 
 @dataclass(slots=True)
 class Process:
-    """A running script: give its lines to `follow`, or kill it, or one of its workers."""
+    """A running script, whose log `follow` reads, and that can be killed, or one of its workers."""
 
     popen: subprocess.Popen[bytes]
     log: IO[str]
@@ -145,8 +145,8 @@ class Command:
             "--checkpoint": self.checkpoint,
             "--log": f"/dev/fd/{log}",
         }
-        said = [str(part) for option in options.items() for part in option]
-        return [sys.executable, "-P", str(self.script), str(self.folder), *said]
+        arguments = [str(part) for option in options.items() for part in option]
+        return [sys.executable, "-P", str(self.script), str(self.folder), *arguments]
 
 
 @contextmanager

@@ -1,1 +1,0 @@
-"""The demo's report: a page, its charts, and its text."""
