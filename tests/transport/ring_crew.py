@@ -39,7 +39,7 @@ class Worker:
 
 @dataclass
 class Counts:
-    """What happened to the workers."""
+    """The counts of workers' outcomes."""
 
     started: int = 0
     ended: int = 0
@@ -112,7 +112,7 @@ class Crew:
             for _ in range(self._size):
                 self._start()
             while not (self._ring.stopped and self.counts.started == self.counts.ended):
-                self._see_what_happens()
+                self._collect_outcomes()
         except BaseException as error:  # noqa: BLE001 - the test says it
             self.counts.wrong.append(f"the keeper failed: {error!r}; {self.counts}")
             self._nursery.kill()
@@ -124,7 +124,7 @@ class Crew:
                 worker.connection.close()
             self._ring.stop()
 
-    def _see_what_happens(self) -> None:
+    def _collect_outcomes(self) -> None:
         # Random is the time without a birth or a death before a kill.
         killing = self.kills_left > 0 and len(self._workers) > 0
         events = self._selector.select(self._chance.random() * 0.02 if killing else PATIENCE_SECONDS)

@@ -52,10 +52,10 @@ def test_items_are_those_of_bytes(data: bytes, position: int) -> None:
 
 @pytest.mark.parametrize("name", ["find", "rfind", "index", "rindex", "count"])
 @given(data=FEW, sub=PARTS | st.integers(-1, 4) | st.just(300), start=ENDS, end=ENDS)
-def test_searches_find_what_bytes_do(
+def test_searches_equal_those_of_bytes(
     name: str, data: bytes, sub: bytes | int, start: int | None, end: int | None
 ) -> None:
-    """Bytes or one byte are found, or not, where `bytes` finds them; a wrong byte is the same error."""
+    """Bytes or one byte are found where `bytes` finds them; a wrong byte is the same error."""
     expected = result_of(lambda: getattr(data, name)(sub, start, end))
     assert result_of(lambda: getattr(Bytes(data), name)(sub, start, end)) == expected
     if isinstance(sub, bytes):
@@ -109,7 +109,7 @@ def test_membership_and_texts_are_those_of_bytes(data: bytes, sub: bytes | int) 
 
 @given(FEW)
 def test_the_other_methods_of_bytes_work_on_a_copy(data: bytes) -> None:
-    """What has to make new bytes anyway does what `bytes` does."""
+    """Methods that have to make new bytes return the result of `bytes`."""
     handle = cast("bytes", Bytes(data))
     assert handle.split(b"\1") == data.split(b"\1")
     assert handle.partition(b"\2") == data.partition(b"\2")
@@ -118,7 +118,7 @@ def test_the_other_methods_of_bytes_work_on_a_copy(data: bytes) -> None:
         _ = cast("memoryview", handle).read  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType] - the point
 
 
-def test_what_is_no_bytes_is_unequal_and_has_no_order() -> None:
+def test_other_objects_are_unequal_and_have_no_order() -> None:
     """Numbers, text and lists differ from every handle, and can't be compared or found."""
     handle = Bytes(b"1")
     for other in (1, "1", [49], None):
@@ -225,7 +225,7 @@ def test_torch_tensors_are_shared() -> None:
     ],
 )
 def test_other_sources_are_refused(source: object, shown: str) -> None:
-    """The error says what Bytes are made from, what was given, and how to make it."""
+    """The error names the sources of Bytes, the given object, and a conversion."""
     with pytest.raises(UsageError, match=r"Bytes must be made from a C-contiguous buffer.*" + shown):
         Bytes(source)
 

@@ -117,7 +117,7 @@ def test_pickles_hold_the_bytes(protocol: int, source: bytes | bytearray) -> Non
 
 @pytest.mark.parametrize("source", [b"abc" * 1000, bytearray(b"abc")])
 def test_pickles_with_buffers_outside_copy_nothing(source: bytes | bytearray) -> None:
-    """Out of band, the buffers are the handle's memory, and what is restored from them is too."""
+    """Out of band, the buffers are the handle's memory, and the restored handle is over them, too."""
     handle = Bytes(source)
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps({"image": handle}, 5, buffer_callback=buffers.append)
@@ -129,7 +129,7 @@ def test_pickles_with_buffers_outside_copy_nothing(source: bytes | bytearray) ->
 
 
 def test_it_is_taken_for_bytes() -> None:
-    """`isinstance`, `match` and `singledispatch` take a handle for bytes, and type() tells it from them."""
+    """`isinstance`, `match` and `singledispatch` take a handle for bytes; `type` distinguishes them."""
 
     @functools.singledispatch
     def chosen(_: object) -> str:

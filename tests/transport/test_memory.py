@@ -25,7 +25,7 @@ def bytes_of(holder: object) -> memoryview:
 @pytest.mark.parametrize("prefault", [False, True])
 @pytest.mark.parametrize("size_bytes", [0, 1, 64, 5_000_000])
 def test_regions_are_aligned_and_zero(size_bytes: int, prefault: bool) -> None:  # noqa: FBT001 - pytest passes by name
-    """A region starts on a 64-byte boundary, has the size asked for, is all zeroes and can be written to."""
+    """A region starts on a 64-byte boundary, has the requested size, is all zeroes and can be written to."""
     region = Memory().allocate(size_bytes, prefault=prefault)
     array = array_over(region, (size_bytes,), np.uint8)
     assert array.ctypes.data % ALIGNMENT == 0
@@ -41,7 +41,7 @@ def test_aligned_rounds_up_to_the_next_multiple() -> None:
 
 
 def test_an_array_outlives_memory_and_region() -> None:
-    """What is written stays readable when only an array is left."""
+    """Written data stays readable when only an array is left."""
     memory = Memory()
     array = array_over(memory.allocate(4096), (512,), np.int64)
     lease = memory.lease(memory.allocate(4096), slot=0)
@@ -198,7 +198,7 @@ def test_views_may_live_to_the_end_of_the_interpreter() -> None:
     ("slot", "start_bytes", "size_bytes"), [(-1, 0, 64), (0, -1, 8), (0, 0, 65), (0, 64, 1), (0, 65, None), (0, 0, -1)]
 )
 def test_a_lease_outside_its_region_is_refused(slot: int, start_bytes: int, size_bytes: int | None) -> None:
-    """The message names the rule and the bytes asked for, and nothing is counted."""
+    """The message names the rule and the requested bytes, and nothing is counted."""
     memory = Memory()
     with pytest.raises(
         UsageError, match=rf"a lease must be inside its region.* got slot={slot}, bytes \[{start_bytes},"

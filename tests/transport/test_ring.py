@@ -1,4 +1,4 @@
-"""The slot ring hands out each block once, earliest batch first, and says ready exactly when all blocks are written."""
+"""The slot ring: each block is delivered once, earliest batch first; a slot is ready when all blocks are written."""
 
 import itertools
 import sys
@@ -245,7 +245,7 @@ def test_batches_made_by_threads_are_complete_and_in_order() -> None:
 
 @dataclass
 class ModelSlot:
-    """What the model knows of an armed slot; a block is "free", "done" or the worker that holds it."""
+    """The model of an armed slot; a block is "free", "done" or the number of the worker that holds it."""
 
     number: int
     rows: int

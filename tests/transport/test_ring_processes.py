@@ -44,7 +44,7 @@ def test_no_batch_suffers_from_workers_that_are_killed(method: str, seed: int, t
 
 
 def _play_round(ring: SlotRing, rows: NDArray[np.int64], first: int, chance: random.Random) -> None:
-    """Have every slot filled once, some of them cancelled, and check what was written."""
+    """Fill every slot once, cancel some, and check the written data."""
     shapes = [(chance.randint(1, BLOCKS), chance.random() < 0.5) for _ in range(SLOTS)]
     for slot, (blocks, merge) in enumerate(shapes):
         ring.arm(slot, first + slot, blocks, merge=merge)
@@ -74,8 +74,8 @@ def _wait(ring: SlotRing, condition: Callable[[], bool]) -> None:
         assert ring.bell.wait(PATIENCE_SECONDS), "the bell was not rung"
 
 
-def test_a_stop_ends_all_who_wait_in_all_processes(tmp_path: Path) -> None:
-    """After a stop by a process of neither role, sleeping workers end by themselves, and the owner's wait as well."""
+def test_a_stop_ends_all_waits_in_all_processes(tmp_path: Path) -> None:
+    """After a stop by a process of neither role, sleeping workers end by themselves, and so does the owner's wait."""
     ring = SlotRing.shared(BLOCKS, capacity=SLOTS)
     with Crew(ring, "fork", folder=tmp_path) as crew:
         for number in range(30):
@@ -125,7 +125,7 @@ def test_an_interrupt_ends_wait_ready_and_nothing_else() -> None:
     assert _run(program) == "True 0\n"
 
 
-def test_what_is_no_ring_is_not_attached_to() -> None:
+def test_other_memory_is_not_attached_to() -> None:
     """Only sealed memory with a ring of this version in it, and a bell, are taken; descriptors stay the caller's."""
     ring = SlotRing.shared(2, capacity=3)
     memory, bell = ring.descriptors()
@@ -162,7 +162,7 @@ def test_an_unsealed_copy_of_a_ring_is_refused() -> None:
 
 
 def test_private_rings_have_no_descriptors_and_sizes_are_checked() -> None:
-    """What a shared ring cannot be is said before anything is made."""
+    """Wrong sizes of a shared ring are refused before anything is made."""
     with pytest.raises(UsageError, match=r"make it with SlotRing\.shared"):
         SlotRing(1).descriptors()
     with pytest.raises(UsageError, match=r"max_blocks must be in \[1, 1048576\]; got 0"):

@@ -1,4 +1,4 @@
-"""A participant adopts what is held for it, once each, and refuses what can't be."""
+"""A participant adopts each hold on its behalf once, and refuses other places."""
 
 import os
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_a_write_is_seen_by_both(arena: Arena, attached: AttachedArena) -> None:
 
 
 def test_each_hold_is_adopted_or_dropped_once(arena: Arena, attached: AttachedArena) -> None:
-    """There are as many leases as holds; what was never adopted can be dropped, and nothing twice."""
+    """There are as many leases as holds; a hold that was never adopted can be dropped, and none twice."""
     place = given(arena, 10)
     attached.add_region(0, arena.region_descriptor(0))
     lease: Lease | None = attached.adopt(place)
@@ -139,7 +139,7 @@ def test_a_wrong_place_is_refused(arena: Arena, attached: AttachedArena, change:
 
 
 def test_a_wrong_region_is_refused(arena: Arena, attached: AttachedArena) -> None:
-    """Memory that isn't sealed, what is no memory, and a second one by the same number are not mapped."""
+    """Memory that isn't sealed, a descriptor of no memory, and a second region of one number are not mapped."""
     unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     os.truncate(unsealed, 100)
     for descriptor in (unsealed, arena.bell_descriptor, -1):
@@ -155,8 +155,8 @@ def test_a_wrong_region_is_refused(arena: Arena, attached: AttachedArena) -> Non
         attached.region(1)
 
 
-def test_what_is_no_table_is_refused(arena: Arena) -> None:
-    """An arena can't be joined by other descriptors, or by a number that can't be."""
+def test_a_wrong_table_is_refused(arena: Arena) -> None:
+    """An arena can't be joined by other descriptors, or by an invalid number."""
     lease = arena.lease_nowait(PAGE_BYTES)
     assert lease is not None
     array_over(lease, (PAGE_BYTES,), np.uint8)[...] = 0

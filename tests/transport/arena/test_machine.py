@@ -28,7 +28,7 @@ class View:
 
 @dataclass
 class Model:
-    """What must be so, in plain Python; a hold is a view, or a message that says which participant may adopt what."""
+    """The expected state, in plain Python; a hold is a view, or a message with the participant that may adopt it."""
 
     views: list[View] = field(default_factory=list)
     messages: list[tuple[int, int]] = field(default_factory=list)  # slot, participant
@@ -51,7 +51,7 @@ class ArenaMachine(RuleBasedStateMachine):
     """An owner and its participants in one process, against the model."""
 
     def drawn_view(self, data: st.DataObject) -> View:
-        """Return any view; drawn by its number, since Hypothesis keeps what was drawn."""
+        """Return any view; it is drawn by its number, since Hypothesis keeps drawn values."""
         return self.model.views[data.draw(st.integers(0, len(self.model.views) - 1))]
 
     @initialize(headroom=st.sampled_from([0.0, 0.25, 3.0]))
@@ -132,7 +132,7 @@ class ArenaMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.attached and self.model.views)
     @rule(data=st.data())
     def hold(self, data: st.DataObject) -> None:
-        """What somebody holds may be given to anyone."""
+        """Add a hold on any participant's behalf to a slot that is held."""
         slot = self.drawn_view(data).slot
         participant = data.draw(st.sampled_from(sorted(self.attached)))
         self.arena.hold(slot, participant)
@@ -192,7 +192,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_counts_are_exact(self) -> None:
-        """What is leased and not returned is what is held; memory keeps to the limit, and to what is said of it."""
+        """Leased minus returned is the number of holds; memory stays within the limit, and its counters are right."""
         holds = self.model.holds()
         counters = self.arena.counters
         assert counters.leased == self.model.given

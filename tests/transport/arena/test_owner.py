@@ -52,8 +52,8 @@ def test_a_lease_has_the_size_asked_for(size_bytes: int) -> None:
         assert (arena.counters.leased, arena.counters.returned) == (1, 1)
 
 
-def test_a_slot_that_came_back_is_used_again() -> None:
-    """As long as what is asked for fits, and isn't far smaller, the same slot serves."""
+def test_a_returned_slot_is_used_again() -> None:
+    """The same slot is leased as long as the requested size fits, and isn't far smaller."""
     with Arena() as arena:
         numbers = {lease_of(arena, size).slot for size in (10 * PAGE, 12 * PAGE, 5 * PAGE, 4 * PAGE)}
         assert numbers == {0}
@@ -72,7 +72,7 @@ def test_the_slot_used_last_is_used_next() -> None:
 
 
 def test_regions_double() -> None:
-    """The number of regions, and with it of descriptors, grows with the logarithm of what is held."""
+    """The number of regions, and so of descriptors, grows with the logarithm of the held slots."""
     with Arena() as arena:
         leases = [lease_of(arena, 1000) for _ in range(100)]
         assert len({lease.slot for lease in leases}) == 100
@@ -81,7 +81,7 @@ def test_regions_double() -> None:
 
 
 def test_headroom_costs_no_memory() -> None:
-    """Of a slot only what was asked for is touched, however large it is; growth within it is touched later."""
+    """Only the requested part of a slot is touched, however large the slot is; growth within it is touched later."""
     with Arena(headroom=1.0) as arena:
         small = lease_of(arena, 10 * PAGE)
         assert touched_bytes(arena) == arena.counters.bytes == 10 * PAGE
@@ -94,7 +94,7 @@ def test_headroom_costs_no_memory() -> None:
 
 
 def test_at_the_limit_there_is_no_lease_until_one_is_dropped() -> None:
-    """What is held never exceeds max_bytes; the bell tells when to ask again."""
+    """Held memory never exceeds max_bytes; the bell rings when another request may succeed."""
     with Arena(max_bytes=4 * PAGE) as arena:
         leases = [lease_of(arena, 2 * PAGE), lease_of(arena, 2 * PAGE)]
         arena.clear_bell()
@@ -121,7 +121,7 @@ def test_idle_memory_is_given_back_first() -> None:
 
 
 def test_discarded_memory_is_used_again() -> None:
-    """A slot whose memory was discarded is leased again like a new one, to a participant that had seen it before."""
+    """A slot whose memory was discarded is leased again like a new one, to a participant that held it before."""
     with Arena(max_bytes=4 * PAGE, headroom=0) as arena:
         other = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
         for value in (1, 2, 3):
@@ -162,7 +162,7 @@ def test_threads_lend_and_drop_at_once() -> None:
 
 
 def test_a_lack_of_descriptors_raises() -> None:
-    """Where the system gives no more, the error says what was needed and what to raise; the arena goes on."""
+    """If the system gives no more, the error names the need and the limit to raise; the arena stays usable."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Arena() as arena:
         first = lease_of(arena, PAGE)
@@ -214,7 +214,7 @@ def test_an_array_waits_for_room() -> None:
 
 
 def test_waiting_ends_in_time() -> None:
-    """Where another process holds the memory and doesn't drop it, waiting is bounded."""
+    """A wait for memory that another process doesn't drop is bounded."""
     with Arena(max_bytes=PAGE) as arena:
         participant = arena.invite()
         lease = lease_of(arena, PAGE)
@@ -225,7 +225,7 @@ def test_waiting_ends_in_time() -> None:
 
 
 def test_a_process_never_waits_for_itself() -> None:
-    """Where arrays of this process alone hold the memory, waiting for ever is an error that says so."""
+    """If only arrays of this process hold the memory, an endless wait is an error with a remedy."""
     with Arena(max_bytes=PAGE) as arena:
         kept = arena.empty((PAGE,), np.uint8)
         with pytest.raises(UsageError, match=r"arrays of this process hold so much .* copy those that you keep"):
@@ -266,8 +266,8 @@ def test_an_address_is_located() -> None:
     assert arena.locate(first, 1) is None
 
 
-def test_a_whole_region_is_lent() -> None:
-    """It begins with its lease, whose memory is found; it serves again once it came back, and is counted elsewhere."""
+def test_a_whole_region_is_leased() -> None:
+    """It begins with its lease, and is leased again after its return; its holder counts its pages."""
     with Arena() as arena:
         arena.empty((PAGE,), np.uint8)[...] = 1  # a slot that is idle, and too small
         region, lease = arena.lease_region(3 * PAGE + 1)
@@ -314,7 +314,7 @@ def test_arrays_outlive_the_arena() -> None:
     assert leased_slots() == before - 1
 
 
-def test_close_wakes_who_waits() -> None:
+def test_close_wakes_waiting_threads() -> None:
     """A thread that waits in `empty` gets the error of a closed arena."""
     arena = Arena(max_bytes=PAGE)
     lease = lease_of(arena, PAGE)
@@ -336,7 +336,7 @@ def test_close_wakes_who_waits() -> None:
 
 
 def test_a_wait_that_fails_leaves_nothing_behind() -> None:
-    """Who waits for room has a bell of its own, which goes with the wait."""
+    """The bell of a thread that waits for room is removed with the wait."""
     with Arena(max_bytes=PAGE) as arena:
         held = arena.empty((PAGE,), np.uint8)
         before = len(os.listdir("/proc/self/fd"))

@@ -53,8 +53,8 @@ def test_an_unrelated_process_shares_slots() -> None:
         assert arena.counters.leased == arena.counters.returned == 5
 
 
-def test_a_killed_process_gives_back_what_it_held() -> None:
-    """After SIGKILL the holds are taken back, the counters are exact, and slot and number serve again."""
+def test_the_holds_of_a_killed_process_are_removed() -> None:
+    """After SIGKILL the holds are removed, the counters are exact, and slot and number are used again."""
     with Arena() as arena, peers.unrelated(arena) as (peer, pid):
         pidfd = os.pidfd_open(pid)
         lease = filled(arena, 50_000, 3)

@@ -1,4 +1,4 @@
-"""What is decided about memory, for any sizes: what is chosen fits, and no more goes than must."""
+"""Decisions about memory, for any sizes: a chosen slot fits, and no more is discarded than needed."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ headrooms = st.floats(0, 8)
 
 @given(sizes, headrooms)
 def test_a_need_is_met_by_its_own_slot(size_bytes: int, headroom: float) -> None:
-    """A slot made for a lease has room for it and its headroom, in whole pages, and will do for it again."""
+    """A slot made for a lease has room for it and its headroom, in whole pages, and fits the same lease again."""
     need = need_of(size_bytes, headroom)
     assert need.touched_bytes == in_pages(size_bytes)
     assert 0 <= need.touched_bytes - max(size_bytes, 1) < PAGE_BYTES
@@ -37,8 +37,8 @@ def test_the_smallest_slot_that_fits_is_chosen(size_bytes: int, headroom: float,
 
 
 @given(sizes, headrooms, st.integers(0, 1000), st.integers(1, 1000))
-def test_a_new_region_doubles_what_is_there(size_bytes: int, headroom: float, alike: int, most: int) -> None:
-    """There are as many new slots as there are alike, at least one, at most what may be; each meets the need."""
+def test_a_new_region_doubles_the_slots(size_bytes: int, headroom: float, alike: int, most: int) -> None:
+    """It has as many slots as there are of about that size, at least one and at most the allowed number."""
     planned = new_region(need_of(size_bytes, headroom), alike=alike, most=most)
     assert planned.slots == (1 if alike == 0 else min(alike, most))
     assert planned.slot_bytes == need_of(size_bytes, headroom).slot_bytes

@@ -233,7 +233,7 @@ def test_other_versions_are_refused() -> None:
         decoder.learn((encoded.description or b"").replace(b'"penstock":1', b'"penstock":2'))
 
 
-def test_what_must_be_unpickled_is_refused() -> None:
+def test_pickled_leaves_are_refused() -> None:
     """Nothing is unpickled unless the receiver allows it, and the error says how."""
     encoded = Encoder(allow_pickle=True).encode({"a": {1, 2}})
     decoder = Decoder()

@@ -1,4 +1,4 @@
-"""A layout is computed once, and is exact: what differs in anything but its values has another."""
+"""A layout is computed once, and is exact: elements that differ in more than values have different layouts."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ OTHERS: list[list[Element]] = [
 
 
 @pytest.mark.parametrize("others", OTHERS, ids=["arrays", "structured arrays", "leaves", "containers"])
-def test_what_differs_has_another_layout(others: list[Element]) -> None:
+def test_different_elements_have_different_layouts(others: list[Element]) -> None:
     """Shape, order, byte order, alignment, a leaf's kind, containers and the order of keys make a layout."""
     encoder, decoder = Encoder(), Decoder()
     for element in others * 2:
@@ -81,7 +81,7 @@ def test_what_differs_has_another_layout(others: list[Element]) -> None:
 
 
 def test_a_forgotten_layout_is_described_again() -> None:
-    """Only the last used layouts are kept; one that comes back is described again, and decodes."""
+    """Only the last used layouts are kept; a dropped one is described again, and decodes."""
     encoder, decoder = Encoder(), Decoder()
     sizes = [*range(MAX_LAYOUTS + 1), MAX_LAYOUTS, 0]
     described: list[bool] = []
@@ -104,7 +104,7 @@ def test_layouts_of_many_writers_are_one() -> None:
 
 
 def test_a_layout_must_be_learned_first() -> None:
-    """A head whose description never came says so."""
+    """A head without its description is an error that says so."""
     encoded = Encoder().encode(5)
     with pytest.raises(MessageError, match="description must be learned first"):
         Decoder().decode(encoded.head, b"", ())

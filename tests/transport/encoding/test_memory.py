@@ -25,7 +25,7 @@ def _sent(element: Element) -> tuple[bytes, Decoder, np.ndarray[Any, np.dtype[np
 
 
 class _Owned(bytearray):
-    """Memory whose end can be seen."""
+    """Memory whose release can be observed."""
 
 
 def test_views_keep_the_memory_alive() -> None:
@@ -62,7 +62,7 @@ def test_a_lease_comes_back_with_its_last_view() -> None:
 
 @given(ELEMENTS)
 def test_small_leaves_are_private(element: Element) -> None:
-    """What is small doesn't keep the memory, and doesn't change with it."""
+    """A small leaf doesn't keep the memory alive, and doesn't change with it."""
     head, decoder, memory = _sent(element)
     received = decoder.decode(head, memory, ())
     memory[:] = 0xFF

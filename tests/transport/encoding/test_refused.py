@@ -1,4 +1,4 @@
-"""What can't be sent is refused by its path, with what to do; what pickle may send needs both sides' consent."""
+"""Leaves that can't be sent are refused, with their path and a remedy; pickle needs the consent of both sides."""
 
 import fractions
 import hashlib
@@ -88,12 +88,12 @@ def test_an_element_inside_itself_is_refused() -> None:
 
 
 def test_the_deepest_element_crosses() -> None:
-    """What the sender accepts, the receiver builds."""
+    """The receiver builds every element that the sender accepts."""
     assert_same(_deep(100), crossed(_deep(100)))
 
 
 def test_pickle_cant_send_everything() -> None:
-    """What pickle refuses is named by its path too."""
+    """A leaf that pickle refuses is named by its path, too."""
     with pytest.raises(UsageError, match=r"\['lock'\] has the type _thread\.lock, which pickle can't send"):
         Encoder(allow_pickle=True).encode({"lock": threading.Lock()})
 
@@ -127,7 +127,7 @@ def test_pickled_leaves_arrive(copy: bool) -> None:  # noqa: FBT001 - pytest pas
     assert array.tolist() == list(range(20_000))
 
 
-def test_what_pickles_vary_in_is_no_part_of_the_layout() -> None:
+def test_the_size_of_pickles_is_no_part_of_the_layout() -> None:
     """Pickles of any size, with any number of buffers, have one layout."""
     encoder, decoder = Encoder(allow_pickle=True), Decoder(allow_pickle=True)
     for number in range(4):
@@ -173,7 +173,7 @@ def test_local_types_are_never_imported() -> None:
 
 
 @pytest.mark.parametrize("name", ["OrderedDict", "namedtuple", "missing", "abc.Sequence"])
-def test_what_is_imported_must_be_what_was_described(name: str) -> None:
+def test_an_imported_type_must_fit_the_description(name: str) -> None:
     """With pickle allowed, only a named tuple or dataclass with these fields is built."""
     encoded = Encoder().encode(Point(1, 2))
     description = (encoded.description or b"").replace(
@@ -200,7 +200,7 @@ def test_fields_must_be_the_same() -> None:
 
 
 def test_a_types_own_refusal_is_the_messages() -> None:
-    """What a registered type raises at the receiver is a MessageError with its cause."""
+    """An exception of a registered type's function at the receiver is a MessageError with that cause."""
     register_container(Positive)
     sent = Positive(1)
     sent.number = -1

@@ -40,7 +40,7 @@ def test_arrays_arrive_writable(array: Any) -> None:
 
 @given(DTYPES)
 def test_dtypes_arrive_exactly_or_are_refused(dtype: np.dtype[Any]) -> None:
-    """A dtype arrives with its names, offsets, padding, units and alignment; what has no size needs pickle."""
+    """A dtype arrives with its names, offsets, padding, units and alignment; one without a size needs pickle."""
     array = np.zeros(2, dtype)
     received = crossed(array, allow_pickle=dtype.itemsize == 0)
     assert_same(array, received)
@@ -73,15 +73,15 @@ def test_keys_that_compare_equal_stay_different(keys: tuple[Any, ...]) -> None:
 
 @given(ELEMENTS)
 def test_containers_are_those_of_every_other_part(element: Element) -> None:
-    """What is a leaf here is a leaf everywhere in Penstock, but for registered types."""
+    """A leaf here is a leaf everywhere in Penstock, except registered types."""
     leaves, _ = flatten(element, lambda part: isinstance(part, Bag))
     if not any(isinstance(leaf, Bag) for leaf in leaves):
         received, _ = flatten(crossed(element))
         assert len(leaves) == len(received)
 
 
-def test_subclasses_of_containers_arrive_as_what_they_are_made_from() -> None:
-    """A `defaultdict` is a dict, as in every other part; named tuples and dataclasses stay what they are."""
+def test_subclasses_of_containers_arrive_as_their_base_class() -> None:
+    """A `defaultdict` is sent as a dict, as in every other part; named tuples and dataclasses keep their types."""
     element: list[Any] = [OrderedDict(b=1, a=2), defaultdict(int, {"x": 3}), Box(1, Sample(2, 3))]
     assert_same([{"b": 1, "a": 2}, {"x": 3}, Box(1, Sample(2, 3))], crossed(element))
 
@@ -96,7 +96,7 @@ def test_subclasses_of_containers_keep_their_types_by_pickle() -> None:
 
 
 def test_mapped_files_arrive_as_arrays(tmp_path: pathlib.Path) -> None:
-    """A `np.memmap` is an array whose bytes happen to lie in a file."""
+    """A `np.memmap` is sent as an array."""
     mapped = np.memmap(tmp_path / "array", np.int16, "w+", shape=(3, 4))
     mapped[:] = np.arange(12).reshape(3, 4)
     received = crossed({"mapped": mapped})["mapped"]

@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch")
 
 
 def _tensor(name: str, *shape: int) -> Any:
-    """Return a tensor of a dtype whose bytes are not alike."""
+    """Return a tensor of a dtype, with bytes that differ."""
     dtype = getattr(torch, name)
     count = int(np.prod(shape)) * dtype.itemsize
     raw = torch.tensor([number % (2 if name == "bool" else 120) for number in range(count)], dtype=torch.uint8)
@@ -105,7 +105,7 @@ def _subclass() -> Any:
     ids=["grad", "sparse", "meta", "subclass"],
 )
 def test_other_tensors_are_refused(make: Any, message: str) -> None:
-    """What is no dense tensor of values is refused by its path, with what to do."""
+    """A tensor that isn't dense is refused, with its path and a remedy."""
     with pytest.raises(UsageError, match=message):
         Encoder().encode({"t": make()})
 

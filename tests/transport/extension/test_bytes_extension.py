@@ -22,7 +22,7 @@ NAME = "native_bytes"
 
 
 class Extension(Protocol):
-    """What the extension's module holds."""
+    """The contents of the extension's module."""
 
     def make(self, size: int, /) -> Bytes:
         """Return a C++ string of so many x."""
@@ -95,8 +95,8 @@ def test_a_cpp_string_goes_to_python_and_back(extension: Extension, size: int) -
     assert extension.living() == 0
 
 
-def test_threads_of_cpp_drop_what_python_let_go(extension: Extension) -> None:
-    """An owner made in C++ is shared and dropped by its threads when Python holds it no more."""
+def test_threads_of_cpp_drop_owners_that_python_released(extension: Extension) -> None:
+    """An owner made in C++ is shared and dropped by its threads after Python has released it."""
     extension.keep(extension.make(1000))
     extension.drop_elsewhere()
     assert extension.living() == 0
@@ -118,7 +118,7 @@ def test_any_buffer_goes_to_cpp_and_back(extension: Extension) -> None:
     assert memory.released() == [5]
 
 
-def test_what_is_no_bytes_is_an_error_of_python(extension: Extension) -> None:
+def test_other_objects_raise_pythons_error(extension: Extension) -> None:
     """C++ gets an exception over Python's own, and nothing is held."""
     with pytest.raises(TypeError, match="bytes-like"):
         extension.keep("text")
@@ -129,7 +129,7 @@ def test_what_is_no_bytes_is_an_error_of_python(extension: Extension) -> None:
 
 
 def test_other_types_may_offer_their_bytes(extension: Extension) -> None:
-    """An object whose type has `__penstock_bytes__` is taken by it; an error inside passes through."""
+    """An object whose type has `__penstock_bytes__` is taken by its result; an error inside passes through."""
 
     class Page:
         def __penstock_bytes__(self) -> object:

@@ -1,4 +1,4 @@
-"""What child processes of these tests do; importable, so that every start method can run it."""
+"""Functions that child processes of these tests run; importable, for every start method."""
 
 import multiprocessing
 import os
@@ -17,12 +17,12 @@ LARGE = 40_000  # float64 values: more than goes through the socket
 
 
 def element_of(step: int, count: int = LARGE) -> dict[str, Any]:
-    """Return an element that tells which it is in every value."""
+    """Return an element whose values all identify it."""
     return {"x": np.full(count, step, np.float64), "step": step, "name": f"step {step}"}
 
 
 def is_element(element: Any, step: int, count: int = LARGE) -> bool:
-    """Return whether it is that element, whole."""
+    """Return whether an object is the whole element of a step."""
     expected = element_of(step, count)
     return (
         list(element) == list(expected)
@@ -40,7 +40,7 @@ def send_steps(address: str, count: int, first: int = 0) -> None:
 
 
 def send_for_ever(address: str, ready: Any) -> None:
-    """Send until killed; tells through an event that it has begun."""
+    """Send until killed; set an event at the beginning."""
     with TensorPipeWriter(address) as writer:
         ready.set()
         step = 0
@@ -115,5 +115,5 @@ def free_path(folder: Any) -> str:
 
 
 def sanitized() -> bool:
-    """Return whether this process runs under a sanitizer, whose own memory comes and goes."""
+    """Return whether this process runs under a sanitizer, whose own memory varies."""
     return "san.so" in os.environ.get("LD_PRELOAD", "")

@@ -21,7 +21,7 @@ def send_computed(address: str, count: int) -> None:
 
 
 def send_without_waiting(address: str, answers: Any) -> None:
-    """Tell whether `send` returned while the stream was still busy; go on when the reader says so."""
+    """Report whether `send` returned while the stream was still busy; continue when the reader says so."""
     torch: Any = importlib.import_module("torch")
     with TensorPipeWriter(address, allow_pickle=True) as writer:
         x = torch.zeros(1000, device="cuda")

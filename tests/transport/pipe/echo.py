@@ -17,7 +17,7 @@ from tests.transport.encoding import samples as samples  # registers its contain
 
 @dataclass(frozen=True)
 class Answers:
-    """Where answers go, and how; the first thing that a writer sends."""
+    """The address to which answers are sent, and the way: a writer's first element."""
 
     address: str
     capacity: int
@@ -27,7 +27,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be sent back."""
+    """An element to be sent back."""
 
     element: Any
 
@@ -44,7 +44,7 @@ for _kind in (Answers, Question, Done):
 
 
 def echo(address: str, waiting: str) -> None:
-    """Answer until killed; tells the reader that waits for it that it listens."""
+    """Answer until killed; notify the reader that waits that this process listens."""
     with TensorPipeReader(address, num_writers=None) as reader:
         with TensorPipeWriter(waiting) as writer:
             writer.send("listening")

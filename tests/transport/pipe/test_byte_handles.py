@@ -22,7 +22,7 @@ PACKED = zlib.compress(NUMBERS.tobytes(), level=0)
 
 @dataclass(frozen=True)
 class Counts:
-    """What the fetching process says of itself."""
+    """The counts that the fetching process reports."""
 
     copied_bytes: int
     shared_bytes: int
@@ -31,7 +31,7 @@ class Counts:
 
 
 def fetch(address: str, parser: Connection) -> None:
-    """Send what was fetched, in handles of its own and in shared memory; then tell of itself as often as asked."""
+    """Send the fetched bytes, in handles and in shared memory; then report counts as often as requested."""
     with TensorPipeWriter(address) as writer:
         received = writer.empty(np.empty(NUMBERS.nbytes + 8, np.uint8))  # as a socket's `recv_into` would fill it
         received[8:] = NUMBERS.view(np.uint8)

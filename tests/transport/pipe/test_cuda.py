@@ -54,7 +54,7 @@ class _Event:
 
 
 class _Array:
-    """What NumPy makes an array of, and with it torch a tensor, that keeps a loan."""
+    """An object of which NumPy, and with it torch, makes an array that keeps a loan."""
 
     def __init__(self, loan: Any) -> None:
         self.loan = loan
@@ -284,7 +284,7 @@ def test_device_memory_is_limited(device: Device) -> None:
 
 
 def test_a_device_that_can_not_be_shared_is_an_error_of_the_send(device: Device) -> None:
-    """Where CUDA refuses to share memory, `send` raises what torch said, and the pipe goes on."""
+    """If CUDA refuses to share memory, `send` raises torch's error, and the pipe stays usable."""
     with pipe() as (reader, writer):
         device.failure = RuntimeError("CUDA error: operation not supported")
         with pytest.raises(RuntimeError, match="not supported"):
@@ -297,7 +297,7 @@ def test_a_device_that_can_not_be_shared_is_an_error_of_the_send(device: Device)
 
 
 def test_a_process_can_not_receive_its_own_device_tensor(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA would crash on it, so it is an error before torch is asked, and the pipe goes on."""
+    """CUDA would crash, so it is an error before torch is called, and the pipe stays usable."""
     monkeypatch.setattr(_torch_tensors, "_checked", unchanged)
     with pipe() as (reader, writer):
         for _ in range(2):
@@ -361,7 +361,7 @@ def test_a_tensor_out_of_its_slot_is_a_message_error(offset: int, size: int) -> 
 
 @NEEDS_GPU
 def test_a_gpus_tensors_arrive_while_streams_run() -> None:
-    """What long kernels computed arrives, whatever the writer does with its tensor afterwards, slots used again."""
+    """The results of long kernels arrive, whatever the writer does with its tensor afterwards; slots are used again."""
     spawn = multiprocessing.get_context("spawn")
     with TensorPipeReader(allow_pickle=True) as reader:
         child = spawn.Process(target=send_computed, args=(reader.address, 40))
@@ -386,7 +386,7 @@ def test_a_gpus_tensors_arrive_while_streams_run() -> None:
 
 @NEEDS_GPU
 def test_a_gpus_send_does_not_wait_for_its_stream() -> None:
-    """`send` and `receive` return while the writer's stream is still busy with what was sent."""
+    """`send` and `receive` return while the writer's stream is still busy with the element."""
     spawn = multiprocessing.get_context("spawn")
     with TensorPipeReader(allow_pickle=True) as reader:
         answers, to_child = spawn.Pipe()

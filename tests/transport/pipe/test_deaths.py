@@ -62,7 +62,7 @@ def repeatedly(kill: Callable[[random.Random], None]) -> None:
 
 
 def receive_all(reader: TensorPipeReader, kept: list[Any], chance: random.Random) -> None:
-    """Receive for ever, whole and in order, and keep some."""
+    """Receive until killed, whole and in order, and keep some."""
     for step in itertools.count():
         element = reader.receive(timeout_seconds=PATIENCE_SECONDS)
         assert is_element(element, step)
@@ -79,7 +79,7 @@ def send_all(writer: TensorPipeWriter) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_killed_writers() -> None:
-    """Elements are whole and in order until the death, which raises."""
+    """Elements are whole and in order until the death, which raises an error."""
 
     def kill(chance: random.Random) -> None:
         ready: Any = get_context("fork").Event()

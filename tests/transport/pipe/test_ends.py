@@ -44,8 +44,8 @@ def test_the_end_comes_after_the_last_element() -> None:
 
 
 @pytest.mark.parametrize("allow_pickle", [False, True])
-def test_a_failure_of_the_writer_is_raised_after_what_it_had_sent(*, allow_pickle: bool) -> None:
-    """As the exception itself between processes that trust each other; else in words, with its traceback."""
+def test_a_failure_of_the_writer_is_raised_after_its_elements(*, allow_pickle: bool) -> None:
+    """It is the exception itself between processes that trust each other; else its text, with the traceback."""
     with TensorPipeReader(allow_pickle=allow_pickle) as reader:
         with running("fork", partial(send_and_fail, allow_pickle=allow_pickle), reader.address) as process:
             assert is_element(reader.receive(), 0)
@@ -59,7 +59,7 @@ def test_a_failure_of_the_writer_is_raised_after_what_it_had_sent(*, allow_pickl
 
 
 def test_a_writer_that_exits_without_an_end_is_a_death() -> None:
-    """What it had sent is received, then an error names the process."""
+    """Its elements are received, then an error names the process."""
     with TensorPipeReader() as reader, running("fork", send_and_vanish, reader.address) as process:
         assert is_element(reader.receive(), 0)
         with pytest.raises(PeerError, match="without an end or a failure") as raised:
@@ -68,7 +68,7 @@ def test_a_writer_that_exits_without_an_end_is_a_death() -> None:
 
 
 def test_a_process_that_never_became_a_writer_raises() -> None:
-    """Where it was expected: an error names it, and others are still received. One that came in is no error."""
+    """If it was expected, an error names it, and others are still received. One that became a writer is no error."""
     with TensorPipeReader(num_writers=3) as reader:
         with running("fork", os._exit, 3) as lost, running("fork", send_steps, reader.address, 2) as process:
             reader.expect(lost.pid or 0)
@@ -92,7 +92,7 @@ def test_a_process_that_never_became_a_writer_raises() -> None:
 
 
 def test_a_death_is_noticed_though_a_child_keeps_the_socket_open() -> None:
-    """The process tells, where the socket doesn't."""
+    """The process shows its end, although the socket doesn't."""
     pids = get_context("fork").Queue()
     with TensorPipeReader() as reader, running("fork", send_with_a_child_that_keeps_the_socket, reader.address, pids):
         child = pids.get()
@@ -220,7 +220,7 @@ def test_no_reader_at_the_address_is_an_error() -> None:
 
 
 def test_a_writer_too_many_is_refused() -> None:
-    """A reader that expects one writer tells the second; the first goes on."""
+    """A reader that expects one writer refuses the second; the first continues."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as first:
         first.send(1)
         assert reader.receive() == 1

@@ -10,7 +10,7 @@ PATIENCE_SECONDS = 20.0
 
 
 def test_messages_beyond_a_full_socket_arrive_in_order() -> None:
-    """A writer whose reader is away fills the socket; what didn't fit is sent once there is room again."""
+    """A writer whose reader is busy fills the socket; the rest is sent once there is room again."""
     count, sent = 24, threading.Semaphore(0)
 
     def write(address: str) -> None:

@@ -1,4 +1,4 @@
-"""What other processes send is not trusted: nonsense is an error, and nothing crashes, hangs or leaks."""
+"""Messages of other processes aren't trusted: malformed ones are errors, and nothing crashes, hangs or leaks."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ def stranger(address: str) -> Generator[socket.socket]:
 
 
 class Recorded:
-    """What a real writer sent: its packets with their descriptors, which this owns."""
+    """The packets that a real writer sent, with their descriptors, which this owns."""
 
     def __init__(self) -> None:
         self.packets: list[tuple[bytes, list[int]]] = []
@@ -84,7 +84,7 @@ def play(recorded: Recorded, change: Callable[[int, bytes], bytes | None]) -> li
 
 
 def test_packets_that_are_played_back_are_understood(recorded: Recorded) -> None:
-    """The recording is what a reader takes; its memory is gone, so only what went inline is whole."""
+    """A reader accepts the recording; its memory is gone, so only inline messages are whole."""
     found = play(recorded, lambda _, packet: packet)
     assert isinstance(found[0], dict)
     assert found[0]["name"] == "a"

@@ -151,7 +151,7 @@ def test_ctrl_c_in_close_still_closes() -> None:
 
 @pytest.mark.parametrize("where", ["receive", "send", "turn"])
 def test_ctrl_c_ends_a_wait(where: str) -> None:
-    """For an element, for room, and for another thread's operation; the pipe goes on afterwards."""
+    """Ctrl-C ends a wait for an element, for room, and for another thread's operation; the pipe stays usable."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1) as writer:
         inside = threading.Thread(target=lambda: reader.receive(timeout_seconds=PATIENCE_SECONDS))
         if where == "turn":
@@ -175,7 +175,7 @@ def test_ctrl_c_ends_a_wait(where: str) -> None:
 
 
 def test_a_handler_that_does_not_raise_interrupts_nothing() -> None:
-    """It is called each time, and the wait goes on."""
+    """The handler is called each time, and the wait continues."""
     called: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: called.append(number))
     try:
@@ -207,8 +207,8 @@ def fill(writer: TensorPipeWriter) -> int:
     raise AssertionError
 
 
-def test_what_timed_out_in_a_full_socket_is_not_sent() -> None:
-    """Sending it again doesn't repeat it."""
+def test_an_element_that_timed_out_in_a_full_socket_is_not_sent() -> None:
+    """Sending the element again doesn't repeat it."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1000) as writer:
         sent = fill(writer)
         assert writer.counters.messages == sent
@@ -270,7 +270,7 @@ def test_a_cancelled_areceive_loses_nothing(turns: int) -> None:
 @pytest.mark.parametrize("turns", range(5))
 @pytest.mark.parametrize("small", [False, True])
 def test_a_cancelled_asend_sends_nothing(turns: int, *, small: bool) -> None:
-    """While it waits for room, or for the socket; and others that wait behind it go on."""
+    """It may be cancelled while it waits for room or for the socket; calls that wait behind it continue."""
 
     async def check(reader: TensorPipeReader, writer: TensorPipeWriter) -> None:
         element: dict[str, Any] = {"step": -1, "x": FILLING} if small else element_of(-1)
@@ -293,8 +293,8 @@ def test_a_cancelled_asend_sends_nothing(turns: int, *, small: bool) -> None:
         assert counters.leased == counters.returned
 
 
-def test_closing_a_writer_inside_send_says_the_end() -> None:
-    """The sender gets a ClosedError; the reader receives what was sent, and the end."""
+def test_closing_a_writer_inside_send_sends_the_end() -> None:
+    """The sender gets a ClosedError; the reader receives the sent elements, and the end."""
     with TensorPipeReader() as reader:
         writer = TensorPipeWriter(reader.address, capacity=1)
         writer.send(0)
@@ -313,8 +313,8 @@ def refused(writer: TensorPipeWriter) -> None:
         writer.send(1)
 
 
-def test_failing_a_writer_inside_send_says_the_failure() -> None:
-    """And not the end."""
+def test_failing_a_writer_inside_send_sends_the_failure() -> None:
+    """The reader receives the failure, not the end."""
     with TensorPipeReader() as reader:
         writer = TensorPipeWriter(reader.address, capacity=1)
         writer.send(0)

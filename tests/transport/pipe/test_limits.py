@@ -1,4 +1,4 @@
-"""Where something runs out, or an address is wrong, an error says so, and nothing is left or disturbed."""
+"""Exhausted limits and wrong addresses: an error says so, and nothing is left or disturbed."""
 
 import contextlib
 import os
@@ -70,7 +70,7 @@ def test_one_arena_serves_so_many_pipes_at_once_and_any_number_in_all() -> None:
 
 
 def test_the_death_of_a_reader_raises_though_its_memory_was_taken_back(tmp_path: Path) -> None:
-    """By another pipe of the same arena, which goes on."""
+    """Another pipe of the same arena has removed the dead reader's holds, and continues."""
     address, ready, kept = free_path(tmp_path), get_context("fork").Event(), get_context("fork").Event()
     with Arena() as arena, TensorPipeReader() as reader, TensorPipeWriter(reader.address, arena=arena) as other:
         with running("fork", receive_and_keep, address, 1, ready, kept) as process:

@@ -34,7 +34,7 @@ MAX_BYTES = MAX_HELD * 2 * sum(set(SIZES))  # slots are somewhat larger than the
 
 @dataclass(frozen=True)
 class Taken:
-    """What a process takes."""
+    """The memory and descriptors that a process uses."""
 
     resident_bytes: int
     descriptors: int
@@ -43,7 +43,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Look:
-    """A request to drop all that is kept, and to say what is taken."""
+    """A request to drop all kept elements, and to report the resources in use."""
 
     after: int
 
@@ -65,13 +65,13 @@ def array_of(step: int) -> Any:
 
 
 def is_array(received: Any, step: int) -> bool:
-    """Return whether it is that array, whole."""
+    """Return whether an object is the whole array of a step."""
     array = received["x"]
     return received["step"] == step and array.shape == (SIZES[step % len(SIZES)],) and bool((array == step % 251).all())
 
 
 def consume(address: str, answers: str) -> None:
-    """Say that it listens; receive to the end, whole and in order; keep some for a while; answer what is taken."""
+    """Announce that it listens; receive to the end, whole and in order; keep some for a while; report resources."""
     warnings.filterwarnings("ignore", ".*received elements are still referenced")
     kept: list[tuple[int, int, Any]] = []  # until which step, its own step, the element
     steps = itertools.count()

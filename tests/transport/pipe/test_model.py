@@ -1,4 +1,4 @@
-"""A pipe does what a queue does whose elements are values: in any order of calls, and with any of them kept."""
+"""A pipe behaves like a queue of values: for any order of calls, and any elements kept."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Shared:
     """Memory of `empty`: every holder sees its current contents.
 
     Attributes:
-        value: what is in it.
+        value: its contents.
         memory: the writer's array; None once it is dropped.
     """
 
@@ -33,11 +33,11 @@ class Shared:
 
 @dataclass(frozen=True)
 class Sent:
-    """What the model knows of an element.
+    """The model of an element.
 
     Attributes:
         size: its bytes.
-        value: what is in all of them, if it was copied.
+        value: the contents of all of them, if it was copied.
         shared: its memory, if it was sent by reference.
     """
 
@@ -51,7 +51,7 @@ class Sent:
         return self.shared is not None or self.size >= LARGE
 
     def is_same(self, received: Any) -> bool:
-        """Return whether it is what was received, whole."""
+        """Return whether an element is whole, and equal to the model's."""
         value = self.value if self.shared is None else self.shared.value
         return received["x"].shape == (self.size,) and bool((received["x"] == value).all())
 
@@ -163,12 +163,12 @@ class PipeMachine(RuleBasedStateMachine):
             self.ended = True
 
     @invariant()
-    def what_is_kept_does_not_change(self) -> None:
-        """Every element that is kept is what it was."""
+    def kept_elements_do_not_change(self) -> None:
+        """Every kept element has its first value."""
         assert all(sent.is_same(received) for sent, received in self.kept)
 
     @invariant()
-    def what_is_leased_is_known(self) -> None:
+    def all_leases_are_known(self) -> None:
         """A slot is held once for each large element on its way or kept, and for each memory that the writer has."""
         if self.number == 0 or self.ended:
             return
@@ -178,13 +178,13 @@ class PipeMachine(RuleBasedStateMachine):
         assert counters.leased - counters.returned == held
 
     def teardown(self) -> None:
-        """Both ends are closed, and what is kept is still what it was."""
+        """Both ends are closed, and kept elements still have their values."""
         if hasattr(self, "writer"):
             while self.on_their_way:
                 self.receive(keep=False)  # so that there is room for the last word
             self.writer.close()
             self.reader.close()
-        self.what_is_kept_does_not_change()
+        self.kept_elements_do_not_change()
         self.kept.clear()
         self.memories.clear()
 

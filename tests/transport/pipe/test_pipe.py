@@ -140,8 +140,8 @@ def test_keeping_elements_grows_the_memory_with_one_warning() -> None:
     assert warned[0].filename.endswith(("test_pipe.py", "_reader.py"))  # the caller of receive
 
 
-def test_what_empty_gave_is_sent_without_a_copy() -> None:
-    """Only metadata goes through the socket; later writes are seen, and small arrays are views there, too."""
+def test_arrays_of_empty_are_sent_without_a_copy() -> None:
+    """Only metadata goes through the socket; the reader sees later writes, and small arrays are views there, too."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         batch: dict[str, Any] = writer.empty({"x": np.zeros((300, 300), np.float32), "y": np.zeros(3, np.int16)})
         batch["x"][...] = 1.5
@@ -161,7 +161,7 @@ def test_what_empty_gave_is_sent_without_a_copy() -> None:
 
 
 def test_a_slot_lives_until_both_sides_dropped_it() -> None:
-    """What was sent by reference belongs to writer and reader together."""
+    """Memory that was sent by reference belongs to writer and reader together."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         batch = writer.empty(np.zeros(50_000))
         batch[:] = 1
@@ -218,7 +218,7 @@ def test_writers_that_share_an_arena_wake_each_other() -> None:
 
 
 def test_a_structure_that_grows_gets_larger_memory() -> None:
-    """Each element arrives whole, whether it fits the memory of the one before or not."""
+    """Each element arrives whole, whether it fits the memory of the previous one or not."""
     sizes = [10_000, 20_000, 30_000, 500_000, 1, 0, 2_000_000, 10_000]
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         for step, size in enumerate(sizes):
@@ -228,7 +228,7 @@ def test_a_structure_that_grows_gets_larger_memory() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_threads_may_send_at_once() -> None:
-    """Elements of threads that share a writer arrive whole, those of each in order."""
+    """Elements of threads that share a writer arrive whole, and those of each thread in order."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
 
         def send(first: int) -> None:
@@ -247,8 +247,8 @@ def test_threads_may_send_at_once() -> None:
         assert own == list(range(first, first + 30))
 
 
-def test_counters_tell_what_was_done() -> None:
-    """Messages, what was copied and what was pickled."""
+def test_counters_count_messages_copies_and_pickles() -> None:
+    """The counters of both ends are exact."""
     with TensorPipeReader(allow_pickle=True) as reader:
         with TensorPipeWriter(reader.address, allow_pickle=True) as writer:
             writer.send({"x": np.zeros(LARGE), "what": {1, 2}})
@@ -260,8 +260,8 @@ def test_counters_tell_what_was_done() -> None:
         assert reader.messages == 2
 
 
-def test_what_would_be_pickled_is_refused_by_default() -> None:
-    """With the leaf's path and the ways out, and the pipe goes on."""
+def test_pickled_leaves_are_refused_by_default() -> None:
+    """The error has the leaf's path and the remedies, and the pipe stays usable."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         with pytest.raises(UsageError, match=r"\['meta'\]\[0\].*allow_pickle"):
             writer.send({"meta": [{1, 2}]})
@@ -295,10 +295,10 @@ def fill_socket(writer: TensorPipeWriter, parts: Any, timeout_seconds: float) ->
 
 
 def drain(reader: TensorPipeReader) -> list[int]:
-    """Receive what is there.
+    """Receive all elements that have arrived.
 
     Returns:
-        Which elements of `fill_socket` it was, each seen to be whole.
+        The steps of these elements of `fill_socket`, after checking that each is whole.
     """
     steps: list[int] = []
     with contextlib.suppress(TimeoutError):
@@ -311,7 +311,7 @@ def drain(reader: TensorPipeReader) -> list[int]:
 
 
 def test_a_send_that_waits_for_the_socket_sleeps() -> None:
-    """Where the socket is full before `capacity` is reached, it neither spins nor forgets its time."""
+    """If the socket is full before `capacity` is reached, `send` neither spins nor forgets its timeout."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=100) as writer:
         writer.send("first")
         assert reader.receive() == "first"  # the writer gets no frame for it, and needs none
@@ -323,8 +323,8 @@ def test_a_send_that_waits_for_the_socket_sleeps() -> None:
 
 
 @pytest.mark.parametrize("num_parts", [0, 3000], ids=["one packet", "several packets"])
-def test_what_timed_out_was_not_sent(num_parts: int) -> None:
-    """Also if it waited for the socket, or a part of it had left: it never arrives, and holds no memory."""
+def test_an_element_that_timed_out_was_not_sent(num_parts: int) -> None:
+    """It never arrives, and holds no memory, even if it waited for the socket, or a part of it was sent."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=100) as writer:
         memory = writer.empty(np.zeros(3000, np.uint8))
         memory[:] = 7

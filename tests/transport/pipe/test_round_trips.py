@@ -24,7 +24,7 @@ SMALLEST_LARGE = 65_537  # bytes: goes through shared memory
 
 @dataclass(frozen=True)
 class Plan:
-    """What is sent, in what way, and for how long its answer is kept.
+    """An element to send, the way to send it, and the time for which its answer is kept.
 
     Attributes:
         element: the part that is copied.
@@ -42,7 +42,7 @@ class Plan:
         return {"element": self.element, **named}
 
     def made(self, writer: TensorPipeWriter) -> dict[str, Any]:
-        """Return what is sent."""
+        """Return the element to send."""
         made: dict[str, Any] = {"element": self.element}
         for number, array in enumerate(self.referenced):
             memory = writer.empty(array, timeout_seconds=PATIENCE_SECONDS)
@@ -167,7 +167,7 @@ def test_elements_come_back_as_they_were_sent(
     by_reference: bool,
     copy: bool,
 ) -> None:
-    """All, whole and in order; what is kept never changes, also when both pipes are gone; all memory returns."""
+    """All, whole and in order; kept ones never change, even after both pipes are closed; all memory returns."""
     keeper = Keeper()
     with (
         TensorPipeReader(copy=copy) as reader,

@@ -44,7 +44,7 @@ def squeezed(array: Array) -> Array:
 
 
 def field(array: Array) -> Array:
-    """Return one field of structures, whose stride is no multiple of its size."""
+    """Return one field of structures, whose stride isn't a multiple of its size."""
     view: Array = array["b"] if array.dtype.names else array
     return view
 
@@ -94,8 +94,8 @@ def test_numpy_views_arrive_as_they_are(data: Any, dtype: Any, shape: tuple[int,
         del received
 
 
-def test_what_is_sent_without_a_copy() -> None:
-    """Slices, transposes, reversals, repetitions and windows of one array cost no byte, and see later writes."""
+def test_views_are_sent_without_a_copy() -> None:
+    """Slices, transposes, reversals, repetitions and windows of one array cost no copy, and show later writes."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         base = writer.empty(np.empty((40, 50), np.float32))
         base[...] = np.arange(2000).reshape(40, 50)
@@ -164,7 +164,7 @@ def test_torch_views_arrive_as_they_are(data: Any, *, copy: bool) -> None:
 
 
 def located(array: Array) -> tuple[bytes, bytes]:
-    """Return the head and the description of an array whose memory is all sent by reference."""
+    """Return the head and the description of an array that is sent by reference."""
     encoded = Encoder(locate=lambda _address, _nbytes: "there").encode(array)
     assert encoded.places == ("there",)
     assert encoded.description is not None
@@ -172,7 +172,7 @@ def located(array: Array) -> tuple[bytes, bytes]:
 
 
 def read(head: bytes, description: bytes, place: bytes, *, copy: bool = False) -> Any:
-    """Return what a reader makes of it, whose place has these bytes."""
+    """Return the array that a reader makes of it, at a place with these bytes."""
     decoder = Decoder()
     decoder.learn(description)
     return decoder.decode(head, b"", [place], copy=copy)
