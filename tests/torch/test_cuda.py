@@ -97,7 +97,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_the_order_of_streams_and_events(ahead: int) -> None:
     """Memory is written to again only after its event; whoever is handed a batch waits for its copies alone."""
-    from penstock.torch._cuda import CudaCopies  # noqa: PLC0415 - where torch is not installed the module is skipped
+    from penstock.torch._loader import CudaCopies  # noqa: PLC0415 - where torch is not installed the module is skipped
 
     copies = CudaCopies(torch.device("cpu"), ahead)
     events: list[Any] = []

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from penstock.torch._data_loader._streams_iterator import StreamsIterator
-from penstock.torch._data_loader._workers_iterator import WorkersIterator
+from penstock.torch._data_loader._iterators import StreamsIterator, WorkersIterator
 from tests.torch.conformance.untyped import torch
 
 COUNT, BATCH, RANKS = 32, 4, 2

@@ -10,23 +10,24 @@ import torch.utils.data
 from penstock._graph import need_count, need_integer
 from penstock.errors import StateError, UsageError
 from penstock.sources import forget_state, forgets, load_state
-from penstock.torch._data_loader._epoch import (
+from penstock.torch._data_loader._iterators import StreamsIterator, WorkersIterator
+from penstock.torch._data_loader._state import (
     Epoch,
+    Pass,
+    Places,
     Saved,
     check_origin,
     dealers,
     empty_state,
     encoded,
     generators_restored,
+    saved_places,
     set_generator,
     set_generators,
     start_state,
 )
-from penstock.torch._data_loader._places import Pass, Places, saved_places
-from penstock.torch._data_loader._streams_iterator import StreamsIterator
 from penstock.torch._data_loader._torch_private import base_seed_of, is_data_pipe, watch_elements, watch_indices
-from penstock.torch._data_loader._work._stream import is_stateful
-from penstock.torch._data_loader._workers_iterator import WorkersIterator
+from penstock.torch._data_loader._worker import is_stateful
 
 T_co = TypeVar("T_co", covariant=True)
 _Batch = TypeVar("_Batch")

@@ -1,6 +1,7 @@
-"""Pickles of values with tensors and arrays, whose data is passed beside the pickle as buffers.
+"""Pickles of values with tensors and arrays, whose data is passed as buffers beside the pickle.
 
-torch's own pickles of tensors either hold a copy of their data or name shared memory with a descriptor for each.
+torch's own pickles of tensors either contain a copy of the data, or name shared memory, with a descriptor for each
+tensor.
 """
 
 import copyreg
@@ -37,8 +38,8 @@ class Sealed:
 
     Args:
         value: the value to send.
-        shares: whether tensors that share memory share it in the receiver, too. All of that memory is sent then; else
-            only the elements of each tensor. True is for receivers that know no more than they can import.
+        shares: whether tensors that share memory share it in the receiver, too. Then all of that memory is sent;
+            otherwise only the elements of each tensor. Use True for receivers that have only what they can import.
     """
 
     def __init__(self, value: object, *, shares: bool = False) -> None:
@@ -47,7 +48,7 @@ class Sealed:
             self._data = _dumps(pickle.Pickler, value, self._buffers, shares=shares)
             if shares and (unknown := missing(self._data)):
                 raise pickle.PicklingError(unknown)
-        if caught.error is not None:  # a receiver can't import what a script or a notebook defines: send it by value
+        if caught.error is not None:  # a receiver can't import objects that a script or notebook defines: send by value
             self._buffers = []
             self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
 
@@ -88,7 +89,7 @@ class Arrived:
 
 
 def _other_pickler(error: BaseException) -> type[pickle.Pickler]:
-    """Return cloudpickle's pickler, which pickles lambdas and local functions, too; raise the error without it."""
+    """Return cloudpickle's pickler, which pickles lambdas and local functions, too; without it, raise the error."""
     try:
         other: type[pickle.Pickler] = importlib.import_module("cloudpickle").Pickler
     except ImportError:
@@ -126,7 +127,7 @@ def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.
 
 
 def _reduced(tensor: "torch.Tensor") -> object:
-    """Reduce a tensor to its elements, as a buffer beside the pickle; torch pickles tensors without plain bytes."""
+    """Reduce a tensor to its elements, as a buffer beside the pickle; torch pickles those without plain bytes."""
     if obstacle(tensor) or not on_host(tensor):
         return _by_torch(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
@@ -189,4 +190,4 @@ def pickled(value: object) -> bytes:
     """Return a value as one pickle for `pickle.loads`."""
     with Caught(Exception):
         return pickle.dumps(value, _PROTOCOL)
-    return bytes(pickler().dumps(value, protocol=_PROTOCOL))  # by value, for a script's own class; else it raises again
+    return bytes(pickler().dumps(value, protocol=_PROTOCOL))  # by value, for a script's own class; or raises again

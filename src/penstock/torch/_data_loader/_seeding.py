@@ -1,13 +1,14 @@
 """The global random generators in a worker, seeded at its start as torch seeds them, and again for each item.
 
-So the numbers that an item draws depend on the base seed, the epoch, the batch and the row, and not on the worker that
-computes it, on the items before, or on repetitions.
+So the numbers that an item draws depend on the base seed, the epoch, the batch and the row; not on the worker that
+computes it, on earlier items, or on repetitions.
 
-Seeding the generators of `random` and NumPy takes 25 microseconds, and few datasets draw from them. So the worker seeds
-neither until an item has drawn from it, which changes its state. The worker then computes that item again, from its own
-seed, and from then on seeds that generator for each item. To see the change cheaply, the worker reads the state in
-memory. Python and NumPy don't document its address, so the worker first compares it with the state that they return,
-and always seeds the generator if the two differ.
+The problem: seeding the generators of `random` and NumPy takes 25 microseconds, and few datasets draw from them.
+
+The solution: the worker seeds neither until an item has drawn from it, which changes the generator's state. Then the
+worker computes that item again, with the generator seeded for it, and from then on seeds that generator for each item.
+To see the change cheaply, the worker reads the state in memory. Python and NumPy don't document its address, so at its
+start the worker compares the memory with the state that they return; if the two differ, it always seeds the generator.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""The private names of torch that are used here, in one module, since another version of torch may move them.
+"""The private names of torch that the DataLoader uses: in one module, since a version of torch may move them.
 
 torch 2.5 to 2.13 have all of them.
 """
@@ -57,20 +57,20 @@ def check_prefetch(prefetch_factor: int | None) -> int:
 
 
 def reported_length(loader: object) -> int | None:
-    """Return the length that an iterable dataset returned when `len(loader)` was called last; None if it wasn't."""
+    """Return the length that `len(loader)` last got from an iterable dataset; None if it wasn't called."""
     parts: dict[str, Any] = vars(loader)
     length: int | None = parts["_IterableDataset_len_called"]
     return length
 
 
 def watch_indices(iterator: object, watched: Callable[[Iterator[object]], object]) -> None:
-    """Replace the sampler's iterator, inside one of torch's iterators, by the result of `watched` for it."""
+    """Replace the sampler's iterator inside one of torch's iterators: `watched` takes it, and returns the new one."""
     parts: dict[str, Any] = vars(iterator)
     parts["_sampler_iter"] = watched(parts["_sampler_iter"])
 
 
 def watch_elements(iterator: object, watched: Callable[[Iterator[object]], object]) -> None:
-    """Replace an iterable dataset's iterator, inside one of torch's iterators, by the result of `watched` for it."""
+    """Replace an iterable dataset's iterator inside one of torch's, as `watch_indices` does for a sampler's."""
     parts: dict[str, Any] = vars(iterator)
     fetcher: Any = parts["_dataset_fetcher"]
     fetcher.dataset_iter = watched(fetcher.dataset_iter)
@@ -116,8 +116,8 @@ def become_worker(number: int, num_workers: int, base_seed: int, dataset: object
     seed = base_seed + number
     seed_worker(seed, _worker["_generate_state"](base_seed, number))
     _worker["_worker_info"] = _worker["WorkerInfo"](id=number, num_workers=num_workers, seed=seed, dataset=dataset)
-    # In a worker, default_collate allocates tensors in /dev/shm, for torch's queues. These workers don't need that
-    # memory; containers have little of it, and a tensor that doesn't fit is a bus error.
+    # In a worker, default_collate allocates tensors in /dev/shm, for torch's queues. These workers have no such queues,
+    # containers have little of that memory, and a tensor that doesn't fit is a bus error.
     setattr(torch.UntypedStorage, _NEW_SHARED, classmethod(_new_private))
 
 

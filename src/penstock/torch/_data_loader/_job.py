@@ -1,40 +1,51 @@
 """The job of a DataLoader's batch: the consumer sends the indices, and each process has the dataset and functions.
 
-Rows are elements of the dataset. Where `default_collate` would stack them, workers write them directly into the batch's
-memory; else one worker collates them when all are computed. A worker reads and collates as a whole: a batch that the
-dataset returns in one call, and an element that isn't batched.
+Rows are elements of the dataset. There are three ways to make a batch of them:
+  - `rows`: where `default_collate` would stack the elements, workers write them directly into the batch's memory.
+  - `merge`: else one worker collates them when all are computed.
+  - `whole`: one worker computes a batch that the dataset returns in one call, or an element that isn't batched.
+
+Elements of tensors, arrays and numbers in plain containers become the same nested arrays without a copy, and a batch
+written from them equals torch's if each fits the layout of the first. torch collates all other elements, and those that
+it would refuse or convert.
 """
 
 import operator
 import pickle
 import reprlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
+import torch
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._graph import Context, Read
 from penstock._memory import Lease, Region
 from penstock._plan import Plan
 from penstock._runtime import NO_FAILURE, BeforeRow, JobFailure, Learned
 from penstock._seeds import derive, derive_block
+from penstock._tree import Structure
+from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, layout_of, write_rows
 from penstock.errors import InternalError
 from penstock.torch._data_loader._pickling import Arrived, Sealed
 from penstock.torch._data_loader._seeding import seed_all, seeded
 from penstock.torch._data_loader._torch_private import collates_plainly, default_collate
-from penstock.torch._data_loader._work._rows import RowLayout, row_layout
-from penstock.torch._data_loader._work._stream import StreamRequest, streamed
-from penstock.torch._data_loader._work._worker import Work, sending_errors, work_of
+from penstock.torch._data_loader._worker import StreamRequest, Work, sending_errors, streamed, work_of
 
 if TYPE_CHECKING:
     from penstock._runtime import BlockRecords
-    from penstock.batching import Column, Layout
 
-Way: TypeAlias = Literal["rows", "merge", "whole"]
-"""Rows written into their batch; elements collated when all are computed; the whole batch in one block."""
 
-_LARGE_ROW_BYTES: Final = 1 << 16  # written one by one, so that at most one element is in memory beside its batch
-_NO_ROW: Final = -1  # the row number from which the seed of a batch's collate function is derived
+Way: TypeAlias = Literal["rows", "merge", "whole"]  # described above
+_LARGE_ROW_BYTES: Final = 1 << 16  # larger rows are written one by one: only one element is in memory beside its batch
+_NO_ROW: Final = -1  # the row number that seeds a batch's collate function
+_NUMBERS: Final = frozenset({int, float, bool})
+_DTYPES: Final = frozenset(
+    np.dtype(name) for name in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16")
+)
+_SCALARS: Final = frozenset(dtype.type for dtype in _DTYPES)
 
 
 @frozen(eq=False)
@@ -57,7 +68,7 @@ class DrawnBatch:
 class RowsLearned(Learned):
     """The layout and sizes learned from the rows of earlier batches."""
 
-    row_layout: RowLayout | None = None
+    row_layout: "RowLayout | None" = None
 
 
 class BatchTask(NamedTuple):
@@ -67,7 +78,7 @@ class BatchTask(NamedTuple):
     seed: int
     way: Way
     block_rows: int
-    row_layout: RowLayout | None
+    row_layout: "RowLayout | None"
 
     def job(self, plan: Plan) -> "BatchJob":
         """Return the job."""
@@ -76,7 +87,7 @@ class BatchTask(NamedTuple):
 
 
 class BatchJob:
-    """One batch, in the consumer; or in a worker, where `work` is given."""
+    """The job of one batch, in the consumer or, with `work`, in a worker."""
 
     merges_in_worker = True
     steps = 1
@@ -110,13 +121,13 @@ class BatchJob:
         return self._task.row_layout is None and self._learned.row_layout is not None
 
     def use(self, lease: Lease | Region) -> None:
-        """Put the rows into memory, which is kept as long as a view of them exists."""
+        """Let the rows be written into memory, which is kept as long as a view of a row exists."""
         if self._task.row_layout is not None:
             layout: Layout = self._task.row_layout.layout
             self._columns = layout.columns(self.row_count, cast("memoryview", lease))
 
     def extent(self, block: int) -> tuple[int, tuple[int, int]]:
-        """Return the batch's number, and a block's first and last row."""
+        """Return the batch's number, and the first and last row of a block."""
         start, stop = self._bounds(block) if block < self.blocks else (0, self.row_count)
         return self.given.number, (start, stop - 1)
 
@@ -144,7 +155,7 @@ class BatchJob:
                 self._write(self._task.row_layout, start, stop, before_row)
         return stop - start
 
-    def _write(self, layout: RowLayout, start: int, stop: int, before_row: BeforeRow | None) -> None:
+    def _write(self, layout: "RowLayout", start: int, stop: int, before_row: BeforeRow | None) -> None:
         work = self._here
         rows = 1 if self.row_bytes > _LARGE_ROW_BYTES * self.row_count and not work.reads_at_once else stop - start
         for row in range(start, stop, rows):
@@ -243,3 +254,130 @@ class BatchJob:
             return self._task.row_layout.batch(self._columns, copied_bytes)
         assert isinstance(self._merged, Arrived)
         return self._merged.opened(copied_bytes)
+
+
+@frozen
+class RowLayout:
+    """The layout of the rows of a batch, and the types of their leaves, which must not differ, as in torch."""
+
+    layout: Layout
+    types: tuple[type, ...]
+
+    def write(self, elements: Sequence[object], columns: list[Column], start: int) -> None:
+        """Write elements into rows from `start` on.
+
+        Raises:
+            LayoutMismatchError: an element doesn't fit the layout.
+        """
+        plain: list[object] = []
+        for row, element in enumerate(elements):
+            types: list[type] = []
+            found = _plain(element, types)
+            if found is None or tuple(types) != self.types:
+                raise LayoutMismatchError(row)
+            plain.append(found[0])
+        write_rows(self.layout, plain, columns, start)
+
+    def batch(self, columns: Sequence[Column], copied_bytes: int) -> object:
+        """Return the batch, with tensors over the memory of columns.
+
+        Args:
+            columns: columns with all rows written.
+            copied_bytes: columns up to this size are copied, so that they don't keep the memory of the others.
+        """
+        from_numpy: Callable[[object], torch.Tensor] = vars(torch)["from_numpy"]
+        tensors = [
+            from_numpy(column.copy() if column.nbytes <= copied_bytes else column)
+            for column in columns
+            if isinstance(column, np.ndarray)
+        ]
+        return _collated(self.layout.structure, tensors[::-1])
+
+
+def row_layout(element: object) -> RowLayout | None:
+    """Return the layout of elements like this one; None if torch has to collate them."""
+    types: list[type] = []
+    found = _plain(element, types)
+    if found is None:
+        return None
+    with Caught(Exception):
+        layout = layout_of(found[0])
+        if layout.row_bytes and all(isinstance(kind, LeafSpec) for kind in layout.kinds):
+            return RowLayout(layout, tuple(types))
+    return None
+
+
+def _plain(value: object, types: list[type]) -> tuple[Any] | None:
+    """Return an element with arrays in place of tensors, in a tuple; None if any part of it isn't plain.
+
+    Args:
+        value: the element.
+        types: the list to which the types of its leaves are appended.
+    """
+    kind: type[Any] = type(value)
+    given: Any = value
+    types.append(kind)
+    if issubclass(kind, torch.Tensor):
+        return _plain_tensor(given) if kind is torch.Tensor else None
+    if kind is np.ndarray:
+        return (given,) if given.dtype in _DTYPES and _has_no_negative_stride(given) else None
+    if kind in _NUMBERS or kind in _SCALARS:
+        return (given,)
+    types.pop()
+    if kind is dict:
+        items = _plain_items(list(given.values()), types)
+        return None if items is None else (dict(zip(given, items, strict=True)),)
+    if kind is list:
+        items = _plain_items(given, types)
+        return None if items is None else (items,)
+    make: Any = getattr(kind, "_make", tuple if kind is tuple else None)
+    if issubclass(kind, tuple) and make is not None and kind.__base__ in (tuple, object):
+        items = _plain_items(given, types)
+        return None if items is None else (make(items),)
+    return None
+
+
+def _plain_tensor(tensor: "torch.Tensor") -> tuple[Any] | None:
+    is_plain = tensor.layout is torch.strided and not (
+        tensor.requires_grad
+        or tensor.is_nested
+        or tensor.is_quantized
+        or tensor.is_conj()
+        or tensor.is_neg()
+        or tensor.device.type != "cpu"
+        or tensor.dtype is torch.bfloat16
+    )
+    if not is_plain:
+        return None
+    try:
+        return (tensor.numpy(),)
+    except (TypeError, RuntimeError):  # a dtype that NumPy doesn't have
+        return None
+
+
+def _has_no_negative_stride(array: "np.ndarray[Any, Any]") -> bool:
+    """Return whether torch accepts an array's strides."""
+    return array.flags.c_contiguous or min(array.strides, default=0) >= 0
+
+
+def _plain_items(values: Sequence[object], types: list[type]) -> list[object] | None:
+    items: list[object] = []
+    for value in values:
+        found = _plain(value, types)
+        if found is None:
+            return None
+        items.append(found[0])
+    return items
+
+
+def _collated(structure: Structure, tensors: "list[torch.Tensor]") -> object:
+    """Return a batch with the structure that torch gives it, of tensors taken from the end of the list."""
+    container = structure.container
+    if container is None:
+        return tensors.pop()
+    children = [_collated(child, tensors) for child in structure.children]
+    if container is dict:
+        return dict(zip(structure.keys, children, strict=True))
+    if container is list or container is tuple:  # torch makes a list of both
+        return children
+    return container(*children)

@@ -1,4 +1,7 @@
-"""The state of a loader in an epoch of a map-style dataset, and the resumption from it.
+"""The states of a DataLoader, and how it resumes from them.
+
+For an iterable dataset, a state holds the dataset's own state in each worker, after the worker's last delivered batch
+(`Places`). The rest of this text is about map-style datasets (`Epoch`, `Saved`).
 
 The problem: a torch sampler is an iterator without a state. Its order comes from its own generator, from torch's global
 one, or from a seed and an epoch that a framework sets. The loader must resume without reading the earlier batches, and
@@ -6,10 +9,10 @@ must leave the generators as an uninterrupted epoch would leave them, so that la
 
 The solution: a state inside an epoch holds the number of delivered batches and the inputs of the epoch's order: the
 state of each generator when the sampler first drew from it, or the sampler's epoch. A resumed loader restores these
-inputs, makes the order again and skips the delivered batches, which takes no longer than rules the order. A state of
-an epoch's start holds the states of the samplers' generators and, if the next epoch's base seed is drawn already, that
-seed. Samplers are nested: torch's sampler of batches is above one of indices, or above a framework's sampler that takes
-its rank's part. Each may have a generator or an epoch of its own.
+inputs, makes the order again and skips the delivered batches; no record is read for that. A state of an epoch's start
+holds the states of the samplers' generators and, if the next epoch's base seed was drawn already, that seed. Samplers
+are nested: torch's sampler of batches is above one of indices, or above a framework's sampler that takes its rank's
+part. Each may have a generator or an epoch of its own.
 
 Rejected: to save the remaining indices, which take megabytes for a large dataset; and to pickle the sampler, which
 would tie a state to the classes of a framework's version.
@@ -25,6 +28,7 @@ import base64
 import copy
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from typing import Any, Final, Self, cast
 
@@ -36,12 +40,13 @@ from penstock.errors import StateError
 _VERSION: Final = 1
 _NAME: Final = "penstock.torch.DataLoader"
 _MAX_BATCHES: Final = 1 << 40
+_MAX_STREAM_BATCHES: Final = 1 << 62
+_PARTS: Final = 3  # the length of a stream's entry in a state
 _MAX_NESTED: Final = 8  # samplers; a bound in case a sampler refers to itself
 _SHAPE: Final = (  # torch's names, and Accelerate's
     *("batch_size", "drop_last", "num_samples", "num_replicas", "seed", "replacement"),
     *("num_processes", "split_batches", "even_batches", "initial_seed"),
 )
-
 State = dict[str, object]
 
 
@@ -182,10 +187,10 @@ class Saved:
 
 
 def check_origin(state: object) -> Mapping[str, Any]:
-    """Return a state, if a loader has saved it.
+    """Return a state, after checking that a loader has saved it.
 
     Raises:
-        StateError: no loader has.
+        StateError: it isn't the state of a loader of this class and version.
     """
     brief = _brief(state)
     given: Mapping[str, Any] = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
@@ -207,7 +212,7 @@ def whole_number(given: Mapping[str, Any], name: str, least: int, most: int) -> 
 
 
 def damaged(rule: str) -> StateError:
-    """Return the error of a state that no loader can have saved."""
+    """Return the error for a state that breaks a rule, so that no loader can have saved it."""
     return StateError(f"this state is damaged: {rule}. Load a value that state_dict() of a {_NAME} returned")
 
 
@@ -272,7 +277,7 @@ def start_state(sampler: object, generator: "torch.Generator | None") -> State:
 
 @contextmanager
 def generators_restored(loader: object) -> Generator[None]:
-    """Restore torch's generator, and a loader's own, afterwards: the epoch drew these numbers when it began."""
+    """Restore torch's generator, and a loader's own, at the end: the saved epoch drew these numbers when it began."""
     own: object = getattr(loader, "generator", None)
     generators = [torch.default_generator, *([own] if isinstance(own, torch.Generator) else [])]
     states = [generator.get_state() for generator in generators]
@@ -296,9 +301,10 @@ def set_generator(generator: "torch.Generator", text: str) -> None:
 
 
 def parts(sampler: object) -> tuple[int, ...]:
-    """Return the part of the indices that a sampler takes, as torch and Accelerate name it; it seeds a rank's items.
+    """Return the numbers of the parts that samplers take for a rank; the seeds of the rank's items depend on them.
 
-    Ranks that share a replica of the model take the same part and draw the same random numbers.
+    Ranks that share a replica of the model take the same part, so they draw the same random numbers. The attributes are
+    those of torch's and Accelerate's samplers.
     """
     named = (getattr(each, name, None) for each in _nest(sampler) for name in ("rank", "process_index"))
     return tuple(part for part in named if isinstance(part, int))
@@ -438,13 +444,13 @@ def _next_seed() -> int:
 
 
 def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterator[object]:
-    """Make an epoch's order again, and return its rest. Torch's generator keeps its state."""
+    """Return the rest of an epoch's order, which is made again. Torch's generator keeps its state."""
     base: Any = _base(sampler)
     is_batched = base is not sampler
     if "seed" in made_from:
         base = copy.copy(base)
         base.generator = torch.Generator().manual_seed(made_from["seed"])
-    _set_epochs(sampler, made_from)  # again: a framework has meanwhile set the epoch that it counts
+    _set_epochs(sampler, made_from)  # again: by now a framework has set the epoch that it counts
     set_generators(sampler, made_from)
     now = torch.get_rng_state()
     try:
@@ -462,7 +468,7 @@ def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterat
 
 
 def _batched(sampler: "BatchSampler", indices: object, reached: int) -> Iterator[object]:
-    """Return the rest of the batches; the indices before are skipped one by one, which takes nanoseconds each."""
+    """Return the rest of the batches; the indices before them are skipped, at nanoseconds each."""
     base: Any = indices
     skipped = reached * sampler.batch_size
     rest: Iterable[Any] = range(skipped, len(base)) if type(base) is SequentialSampler else _after(base, skipped)
@@ -490,3 +496,114 @@ def _shape(sampler: object) -> State:
 
 def _brief(state: object) -> str:
     return type(state).__name__ if not isinstance(state, Mapping) else "one with other entries"
+
+
+@dataclass
+class Place:
+    """The progress in one stream.
+
+    Attributes:
+        number: the number of its next batch.
+        state: the dataset's state after the batch delivered last; None before the first one, or if it has no state.
+        is_over: whether the stream has ended.
+    """
+
+    number: int = 0
+    state: object = None
+    is_over: bool = False
+
+
+@dataclass
+class Places:
+    """The progress in all streams of an epoch.
+
+    Attributes:
+        streams: the progress of each worker's stream.
+        turn: the worker whose batch is delivered next, if its stream has not ended.
+    """
+
+    streams: list[Place]
+    turn: int
+
+    def copy(self) -> "Places":
+        """Return a copy."""
+        return Places([replace(place) for place in self.streams], self.turn)
+
+    def go_to(self, other: "Places") -> None:
+        """Set the progress to another one, of as many streams."""
+        self.turn = other.turn
+        for place, wanted in zip(self.streams, other.streams, strict=True):
+            place.number, place.state, place.is_over = wanted.number, wanted.state, wanted.is_over
+
+    def state(self) -> State:
+        """Return the state: a JSON value if the dataset's own states are JSON values."""
+        if all(place.is_over for place in self.streams):
+            return empty_state()
+        streams = [[place.number, place.state, place.is_over] for place in self.streams]
+        return {**empty_state(), "streams": streams, "turn": self.turn}
+
+
+class Pass:
+    """One pass over an iterable dataset in the consumer's thread.
+
+    The dataset's own state belongs to this pass once an element was read.
+
+    Args:
+        saved: the dataset's state from which the pass resumes; None for its beginning.
+
+    Attributes:
+        saved: the state of the argument.
+        has_begun: whether an element was read.
+        has_ended: whether all elements were read.
+    """
+
+    def __init__(self, saved: object) -> None:
+        self.saved = saved
+        self.has_begun = False
+        self.has_ended = False
+        self._elements: Iterator[object] = iter(())
+
+    def over(self, elements: Iterator[object]) -> "Pass":
+        """Take the dataset's iterator, and return this."""
+        self._elements = elements
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> object:
+        try:
+            element = next(self._elements)
+        except StopIteration:
+            self.has_ended = True
+            raise
+        self.has_begun = True
+        return element
+
+
+def saved_places(state: object, num_workers: int) -> Places | None:
+    """Return the progress that was saved; None for the state of an epoch's start.
+
+    Raises:
+        StateError: it is not a state, or belongs to another number of workers.
+    """
+    given: Mapping[str, Any] = check_origin(state)
+    streams: object = given.get("streams")
+    if streams is None and not {"dataset", "reached"} & given.keys():
+        return None
+    found = cast("list[object]", streams) if isinstance(streams, list) else None
+    if found is None or len(found) != num_workers:
+        saved = "not of worker streams" if found is None else f"of {len(found)} streams, one for each worker"
+        raise StateError(
+            f"a state inside an epoch of an iterable dataset resumes only with as many workers; this one is {saved}, "
+            f"and num_workers is {num_workers}. Use as many, or a state that was saved at an epoch's end"
+        )
+    return Places([_place(each) for each in found], whole_number(given, "turn", 0, num_workers))
+
+
+def _place(value: object) -> Place:
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    number, state, is_over = parts if len(parts) == _PARTS else (None, None, None)
+    if type(number) is not int or not 0 <= number <= _MAX_STREAM_BATCHES or not isinstance(is_over, bool):
+        raise damaged("the entry of a stream must be the number of its next batch, a state, and whether it has ended")
+    return Place(number, state, is_over)

@@ -1,0 +1,437 @@
+"""The iterators of a DataLoader with worker processes: over a map-style dataset, and over the workers' streams.
+
+Guarantees of both:
+  - Each batch is delivered exactly once, whatever the handlers of signals raise. Handlers run while `next` waits for
+    workers, and at its end; never while samplers draw, jobs are started or batches are made of their results.
+  - `next` raises the exception of a handler once. If `next` had a batch, an error or the end by then, the next call
+    delivers that, and until then the iterator's position is the one before it.
+  - The processes end with the epoch, or, if they are persistent, with the iterator.
+
+Over a map-style dataset (`WorkersIterator`):
+  - Samplers run in the caller's thread alone, and draw the same numbers as with torch's loader.
+  - Batches are delivered in the sampler's order, or an exception in the place of its batch, whichever workers crash.
+
+Over an iterable dataset, of which each worker reads one stream (`StreamsIterator`):
+  - Batches are delivered in rotation over the workers whose stream has not ended, each in the order of its stream.
+  - A worker's death raises a RuntimeError, as in torch, unless the dataset has a state: then another worker resumes
+    after the last delivered batch.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
+from functools import partial
+from itertools import chain, repeat
+from typing import Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
+
+import torch
+
+from penstock._caught import Caught
+from penstock._os import HeldInterrupts, holding_interrupts
+from penstock._seeds import derive
+from penstock.errors import WorkerError
+from penstock.torch._data_loader._job import BatchJob, RowsLearned
+from penstock.torch._data_loader._state import Epoch, Place, Places, Saved, generators_restored, parts
+from penstock.torch._data_loader._torch_private import (
+    begin,
+    check_prefetch,
+    collates_plainly,
+    default_collate,
+    pinned,
+    reported_length,
+)
+from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, Work, is_stateful
+from penstock.torch._data_loader._workers import JobRules, Queue, Sampled, TimedOutError, Workers, sealed
+
+At = TypeVar("At")
+_NOTHING: Final = object()
+
+
+class _Outcome(NamedTuple, Generic[At]):
+    """A batch or an error that was not delivered, and the position after it."""
+
+    batch: object
+    error: BaseException | None
+    after: At
+
+
+class InterruptibleIterator(ABC, Generic[At]):
+    """Delivers each batch once, whenever the handlers of signals raise. `At` is the type of a position."""
+
+    def __init__(self) -> None:
+        self._undelivered: _Outcome[At] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    @holding_interrupts
+    def __next__(self, held: HeldInterrupts) -> object:
+        before = self._position()
+        found, self._undelivered = self._undelivered, None
+        if found is None:
+            found = self._outcome(held)
+        else:
+            self._go_to(found.after)
+        held.undo = partial(self._keep, found, before)
+        if found.error is None:
+            return found.batch
+        try:
+            raise found.error
+        finally:
+            del found  # the error's traceback holds this frame
+
+    def _outcome(self, held: HeldInterrupts) -> _Outcome[At]:
+        batch: object = _NOTHING
+        with Caught(Exception) as caught, torch.autograd.profiler.record_function(self._name()):
+            batch = self._advance(held)
+        error = None if caught.error is None else caught.taken()
+        try:
+            if error is not None and held.has_raised:
+                raise error
+            return _Outcome(batch, error, self._position())
+        finally:
+            del error  # its traceback holds this frame
+
+    def _keep(self, found: _Outcome[At], before: At) -> None:
+        self._undelivered = found
+        self._go_to(before)
+
+    def _forget(self) -> None:
+        """Drop an undelivered batch or error: another epoch begins."""
+        self._undelivered = None
+
+    def _name(self) -> str:
+        return f"enumerate(DataLoader)#{type(self).__name__}.__next__"
+
+    @abstractmethod
+    def _advance(self, held: HeldInterrupts) -> object:
+        """Return the next batch, or raise; call `held.allow` only where an exception loses nothing."""
+
+    @abstractmethod
+    def _position(self) -> At:
+        """Return the iterator's position, as a state records it."""
+
+    @abstractmethod
+    def _go_to(self, position: At) -> None:
+        """Set the position that a state records."""
+
+
+class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
+    """The iterator over one epoch of a map-style dataset; with persistent workers, over one epoch after the other.
+
+    Args:
+        loader: the loader whose arguments apply.
+        saved: the state to resume from; None begins an epoch.
+        is_early: whether a framework may set the sampler's epoch after it made this iterator. Then nothing is drawn
+            before the first batch is requested.
+
+    Attributes:
+        epoch: the epoch of the batches.
+    """
+
+    def __init__(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
+        super().__init__()
+        with generators_restored(loader) if saved is not None else nullcontext():
+            self._begun = begin(loader)
+        if saved is not None:
+            self._begun = self._begun._replace(base_seed=saved.base_seed)  # the workers start with it
+        given: Any = loader
+        prefetch = check_prefetch(given.prefetch_factor)
+        is_batched = given.batch_sampler is not None
+        work = Work(given.collate_fn, given.worker_init_fn, is_batched, given.dataset)
+        rules = self._rules = JobRules(
+            RowsLearned(),
+            given.num_workers,
+            stacks=is_batched and given.collate_fn is default_collate and collates_plainly(),
+            is_batched=is_batched,
+            at_once=work.reads_at_once,
+        )
+        least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
+        start = Start(sealed(work), given.num_workers, self._begun.base_seed)
+        self._is_persistent: bool = given.persistent_workers
+        self._workers = Workers(given, rules, start, least=least, most=max(least, 2 * rules.num_workers))
+        self._number = -1
+        self._sampler: Any = None
+        self._queue: Queue | None = None
+        self.restart(given, saved, is_early=is_early)
+
+    def restart(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
+        """Begin the next epoch, or resume a saved one, with the same workers."""
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
+        self._forget()
+        given: Any = loader
+        self._has_ended = False
+        self._sampler = given.sampler if given.batch_sampler is None else given.batch_sampler
+        self._number = self._number + 1 if saved is None else saved.number
+        epoch = self.epoch = Epoch(self._sampler, saved, counts_drawn=False)
+        epoch.keeps_seed = self._is_persistent
+        if saved is None:
+            epoch.base_seed, epoch.number = self._begun.base_seed, self._number
+        else:
+            self._begun = self._begun._replace(base_seed=saved.base_seed)
+        if saved is None or not saved.is_inside:
+            epoch.over(iter(self._sampler))
+        seed = derive(epoch.base_seed, epoch.number, *parts(self._sampler))
+        self._sampled = Sampled(epoch, self._rules, seed, epoch.reached)
+        if not is_early:
+            self._queue = self._workers.open(self._sampled)
+
+    def _position(self) -> tuple[int, bool]:
+        return self.epoch.reached, self.epoch.has_ended
+
+    def _go_to(self, position: tuple[int, bool]) -> None:
+        self.epoch.reached, self.epoch.has_ended = position
+
+    def _advance(self, held: HeldInterrupts) -> object:
+        batch = self._next(held)
+        return batch if self._begun.pin_device is None else pinned(batch, self._begun.pin_device)
+
+    def _next(self, held: HeldInterrupts) -> object:
+        queue = self._queue
+        if queue is None and not self._has_ended:
+            queue = self._queue = self._workers.open(self._sampled)
+        while queue is not None and not self._has_ended:
+            job = self._next_job(queue, held)
+            if job is None:
+                self.epoch.has_ended = True
+                self._end()
+                break
+            if not job.failed:
+                self._deliver(job)
+                return self._workers.batch(job)
+            if not self._workers.is_to_be_repeated(job):
+                self._deliver(job)  # this batch is lost; the next call continues after it
+                self._workers.raise_for(job)
+            queue.close()
+            self._sampled.again()
+            queue = self._queue = self._workers.open(self._sampled)
+        raise StopIteration
+
+    def _next_job(self, queue: Queue, held: HeldInterrupts) -> BatchJob | None:
+        try:
+            return self._workers.next_job(queue, self._sampled, held)
+        except TimedOutError:
+            raise
+        except Exception as error:
+            if not held.has_raised and not self._sampled.is_at(error):
+                self._end()  # the workers could not start
+            raise
+
+    def _deliver(self, job: BatchJob) -> None:
+        self._sampled.delivered(job)
+        self.epoch.reached += 1
+
+    def _end(self) -> None:
+        self._has_ended = True
+        if not self._is_persistent:
+            self._workers.close()
+
+    def _shutdown_workers(self) -> None:  # torch has no public method for this, so programs call the private one
+        self._has_ended = True
+        self._forget()
+        self._workers.close()
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getstate__(self) -> NoReturn:
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
+
+
+def _least(rules: JobRules, prefetch: int, batch_rows: int) -> int:
+    """Return the number of batches under way or ready, of any size."""
+    workers = rules.num_workers
+    return prefetch + workers if rules.is_whole else max(prefetch, -(-2 * workers // batch_rows))
+
+
+class StreamsIterator(InterruptibleIterator[Places]):
+    """The iterator over one epoch of an iterable dataset; with persistent workers, over one epoch after the other.
+
+    Args:
+        loader: the loader whose arguments apply.
+        saved: the progress to resume from; None begins an epoch.
+
+    Attributes:
+        places: the progress in the streams; the same object throughout an epoch.
+    """
+
+    def __init__(self, loader: object, saved: Places | None = None) -> None:
+        super().__init__()
+        with generators_restored(loader) if saved is not None else nullcontext():
+            self._begun = begin(loader)
+        given: Any = loader
+        workers: int = given.num_workers
+        ahead = max(-(-check_prefetch(given.prefetch_factor) // workers), 1)
+        work = Work(given.collate_fn, given.worker_init_fn, given.batch_sampler is not None, given.dataset)
+        sent = sealed(work)
+        self._is_persistent: bool = given.persistent_workers
+        self._sampler: Any = given.sampler if given.batch_sampler is None else given.batch_sampler
+        self._streams: list[_Stream] = []
+        self._epoch = -1
+        for number in range(workers):
+            start = Start(sent, workers, self._begun.base_seed, number)
+            self._streams.append(_Stream(given, start, ahead))
+        self.restart(given, saved)
+
+    def restart(self, loader: object, saved: Places | None = None) -> None:
+        """Begin the next epoch, or resume a saved one, with the same workers."""
+        self._forget()
+        given: Any = loader
+        self._epoch += 1
+        self._yielded = 0
+        self._dataset = given.dataset
+        self._length = reported_length(loader)
+        wanted = StreamRequest(self._epoch, given.batch_size, given.drop_last)
+        places = self.places = Places([Place() for _ in self._streams], 0) if saved is None else saved
+        for stream, place in zip(self._streams, places.streams, strict=True):
+            stream.restart(wanted, place)
+        self._active = [stream for stream in self._streams if not stream.place.is_over]
+        self._turn = sum(not place.is_over for place in places.streams[: places.turn])
+
+    def _position(self) -> Places:
+        return self.places.copy()
+
+    def _go_to(self, position: Places) -> None:
+        self.places.go_to(position)
+
+    def _advance(self, held: HeldInterrupts) -> object:
+        batch = self._next(held)
+        self._yielded += 1
+        if self._length is not None and self._yielded > self._length:
+            self._warn(self._length)
+        return batch if self._begun.pin_device is None else pinned(batch, self._begun.pin_device)
+
+    def _next(self, held: HeldInterrupts) -> object:
+        while self._active:
+            self._turn %= len(self._active)
+            stream = self._active[self._turn]
+            try:
+                streamed = stream.next(held)
+            finally:
+                if not held.has_raised:  # otherwise the next call reads from the same stream
+                    if stream.place.is_over:
+                        del self._active[self._turn]
+                    else:
+                        self._turn += 1
+                    self.places.turn = self._streams.index(stream) + 1
+            if streamed is not None:
+                return streamed.batch
+        if not self._is_persistent:
+            self._close()
+        raise StopIteration
+
+    def _close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+    def _shutdown_workers(self) -> None:  # torch has no public method for this, so programs call the private one
+        self._active = []
+        self._forget()
+        self._close()
+
+    def _warn(self, length: int) -> None:
+        warnings.warn(
+            f"Length of IterableDataset {self._dataset} was reported to be {length} (when accessing len(dataloader)), "
+            f"but {self._yielded} samples have been fetched. For multiprocessing data-loading, this could be caused by "
+            "not properly configuring the IterableDataset replica at each worker. Please see "
+            "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples.",
+            stacklevel=6,
+        )
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getstate__(self) -> NoReturn:
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
+
+
+class _Stream:
+    """Owns the one worker that reads a stream, and requests its batches.
+
+    Args:
+        loader: the loader whose arguments apply.
+        start: called in the worker at its start.
+        ahead: the number of batches loaded ahead.
+
+    Attributes:
+        place: the progress in the stream.
+    """
+
+    place: Place
+
+    def __init__(self, loader: object, start: Start, ahead: int) -> None:
+        given: Any = loader
+        self._rules = JobRules(RowsLearned(), 1, stacks=False, is_batched=False, at_once=False)
+        self._workers = Workers(loader, self._rules, start, least=ahead, most=max(ahead, 2))
+        self._is_stateful = is_stateful(given.dataset)
+        self._queue: Queue | None = None
+
+    def restart(self, wanted: StreamRequest, place: Place) -> None:
+        """Begin an epoch's stream, at a given progress."""
+        self._wanted = wanted
+        self.place = place
+        if not place.is_over:
+            self._open()
+
+    def _open(self) -> None:
+        """Request the batches after the last delivered one."""
+        if self._queue is not None:
+            self._queue.close()
+        first = self._wanted._replace(state=self.place.state)
+        self._sampled = Sampled(chain([first], repeat(self._wanted)), self._rules, 0, self.place.number)
+        self._queue = self._workers.open(self._sampled)
+
+    def next(self, held: HeldInterrupts) -> StreamedBatch | None:
+        """Return the next batch; None at the end."""
+        while not self.place.is_over:
+            job = self._next_job(held)
+            if not job.failed:
+                self._sampled.delivered(job)
+                found = cast("StreamedBatch", self._workers.batch(job))
+                self.place.number, self.place.state = self.place.number + 1, found.state
+                if not found.has_ended:
+                    return found
+                self.place.is_over = True
+            elif self._workers.is_to_be_repeated(job):
+                self._open()
+            else:
+                self._fail(job)
+        if self._queue is not None:
+            self._queue.close()
+        return None
+
+    def _next_job(self, held: HeldInterrupts) -> BatchJob:
+        assert self._queue is not None
+        try:
+            job = self._workers.next_job(self._queue, self._sampled, held)
+        except TimedOutError:
+            raise
+        except Exception:
+            if not held.has_raised:
+                self.place.is_over = True  # the worker could not start
+            raise
+        assert job is not None
+        return job
+
+    def _fail(self, job: BatchJob) -> None:
+        """Raise the error of a job; if its worker died and the dataset's state is known, resume instead."""
+        try:
+            self._sampled.delivered(job)
+            self.place.number += 1
+            self._workers.raise_for(job)
+        except StreamLostError:
+            self.place.number -= 1
+            if self._is_stateful and (self.place.state is not None or not self.place.number):
+                self._open()
+                return
+            self.place.is_over = True
+            raise RuntimeError(f"DataLoader worker (pid(s) {self._workers.last_death}) exited unexpectedly") from None
+        except WorkerError:
+            self.place.is_over = True
+            raise
+
+    def close(self) -> None:
+        """End the worker."""
+        self._workers.close()

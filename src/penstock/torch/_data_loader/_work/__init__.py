@@ -1,1 +1,0 @@
-"""The part of a DataLoader that runs in worker processes."""

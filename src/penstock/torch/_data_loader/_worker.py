@@ -1,0 +1,257 @@
+"""A DataLoader's worker: its start, the exceptions that it sends to the consumer, and its stream.
+
+Exceptions of the user's functions travel as torch sends them, not as `penstock._processes` does. torch raises in the
+consumer a new exception of the original type, whose message is the worker's traceback. So `SentError` has the type and
+the text only: an exception that can't be pickled, or holds a large batch, keeps its type and isn't sent itself.
+
+The stream of an iterable dataset returns one batch after the other. Only the worker that iterates over it can continue
+it. If the dataset has a state, the worker sends the state with each batch, and another worker can resume after the last
+delivered batch.
+"""
+
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard, cast
+
+from penstock._caught import Caught
+from penstock._frozen import frozen
+from penstock._pickles import pickler
+from penstock._runtime import NotedError
+from penstock.batching import LayoutMismatchError
+from penstock.sources import forget_state, has_state_dict, load_state
+from penstock.torch._data_loader._pickling import Arrived, Sealed
+from penstock.torch._data_loader._torch_private import SentError, become_worker, worker_number
+
+_TEXT_CHARACTERS: Final = 50_000  # of a traceback, from its end
+_MAX_KEPT: Final = 4  # batches of a stream
+_KEPT_BYTES: Final = (
+    1 << 26
+)  # the least size of a kept batch: it may not fit into its memory, and is then computed again
+
+
+@frozen(eq=False)
+class Work:
+    """The user's dataset and functions, which workers call.
+
+    Attributes:
+        collate_fn: called with the elements of a batch, or with one element where elements aren't batched.
+        init_fn: called with the number of each worker at its start; None for no call.
+        is_batched: whether indices come in lists.
+        dataset: the dataset. It is the last field, since only the beginning of a pickle is searched for modules that
+            workers need.
+    """
+
+    collate_fn: Callable[[Any], Any]
+    init_fn: Callable[[int], object] | None
+    is_batched: bool
+    dataset: Any
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether the dataset returns all elements of a batch in one call."""
+        return self.is_batched and bool(getattr(self.dataset, "__getitems__", None))
+
+
+@frozen(eq=False)
+class Start:
+    """The function that each worker calls before its first job.
+
+    Attributes:
+        work: `Sealed` in the consumer, `Arrived` in the worker.
+        num_workers: the number of workers.
+        base_seed: the base seed of the iterator that the workers serve.
+        first: the number of the scheduler's first worker.
+    """
+
+    work: Sealed | Arrived
+    num_workers: int
+    base_seed: int
+    first: int = 0
+
+    def __call__(self, place: int) -> None:
+        number = self.first + place
+        work = work_of(self.work)
+        become_worker(number, self.num_workers, self.base_seed, work.dataset)
+        if work.init_fn is None:
+            return
+        with Caught() as caught:
+            work.init_fn(number)
+        if isinstance(caught.error, Exception):
+            sent_error(caught.error).raise_again()
+        elif caught.error is not None:
+            raise caught.taken()
+
+
+def work_of(sent: object) -> Work:
+    """Return the work that a worker received."""
+    assert isinstance(sent, Arrived)
+    return cast("Work", sent.value)
+
+
+def sent_error(error: BaseException) -> SentError:
+    """Return the type and text of an exception, to be sent in its place."""
+    text = "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS:]
+    if isinstance(error, Exception):
+        return SentError(type(error), text, f"in DataLoader worker process {worker_number()}")
+    return SentError(RuntimeError, text, f"in DataLoader worker (pid(s) {os.getpid()}), which exited unexpectedly,")
+
+
+@contextmanager
+def sending_errors() -> Generator[None]:
+    """Send exceptions of the block to the consumer, which raises them with torch's message."""
+    with Caught() as caught:
+        yield
+    if caught.error is None:
+        return
+    error = caught.taken()
+    if isinstance(error, LayoutMismatchError):
+        raise error
+    raise NotedError(_note(sent_error(error))) from None
+
+
+def _note(sent: SentError) -> bytes:
+    with Caught():
+        return bytes(pickler().dumps(sent, protocol=pickle.HIGHEST_PROTOCOL))
+    return pickle.dumps(sent._replace(kind=RuntimeError), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def received_error(note: bytes) -> SentError | None:
+    """Return the exception that `sending_errors` sent; None if the note is of another kind."""
+    return pickle.loads(note) if note[:1] == pickle.PROTO else None
+
+
+class StreamRequest(NamedTuple):
+    """The request for a stream's next batch; a job carries it in place of indices.
+
+    Attributes:
+        epoch: the epoch of the stream.
+        size: the number of elements; None for one element that isn't batched.
+        drop_last: whether a batch that isn't full is left out.
+        state: the dataset's state before this batch; None if it is unknown, or the dataset has none.
+    """
+
+    epoch: int
+    size: int | None
+    drop_last: bool
+    state: object = None
+
+
+class StreamedBatch(NamedTuple):
+    """A stream's batch.
+
+    Attributes:
+        batch: the collated batch; None at the stream's end.
+        has_ended: whether the stream has ended.
+        state: the dataset's state after the batch; None if it has none.
+    """
+
+    batch: object
+    has_ended: bool
+    state: object = None
+
+
+class StreamLostError(Exception):
+    """The worker that read the stream is gone, and the stream can't be continued."""
+
+
+class Stateful(Protocol):
+    """A dataset that can save its state and resume from it."""
+
+    def state_dict(self) -> object:
+        """Return the state."""
+        ...
+
+    def load_state_dict(self, state: object) -> None:
+        """Resume from a state: the next iterator begins there."""
+        ...
+
+
+class _Stream:
+    """The stream that this process reads.
+
+    Attributes:
+        epoch: the epoch of the stream.
+        elements: the remaining elements.
+        number: the number of its next batch.
+        has_ended: whether the stream has ended.
+        kept: the latest large batches, by number.
+    """
+
+    def __init__(self, epoch: int, elements: Iterator[object], number: int) -> None:
+        self.epoch = epoch
+        self.elements = elements
+        self.number = number
+        self.has_ended = False
+        self.kept: dict[int, Sealed] = {}
+
+    def take(self, wanted: StreamRequest) -> list[object]:
+        """Return the next batch's elements; an empty list at the end."""
+        self.number += 1
+        size = 1 if wanted.size is None else wanted.size
+        found = [] if self.has_ended else list(islice(self.elements, size))
+        if not found or (len(found) < size and wanted.drop_last):
+            self.has_ended = True
+            return []
+        return found
+
+    def keep(self, number: int, sealed: Sealed) -> None:
+        """Keep a batch, if it is large."""
+        self.kept.pop(number - _MAX_KEPT, None)
+        if sealed.size_bytes >= _KEPT_BYTES:
+            self.kept[number] = sealed
+
+
+_streams: Final[list[_Stream]] = []  # this process's stream, if it reads one
+
+
+def is_stateful(dataset: object) -> TypeGuard[Stateful]:
+    """Return whether a dataset has a state, by torchdata's convention."""
+    return has_state_dict(dataset)
+
+
+def streamed(work: Work, wanted: StreamRequest, number: int, *, is_repeated: bool) -> Sealed:
+    """Return the next batch of this process's stream. Random generators aren't seeded between batches.
+
+    Args:
+        work: the work, with an iterable dataset.
+        wanted: the request.
+        number: the number of the batch in the stream.
+        is_repeated: whether a worker has crashed on this batch.
+
+    Raises:
+        StreamLostError: another worker has read the stream, or a part of it.
+    """
+    stream = _stream(work.dataset, wanted, number, is_repeated=is_repeated)
+    if number in stream.kept:
+        return stream.kept[number]
+    if number != stream.number:
+        raise StreamLostError
+    elements = stream.take(wanted)
+    batch: object = None
+    try:
+        batch = work.collate_fn(elements[0] if wanted.size is None else elements) if elements else None
+    except StopIteration:  # from collate_fn: in torch, too, it ends the stream
+        stream.has_ended = True
+    state = work.dataset.state_dict() if is_stateful(work.dataset) else None
+    sealed = Sealed(StreamedBatch(batch, stream.has_ended, state))
+    stream.keep(number, sealed)
+    return sealed
+
+
+def _stream(dataset: object, wanted: StreamRequest, number: int, *, is_repeated: bool) -> _Stream:
+    stream = _streams[0] if _streams and _streams[0].epoch == wanted.epoch else None
+    if stream is not None and (wanted.state is None or number in stream.kept):
+        return stream
+    if wanted.state is not None and is_stateful(dataset):
+        load_state(dataset, wanted.state)
+    elif number or (is_repeated and not is_stateful(dataset)):
+        raise StreamLostError
+    else:
+        forget_state(dataset)
+    iterable: Any = dataset
+    _streams[:] = [_Stream(wanted.epoch, iter(iterable), number)]
+    return _streams[0]
