@@ -119,10 +119,10 @@ def test_abandoned_epochs_keep_at_most_one_batch_for_each_worker() -> None:
 def test_keeping_all_batches_is_safe(workers: int) -> None:
     """Kept batches are never overwritten, even if there are more than slots; there is one warning."""
     with ps.Loader(large(120, 2), num_workers=workers) as loader:
-        with pytest.warns(UserWarning, match=r"batches are kept by the training loop.*copy=True") as told:
+        with pytest.warns(UserWarning, match=r"batches are kept by the training loop.*copy=True") as warned:
             kept = list(loader)
-        assert len(told) == 1
-        assert told[0].filename == __file__
+        assert len(warned) == 1
+        assert warned[0].filename == __file__
         assert numbers_of(kept) == expected(120, 2)
         first = numbers_of(kept)
         assert len(list(iter(loader))) == 60  # another epoch, other memory

@@ -23,52 +23,52 @@ from tests.runtime.plans import plan_of
 def made() -> Generator[Scheduler]:
     """Return an idle scheduler with one worker."""
     plan = plan_of(ps.range(1), "threads", 1)
-    crew = Scheduler(Client(plan, Recorder()))
+    scheduler = Scheduler(Client(plan, Recorder()))
     try:
-        yield crew
+        yield scheduler
     finally:
-        crew.close()
+        scheduler.close()
 
 
 def test_a_free_scheduler_runs_an_action_at_once() -> None:
     """If no thread owns the scheduler, the action has run when the call returns."""
-    with made() as crew:
+    with made() as scheduler:
         done: list[str] = []
-        crew.when_free(lambda: done.append("now"))
+        scheduler.when_free(lambda: done.append("now"))
         assert done == ["now"]
 
 
 def test_the_owner_does_not_wait_for_itself() -> None:
     """In the thread of the owner, as in a garbage collection there, the action runs when the lock is released."""
-    with made() as crew:
+    with made() as scheduler:
         done: list[str] = []
-        with crew.owned():
-            crew.when_free(lambda: done.append("first"))
-            crew.when_free(lambda: done.append("second"))
+        with scheduler.owned():
+            scheduler.when_free(lambda: done.append("first"))
+            scheduler.when_free(lambda: done.append("second"))
             assert not done
         assert done == ["first", "second"]
 
 
 def test_an_action_may_request_another() -> None:
     """The second action runs after the first one, and both have run when the first call returns."""
-    with made() as crew:
+    with made() as scheduler:
         done: list[str] = []
 
         def first() -> None:
-            crew.when_free(lambda: done.append("second"))
+            scheduler.when_free(lambda: done.append("second"))
             done.append("first")
 
-        crew.when_free(first)
+        scheduler.when_free(first)
         assert done == ["first", "second"]
 
 
 def test_another_thread_leaves_its_action_to_the_owner() -> None:
     """A thread that finds the scheduler owned continues at once, and the owner runs the action."""
-    with made() as crew:
+    with made() as scheduler:
         done: list[str] = []
-        with crew.owned():
+        with scheduler.owned():
             other = threading.Thread(
-                target=crew.when_free, args=(lambda: done.append(threading.current_thread().name),)
+                target=scheduler.when_free, args=(lambda: done.append(threading.current_thread().name),)
             )
             other.start()
             other.join(PATIENCE_SECONDS)
@@ -79,14 +79,14 @@ def test_another_thread_leaves_its_action_to_the_owner() -> None:
 
 def test_no_action_is_lost() -> None:
     """All actions of many threads run, also while other threads own the scheduler."""
-    with made() as crew:
+    with made() as scheduler:
         done: list[int] = []
 
         def asks(first: int) -> None:
             for number in range(first, first + 200):
-                with crew.owned():
+                with scheduler.owned():
                     pass
-                crew.when_free(functools.partial(done.append, number))
+                scheduler.when_free(functools.partial(done.append, number))
 
         threads = [threading.Thread(target=asks, args=(first,)) for first in range(0, 800, 200)]
         for thread in threads:

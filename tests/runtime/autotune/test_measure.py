@@ -192,9 +192,9 @@ def test_the_choice_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         assert caplog.messages == []
         with loader_of(ps.range(8).batch(2), num_workers=2) as loader:
             (line,) = caplog.messages
-            who, why = line.split(": ", 1)
-            assert who == "2 threads"
-            assert f"{who} ({why})" in repr(loader)
+            workers, why = line.split(": ", 1)
+            assert workers == "2 threads"
+            assert f"{workers} ({why})" in repr(loader)
 
 
 @pytest.mark.parametrize("number", ["auto", 2])
