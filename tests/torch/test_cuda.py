@@ -14,12 +14,12 @@ ROWS, WIDTH = 8, 1 << 12
 
 
 def element(number: int) -> Any:
-    """Return rows of which each value tells the element."""
+    """Return rows whose values all identify the element."""
     return {"x": np.full(WIDTH, number, np.float32), "label": number, "name": str(number)}
 
 
 class Event:
-    """Stands for a CUDA event."""
+    """A stand-in for a CUDA event."""
 
     def record(self, stream: Any) -> None:
         """Stand behind what the stream was given."""
@@ -31,7 +31,7 @@ class Event:
 
 
 class Stream:
-    """Stands for a CUDA stream."""
+    """A stand-in for a CUDA stream."""
 
     current: Any = None
 
@@ -45,7 +45,7 @@ class Stream:
         Stream.current = self.before
 
     def wait_event(self, event: Any) -> None:
-        """Go on only after it."""
+        """Wait for an event."""
         done.append(("wait", event, self))
 
 
@@ -71,7 +71,7 @@ def empty(*size: Any, pin_memory: bool = False, **how: Any) -> Any:
 
 
 def record_stream(tensor: Any, stream: Any) -> None:
-    """Note who uses a tensor."""
+    """Record the stream that uses a tensor."""
     done.append(("used", tuple(tensor.shape), stream))
 
 
@@ -83,7 +83,7 @@ def copied(tensor: Any, device: Any, **how: Any) -> Any:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have what stands for CUDA, where there is none, write down what is done, in order."""
+    """Replace CUDA, where there is none, by stand-ins that record their calls in order."""
     done.clear()
     Stream.current = Stream()
     for name, value in {"Event": Event, "Stream": Stream, "stream": entered, "current_stream": current_stream}.items():
@@ -96,7 +96,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_the_order_of_streams_and_events(ahead: int) -> None:
-    """Memory is written to again only after its event; whoever is handed a batch waits for its copies alone."""
+    """Memory is written again only after its event; a delivered batch waits for its own copies alone."""
     from penstock.torch._loader import CudaCopies  # noqa: PLC0415 - where torch is not installed the module is skipped
 
     copies = CudaCopies(torch.device("cpu"), ahead)
@@ -123,7 +123,7 @@ def test_the_order_of_streams_and_events(ahead: int) -> None:
 @CUDA
 @pytest.mark.parametrize("workers", [0, 2])
 def test_values_on_the_device(workers: int) -> None:
-    """Batches arrive as they are, with what is no tensor beside them."""
+    """Batches arrive unchanged, together with leaves that are no tensors."""
     dataset = ps.range(64).map(element).batch(ROWS)
     with door.Loader(dataset, device="cuda", num_workers=workers, workers="threads") as loader:
         for step, batch in enumerate(loader):

@@ -56,7 +56,7 @@ class Numbers(IterableDataset[int]):
 
 
 def described(batch: Any) -> Any:
-    """Return a batch as what is equal only for equal ones."""
+    """Return a value that is equal only for equal batches."""
     if isinstance(batch, torch.Tensor):
         return (str(batch.dtype), batch.tolist())
     if is_dict(batch):
@@ -72,7 +72,7 @@ def shuffled(kind: Any, dataset: Any, **arguments: Any) -> Any:
 @pytest.mark.each_value
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("dataset", [Rows("tensors"), Rows("arrays"), Rows("texts"), RowsAtOnce("arrays")])
-def test_the_drop_in_gives_what_torch_gives(dataset: Any, seed: int | None) -> None:
+def test_the_drop_in_delivers_the_batches_of_torch(dataset: Any, seed: int | None) -> None:
     """Batches of workers, in order, over two epochs."""
     alone = shuffled(TorchLoader, dataset)
     expected = [[described(batch) for batch in alone] for _ in range(2)]

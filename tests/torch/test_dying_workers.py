@@ -99,7 +99,7 @@ def drawn(dataset: Drawing, workers: int, **given: Any) -> list[object]:
 
 
 def test_items_draw_the_same_in_any_worker() -> None:
-    """What items draw depends on the seed, the batch and the row: no number of workers changes it."""
+    """The numbers that an item draws depend on the seed, the batch and the row, not on the number of workers."""
     one = drawn(Drawing(24), 1)
     assert drawn(Drawing(24), 3) == one
     assert drawn(Drawing(24), 2, collate_fn=list, prefetch_factor=4) != one  # it is another batch
@@ -121,8 +121,8 @@ def test_deaths_change_nothing(tmp_path: Path) -> None:
     assert drawn(DyingOnce(tmp_path, {3, 11, 20}), 2) == drawn(Drawing(24), 2)
 
 
-def test_a_deadly_item_is_named() -> None:
-    """What kills one worker after the other is an error of its batch; the others come."""
+def test_an_item_that_crashes_workers_is_named() -> None:
+    """An item that crashes one worker after the other is an error of its batch; the other batches are delivered."""
     batches = iter(DataLoader(Deadly(), batch_size=2, num_workers=2))
     assert [next(batches).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
     with pytest.raises(WorkerError, match=r"DataLoader worker exited unexpectedly(.|\n)*row 1, index 7"):
@@ -130,8 +130,8 @@ def test_a_deadly_item_is_named() -> None:
     assert [batch.tolist() for batch in batches] == [[8, 9]]
 
 
-def test_what_cannot_be_sent_is_said() -> None:
-    """A dataset that can't be pickled raises what pickle raises, with what to do."""
+def test_a_dataset_that_cannot_be_pickled_is_an_error() -> None:
+    """The error is pickle's, with a remedy."""
     with pytest.raises(TypeError, match="cannot pickle") as raised:
         iter(DataLoader(Locked(), num_workers=1))
     assert "open unpicklable objects" in raised.value.__notes__[0]
@@ -156,21 +156,21 @@ def test_lambdas_are_sent() -> None:
     assert list(loader) == [2, 5]
 
 
-def test_what_pickle_takes_needs_no_cloudpickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_picklable_datasets_need_no_cloudpickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dataset of objects of classes, such as paths, is sent by pickle itself: by name, as torch sends it."""
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     assert [row for batch in DataLoader(DyingOnce(tmp_path, set()), batch_size=8, num_workers=1) for row in batch[0]]
 
 
 def test_a_timeout() -> None:
-    """What takes longer than `timeout` is torch's error."""
+    """A batch that takes longer than `timeout` raises torch's error."""
     batches = iter(DataLoader(Waiting(), num_workers=1, timeout=0.25))
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.25 seconds"):
         next(batches)
 
 
 def test_each_worker_has_its_own_dataset() -> None:
-    """What a worker writes to its dataset, views of one memory included, is seen by no other."""
+    """A worker's writes to its dataset, views of one memory included, are seen by no other worker."""
     found = [row for batch in DataLoader(Writing(), num_workers=2, batch_size=1) for row in zip(*batch, strict=True)]
     for worker, value, _ in found:
         assert float(value) % 2 ** (10 * int(worker)) == 0
@@ -219,7 +219,7 @@ def test_the_first_to_draw_is_seeded_too() -> None:
 
 
 def test_generators_draw_different_numbers() -> None:
-    """What an item draws from `random` says nothing of what it draws from NumPy, though both are one algorithm."""
+    """The numbers that an item draws from `random` and from NumPy are unrelated, although both use one algorithm."""
     for _, python, numpy, _ in DataLoader(Drawing(8), batch_size=8, num_workers=1):
         assert not set(python.tolist()) & set(numpy.tolist())
 

@@ -41,23 +41,23 @@ def test_workers_are_taken_over() -> None:
     assert [getattr(ours, name) for name in named] == [getattr(theirs, name) for name in named]
 
 
-def test_what_is_no_loader_is_refused() -> None:
-    """The error says what it takes."""
+def test_other_objects_are_refused() -> None:
+    """The error names the loaders that it takes."""
     nothing: Any = []
     with pytest.raises(UsageError, match=r"in_place_of takes one of torch's loaders.*got a list"):
         OurLoader.in_place_of(nothing)
 
 
-def test_who_is_about_to_make_torchs_loader_is_warned() -> None:
-    """Accelerate asks every loader for a mark of its own before it makes torch's of it."""
+def test_preparing_our_loader_with_accelerate_warns() -> None:
+    """Accelerate reads an attribute of its own from every loader before it makes a torch loader of it."""
     with pytest.warns(UserWarning, match=r"in_place_of\(loader\)"):
         assert not getattr(OurLoader(Numbers()), "_is_accelerate_prepared", False)
     with pytest.raises(AttributeError, match="no attribute 'unknown'"):
         vars(OurLoader)["__getattr__"](OurLoader(Numbers()), "unknown")
 
 
-def test_a_loader_of_our_datasets_says_why_nothing_is_to_be_dealt() -> None:
-    """What frameworks look for in order to deal or skip batches isn't there, with a reason; other names are plain."""
+def test_a_loader_of_our_datasets_explains_its_missing_samplers() -> None:
+    """The attributes by which frameworks deal or skip batches are missing, with a reason; other names fail plainly."""
     loader: Any = penstock.torch.Loader(ps.range(4).batch(2))
     for name in ("dataset", "sampler", "batch_sampler"):
         assert not hasattr(loader, name)

@@ -87,8 +87,8 @@ def test_structures_are_kept() -> None:
     assert batch["a"].more["x"].tolist() == [0, 1]
 
 
-def test_what_is_no_array_stays() -> None:
-    """Text, bytes, None, Python's numbers and tensors pass, as torch's own collation has it."""
+def test_leaves_that_are_not_arrays_are_kept() -> None:
+    """Text, bytes, None, Python's numbers and tensors pass unchanged, as in torch's own collation."""
     tensor = torch.ones(2)
     given = {"text": ["a", "b"], "bytes": b"ab", "none": None, "number": 3, "tensor": tensor, "scalar": np.float32(2)}
     (element,) = door.Loader(ps.range(1).map(lambda _: given))
@@ -101,7 +101,7 @@ def test_what_is_no_array_stays() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tensors_are_writable_views(workers: int) -> None:
-    """A tensor lies in the loader's memory, can be written to, and keeps that memory as long as it lives."""
+    """A tensor is a writable view of the loader's memory, and keeps that memory as long as it exists."""
     dataset = ps.range(8).map(lambda number: np.full(LARGE, number, np.float32)).batch(2)
     before = leased_slots()
     with door.Loader(dataset, num_workers=workers, workers="threads") as loader:
@@ -144,7 +144,7 @@ def test_arrays_that_cannot_be_shared_are_copied() -> None:
     ],
 )
 def test_dtypes_that_torch_lacks(value: Any, remedy: str) -> None:
-    """The error names the leaf, its dtype and what to do; it stands at its step, and `seek` goes past it."""
+    """The error names the leaf, its dtype and a remedy; it is raised at its step, and `seek` passes it."""
     dataset = ps.range(3).map(lambda number: {"x": number, "meta": [0, value if number == 1 else number]})
     loader = door.Loader(dataset)
     iterator = iter(loader)
@@ -185,8 +185,8 @@ def test_devices() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_missing_device_is_told() -> None:
-    """Asking for CUDA where there is none is an error of the call."""
+def test_a_missing_device_is_an_error() -> None:
+    """A request for CUDA without a device is an error of the call."""
     with pytest.raises(UsageError, match="got 'cuda'"):
         door.Loader(ps.range(4).batch(2), device="cuda")
 

@@ -27,7 +27,7 @@ class Rows(Numbers):
 
 
 class ManyRows(Rows):
-    """Elements that are asked for by the batch."""
+    """A dataset that returns a batch's elements in one call."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Return several."""
@@ -52,7 +52,7 @@ class Stream(IterableDataset[Any]):
 
 
 class FailingStream(Stream):
-    """A stream whose batches fail at one element, which is not its last."""
+    """A stream that fails at one element, which isn't its last."""
 
     def __iter__(self) -> Iterator[Any]:
         return map(self._checked, super().__iter__())
@@ -133,7 +133,7 @@ def test_no_batch_is_lost(
 
 
 @pytest.mark.parametrize("name", ["persistent", "streams"])
-def test_a_state_counts_what_was_delivered(name: str, ticking: Callable[[type[BaseException], int], Ticks]) -> None:
+def test_a_state_counts_delivered_batches(name: str, ticking: Callable[[type[BaseException], int], Ticks]) -> None:
     """After a handler's exception the state is that after the batches before it."""
     ticks = ticking(Tick, 6)
     loader = LOADERS[name]()

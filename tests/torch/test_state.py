@@ -24,7 +24,7 @@ BATCHES = 7
 
 
 class Eager:
-    """Draws its order when it is asked for an iterator, as some samplers do."""
+    """A sampler that draws its order when an iterator is made, as some samplers do."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(torch.randint(20, (20,)).tolist())
@@ -34,7 +34,7 @@ class Eager:
 
 
 class Lazy:
-    """Draws its order when the first index is asked for, and has no length."""
+    """A sampler that draws its order at the first index, and has no length."""
 
     def __iter__(self) -> Iterator[int]:
         yield from torch.randint(20, (20,)).tolist()
@@ -77,8 +77,8 @@ def made(name: str, workers: int = 0, dataset: Any = None) -> DataLoader[Any]:
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_going_on(name: str) -> None:
-    """From any batch on, a new loader gives what is left, and then the epoch that would have come."""
+def test_resuming(name: str) -> None:
+    """From any batch, a new loader delivers the rest of the epoch, and then the next epoch."""
     for reached in (1, 3, None):
         torch.manual_seed(8)
         loader = made(name)
@@ -100,7 +100,7 @@ def test_going_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["shuffled", "own generator", "single", "eager"])
-def test_going_on_with_workers(name: str) -> None:
+def test_resuming_with_workers(name: str) -> None:
     """With workers too, of any number, and each item draws what it would have drawn."""
     torch.manual_seed(8)
     dataset = Drawing(20)
@@ -124,8 +124,8 @@ def test_a_state_is_small() -> None:
     assert len(json.dumps(loader.state_dict())) < 1000
 
 
-def test_going_on_takes_no_records() -> None:
-    """What was handed out is not read again, and what was given before a state is not either."""
+def test_resuming_reads_no_earlier_records() -> None:
+    """Records of delivered batches are not read again, neither before nor after the state was saved."""
     read: list[int] = []
 
     class Reading(Numbers):
@@ -176,8 +176,8 @@ LOST: dict[str, tuple[Callable[[], DataLoader[Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_where_nothing_tells_the_place(name: str) -> None:
-    """A state is saved and loaded with a warning, and the epoch restarts: a checkpoint ends no training."""
+def test_orders_without_a_state_restart_the_epoch(name: str) -> None:
+    """A state is saved and loaded with a warning, and the epoch restarts: a checkpoint doesn't fail a training."""
     making, reason = LOST[name]
     loader = making()
     whole = sorted(batch.tolist() for batch in loader)
@@ -202,8 +202,8 @@ def test_nothing_is_lost_between_epochs() -> None:
         making().load_state_dict(before)
 
 
-def test_a_place_where_nothing_tells_one_is_refused() -> None:
-    """A state inside an epoch can't be gone on in by a loader without an order."""
+def test_a_state_inside_an_epoch_needs_an_order() -> None:
+    """A loader without an order can't resume inside an epoch."""
     loader = made("in order")
     next(iter(loader))
     with pytest.raises(StateError, match="in_order=False delivers batches out of order"):
@@ -224,7 +224,7 @@ class Dealt:
 
 
 @pytest.mark.parametrize("generator", [None, own], ids=["global", "own"])
-def test_going_on_with_a_sampler_over_others(generator: Callable[[], Any] | None) -> None:
+def test_resuming_with_a_sampler_over_others(generator: Callable[[], Any] | None) -> None:
     """The order is made again from what the samplers below it drew from."""
 
     def dealt() -> DataLoader[Any]:
@@ -244,8 +244,8 @@ def test_going_on_with_a_sampler_over_others(generator: Callable[[], Any] | None
     assert described(list(resumed)) == rest
 
 
-def test_a_rank_goes_on_from_the_state_of_another() -> None:
-    """Frameworks save the state of one rank; each goes on in its own part, and draws as it would have drawn."""
+def test_a_rank_resumes_from_the_state_of_another() -> None:
+    """Frameworks save the state of one rank; each rank resumes in its own part, with its own random numbers."""
 
     def part(rank: int) -> DataLoader[Any]:
         kind: Any = DistributedSampler
@@ -268,8 +268,8 @@ def test_a_rank_goes_on_from_the_state_of_another() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_epoch_may_be_told_late(workers: int) -> None:
-    """After a load between epochs, nothing is drawn before the first batch is asked for, whatever was made before."""
+def test_an_epoch_may_be_set_late(workers: int) -> None:
+    """After a load between epochs, nothing is drawn before the first batch is requested."""
     sampler = distributed()
     loader = DataLoader(Numbers(20), 3, sampler=sampler, num_workers=workers)
     sampler.set_epoch(4)

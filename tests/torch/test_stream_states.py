@@ -1,4 +1,4 @@
-"""Iterable datasets that tell their state resume exactly in the drop-in loader, whatever was done with them before."""
+"""Iterable datasets with a state resume exactly in the drop-in loader, whatever was done with them before."""
 
 import itertools
 import json

@@ -45,7 +45,7 @@ class Failing(IterableDataset[int]):
 
 
 class Stopping(IterableDataset[int]):
-    """Its iterator goes on after an exception."""
+    """A dataset whose iterator continues after an exception."""
 
     def __iter__(self) -> Iterator[int]:
         return map(at, [1, 2, 0, 3])
@@ -74,7 +74,7 @@ class Dying(IterableDataset[int]):
 
 
 class Stateful(Dying):
-    """Can tell where it is."""
+    """A dataset that can save its state."""
 
     def state_dict(self) -> dict[str, int]:
         """Return where it is."""
@@ -86,7 +86,7 @@ class Stateful(Dying):
 
 
 def sized(loader: Loader) -> object:
-    """Give more than the length that was told."""
+    """Yield more elements than the reported length."""
     made = loader(Sized(9, 3), num_workers=2, batch_size=None)
     return len(made), list(made)
 
@@ -129,7 +129,7 @@ def test_programs(name: str) -> None:
 
 
 def test_a_death_is_torchs_error(tmp_path: Path) -> None:
-    """A stream that dies with its worker is torch's RuntimeError, and the other streams go on."""
+    """A stream that is lost with its worker raises torch's RuntimeError, and the other streams continue."""
     batches = iter(DataLoader(Dying(tmp_path), num_workers=1, batch_size=2))
     assert [next(batches).tolist(), next(batches).tolist()] == [[0, 1], [2, 3]]
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly"):
@@ -137,15 +137,15 @@ def test_a_death_is_torchs_error(tmp_path: Path) -> None:
     assert list(batches) == []
 
 
-def test_a_stateful_dataset_goes_on(tmp_path: Path) -> None:
-    """Where the dataset can tell its state, a death changes nothing."""
+def test_a_stateful_dataset_resumes_after_a_death(tmp_path: Path) -> None:
+    """If the dataset has a state, a worker's death changes nothing."""
     loader = DataLoader(Stateful(tmp_path), num_workers=1, batch_size=2)
     found: list[Any] = list(loader)
     assert [batch.tolist() for batch in found] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 class Share(IterableDataset[int]):
-    """Each worker's share of some integers; can tell where it is."""
+    """Each worker's share of some integers; it can save its state."""
 
     def __init__(self) -> None:
         self.given = 0
@@ -170,8 +170,8 @@ class Share(IterableDataset[int]):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_going_on_in_streams(workers: int) -> None:
-    """A new loader gives what was left, and then whole epochs."""
+def test_resuming_streams(workers: int) -> None:
+    """A new loader delivers the rest, and then whole epochs."""
     whole = described(list(DataLoader(Share(), batch_size=2, num_workers=workers)))
     for reached in (0, 1, 4):
         loader = DataLoader(Share(), batch_size=2, num_workers=workers)

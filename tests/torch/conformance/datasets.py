@@ -90,8 +90,8 @@ class Kinds(Dataset[Any]):
         return SAMPLES[key[0]](key[1])
 
 
-class Told(Numbers):
-    """What `get_worker_info` says, but for the seed."""
+class WorkerInfo(Numbers):
+    """The result of `get_worker_info`, without the seed."""
 
     def __getitem__(self, index: int) -> Any:
         info: Any = get_worker_info()

@@ -1,4 +1,4 @@
-"""What a program that uses a DataLoader came to, as a value: so torch's and ours can be compared."""
+"""The outcome of a program that uses a DataLoader, as a value: torch's and ours can be compared."""
 
 import random
 import re
@@ -24,7 +24,7 @@ class Raised(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a program returned or raised, what it warned of, and where the global generators stand after it."""
+    """The result or exception of a program, its warnings, and the states of the global generators after it."""
 
     result: object
     warnings: list[tuple[type[Warning], str]]

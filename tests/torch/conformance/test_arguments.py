@@ -61,7 +61,7 @@ def only_zero(index: object) -> int:
 
 
 class Odd(Sampler[int]):
-    """Draws from torch's generator when it is asked for an iterator, and again for each index."""
+    """A sampler that draws from torch's generator when an iterator is made, and again for each index."""
 
     def __iter__(self) -> Iterator[int]:
         first = int(torch.randint(10, ()))
@@ -69,7 +69,7 @@ class Odd(Sampler[int]):
 
 
 def of_failing(loader: Loader, **given: Any) -> list[object]:
-    """Go on after exceptions."""
+    """Return the results of a program that continues after exceptions."""
     return going_on(iter(loader(Failing(), **given)))
 
 

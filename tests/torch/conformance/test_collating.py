@@ -1,4 +1,4 @@
-"""What elements of each kind become is what torch makes of them, in the caller's thread and in workers."""
+"""Elements of every kind become the same batch as in torch, in the caller's thread and in workers."""
 
 import warnings
 from collections.abc import Callable

@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader as TorchLoader
 
 from penstock.torch import DataLoader
-from tests.torch.conformance.datasets import AtOnce, Failing, Numbers, Told
+from tests.torch.conformance.datasets import AtOnce, Failing, Numbers, WorkerInfo
 from tests.torch.conformance.outcome import Loader, described, going_on
 from tests.torch.conformance.untyped import torch
 
@@ -56,7 +56,7 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "no lists": lambda loader: going_on(iter(loader(Numbers(), num_workers=1, batch_sampler=[1, [2], 3]))),
     "iterators as batches": lambda loader: list(loader(Numbers(), num_workers=1, batch_sampler=[range(2), range(3)])),
     "nothing": lambda loader: list(loader(Numbers(), num_workers=2, sampler=[])),
-    "told": lambda loader: list(loader(Told(), num_workers=2, batch_size=3)),
+    "told": lambda loader: list(loader(WorkerInfo(), num_workers=2, batch_size=3)),
     "errors": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[0, 1, 2, 3, 4, 7, 6, 8]))),
     "two words": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[5, 6]))),
     "errors in batches": lambda loader: going_on(iter(loader(Failing(), num_workers=2, batch_size=2))),
@@ -84,8 +84,8 @@ def test_tensors_as_indices() -> None:
     assert [batch.tolist() for batch in found] == [[0, 1], [2, 3], [4]]
 
 
-def test_a_worker_that_cannot_begin() -> None:
-    """What worker_init_fn raises is raised once, as by torch, which takes seconds to end such workers."""
+def test_an_error_of_worker_init_fn() -> None:
+    """An exception of worker_init_fn is raised once, as by torch, which takes seconds to end such workers."""
     batches = iter(DataLoader(Numbers(), num_workers=1, worker_init_fn=failing))
     with pytest.raises(ValueError, match=r"Caught ValueError in DataLoader worker process 0\.(.|\n)*can't begin"):
         next(batches)

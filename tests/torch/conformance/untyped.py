@@ -1,4 +1,4 @@
-"""Torch, whose functions are typed in parts only, as a module without types."""
+"""The torch module without types, since only some of its functions have them."""
 
 import importlib
 from typing import Any

@@ -36,7 +36,7 @@ def mapped(workers: int, kind: Any = TorchLoader) -> Any:
 
 
 def go(loader: Any, epochs: range, given: Any, saved: Path | None = None) -> list[Any]:
-    """Go through some epochs, save where a loader is in the middle of the second, and return what was seen."""
+    """Train for some epochs, save while a loader is in the middle of the second, and return the batches seen."""
     found: list[Any] = []
     for epoch in epochs:
         if hasattr(loader, "set_epoch"):
@@ -57,7 +57,7 @@ def whole(place: Path, **given: Any) -> list[Any]:
 
 
 def rest(place: Path, **given: Any) -> list[Any]:
-    """Go on from the middle of the second epoch."""
+    """Resume in the middle of the second epoch, and return the batches seen."""
     made = accelerator(**given)
     loader = DataLoader.in_place_of(made.prepare(mapped(2)))
     made.register_for_checkpointing(loader)
@@ -67,7 +67,7 @@ def rest(place: Path, **given: Any) -> list[Any]:
 
 
 def skipped(**given: Any) -> list[Any]:
-    """Go on from the middle of the second epoch as Accelerate does it by itself."""
+    """Resume in the middle of the second epoch by Accelerate's own skipping of batches."""
     made = accelerator(**given)
     loader: Any = made.prepare(mapped(2))
     loader.set_epoch(1)
@@ -95,7 +95,7 @@ def own(place: Path) -> list[Any]:
 
 
 def own_rest(place: Path) -> list[Any]:
-    """Go on in the second epoch of a dataset of ours."""
+    """Resume inside the second epoch of one of our datasets."""
     made = accelerator()
     loader = made.prepare(own_loader())
     made.register_for_checkpointing(loader)
@@ -111,7 +111,7 @@ def own_loader() -> penstock.torch.Loader:
 
 
 def refused() -> str:
-    """Return what is said of a loader of which rank 0 reads all."""
+    """Return the error for a loader that rank 0 reads for all ranks."""
     made = accelerator(dispatch_batches=True)
     try:
         DataLoader.in_place_of(made.prepare(mapped(0)))
@@ -121,7 +121,7 @@ def refused() -> str:
 
 
 def dealt_twice() -> str:
-    """Return what is said of a loader that takes a rank's part already."""
+    """Return the error for a loader that takes a rank's part already."""
     made = accelerator()
     kind: Any = DistributedSampler
     try:
@@ -132,7 +132,7 @@ def dealt_twice() -> str:
 
 
 def warned() -> list[str]:
-    """Return what is said where Accelerate makes torch's loader of one of ours."""
+    """Return the warning when Accelerate makes a torch loader of one of ours."""
     made = accelerator()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -76,7 +76,7 @@ class Line(pl.LightningModule):  # type: ignore[misc]  # its types aren't there 
 
 
 def fit(folder: Path, making: Making, checkpoint: Path | None = None, loader: Any = None) -> dict[str, Any]:
-    """Train, and return what was seen."""
+    """Train, and return the batches seen."""
     pl.seed_everything(4, verbose=False)
     model = Line(making)
     saving: Any = pl.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=STEPS // 2, save_top_k=-1)

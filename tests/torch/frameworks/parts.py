@@ -1,4 +1,4 @@
-"""What the programs share: datasets whose elements tell which they are, and a list of the engines that ran."""
+"""The parts that the programs share: datasets whose elements show their index, and a list of the engines that ran."""
 
 import json
 import os
@@ -17,7 +17,7 @@ STEPS = COUNT // BATCH // RANKS
 
 
 class Numbered(Dataset[Any]):
-    """Elements that tell their index, and draw a number."""
+    """Elements that contain their index and a random number."""
 
     def __len__(self) -> int:
         return COUNT
@@ -27,7 +27,7 @@ class Numbered(Dataset[Any]):
 
 
 class Streamed(IterableDataset[Any]):
-    """The same elements in order, those of one rank and worker; it can't tell where it is."""
+    """The same elements in order, for one rank and worker; the stream has no state."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -56,7 +56,7 @@ def element(index: int) -> dict[str, Any]:
 
 
 def seen(epoch: int, batch: Any) -> dict[str, Any]:
-    """Return what tells a batch from others."""
+    """Return a value that identifies a batch."""
     drawn = batch.get("drawn")
     return {
         "epoch": epoch,

@@ -39,7 +39,7 @@ def run_ranks(framework: str, folder: Path) -> list[Told]:
 
 
 def indices(seen: list[Any]) -> list[int]:
-    """Return the indices of all rows of what was seen, in order."""
+    """Return the indices of all rows that were seen, in order."""
     return [index for batch in seen for index in batch["index"]]
 
 

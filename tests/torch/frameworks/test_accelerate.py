@@ -14,7 +14,7 @@ STEPS, EPOCHS = 4, 2
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
-    """What the two ranks of the job saw."""
+    """The batches that the two ranks of the job saw."""
     return run_ranks("accelerate", tmp_path_factory.mktemp("accelerate"))
 
 
@@ -36,8 +36,8 @@ def test_our_workers_load(told: list[Told]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ours", "seeded", "own"])
-def test_going_on_inside_an_epoch(told: list[Told], name: str) -> None:
-    """From a checkpoint of Accelerate's, each rank goes on with the rows that were left, as they drew."""
+def test_resuming_inside_an_epoch(told: list[Told], name: str) -> None:
+    """From a checkpoint of Accelerate's, each rank delivers the remaining rows, with the same random numbers."""
     for rank in told:
         left = rank[name]["trained"][STEPS + STEPS // 2 :]
         assert len(left) == STEPS // 2
@@ -50,8 +50,8 @@ def test_skipping_first_batches(told: list[Told]) -> None:
         assert indices(rank["seeded, skipped"]["trained"]) == indices(rank["seeded"]["trained"][STEPS + STEPS // 2 :])
 
 
-def test_what_can_not_be_replaced_is_refused(told: list[Told]) -> None:
-    """Where rank 0 reads for all, the error says what to do."""
+def test_a_loader_that_cannot_be_replaced_is_refused(told: list[Told]) -> None:
+    """If rank 0 reads for all ranks, the error gives a remedy."""
     for rank in told:
         assert "DataLoaderDispatcher" in rank["refused"]["trained"]
         assert "dispatch_batches=False" in rank["refused"]["trained"]

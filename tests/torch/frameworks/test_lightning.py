@@ -16,7 +16,7 @@ STEPS, EPOCHS = 4, 2
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
-    """What the two ranks of the job saw."""
+    """The batches that the two ranks of the job saw."""
     return run_ranks("lightning", tmp_path_factory.mktemp("lightning"))
 
 
@@ -40,8 +40,8 @@ def test_our_workers_load(told: list[Told]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ours", "weighted", "own"])
-def test_going_on_inside_an_epoch(told: list[Told], name: str) -> None:
-    """From a checkpoint inside an epoch each rank goes on with the rows that were left; with workers, as they drew."""
+def test_resuming_inside_an_epoch(told: list[Told], name: str) -> None:
+    """Each rank delivers the remaining rows of a checkpoint's epoch; with workers, with the same random numbers."""
     for rank in told:
         resumed, left = rank[f"{name}, resumed"]["trained"], rank[name]["trained"][STEPS + STEPS // 2 :]
         assert indices(resumed) == indices(left)
@@ -50,19 +50,19 @@ def test_going_on_inside_an_epoch(told: list[Told], name: str) -> None:
 
 
 def test_ranks_draw_differently(told: list[Told]) -> None:
-    """What ranks read by our workers draws other numbers, though all seed alike."""
+    """Ranks draw different random numbers in our workers, although all have the same seed."""
     first, second = (rank["ours"]["trained"][0]["drawn"] for rank in told)
     assert not set(first) & set(second)
 
 
-def test_going_on_after_an_epoch(told: list[Told]) -> None:
+def test_resuming_after_an_epoch(told: list[Told]) -> None:
     """From a checkpoint at an epoch's end comes the next."""
     for rank in told:
         assert indices(rank["ours, resumed after an epoch"]["trained"]) == indices(rank["ours"]["trained"][STEPS:])
 
 
 def test_a_stream_without_a_state_is_trained_on(told: list[Told]) -> None:
-    """A checkpoint where nothing tells how far a stream was read is saved and loaded all the same, with a warning."""
+    """A checkpoint is saved and loaded with a warning if a stream has no state."""
     for rank in told:
         assert indices(rank["stream"]["trained"]) == 2 * indices(rank["stream"]["trained"][:STEPS])
         assert rank["stream"]["engines"] == ["StreamsIterator"]

@@ -15,7 +15,7 @@ STEPS, EPOCHS = 4, 2
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
-    """What the two ranks of the job saw."""
+    """The batches that the two ranks of the job saw."""
     return run_ranks("trainer", tmp_path_factory.mktemp("trainer"))
 
 
@@ -38,7 +38,7 @@ def test_our_workers_load(told: list[Told]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ours", "own"])
-def test_going_on_from_the_loaders_state(told: list[Told], name: str) -> None:
+def test_resuming_from_the_loaders_state(told: list[Told], name: str) -> None:
     """With `ignore_data_skip`, a loader that its state was loaded into gives the rows that were left, as they drew."""
     for rank in told:
         left = rank[name]["trained"][STEPS + STEPS // 2 :]

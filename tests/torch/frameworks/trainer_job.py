@@ -77,7 +77,7 @@ class Replacing(Noting):
 
 
 class Owning(Noting):
-    """Trains on a dataset of ours, whose loader takes its own part."""
+    """Trains on one of our datasets, whose loader takes its own part."""
 
     state_of_loader: Path | None = None
 
@@ -107,7 +107,7 @@ class Saving(transformers.TrainerCallback):  # type: ignore[misc]  # its types a
 
 
 def train(kind: Any, place: Path, workers: int, checkpoint: Path | None = None, *, is_own: bool = False) -> Any:
-    """Train, and return what was seen; `is_own` goes on from the loader's own state."""
+    """Train, and return the batches seen; `is_own` resumes from the loader's own state."""
     given = transformers.TrainingArguments(
         output_dir=str(place),
         per_device_train_batch_size=BATCH,
@@ -141,7 +141,7 @@ def train(kind: Any, place: Path, workers: int, checkpoint: Path | None = None, 
 
 
 def refused(kind: Any, place: Path, checkpoint: Path) -> dict[str, Any]:
-    """Return what is said where the Trainer can't skip batches."""
+    """Return the error if the Trainer can't skip batches."""
     try:
         train(kind, place, 0, checkpoint)
     except AttributeError as error:

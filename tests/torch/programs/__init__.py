@@ -1,1 +1,1 @@
-"""Whole programs that load by torch's class, and by ours in its place."""
+"""Whole programs that load with torch's class, and with ours in its place."""

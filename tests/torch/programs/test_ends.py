@@ -1,4 +1,4 @@
-"""However a program ends that loads by our DataLoader, it prints what is its own, and leaves nothing."""
+"""The end of a program that uses our DataLoader: it prints only its own output, and leaves nothing behind."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("ends", "dataset", "persistent"), ENDS)
 def test_a_program_ends_in_silence(tmp_path: Path, ends: str, dataset: str, persistent: str) -> None:
-    """Whether its loader keeps workers, has been told to end them, or is left as it is."""
+    """A loader may keep its workers, have ended them, or be left as it is."""
     with start(tmp_path, ends, dataset, persistent) as program:
         output, errors = program.communicate(timeout=PATIENCE_SECONDS)
     assert (program.returncode, output, errors) == (0, "ready\n", "")
@@ -84,8 +84,8 @@ def test_ctrl_c_ends_a_program(tmp_path: Path, dataset: str) -> None:
 
 
 @pytest.mark.long
-def test_a_killed_program_takes_its_processes_along(tmp_path: Path) -> None:
-    """Workers whose program the system has killed end by themselves."""
+def test_the_workers_of_a_killed_program_end(tmp_path: Path) -> None:
+    """Workers end by themselves after the system has killed their program."""
     with start(tmp_path, "for batch in batches: pass") as program:
         children = _children_when_ready(program)
         program.kill()

@@ -1,4 +1,4 @@
-"""What users of torch's DataLoader run into: a small /dev/shm, few descriptors, loaders in loaders, growing workers."""
+"""Common troubles of torch's DataLoader: a small /dev/shm, few descriptors, loaders in loaders, growing workers."""
 
 import os
 import resource

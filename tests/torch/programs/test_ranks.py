@@ -1,4 +1,4 @@
-"""Ranks read off torch.distributed's groups and meshes; a job whose loader wasn't told is warned of."""
+"""Ranks read from torch.distributed's groups and meshes; a loader without `shard=` in a job warns."""
 
 import importlib
 import warnings
@@ -27,7 +27,7 @@ def eight() -> Iterator[None]:
 
 @pytest.mark.usefixtures("eight")
 def test_groups() -> None:
-    """A group tells this process's place in it, and none stands for all processes."""
+    """A group gives this process's rank in it; without one, all processes are the group."""
     assert ps.Shard.from_torch() == ps.Shard(5, 8)
     assert ps.Shard.from_torch(distributed.group.WORLD, uneven=True) == ps.Shard(5, 8, uneven=True)
     assert ps.Shard.from_torch(distributed.new_group([1, 5, 7])) == ps.Shard(1, 3)
@@ -37,7 +37,7 @@ def test_groups() -> None:
 
 @pytest.mark.usefixtures("eight")
 def test_meshes() -> None:
-    """The dimension over which data differs tells the part; ranks that share a replica get the same."""
+    """The dimension over which data differs gives the part; ranks that share a replica get the same part."""
     mesh = distributed.init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
     assert ps.Shard.from_torch(mesh["dp"]) == ps.Shard(2, 4)
     assert ps.Shard.from_torch(mesh["tp"]) == ps.Shard(1, 2)
@@ -46,15 +46,15 @@ def test_meshes() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "dp", 3])
-def test_what_tells_no_rank(given: Any) -> None:
-    """Without a job, and for what is no group, the error says what to give."""
+def test_arguments_without_a_rank_are_refused(given: Any) -> None:
+    """Without a job, and for an object that is no group, the error gives a remedy."""
     with pytest.raises(UsageError, match=r"Shard\(rank, count\)"):
         ps.Shard.from_torch(given)
 
 
 @pytest.mark.usefixtures("eight")
-def test_a_loader_that_was_not_told_warns() -> None:
-    """In a job of several processes, no `shard=` is a warning; whoever says it hears nothing."""
+def test_a_loader_without_shard_warns() -> None:
+    """In a job of several processes, a loader without `shard=` warns; one with it doesn't."""
     dataset = ps.range(16).batch(8)
     with pytest.warns(UserWarning, match=r"8 processes.*shard=") as caught:
         loader = door.Loader(dataset)
@@ -67,7 +67,7 @@ def test_a_loader_that_was_not_told_warns() -> None:
 
 
 def test_a_single_process_is_not_warned() -> None:
-    """Where no job is, nothing is said."""
+    """Without a job there is no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         door.Loader(ps.range(4).batch(2))

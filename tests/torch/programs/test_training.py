@@ -93,13 +93,13 @@ if __name__ == "__main__":
 
 
 def losses(script: Path, folder: Path, *num_workers: int) -> list[str]:
-    """Train with each number of workers, and return the losses, to the last bit, and what was right after epochs."""
+    """Train with each number of workers, and return the losses, to the last bit, and the accuracy after epochs."""
     command = [sys.executable, "-W", "ignore", str(script), str(folder), *map(str, num_workers)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
 
 
 def test_a_script_whose_code_has_a_name_of_torchs(tmp_path: Path) -> None:
-    """What cloudpickle can't copy, taking an attribute for torch's module `classes`, processes find in the script."""
+    """Workers import a script's objects that cloudpickle can't copy, as with a name of torch's module `classes`."""
     script = tmp_path / "script.py"
     script.write_text(OF_OURS)
     command = [sys.executable, "-W", "ignore", str(script)]
