@@ -114,10 +114,8 @@ class HeldInterrupts:
     def _call_handlers(self, frame: FrameType | None = None) -> None:
         if not self._arrived:
             return
-        allowed, self._allowed = (
-            self._allowed,
-            False,
-        )  # stays False if a handler raises, so that one exception is raised
+        allowed = self._allowed
+        self._allowed = False  # and stays so if a handler raises, so that one exception is raised
         number = self._arrived.pop(0)
         try:
             self._handlers[number](number, frame or inspect.currentframe())
