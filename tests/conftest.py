@@ -16,7 +16,7 @@ from tests.leaks import settled_module as settled_module
 from tests.leaks import settled_process as settled_process
 from tests.profiles import IS_LONG, PROFILE
 
-# Whoever runs the tests in the background may have left SIGINT ignored, which every child would inherit.
+# A shell that runs the tests in the background may have left SIGINT ignored, which every child would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(

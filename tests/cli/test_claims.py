@@ -86,7 +86,7 @@ FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "loading the state took too long": ("resume", "resumed", {"resume_seconds": 0.0101}),
     "no state was loaded": ("resume", "resumed", {"resume_seconds": None}),
     "the workers were as many as before": ("killed", "resumed", {"num_workers": 2}),
-    "it began anew": ("killed", "resumed", {"resumed_at": None}),
+    "it began again": ("killed", "resumed", {"resumed_at": None}),
     "it was not killed": ("killed", "killed", {"model": "ab" * 32}),
     "no worker was killed before": ("workers", "killed", {"killed_workers": 0}),
     "no worker was killed after": ("workers", "resumed", {"killed_workers": 0}),

@@ -126,4 +126,4 @@ def test_a_step_that_replaces_batches_is_not_cut_by_ranks() -> None:
 def test_workers_compute_functions_of_batches_that_may_fail() -> None:
     """A function of batches with on_error="skip" runs on any worker, though the dataset is read in order."""
     explanation = ps.range(20).batch(4).map(same, on_error="skip").explain()
-    assert {line.split("(")[0]: who for line, _, who in explanation.steps}["map"] == "any worker"
+    assert {line.split("(")[0]: place for line, _, place in explanation.steps}["map"] == "any worker"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.random import Generator, Philox  # noqa: TID251 - the same generator, made anew as the promise states it
+from numpy.random import Generator, Philox  # noqa: TID251 - the same generator, made as the promise states it
 
 import penstock as ps
 from penstock._graph._coordinates import SeedPosition, SeedPositions
@@ -135,7 +135,7 @@ def expected_record(element: object, epoch: int, position: int, ordinal: int) ->
 READ = ps.range(24, seed=7)
 SHUFFLED = READ.shuffle()
 
-# For each dataset: the (epoch, position, ordinal) of its elements' streams, told by the rules in words.
+# For each dataset: the (epoch, position, ordinal) of its elements' streams, by the rules in words.
 PLACES_OF: dict[str, tuple[ps.Dataset, Callable[[int, int], tuple[int, int, int]]]] = {
     "read": (READ, lambda epoch, position: (epoch, position, 0)),
     "shuffle": (SHUFFLED, lambda epoch, position: (epoch, position, 0)),

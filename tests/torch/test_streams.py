@@ -120,10 +120,10 @@ def test_programs(name: str) -> None:
     results: list[object] = []
     for loader in (DataLoader, TorchLoader):
         torch.manual_seed(3)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             result = described(PROGRAMS[name](loader))
-        words = [str(each.message) for each in told if "Length of Iterable" in str(each.message)]
+        words = [str(each.message) for each in caught if "Length of Iterable" in str(each.message)]
         results.append((result, [each.partition("at 0x")[0] for each in words]))
     assert results[0] == results[1]
 

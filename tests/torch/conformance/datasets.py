@@ -115,12 +115,12 @@ class Counting(IterableDataset[int]):
 class Sized(Counting):
     """Integers in order, with a length that may be wrong."""
 
-    def __init__(self, count: int, told: int) -> None:
+    def __init__(self, count: int, claimed: int) -> None:
         super().__init__(count)
-        self.told = told
+        self.claimed = claimed
 
     def __len__(self) -> int:
-        return self.told
+        return self.claimed
 
 
 SAMPLES: dict[str, Callable[[int], object]] = {

@@ -39,10 +39,10 @@ def outcome(program: Callable[[Loader], object], loader: Loader) -> Outcome:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = tried(lambda: described(program(loader)))
-    told = [(each.category, essentials(str(each.message))) for each in caught]
+    complaints = [(each.category, essentials(str(each.message))) for each in caught]
     words: Any = np.random.get_state()
     generators: tuple[object, ...] = (random.getstate(), words[1].tolist(), torch.get_rng_state().tolist())
-    return Outcome(result, told, generators)
+    return Outcome(result, complaints, generators)
 
 
 def tried(call: Callable[[], object]) -> object:

@@ -56,7 +56,7 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "no lists": lambda loader: going_on(iter(loader(Numbers(), num_workers=1, batch_sampler=[1, [2], 3]))),
     "iterators as batches": lambda loader: list(loader(Numbers(), num_workers=1, batch_sampler=[range(2), range(3)])),
     "nothing": lambda loader: list(loader(Numbers(), num_workers=2, sampler=[])),
-    "told": lambda loader: list(loader(WorkerInfo(), num_workers=2, batch_size=3)),
+    "worker info": lambda loader: list(loader(WorkerInfo(), num_workers=2, batch_size=3)),
     "errors": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[0, 1, 2, 3, 4, 7, 6, 8]))),
     "two words": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[5, 6]))),
     "errors in batches": lambda loader: going_on(iter(loader(Failing(), num_workers=2, batch_size=2))),

@@ -16,7 +16,18 @@ import penstock.torch
 from penstock.errors import UsageError
 from penstock.torch import DataLoader
 from tests.torch.conformance.untyped import torch
-from tests.torch.frameworks.parts import BATCH, COUNT, RANKS, STEPS, Numbered, Whole, plain, seen, tell, watch_engines
+from tests.torch.frameworks.parts import (
+    BATCH,
+    COUNT,
+    RANKS,
+    STEPS,
+    Numbered,
+    Whole,
+    plain,
+    seen,
+    watch_engines,
+    write_report,
+)
 
 accelerate: Any = importlib.import_module("accelerate")
 
@@ -145,7 +156,7 @@ def run(place: Path) -> None:
     """Run one rank."""
     engines = watch_engines()
     torch.set_num_threads(1)
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     runs: dict[str, Any] = {
         "torch": lambda: plainly(mapped(0)),
         "ours": lambda: whole(place / "ours"),
@@ -162,5 +173,5 @@ def run(place: Path) -> None:
     }
     for name, program in runs.items():
         engines.clear()
-        told[name] = {"trained": program(), "engines": sorted(set(engines))}
-    tell(place, told)
+        report[name] = {"trained": program(), "engines": sorted(set(engines))}
+    write_report(place, report)

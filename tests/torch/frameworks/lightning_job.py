@@ -25,8 +25,8 @@ from tests.torch.frameworks.parts import (
     Streamed,
     plain,
     seen,
-    tell,
     watch_engines,
+    write_report,
 )
 
 pl: Any = importlib.import_module("lightning.pytorch")
@@ -133,12 +133,12 @@ def own(purpose: str) -> Any:
 def run(place: Path) -> None:
     """Run one rank."""
     engines = watch_engines()
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
 
     def note(name: str, making: Making, **given: Any) -> None:
         engines.clear()
-        told[name] = fit(place / name, making, **given)
-        told[name]["engines"] = sorted(set(engines))
+        report[name] = fit(place / name, making, **given)
+        report[name]["engines"] = sorted(set(engines))
 
     def saved(name: str, step: int = IN_THE_MIDDLE) -> Path:
         return place / name / f"step={step}.ckpt"
@@ -156,4 +156,4 @@ def run(place: Path) -> None:
     note("stream, resumed", partial(streamed, penstock.torch.DataLoader), checkpoint=saved("stream"))
     note("own", own)
     note("own, resumed", own, checkpoint=saved("own"))
-    tell(place, told)
+    write_report(place, report)

@@ -83,6 +83,6 @@ def _telling(name: str, begins: Callable[..., None], made: list[str]) -> Callabl
     return begin
 
 
-def tell(folder: Path, told: dict[str, Any]) -> None:
-    """Write down what this rank saw."""
-    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(told))
+def write_report(folder: Path, report: dict[str, Any]) -> None:
+    """Write the report of this rank."""
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(report))

@@ -12,14 +12,14 @@ CHECKOUT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 500.0
 RANKS = 2
 
-Told = dict[str, Any]
-"""What a rank wrote: of each run, what it saw."""
+Report = dict[str, Any]
+"""The file of a rank: the elements that each run saw."""
 
 
-def run_ranks(framework: str, folder: Path) -> list[Told]:
-    """Run the job of a framework as two processes that talk by gloo, and return what each has told.
+def run_ranks(framework: str, folder: Path) -> list[Report]:
+    """Run the job of a framework as two processes that talk by gloo, and return the report of each.
 
-    Each is told its place by the variables that `torchrun` sets, and writes to FOLDER/RANK.json.
+    Each gets its place from the variables that `torchrun` sets, and writes to FOLDER/RANK.json.
     """
     faulthandler.cancel_dump_traceback_later()  # frameworks alone take long to import; the patience here is its own
     shared = {
@@ -43,6 +43,6 @@ def indices(seen: list[Any]) -> list[int]:
     return [index for batch in seen for index in batch["index"]]
 
 
-def counted(told: list[Told], run: str, part: str, epoch: int) -> list[int]:
+def counted(reports: list[Report], run: str, part: str, epoch: int) -> list[int]:
     """Return the indices that all ranks saw in an epoch of some run, in ascending order."""
-    return sorted(indices([batch for rank in told for batch in rank[run][part] if batch["epoch"] == epoch]))
+    return sorted(indices([batch for rank in reports for batch in rank[run][part] if batch["epoch"] == epoch]))

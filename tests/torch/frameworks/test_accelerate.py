@@ -5,7 +5,7 @@ Tried on two ranks, where Accelerate is installed; each test looks at some of th
 
 import pytest
 
-from tests.torch.frameworks.ranks import Told, counted, indices, run_ranks
+from tests.torch.frameworks.ranks import Report, counted, indices, run_ranks
 
 pytest.importorskip("accelerate")
 
@@ -13,59 +13,59 @@ STEPS, EPOCHS = 4, 2
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
     """The batches that the two ranks of the job saw."""
     return run_ranks("accelerate", tmp_path_factory.mktemp("accelerate"))
 
 
-def test_indices_are_those_of_torchs_loader(told: list[Told]) -> None:
+def test_indices_are_those_of_torchs_loader(reports: list[Report]) -> None:
     """Each rank reads what it reads by torch's loader: each index once an epoch, on one rank."""
-    for rank in told:
+    for rank in reports:
         assert indices(rank["ours"]["trained"]) == indices(rank["torch"]["trained"])
     for epoch in range(EPOCHS):
         for run in ("ours", "seeded", "stream", "own"):
-            assert counted(told, run, "trained", epoch) == list(range(32))
+            assert counted(reports, run, "trained", epoch) == list(range(32))
 
 
-def test_our_workers_load(told: list[Told]) -> None:
+def test_our_workers_load(reports: list[Report]) -> None:
     """The one line has our workers load, of a prepared loader and of one that skips its first batches."""
-    for rank in told:
+    for rank in reports:
         for run in ("ours", "ours, resumed", "seeded", "seeded, resumed", "seeded, skipped"):
             assert rank[run]["engines"] == ["WorkersIterator"]
         assert rank["stream"]["engines"] == ["StreamsIterator"]
 
 
 @pytest.mark.parametrize("name", ["ours", "seeded", "own"])
-def test_resuming_inside_an_epoch(told: list[Told], name: str) -> None:
+def test_resuming_inside_an_epoch(reports: list[Report], name: str) -> None:
     """From a checkpoint of Accelerate's, each rank delivers the remaining rows, with the same random numbers."""
-    for rank in told:
+    for rank in reports:
         left = rank[name]["trained"][STEPS + STEPS // 2 :]
         assert len(left) == STEPS // 2
         assert rank[f"{name}, resumed"]["trained"] == left
 
 
-def test_skipping_first_batches(told: list[Told]) -> None:
+def test_skipping_first_batches(reports: list[Report]) -> None:
     """Accelerate's own way of going on reads the rows that were left."""
-    for rank in told:
+    for rank in reports:
         assert indices(rank["seeded, skipped"]["trained"]) == indices(rank["seeded"]["trained"][STEPS + STEPS // 2 :])
 
 
-def test_a_loader_that_cannot_be_replaced_is_refused(told: list[Told]) -> None:
+def test_a_loader_that_cannot_be_replaced_is_refused(reports: list[Report]) -> None:
     """If rank 0 reads for all ranks, the error gives a remedy."""
-    for rank in told:
+    for rank in reports:
         assert "DataLoaderDispatcher" in rank["refused"]["trained"]
         assert "dispatch_batches=False" in rank["refused"]["trained"]
 
 
-def test_parts_are_taken_once(told: list[Told]) -> None:
+def test_parts_are_taken_once(reports: list[Report]) -> None:
     """A loader with a sampler for ranks, which Accelerate deals to ranks again, is refused."""
-    for rank in told:
+    for rank in reports:
         assert "BatchSamplerShard and DistributedSampler" in rank["dealt twice"]["trained"]
 
 
-def test_a_loader_of_ours_that_is_made_torchs_warns(told: list[Told]) -> None:
+def test_a_loader_of_ours_that_is_made_torchs_warns(reports: list[Report]) -> None:
     """Accelerate makes torch's own loader of ours; the warning gives the line that helps."""
-    for rank in told:
+    for rank in reports:
         (warning,) = rank["warned"]["trained"]
         assert "loader = penstock.torch.DataLoader.in_place_of(loader)" in warning
         assert rank["warned"]["engines"] == ["_MultiProcessingDataLoaderIter"]

@@ -12,7 +12,7 @@ import penstock as ps
 import penstock.torch
 from penstock.torch import DataLoader
 from tests.torch.conformance.untyped import torch
-from tests.torch.frameworks.parts import BATCH, COUNT, RANKS, STEPS, Numbered, plain, seen, tell, watch_engines
+from tests.torch.frameworks.parts import BATCH, COUNT, RANKS, STEPS, Numbered, plain, seen, watch_engines, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +152,7 @@ def refused(kind: Any, place: Path, checkpoint: Path) -> dict[str, Any]:
 def run(place: Path) -> None:
     """Run one rank."""
     engines = watch_engines()
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
 
     def saved(name: str, step: int) -> Path:
         return place / name / f"checkpoint-{step}"
@@ -170,5 +170,5 @@ def run(place: Path) -> None:
     }
     for name, program in runs.items():
         engines.clear()
-        told[name] = {**program(place / name), "engines": sorted(set(engines))}
-    tell(place, told)
+        report[name] = {**program(place / name), "engines": sorted(set(engines))}
+    write_report(place, report)

@@ -42,7 +42,7 @@ import ctypes
 import penstock as ps
 
 def hold(number):
-    with open("{told}", "a") as file:
+    with open("{holders}", "a") as file:
         file.write("holding\\n")
     ctypes.PyDLL(None).sleep(600)
     return number
@@ -105,16 +105,16 @@ def test_workers_end_with_a_killed_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "orphaned"])
 def test_workers_that_hold_the_gil_end_with_a_killed_program(tmp_path: Path, method: str) -> None:
     """Also in a call into C that never releases the GIL, with every start method."""
-    told = tmp_path / "told"
-    os.mkfifo(told)
+    holders = tmp_path / "holders"
+    os.mkfifo(holders)
     (tmp_path / "program.py").write_text(
-        HOLDING.format(told=str(told), method=method.replace("orphaned", "forkserver"))
+        HOLDING.format(holders=str(holders), method=method.replace("orphaned", "forkserver"))
     )
     environment = {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}"}
     with subprocess.Popen([sys.executable, str(tmp_path / "program.py")], env=environment) as program:
         children: list[psutil.Process] = []
         try:
-            with open(os.open(told, os.O_RDWR), encoding="ascii") as holding:  # which never ends
+            with open(os.open(holders, os.O_RDWR), encoding="ascii") as holding:  # which never ends
                 assert [holding.readline(), holding.readline()] == ["holding\n"] * 2
             children = psutil.Process(program.pid).children(recursive=True)
             if method == "orphaned":
