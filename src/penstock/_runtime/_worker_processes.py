@@ -75,7 +75,7 @@ class ProcessOwner(Protocol):
         """Return whether a process with this number has ever finished a block."""
         ...
 
-    def died(self, number: int, pid: int, crash: WorkerError) -> tuple[int, int] | None:
+    def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
         """Record the death of a process; return the slot and the block that no process should try again, if any."""
         ...
 
