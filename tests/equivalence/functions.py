@@ -97,6 +97,13 @@ def as_document(element: Any) -> Any:
     return flat_sum(element) + np.arange(1 + flat_sum(element) % 4)
 
 
+def as_inner(element: Any) -> Any:
+    """Return the element that functions like `jitter` wrapped: a batch has its own number of rows again."""
+    while isinstance(element, dict) and "element" in element:
+        element = element["element"]
+    return element
+
+
 def size_of(element: Any) -> int:
     """Return the number of rows of an element's first leaf."""
     return len(flatten(element)[0][0])

@@ -24,6 +24,7 @@ from tests.equivalence.functions import (
     add_one,
     as_document,
     as_frames,
+    as_inner,
     copies,
     fails_sometimes,
     jitter,
@@ -114,7 +115,7 @@ def _filled(dataset: ps.Dataset) -> ps.Dataset:
     Raises:
         GraphError: it has none.
     """
-    if next(epoch_of(dataset, 0), None) is None:
+    if _is_empty(dataset):
         raise GraphError("without end nothing is read over and over")
     return dataset
 
@@ -212,7 +213,7 @@ FORMS: Final[Mapping[str, Form]] = {
 }
 """Every form of every verb, by its name."""
 
-_ADAPTORS: Final[tuple[Adaptor | None, ...]] = (None, as_document, as_frames)
+_ADAPTORS: Final[tuple[Adaptor | None, ...]] = (None, as_document, as_frames, as_inner)
 
 
 class RefusedError(Exception):
@@ -249,6 +250,8 @@ def put(name: str, dataset: ps.Dataset, pick: Pick = first) -> Combined:
                 raise RefusedError(str(error)) from error
             if isinstance(error, UsageError) and str(error).startswith("epoch must be in [0"):  # endless in endless
                 raise RefusedError(str(error)) from error
+    if _is_empty(dataset) or "must keep the number of rows" in str(trouble):  # as of a batch that replaced another
+        raise RefusedError(str(trouble)) from trouble
     raise UnsuitableError(f"{name} suits no elements above {dataset!r}") from trouble
 
 
@@ -259,6 +262,10 @@ def _refuses(name: str, dataset: ps.Dataset, pick: Pick) -> bool:
     except GraphError:
         return True
     return False
+
+
+def _is_empty(dataset: ps.Dataset) -> bool:
+    return next(epoch_of(dataset, 0), None) is None
 
 
 def _digests(dataset: ps.Dataset, epoch: int) -> list[Any]:
