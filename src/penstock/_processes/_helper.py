@@ -60,6 +60,8 @@ from penstock._processes._supervisor import Supervisor
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+    from penstock._processes._child import ChildProcess
+
 WorkT = TypeVar("WorkT")
 CommandT = TypeVar("CommandT")
 
@@ -125,7 +127,7 @@ class HelperProcess(Generic[ReaderT]):
         self._has_started = False
         self._failure: PackedError | None = None  # of the preparation
         try:
-            self.child = supervisor.start(name, arguments)
+            self.child: ChildProcess = supervisor.start(name, arguments)
         except BaseException:
             reader.close()
             raise

@@ -65,7 +65,7 @@ class Operations:
     def __init__(
         self, name: str, dispose: Callable[[], None], *, put_back: Callable[[object], None] | None = None
     ) -> None:
-        self.closed = False
+        self.closed: bool = False
         self._name: Final = name
         self._dispose = dispose
         self._put_back = put_back

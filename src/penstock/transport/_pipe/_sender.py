@@ -122,7 +122,7 @@ class Sender:
             self._outbox.close()
             raise
         try:
-            self.operations = Operations("this TensorPipeWriter", self._dispose)
+            self.operations: Operations = Operations("this TensorPipeWriter", self._dispose)
             for descriptor in (self._outbox.descriptor, arena.fileno(), self._bell.fileno(), process):
                 if descriptor >= 0:
                     self.operations.watch(descriptor)
