@@ -2,7 +2,7 @@
 
 import dataclasses
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -99,9 +99,10 @@ def as_document(element: Any) -> Any:
 
 def as_inner(element: Any) -> Any:
     """Return the element that functions like `jitter` wrapped: a batch has its own number of rows again."""
-    while isinstance(element, dict) and "element" in element:
-        element = element["element"]
-    return element
+    inner: Any = element
+    while type(inner) is dict and "element" in inner:
+        inner = cast("dict[str, Any]", inner)["element"]
+    return inner
 
 
 def size_of(element: Any) -> int:
