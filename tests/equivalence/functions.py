@@ -99,10 +99,11 @@ def as_document(element: Any) -> Any:
 
 def as_inner(element: Any) -> Any:
     """Return the element that functions like `jitter` wrapped: a batch has its own number of rows again."""
-    inner: Any = element
-    while type(inner) is dict and "element" in inner:
-        inner = cast("dict[str, Any]", inner)["element"]
-    return inner
+    return as_inner(cast("dict[str, Any]", element)["element"]) if _wraps(element) else element
+
+
+def _wraps(element: Any) -> bool:
+    return isinstance(element, dict) and "element" in element
 
 
 def size_of(element: Any) -> int:
