@@ -118,7 +118,8 @@ def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
     torch = torch_module()
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
-    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # A tensor of one item is contiguous with any stride, and has only a view as bytes with a stride of 1.
+    flat = tensor.resolve_conj().resolve_neg().contiguous().as_strided((tensor.numel(),), (1,))
     viewed: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return viewed
 
