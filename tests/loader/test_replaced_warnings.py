@@ -26,7 +26,7 @@ def refuse(number: int) -> int:
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the log's messages about replaced and skipped elements."""
-    return [record.getMessage() for record in caplog.records if "handed out" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if "were delivered" in record.getMessage()]
 
 
 @EVERYWHERE

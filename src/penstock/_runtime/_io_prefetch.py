@@ -177,14 +177,14 @@ class Arrivals:
         """Wait until a block's records have arrived, or will never be requested.
 
         Raises:
-            ClosedError: the records won't arrive.
+            ClosedError: `close` was called, which comes before the requests are cancelled.
         """
         with self._changed:
             self._take(block.number)
-            while not (block.is_requested and block.requests == 0):
-                if self._closed:
+            while True:
+                if self._closed:  # first: a cancelled request is answered too, and a read by the worker may never end
                     raise ClosedError("the records won't arrive: the iterator was closed")
-                if self._ended and not block.is_requested:
+                if block.requests == 0 if block.is_requested else self._ended:
                     return
                 self._changed.wait()
 

@@ -419,6 +419,7 @@ class IsolatedStream:
 
     def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> bool:
         """Return whether there is a batch or the end of the run; receive until then, or only arrived messages."""
+        self._helper.check()  # here, since a fork also has the batches that were received before it
         while not (self._closed or self._received or self._last is not None):
             process = self._process or self._begin()
             if self._lost:

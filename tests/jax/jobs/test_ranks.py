@@ -92,7 +92,7 @@ def test_interleaved_processes_are_refused() -> None:
 
 def test_shardings_without_a_rank_are_refused() -> None:
     """A shape without rows, and a sharding over others' devices alone, are errors."""
-    with pytest.raises(UsageError, match=r"its rows first; got \(\)"):
+    with pytest.raises(UsageError, match=r"its rows as the first axis; got \(\)"):
         ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 0), ())
     with pytest.raises(UsageError, match="devices of this process"):
         ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 5), (4,))
