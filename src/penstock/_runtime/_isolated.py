@@ -348,8 +348,8 @@ class IsolatedStream:
         self._begin()
 
     def next(self) -> tuple[Element, Token]:
+        self._helper.check()  # always, since a fork also has the batches that were received before it
         if not self._received:
-            self._helper.check()
             if self._failure.error is not None:
                 raise self._failure.taken()
             self._receive(None)
@@ -419,7 +419,6 @@ class IsolatedStream:
 
     def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> bool:
         """Return whether there is a batch or the end of the run; receive until then, or only arrived messages."""
-        self._helper.check()  # here, since a fork also has the batches that were received before it
         while not (self._closed or self._received or self._last is not None):
             process = self._process or self._begin()
             if self._lost:
