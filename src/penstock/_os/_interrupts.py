@@ -10,6 +10,8 @@ Guarantees of `HeldInterrupts`:
     raised once: by `allow`, by the code after it, or at the end of the scope.
   - The scope restores all handlers, however it ends.
   - Scopes may be nested: the inner scope's signals wait for the end of the outer one.
+  - The result of a `holding_interrupts` method reaches its caller, or its `undo` is called, once. This also holds for a
+    signal that Python notices between the scope's end and the return, and for a second signal during the `undo`.
 
 Where a function starts a thread, a process or a coroutine and keeps it, or takes something out of a queue and notes it,
 it is marked `@uninterrupted`. A method that also waits is marked `@holding_interrupts`, and allows interrupts there.
@@ -48,13 +50,11 @@ class HeldInterrupts:
     At its end the scope calls the handlers of the signals that arrived.
 
     Attributes:
-        undo: the scope calls it if a handler raises at its end, so that the caller can take back the result that it
-            can no longer return. The scope drops it at its end, since it may hold an exception whose traceback holds
-            the scope.
+        undo: takes back the result of a `holding_interrupts` method, which a handler's exception keeps from its caller.
         has_raised: whether a handler has raised where the scope allowed it.
     """
 
-    __slots__ = ("_allowed", "_arrived", "_handlers", "has_raised", "undo")
+    __slots__ = ("_allowed", "_arrived", "_handlers", "_raised", "has_raised", "undo")
 
     def __init__(self) -> None:
         self.undo: Callable[[], object] | None = None
@@ -62,6 +62,7 @@ class HeldInterrupts:
         self._arrived: list[int] = []  # numbers of signals whose handlers were not called yet
         self._allowed = False
         self._handlers: dict[int, Handler] = {}
+        self._raised = 0  # the identity of the exception that the block raised
 
     def __enter__(self) -> Self:
         if threading.get_ident() == threading.main_thread().ident:
@@ -70,22 +71,24 @@ class HeldInterrupts:
                 for number in self._handlers:
                     _set(number, self._on_signal)
             except BaseException:  # from a handler that was not replaced yet
-                self.__exit__()
+                self.__exit__(None, None, None)
                 raise
         return self
 
-    def __exit__(self, *error: object) -> None:
-        undo, self.undo = self.undo, None
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._raised = id(error)
         if self._handlers:
             try:
-                try:
-                    self._restore()
-                finally:
-                    self._call_handlers()
-            except BaseException:
-                if undo is not None:
-                    undo()
-                raise
+                self._restore()
+            finally:
+                self._call_handlers()
+
+    def settle(self, error: BaseException) -> None:
+        """Call `undo`, once, if the exception that ended the scope is a handler's and not the block's own."""
+        with HeldInterrupts():
+            undo, self.undo = self.undo, None
+            if undo is not None and id(error) != self._raised:
+                undo()
 
     def allow(self) -> None:
         """Call the handlers of the signals that arrived; from now on call handlers at once."""
@@ -162,8 +165,17 @@ def holding_interrupts(
 
     @functools.wraps(method)
     def call(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
-        with HeldInterrupts() as held:
-            return method(self, held, *args, **kwargs)
+        held = HeldInterrupts()
+        try:
+            with held:
+                result = method(self, held, *args, **kwargs)
+        except BaseException as error:  # also of a signal that comes after the scope, as this frame goes on
+            try:
+                held.settle(error)
+            finally:
+                held.settle(error)  # does nothing, unless a second signal came before the first call
+            raise
+        return result  # no function is called from the scope to here, so no handler
 
     return call
 
