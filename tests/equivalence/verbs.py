@@ -54,7 +54,7 @@ Adaptor: TypeAlias = Callable[[Any], Any]
 
 _FOLDER: Final = Path(tempfile.mkdtemp(prefix="penstock-verbs-"))
 _FILES: Final = itertools.count()
-_MOST: Final = 2000  # elements of an epoch, should one have no end
+_MOST: Final = 10_000  # elements of an epoch: none has so many, unless it has no end
 
 
 _SLICES: Final = (slice(1, None, 2), slice(None, None, -1), slice(-9, -1), slice(2, 40))
@@ -269,7 +269,10 @@ def _is_empty(dataset: ps.Dataset) -> bool:
 
 
 def _digests(dataset: ps.Dataset, epoch: int) -> list[Any]:
-    return [digest(element) for element in itertools.islice(epoch_of(dataset, epoch), _MOST)]
+    found = [digest(element) for element in itertools.islice(epoch_of(dataset, epoch), _MOST)]
+    if len(found) == _MOST:
+        raise UnsuitableError(f"an epoch with at least {_MOST:,} elements would be compared in part: {dataset!r}")
+    return found
 
 
 def combined(names: Sequence[str], bottom: ps.Dataset, pick: Pick = first) -> Combined:
