@@ -29,7 +29,7 @@ from penstock.errors import WorkerError
 from penstock.sources import describe_key
 
 STALL_SECONDS = 10.0
-"""How long a consumer waits before it logs a warning."""
+"""The seconds that a consumer waits before it logs a warning."""
 _MAX_RECORDS: Final = 4  # of a block, named in a message
 _MAX_FRAMES: Final = 5
 _MAX_CHARACTERS: Final = 8_000  # of a stack

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SMALL_LEAF_BYTES: Final = 65_536
 """Arrays up to this size are copied out of a job's memory, so that keeping the labels doesn't keep the images."""
 MAX_REPEATED: Final = 8
-"""How often workers compute a job again that only needed more memory, before the consumer computes it."""
+"""The attempts of workers at a job that only needed more memory; after these the consumer computes it."""
 
 _CHUNK_SECONDS: Final = 0.001  # of batches computed at once; starting them takes 20 microseconds
 _MAX_CHUNK_SECONDS: Final = 0.01  # if that makes a batch cheaper, by `_GAIN`
