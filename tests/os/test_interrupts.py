@@ -1,6 +1,7 @@
 """Functions that hold signals back raise the handler's exception at their end, or where they wait."""
 
 import signal
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -79,8 +80,8 @@ def after_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:
     leave, handler = HeldInterrupts.__exit__, signal.getsignal(signal.SIGINT)
     sent: list[bool] = []
 
-    def leave_and_send(scope: HeldInterrupts, kind: object, error: BaseException | None, traceback: object) -> None:
-        leave(scope, kind, error, traceback)
+    def leave_and_send(scope: HeldInterrupts, *error: object) -> None:
+        leave(scope, *error)
         if not sent and signal.getsignal(signal.SIGINT) is handler:
             sent.append(True)
             signal.raise_signal(signal.SIGINT)
@@ -100,26 +101,46 @@ def test_a_signal_after_the_scope_takes_the_result_back(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_result_that_reaches_the_caller_is_not_taken_back(*, fails: bool) -> None:
-    """Without a signal the item or the error is delivered."""
+    """Without a signal the item or the error is delivered, and the error refers to no scope that refers to it."""
     taking = Taking()
     with pytest.raises(LookupError, match="no item") if fails else nullcontext():
         assert taking.take_or_undo(fails=fails) == "item"
     assert taking.steps == ["taken"]
 
 
+def test_an_error_that_reaches_the_caller_calls_no_function_after_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal can come only where a function is called; then the error would be neither delivered nor taken back."""
+    taking = Taking()
+    calls: list[str] = []
+    leave = HeldInterrupts.__exit__
+
+    def leave_and_watch(scope: HeldInterrupts, *error: object) -> None:
+        leave(scope, *error)
+        sys.setprofile(lambda frame, event, _: calls.append(f"{event} {frame.f_code.co_name}"))
+
+    monkeypatch.setattr(HeldInterrupts, "__exit__", leave_and_watch)
+    try:
+        taking.take_or_undo(fails=True)
+    except LookupError:
+        sys.setprofile(None)
+    assert [call for call in calls if call.startswith(("call", "c_call"))] == [
+        "c_call test_an_error_that_reaches_the_caller_calls_no_function_after_the_scope"
+    ]
+
+
 def test_a_second_signal_interrupts_no_undo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both exceptions come out, one as the context of the other, and the result is taken back once."""
-    taking, settle = Taking(), HeldInterrupts.settle
-    seen: list[BaseException] = []
+    taking, take_back = Taking(), HeldInterrupts.take_back
+    calls: list[HeldInterrupts] = []
 
-    def interrupted(scope: HeldInterrupts, error: BaseException) -> None:
-        seen.append(error)
-        if len(seen) == 1:
+    def interrupted(scope: HeldInterrupts) -> None:
+        calls.append(scope)
+        if len(calls) == 1:
             signal.raise_signal(signal.SIGINT)
-        settle(scope, error)
+        take_back(scope)
 
     after_the_scope(monkeypatch)
-    monkeypatch.setattr(HeldInterrupts, "settle", interrupted)
+    monkeypatch.setattr(HeldInterrupts, "take_back", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         taking.take_or_undo(fails=False)
     assert isinstance(caught.value.__context__, KeyboardInterrupt)

@@ -54,7 +54,7 @@ class HeldInterrupts:
         has_raised: whether a handler has raised where the scope allowed it.
     """
 
-    __slots__ = ("_allowed", "_arrived", "_handlers", "_raised", "has_raised", "undo")
+    __slots__ = ("_allowed", "_arrived", "_handlers", "has_raised", "undo")
 
     def __init__(self) -> None:
         self.undo: Callable[[], object] | None = None
@@ -62,7 +62,6 @@ class HeldInterrupts:
         self._arrived: list[int] = []  # numbers of signals whose handlers were not called yet
         self._allowed = False
         self._handlers: dict[int, Handler] = {}
-        self._raised = 0  # the identity of the exception that the block raised
 
     def __enter__(self) -> Self:
         if threading.get_ident() == threading.main_thread().ident:
@@ -71,23 +70,22 @@ class HeldInterrupts:
                 for number in self._handlers:
                     _set(number, self._on_signal)
             except BaseException:  # from a handler that was not replaced yet
-                self.__exit__(None, None, None)
+                self.__exit__()
                 raise
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._raised = id(error)
+    def __exit__(self, *error: object) -> None:
         if self._handlers:
             try:
                 self._restore()
             finally:
                 self._call_handlers()
 
-    def settle(self, error: BaseException) -> None:
-        """Call `undo`, once, if the exception that ended the scope is a handler's and not the block's own."""
+    def take_back(self) -> None:
+        """Call `undo`, once."""
         with HeldInterrupts():
             undo, self.undo = self.undo, None
-            if undo is not None and id(error) != self._raised:
+            if undo is not None:
                 undo()
 
     def allow(self) -> None:
@@ -165,17 +163,28 @@ def holding_interrupts(
 
     @functools.wraps(method)
     def call(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        # Python calls handlers at the ends of calls, also of the call that ends the scope. Up to `return`, and to the
+        # first `raise` below, follow no further calls. So the result or the method's own error reaches the caller.
         held = HeldInterrupts()
+        raised: BaseException | None = None
         try:
             with held:
-                result = method(self, held, *args, **kwargs)
-        except BaseException as error:  # also of a signal that comes after the scope, as this frame goes on
+                try:
+                    result = method(self, held, *args, **kwargs)
+                except BaseException as error:
+                    raised = error
+                    raise
+        except BaseException as error:
+            if error is raised:
+                raised = held.undo = None  # they hold this frame, by the traceback
+                raise
+            raised = None
             try:
-                held.settle(error)
+                held.take_back()
             finally:
-                held.settle(error)  # does nothing, unless a second signal came before the first call
+                held.take_back()  # in case that a second signal came before the first call
             raise
-        return result  # no function is called from the scope to here, so no handler
+        return result
 
     return call
 

@@ -44,7 +44,7 @@ TRANSPORT: Final = (
         "interrupts: handlers stay replaced after the scope",
         "_os/_interrupts.py",
         "try:\n self._restore()\n finally:",
-        "try:\n                    pass\n                finally:",
+        "try:\n                pass\n            finally:",
         ("failures/test_lost_interrupts.py", "loader/test_signal_handlers.py"),
     ),
     Mutant(
