@@ -69,7 +69,12 @@ def settled_process() -> Generator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def settled_module(settled_process: None) -> None:  # noqa: ARG001 - started before the test
-    """Set aside what a module's imports and earlier tests made and keep, which no further test can leave behind."""
+    """Set aside what a module's imports and earlier tests made and keep, which no further test can leave behind.
+
+    The last failure is forgotten before: what its frames hold, such as a loader with its processes, is still collected.
+    """
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
     gc.collect()
     gc.freeze()
 
@@ -116,15 +121,39 @@ def _threads() -> dict[str, str]:
 
 def _processes() -> dict[str, str]:
     found: dict[str, str] = {}
-    for child in psutil.Process().children(recursive=True):
+    for pid in _descendants():
         try:
-            description = f"{_command(child)}, still running"
+            description = f"{_command(psutil.Process(pid))}, still running"
         except psutil.ZombieProcess:
             description = "ended but never waited for"
         except psutil.NoSuchProcess:
             continue
-        found[f"process {child.pid}"] = f"child process {child.pid} {description}"
+        found[f"process {pid}"] = f"child process {pid} {description}"
     return found
+
+
+_strangers: set[int] = set()  # the pids of other programs' processes at the last look, whose parents needn't be read
+
+
+def _descendants() -> list[int]:
+    """Return the pids of this process's children, of their children, and so on."""
+    if not sys.platform.startswith("linux"):
+        return [child.pid for child in psutil.Process().children(recursive=True)]
+    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    _strangers.intersection_update(pids)
+    parents = {pid: _parent(pid) for pid in pids - _strangers}
+    own = {os.getpid()}
+    while found := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= found
+    _strangers.update(parents.keys() - own)
+    return sorted(own - {os.getpid()})
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return 0
 
 
 def _command(process: psutil.Process) -> str:

@@ -156,3 +156,26 @@ def test_a_failed_test_is_reported_once(inner: pytest.Pytester) -> None:
             assert False
     """)
     inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(failed=1)
+
+
+def test_a_failed_test_keeps_nothing(inner: pytest.Pytester) -> None:
+    """Resources in the frames of a failed test, the last of its file, are released before the next file's tests."""
+    inner.makepyfile(
+        test_first="""
+            import sys
+            class Owner:
+                def __init__(self):
+                    self.itself = self
+                def __del__(self):
+                    sys.is_released = True
+            def test_fails():
+                owner = Owner()
+                assert False
+        """,
+        test_second="""
+            import sys
+            def test_is_released():
+                assert sys.is_released
+        """,
+    )
+    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(failed=1, passed=1)
