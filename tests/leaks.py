@@ -74,7 +74,8 @@ def settled_module(settled_process: None) -> None:  # noqa: ARG001 - started bef
     The last failure is forgotten before: what its frames hold, such as a loader with its processes, is still collected.
     """
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
-        vars(sys).pop(name, None)
+        if hasattr(sys, name):
+            delattr(sys, name)
     gc.collect()
     gc.freeze()
 

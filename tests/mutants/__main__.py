@@ -27,7 +27,8 @@ from typing import Final, NamedTuple
 from tests.mutants.planting import Mutant, Planted, UnplantableError, copy_tree, located_tests
 from tests.mutants.table import MUTANTS
 
-_LONGEST_SECONDS: Final = 150.0  # of a mutant's tests; pytest ends a test that hangs after 60
+_LONGEST_SECONDS: Final = 150.0  # of a mutant's tests; pytest ends a test that hangs after the next
+_HANG_SECONDS: Final = 60
 _PASSED, _FAILED, _NOT_COLLECTED = 0, 1, (2, 3, 4, 5)
 _FIRST_FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -45,7 +46,7 @@ class Outcome(NamedTuple):
 def run_tests(root: Path, tests: Sequence[str], *, stop_early: bool = True) -> Outcome:
     """Run some tests against the copy of the tree."""
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=line"]
-    command += [*(["-x"] if stop_early else []), *tests]
+    command += ["-o", f"faulthandler_timeout={_HANG_SECONDS}", *(["-x"] if stop_early else []), *tests]
     environment = {**os.environ, "PYTHONPATH": str(root / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     began = time.monotonic()
     with (
