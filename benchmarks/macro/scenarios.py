@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from benchmarks.bench import Bench
 from benchmarks.macro import (
     audio,
+    batch_map,
     images,
     import_time,
     jax_feed,
@@ -30,6 +31,7 @@ from benchmarks.scenario import Scenario
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "tiny": tiny.build,
     "tokens": tokens.build,
+    "batch-map": batch_map.build,
     "packing": packing.build,
     "stack": stack.build,
     "shuffle": shuffle.build,

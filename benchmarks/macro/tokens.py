@@ -8,7 +8,7 @@ import ctypes
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,23 +70,20 @@ def write_tokens(work: Work) -> None:
             ((numbers * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype("<u2").tofile(file)
 
 
-def _dataset(work: Work) -> ps.Dataset:
+def dataset(work: Work) -> ps.Dataset[NDArray[np.uint16]]:
+    """Return the windows of the file, shuffled, in batches."""
     source = ps.sources.Tokens(work.path, work.length, stride=work.stride, dtype="uint16")
     return ps.read(source, seed=7).shuffle().batch(work.batch_size)
 
 
 def _ours(bench: Bench, work: Work, place: Place, goal: Goal) -> Contestant:
-    name, loader = open_loader(bench.scope, _dataset(work), place)
+    name, loader = open_loader(bench.scope, dataset(work), place)
     output = Output(CLAIM, lambda: loader)
     return Contestant(name, "ours", passes(lambda: loader), UNIT, against=(LIMIT,), goal=goal, output=output)
 
 
 def _limits(bench: Bench, work: Work) -> tuple[Contestant, ...]:
-    library = compile_gather(bench.directory)
-    tokens = np.memmap(work.path, np.dtype("<u2"), "r")
-    order = ps.read(range(work.num_windows), seed=7).shuffle()
-    positions = np.array([order[position] for position in range(work.num_windows)], np.int64)
-    starts = positions * work.stride
+    library, tokens, starts = _gather(bench, work)
 
     def gather_pass(repeats: int) -> Measurement:
         started = time.perf_counter()
@@ -99,6 +96,18 @@ def _limits(bench: Bench, work: Work) -> tuple[Contestant, ...]:
         Contestant(LIMIT, "limit", passes(batches), UNIT, output=Output(CLAIM, batches)),
         Contestant("the same without Python", "reference", gather_pass, UNIT, against=(LIMIT,)),
     )
+
+
+def bare_batches(bench: Bench, work: Work) -> Callable[[], Iterator[NDArray[np.uint16]]]:
+    """Return a function that yields the batches of the C gather."""
+    return partial(gather_batches, *_gather(bench, work), work)
+
+
+def _gather(bench: Bench, work: Work) -> tuple[ctypes.CDLL, NDArray[np.uint16], NDArray[np.int64]]:
+    """Return the compiled gather, the tokens, and the start of each window in the order of the dataset."""
+    order = ps.read(range(work.num_windows), seed=7).shuffle()
+    positions = np.array([order[position] for position in range(work.num_windows)], np.int64)
+    return compile_gather(bench.directory), np.memmap(work.path, np.dtype("<u2"), "r"), positions * work.stride
 
 
 def gather_batches(

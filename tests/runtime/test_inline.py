@@ -1,5 +1,6 @@
-"""Without workers, several batches are read at once only if that takes little time."""
+"""Loaders without workers: how much is computed at once, when functions are called, and how deep in the stack."""
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,3 +55,101 @@ def test_slow_sources_are_read_batch_by_batch(
     assert source.reads
     assert max(source.reads) <= BATCH * most_batches
     assert (max(source.reads) > BATCH) == (most_batches > 1)
+
+
+depths: list[int] = []
+
+
+def depth() -> int:
+    """Return how many frames the caller's stack has."""
+    frame, count = inspect.currentframe(), -1
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+def note_depth(element: Any) -> Any:
+    """Record how deep the stack is, and return the element."""
+    depths.append(depth())
+    return element
+
+
+def merge_and_note(rows: list[Any]) -> Any:
+    """Record how deep the stack is, and merge the rows."""
+    depths.append(depth())
+    return np.array(rows)
+
+
+def with_key(number: int) -> dict[str, int]:
+    """Return an element with a key."""
+    return {"number": number}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "most"),
+    [
+        (ps.range(90).map(note_depth).batch(4), 7),
+        (ps.range(90).map(with_key).shuffle().map(note_depth).batch(4), 7),
+        (ps.range(90).map(note_depth), 7),
+        (ps.range(90).batch(4, merge=merge_and_note), 7),
+        (ps.range(90).batch(4).map(note_depth), 4),
+        (ps.range(90).map(with_key).batch(4).map(note_depth), 4),
+    ],
+    ids=["row", "second of two", "no batch", "merge", "batch", "batch of mapped rows"],
+)
+def test_few_frames_are_between_the_loop_and_a_function(dataset: ps.Dataset[Any], most: int) -> None:
+    """A user's traceback and profile show few frames of the library above a function of the dataset."""
+    depths.clear()
+    for _ in ps.Loader(dataset):
+        pass
+    assert depths
+    assert max(depths) - depth() - 1 <= most  # the function's own frame doesn't count
+
+
+def test_a_function_of_batches_is_called_when_its_batch_is_requested() -> None:
+    """Several small batches are merged at once, but each goes through the function above when it is delivered."""
+    seen: list[int] = []
+
+    def note(batch: Any) -> Any:
+        seen.append(int(batch[0]))
+        return batch
+
+    for number, batch in enumerate(ps.Loader(ps.range(400).batch(4).map(note))):
+        assert batch[0] == 4 * number
+        assert len(seen) == number + 1
+
+
+def test_a_failing_function_of_batches_is_called_once_for_each_attempt() -> None:
+    """The batches around a failing one go through the function once; the failing one again when it is requested."""
+    seen: list[int] = []
+    fails = [True]
+
+    def double(batch: Any) -> Any:
+        seen.append(int(batch[0]))
+        batch *= 2
+        if batch[0] == 80 and fails:
+            fails.clear()
+            raise ValueError("the tenth")
+        return batch
+
+    batches = iter(ps.Loader(ps.range(100).batch(4).map(double)))
+    delivered = [next(batches).tolist() for _ in range(10)]
+    with pytest.raises(ValueError, match="the tenth"):
+        next(batches)
+    delivered += [batch.tolist() for batch in batches]
+    assert delivered == [[2 * number for number in range(start, start + 4)] for start in range(0, 100, 4)]
+    assert seen == [*range(0, 44, 4), *range(40, 100, 4)]
+
+
+@pytest.mark.parametrize("odd", [0, 37, 99])
+def test_a_row_of_another_shape_is_computed_once(odd: int) -> None:
+    """Where a row doesn't fit the layout of the rows before it, the computed rows of that block are merged."""
+    calls: list[int] = []
+
+    def keyed(number: int) -> dict[str, int]:
+        calls.append(number)
+        return {"b": 1, "a": number} if number == odd else {"a": number, "b": 1}
+
+    found = [batch["a"].tolist() for batch in ps.Loader(ps.range(100).map(keyed).batch(4))]
+    assert found == np.arange(100).reshape(25, 4).tolist()
+    assert calls == list(range(100))

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from penstock._graph._apply import Context as Context
     from penstock._graph._apply import Location as Location
     from penstock._graph._apply import after_error as after_error
+    from penstock._graph._apply import apply_again as apply_again
     from penstock._graph._apply import apply_block as apply_block
     from penstock._graph._apply import apply_into as apply_into
     from penstock._graph._apply import apply_one as apply_one
@@ -135,6 +136,7 @@ else:
         DROPPED="penstock._graph._apply",
         Location="penstock._graph._apply",
         after_error="penstock._graph._apply",
+        apply_again="penstock._graph._apply",
         apply_block="penstock._graph._apply",
         apply_into="penstock._graph._apply",
         apply_one="penstock._graph._apply",

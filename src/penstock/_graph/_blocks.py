@@ -35,7 +35,7 @@ from penstock._graph._apply import (
     Location,
     after_error,
     apply_again,
-    apply_block,
+    apply_into,
     apply_one,
     check_made,
     flat_into,
@@ -198,7 +198,8 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         case Map(parent=parent):
             below = evaluate_block(parent, epochs, positions, context)
             locations = BlockLocations(parent, epochs, positions, below.kept)
-            results = apply_block(node, below.elements, locations, context, element_at)
+            results: list[Element] = []
+            apply_into(results, node, below.elements, locations, context, element_at)
             if node.on_error != "skip":
                 return below._replace(elements=results)
             return _keep(results, below, [result is not DROPPED for result in results])

@@ -3,9 +3,9 @@
 All functions are pure functions of the plan and the step. Inline loaders, threads and processes call the same ones.
 `Remaining` keeps the steps that were not delivered yet, so that computing them can start again anywhere.
 
-Two classes compute whole batches in the caller's thread. `InlineBatches` takes the plain path: rows, merge, the steps
-above. It serves `batch_at`, and finds the batch and the row of an error. `DirectBatches` is the short path, for records
-that are only read.
+Two classes compute whole batches in the caller's thread. `InlineBatches` takes the plain path, one batch at a time:
+rows, merge, the steps above. It serves `batch_at`, and finds the batch and the row of an error. `DirectBatches` is the
+short path, for records that are only read.
 """
 
 import itertools
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from penstock._caught import raised_by_handler
 from penstock._graph import (
     DROPPED,
     Context,
@@ -26,6 +27,7 @@ from penstock._graph import (
     Reindex,
     SeedPosition,
     after_error,
+    apply_again,
     apply_one,
     element_after_crash,
     element_at,
@@ -299,20 +301,22 @@ class Merger:
 
     def __call__(self, rows: Rows, unit: Unit, elements: list[Element]) -> Element:
         """Merge the elements of a step's rows, apply the steps above the batch, and return the result."""
-        program = self._program
-        if program.batch is None or self._merge is None:
+        return apply_above(self._program, rows, unit, self.merged(rows, elements), self._context)
+
+    def merged(self, rows: Rows, elements: list[Element]) -> Element:
+        """Merge the elements of a step's rows; without a batch, return the only element."""
+        step = self._program.batch
+        if step is None or self._merge is None:
             return elements[0]
         # Padding is there already, as rows that repeat the last one.
-        merged = with_mask(program.batch, self._merge(elements), rows.data, rows.total)
-        return apply_above(program, rows, unit, merged, self._context)
+        return with_mask(step, self._merge(elements), rows.data, rows.total)
 
 
 def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, context: Context) -> Element:
     """Apply the steps above the batch to a merged batch; each sees the location that the definition gives it."""
     if not program.above:
         return batch
-    location_above = _Locations(program, rows, unit)
-    return _applied(program.above[::-1], batch, location_above, context)
+    return _applied(program.above[::-1], batch, _Locations(program, unit, lambda: rows), context)
 
 
 def may_be_replaced(program: Batches) -> bool:
@@ -325,40 +329,50 @@ def batch_around(program: Batches, rows: Rows, unit: Unit, crash: Exception, con
 
     The crash doesn't show which function it was in, so it counts as a failure of the outermost step that replaces.
     """
-    location_above = _Locations(program, rows, unit)
+    locations = _Locations(program, unit, lambda: rows)
     for index, step in enumerate(program.above):
         if isinstance(step, Map) and step.on_error != "raise":
-            batch = after_error(step, crash, location_above(step), context, element_at)
-            return _applied(program.above[:index][::-1], batch, location_above, context)
+            batch = after_error(step, crash, locations.at(step), context, element_at)
+            return _applied(program.above[:index][::-1], batch, locations, context)
     raise crash
 
 
-def _applied(
-    steps: tuple[Map | Reindex, ...], batch: Element, location_above: "_Locations", context: Context
-) -> Element:
+def _applied(steps: tuple[Map | Reindex, ...], batch: Element, locations: "_Locations", context: Context) -> Element:
     for step in steps:
-        if isinstance(step, Map):
-            batch = apply_one(step, batch, location_above(step), context, element_at)
-            if batch is DROPPED:
-                raise InternalError("an indexable dataset drops no batch")
+        if isinstance(step, Reindex):
+            continue
+        if step.form == "none":  # as `apply_one`, but a location is computed for an error only
+            try:
+                batch = step.function(batch)
+                continue
+            except Exception as error:
+                if raised_by_handler(error):
+                    raise
+                batch = apply_again(step, batch, error, locations.at(step), context, element_at)
+        else:
+            batch = apply_one(step, batch, locations.at(step), context, element_at)
+        if batch is DROPPED:
+            raise InternalError("an indexable dataset drops no batch")
     return batch
 
 
 class _Locations:
-    """The locations that the definition gives a batch at the steps above it."""
+    """The locations that the definition gives a batch at the steps above it, computed on request."""
 
-    def __init__(self, program: Batches, rows: Rows, unit: Unit) -> None:
+    def __init__(self, program: Batches, unit: Unit, rows: "Callable[[], Rows]") -> None:
         self._program = program
+        self._unit = unit
         self._rows = rows
-        self._coordinates = _coordinates(program, unit)
-        epochs, positions = row_coordinates([(rows, 0, 1)])
-        _, self._part, self._key = locate(program.rows, int(epochs[0]), int(positions[0]))
 
-    def __call__(self, step: Map) -> Location:
-        index = next(index for index, each in enumerate(self._program.above) if each is step)
-        at = self._coordinates[index]
-        seed = _seed_position(self._program, self._rows, self._program.above[index + 1 :], at)
-        return Location(*at, seed, self._key, part=self._part)
+    def at(self, step: Map) -> Location:
+        """Return the location at one of the steps."""
+        program, rows = self._program, self._rows()
+        index = next(index for index, each in enumerate(program.above) if each is step)
+        at = _coordinates(program, self._unit)[index]
+        seed = _seed_position(program, rows, program.above[index + 1 :], at)
+        epochs, positions = row_coordinates([(rows, 0, 1)])
+        _, part, key = locate(program.rows, int(epochs[0]), int(positions[0]))
+        return Location(*at, seed, key, part=part)
 
 
 def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...], at: tuple[int, int]) -> SeedPosition:
@@ -390,13 +404,14 @@ def origin(program: Batches, rows: Rows, row: int) -> Origin:
 
 
 class InlineBatches:
-    """Computes the batches of an indexable dataset, one at a time."""
+    """Computes the batches of an indexable dataset in the caller's thread."""
 
     def __init__(self, program: Batches, shard: Shard, context: Context) -> None:
         self._program = program
         self._shard = shard
         self._context = context
         self._merge = Merger(program, context)
+        self._above = program.above[::-1]
 
     def batch(self, unit: Unit, *, careful: bool = False) -> Element:
         """Return a step's batch.
@@ -405,23 +420,37 @@ class InlineBatches:
             unit: the step.
             careful: whether rows are computed one by one, so that no row after one that raises is computed.
         """
-        rows = rows_of(self._program, self._shard, unit)
-        crash = (
-            self._context.crashing_rows.get((unit.epoch, unit.position, WHOLE_BATCH))
-            if self._context.crashing_rows
-            else None
-        )
+        crashing = self._context.crashing_rows
+        crash = crashing.get((unit.epoch, unit.position, WHOLE_BATCH)) if crashing else None
         if crash is not None:
-            return batch_around(self._program, rows, unit, crash, self._context)
+            return batch_around(self._program, self._rows(unit), unit, crash, self._context)
+        return self.finished(unit, self.merged(unit, careful=careful))
+
+    def merged(self, unit: Unit, *, careful: bool = False) -> Element:
+        """Return a step's batch, to which the steps above the batch were not applied yet."""
+        rows = self._rows(unit)
         size = 1 if careful else max(rows.total, 1)
         elements: list[Element] = []
         for start in range(0, rows.total, size):
             elements += evaluate_rows(self._program, [(rows, start, min(start + size, rows.total))], self._context)
-        return self._merge(rows, unit, elements)
+        return self._merge.merged(rows, elements)
+
+    def merge(self, unit: Unit, elements: list[Element]) -> Element:
+        """Return the merged elements of a step's rows."""
+        return self._merge.merged(self._rows(unit), elements)
+
+    def finished(self, unit: Unit, batch: Element) -> Element:
+        """Apply the steps above the batch to a merged batch."""
+        if not self._above:
+            return batch
+        return _applied(self._above, batch, _Locations(self._program, unit, lambda: self._rows(unit)), self._context)
+
+    def _rows(self, unit: Unit) -> Rows:
+        return rows_of(self._program, self._shard, unit)
 
 
 class DirectBatches:
-    """Batches of a program that `reads_directly` and has no steps above: keys for all steps, records for a few at once.
+    """Merged batches of a program that `reads_directly`: keys for all steps, records for a few at once.
 
     Attributes:
         step_range: the steps.
@@ -431,7 +460,7 @@ class DirectBatches:
     def __init__(self, plan: Plan, step_range: StepRange, layout: Layout) -> None:
         program, shard = plan.batches, plan.shard
         read = reads_directly(program)
-        if read is None or program.above:
+        if read is None:
             raise InternalError("these rows are not read directly")
         self.step_range = step_range
         self._program = program

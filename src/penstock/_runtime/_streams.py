@@ -7,6 +7,7 @@ the batches before the failing one are delivered first, and the user's exception
 same path serves rows that don't fit the layout.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +25,11 @@ from penstock._runtime._batches import (
     Unit,
     can_be_direct,
     coordinates_of,
+    evaluate_rows,
     may_be_replaced,
     reads_directly,
+    rows_of_step_range,
+    with_masks,
     without,
 )
 from penstock._runtime._failing_work import crashing_row_error
@@ -33,6 +37,7 @@ from penstock._runtime._jobs import BatchJob, Learned, SpanJob, row_layout
 from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
+from penstock.batching import LayoutMismatchError, layout_of, write_rows
 from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -94,23 +99,26 @@ class Stream(Protocol):
 class InlineStream:
     """Batches of an indexable dataset, computed in the caller's thread when they are requested.
 
-    Where batches take little time, a few are computed at once, in one piece of memory of at most a megabyte: otherwise
-    the overhead of a batch of some microseconds would be several times that. Where records are read straight into a
-    batch, keys are computed for many batches at once, and records are read for fewer. If one of several batches fails,
-    they are computed singly, so that the batches before it are delivered first.
+    Where batches take little time, the rows of a few are computed and merged at once, in one piece of memory of at most
+    a megabyte: otherwise the overhead of a batch of some microseconds would be several times that. Where records are
+    read straight into a batch, keys are computed for many batches at once, and records are read for fewer. The steps
+    above the batch are applied to one batch at a time, when it is delivered. If one of several batches fails, they are
+    computed singly, so that the batches before it are delivered first.
+
+    From `next` to a user's function there are few calls, since each is a frame of the user's traceback.
     """
 
     def __init__(self, plan: Plan, step_range: StepRange, learned: Learned, context: Context) -> None:
         program = plan.batches
         self._plan = plan
         self._program = program
-        self._single = InlineBatches(program, plan.shard, context)
+        self._batches = InlineBatches(program, plan.shard, context)
         self._step_range = step_range
         self._learned = learned
         self._context = context
-        self._reads_directly = not program.above and reads_directly(program) is not None
+        self._reads_directly = reads_directly(program) is not None
         self._index = 0
-        self._ready: list[Element] = []  # the next batches, in reverse order
+        self._ready: list[Element] = []  # the next batches, merged, in reverse order
         self._direct: DirectBatches | None = None  # steps from `_first` on
         self._first = 0
         self._units = 1
@@ -127,51 +135,67 @@ class InlineStream:
         if not self._ready:
             self._ready = self._more(index)
         batch = self._ready.pop()
+        if self._program.above:
+            try:
+                batch = self._batches.finished(self._step_range.unit(index), batch)
+            except BaseException:
+                self._ready = []  # the next call computes this batch again
+                raise
         self._index = index + 1
         return batch, None
 
     def _more(self, index: int) -> list[Element]:
-        """Return the batches of the next steps, at least one, in reverse order."""
+        """Return the merged batches of the next steps, at least one, in reverse order: as many as take little time."""
         with Caught(Exception):  # raised again where the batch is computed singly
-            return self._several(index)[::-1]
+            started = time.perf_counter()
+            direct = self._direct_at(index) if self._reads_directly else None
+            if direct is None:
+                batches, most = self._computed(index)
+            else:
+                batches, most = direct.batches(index - self._first, self._units), direct.at_once
+            most = max(most, 1)
+            units = min(self._next_units(time.perf_counter() - started, len(batches)), most)
+            self._units = decide(INLINE_BATCHES, units, most)
+            return batches[::-1]
         self._direct = None
         self._units = 1
-        return [self._single.batch(self._step_range.unit(index))]
+        return [self._batches.merged(self._step_range.unit(index))]
 
-    def _several(self, index: int) -> list[Element]:
-        """Return the batches of the next steps, as many as are computed quickly."""
-        started = time.perf_counter()
+    def _direct_at(self, index: int) -> DirectBatches | None:
+        """Return batches that start at or before a step; None while the layout of a row isn't known."""
         direct = self._direct
-        if self._reads_directly and (direct is None or index >= self._first + direct.step_range.steps):
-            direct = self._direct = self._begin_direct(index)
-            self._first = index
-        if direct is None:
-            batches, most = self._computed(index)
-        else:
-            batches, most = direct.batches(index - self._first, self._units), direct.at_once
-        seconds = time.perf_counter() - started
-        most = max(most, 1)
-        self._units = decide(INLINE_BATCHES, min(self._next_units(seconds, len(batches)), most), most)
-        return batches
-
-    def _begin_direct(self, index: int) -> DirectBatches | None:
+        if direct is not None and index < self._first + direct.step_range.steps:
+            return direct
         layout = row_layout(self._program, self._learned)
         if layout is None or not can_be_direct(layout):
             return None
         most = max(_MAX_DIRECT_ROWS // self._step_range.first.batch, 1)
         step_range = self._step_range.part(index, decide(DIRECT_BATCHES, most, most))
-        return DirectBatches(self._plan, step_range, layout)
+        self._direct, self._first = DirectBatches(self._plan, step_range, layout), index
+        return self._direct
 
     def _computed(self, index: int) -> tuple[list[Element], int]:
-        """Compute the next batches; return them, and the maximum to compute at once, by memory."""
-        learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
-        job = BatchJob(self._plan, self._step_range.part(index, self._units), None, learned)
-        job.use(None)
-        job.run_block(0, self._context)
-        if job.has_merge:
-            job.run_merge(self._context)
-        most = _CHUNK_BYTES // max(job.memory_bytes // job.step_range.steps, 1)
-        return job.batches(), min(most, max(_MAX_UNITS, self._wanted_units))
+        """Compute the next merged batches; return them, and the maximum to compute at once, by memory."""
+        program, shard, learned = self._program, self._plan.shard, self._learned
+        step_range = self._step_range.part(index, self._units)
+        layout = row_layout(program, learned) if decide(KNOWN_LAYOUT, 1) else None
+        runs, bounds = rows_of_step_range(program, shard, step_range)
+        elements = evaluate_rows(program, [(rows, 0, rows.total) for rows in runs], self._context)
+        most = max(_MAX_UNITS, self._wanted_units)
+        if layout is not None:
+            columns = layout.columns(bounds[-1])
+            try:
+                write_rows(layout, elements, columns, 0)
+            except LayoutMismatchError:
+                learned.is_irregular = True
+            else:
+                batches = with_masks(program, shard, step_range, layout.batches(columns, bounds))
+                batch_bytes = layout.leaf_offsets(bounds[-1])[1] // step_range.steps
+                return batches, min(_CHUNK_BYTES // max(batch_bytes, 1), most)
+        elif program.stack is not None and learned.layout is None and elements:
+            learned.layout = layout_of(elements[0])
+        cut = [elements[start:stop] for start, stop in itertools.pairwise(bounds)]
+        return [self._batches.merge(step_range.unit(number), rows) for number, rows in enumerate(cut)], most
 
     def _next_units(self, seconds: float, units: int) -> int:
         """Return how many units to compute at once next, after `units` took `seconds`."""
