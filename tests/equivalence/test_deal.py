@@ -1,5 +1,6 @@
 """A deal of the ranks' unfinished work to any number of other ranks loses no element and repeats none."""
 
+import itertools
 from collections import Counter as Multiset
 from typing import Any
 
@@ -83,3 +84,15 @@ def test_a_part_that_begins_within_a_stream_is_dealt() -> None:
             loader.load_state_dict(states)
     found += take(loaders, None)
     assert found == rows_of(dataset, 0, 1)
+
+
+def test_a_deal_keeps_the_count_of_a_limit_below_a_fold() -> None:
+    """A limit above the batch counts the batches before a deal, though another fold is above the limit."""
+    dataset = ps.range(600).filter(bool).batch(4).limit(10).window_shuffle(2)
+    loaders = [ps.Loader(dataset, shard=ps.Shard(rank, 2)) for rank in range(2)]
+    for loader in loaders:
+        assert len(list(itertools.islice(loader, 6))) == 6
+    dealt = [ps.Loader(dataset, shard=ps.Shard(rank, 4)) for rank in range(4)]
+    for loader in dealt:
+        loader.load_state_dict([each.state_dict() for each in loaders])
+    assert [len(list(loader)) for loader in dealt] == [4] * 4

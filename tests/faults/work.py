@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import penstock as ps
 from penstock._dataset import Dataset
 from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Filter, FlatMap, Group, Limit, Map, Node, Read, parents_of, walk
+from penstock._graph._nodes import Batch, Filter, FlatMap, Fold, Group, Map, Node, Read, parents_of, walk
 from penstock._graph._rewrite import with_parents
 from tests.equivalence.asynchronous import Awaited
 from tests.equivalence.definition import epoch_of
@@ -139,7 +139,9 @@ def heavier(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset[Any]]) -> ps.Dat
     if known is not None and known < 3 * rows:
         dataset = dataset.repeat(min(-(-3 * rows // known), max(_MAX_ELEMENTS // known, 1)))
         known = length(dataset.node)
-    if known is None and not any(isinstance(node, Limit) for node in walk(dataset.node)):
+    if known is None and not any(
+        isinstance(node, Fold) and node.value.limit is not None for node in walk(dataset.node)
+    ):
         dataset = dataset.repeat(draw(st.sampled_from(_PASSES)))  # so that chunks end at many positions
     if draw(st.booleans()):
         dataset = dataset.map(uniform, name="made uniform")

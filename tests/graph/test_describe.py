@@ -12,8 +12,8 @@ from penstock._graph._nodes import (
     Bucket,
     Chain,
     FlatMap,
+    Fold,
     Group,
-    Limit,
     Map,
     Mix,
     Node,
@@ -21,10 +21,9 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Windows,
-    WindowShuffle,
     Zip,
 )
-from penstock._streaming._check import check_graph
+from penstock._streaming import Limit, WindowShuffle, check_graph
 from penstock.batching import Stack
 from penstock.batching._bucketing import Bucketing
 from penstock.batching._packing import Packing
@@ -40,10 +39,10 @@ TEXTS: dict[str, Node] = {
     "concatenate(…, …)": Mix(PARTS, ("0", "1"), Concatenation((4, 3)), 0, "concatenate"),
     "concatenate({a: …, b: …})": Chain(PARTS, ("a", "b"), 0),
     "zip(…, …)": Zip(PARTS, (), 0, as_dict=False),
-    "zip({x: …, y: …}).limit(3)": Limit(Zip(PARTS, ("x", "y"), 0, as_dict=True), 3),
+    "zip({x: …, y: …}).limit(3)": Fold(Zip(PARTS, ("x", "y"), 0, as_dict=True), Limit(3)),
     "mix({a: …, b: …, c: …, d: …, … 3 more})": StreamingMix((PARTS[0],) * 7, tuple("abcdefg"), (), "all", 0, "mix"),
-    "read(Range(0, 4, 1)).flat_map(doubled).window_shuffle(8)": WindowShuffle(
-        FlatMap(PARTS[0], doubled, "doubled"), 8, "window_shuffle", 0
+    "read(Range(0, 4, 1)).flat_map(doubled).window_shuffle(8)": Fold(
+        FlatMap(PARTS[0], doubled, "doubled"), WindowShuffle(8, "window_shuffle", 0)
     ),
     "stream(list).pack(16)": Group(Stream([1], 0), Tuples(()), "pack(16)"),
     "stream(list, times=None).pack(8, how='split')": Pack(Stream([1], 0, None), Packing((("", 8),), how="split")),

@@ -12,7 +12,7 @@ from penstock._graph._length import length
 from penstock._graph._nodes import (
     Chain,
     Filter,
-    Limit,
+    Fold,
     Map,
     Mix,
     Node,
@@ -21,13 +21,13 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Windows,
-    WindowShuffle,
     Zip,
     walk,
 )
 from penstock._graph._rewrite import hold_order, prefixed, varies_by_epoch
 from penstock._graph._verify import finite_length, need_fixed_order, need_indexable
 from penstock._seeds import derive
+from penstock._streaming import Limit, WindowShuffle
 from penstock.errors import GraphError, NoLengthError
 from penstock.sampling import (
     Concatenation,
@@ -107,6 +107,8 @@ def seeds_of(node: Node) -> list[int]:
         seed = getattr(step, "seed", None)
         if seed is None and isinstance(step, Reindex):
             seed = getattr(step.sampler, "seed", None)
+        if isinstance(step, Fold) and step.value.random is not None:
+            seed = step.value.random.seed
         if seed is not None:
             found.append(seed)
     return found
@@ -115,7 +117,9 @@ def seeds_of(node: Node) -> list[int]:
 def test_a_part_has_seeds_of_its_name() -> None:
     """Sources, random steps, shuffles and joins below all change; equal parts of two names share no seed."""
     inner = Mix((SHUFFLED, read(9)), ("x", "y"), Turns((9, 9)), 4, "mix")
-    part = WindowShuffle(Filter(random_map(over(inner, Reorder(18, 5)), "noise", 6), bool, "bool"), 4, "window", 8)
+    part = Fold(
+        Filter(random_map(over(inner, Reorder(18, 5)), "noise", 6), bool, "bool"), WindowShuffle(4, "window", 8)
+    )
     assert seeds_of(prefixed(part, "a")) == [derive(seed, "a") for seed in seeds_of(part)]
     stream: tuple[Node, ...] = (Stream([1], 3),)
     joins: list[Node] = [StreamingMix(stream, ("x",), ((0, (1,)),), "all", 9, "mix"), Chain(stream, ("x",), 9)]
@@ -161,4 +165,4 @@ def test_the_step_without_positions_is_named() -> None:
     with pytest.raises(
         GraphError, match=r"shuffle\(\) needs .*concatenate\({a: …}\) can only be read in order. Sorry."
     ):
-        need_indexable(Limit(Chain((Read([1], 1, 0),), ("a",), 0), 3), "shuffle()", "Sorry.")
+        need_indexable(Fold(Chain((Read([1], 1, 0),), ("a",), 0), Limit(3)), "shuffle()", "Sorry.")

@@ -19,8 +19,8 @@ from penstock._graph._nodes import (
     Element,
     Filter,
     FlatMap,
+    Fold,
     Group,
-    Limit,
     Map,
     Mix,
     Node,
@@ -29,10 +29,10 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Windows,
-    WindowShuffle,
     Zip,
 )
 from penstock._storage import MemoryCache
+from penstock._streaming import Limit, WindowShuffle
 from penstock.errors import GraphError, UsageError
 from penstock.sampling import Ragged, Repeat, Shuffle, Slice, WeightedMixture, WindowTable
 from penstock.sources import Arrays
@@ -252,8 +252,8 @@ def test_steps_read_in_order_have_no_length() -> None:
     ordered: list[Node] = [
         filtered, FlatMap(read(3), doubled, "double"), FlatMap(filtered, doubled, "double", Ragged(np.array([2]))),
         Zip((read(3), filtered), (), 0, as_dict=False), Chain((read(3), read(3)), ("a", "b"), 0),
-        StreamingMix((read(3), read(3)), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"), Limit(read(9), 3),
-        WindowShuffle(filtered, 4, "window", 0), Stream([1, 2], 0), Cache(filtered, None, "cache()"),
+        StreamingMix((read(3), read(3)), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"), Fold(read(9), Limit(3)),
+        Fold(filtered, WindowShuffle(4, "window", 0)), Stream([1, 2], 0), Cache(filtered, None, "cache()"),
     ]  # fmt: skip
     assert [is_indexable(node) for node in ordered] == [False] * len(ordered)
 
@@ -272,7 +272,7 @@ def test_an_endless_part_makes_a_join_endless_if_it_counts() -> None:
         "both": (Zip((endless, endless), (), 0, as_dict=False), True),
         "chain": (Chain((read(3), endless), ("a", "b"), 0), True),
         "stream": (Stream([1], 0, None), True),
-        "limit": (Limit(endless, 3), False),
+        "limit": (Fold(endless, Limit(3)), False),
     }
     assert {name: is_endless(node) for name, (node, _) in expected.items()} == {n: e for n, (_, e) in expected.items()}
 

@@ -33,7 +33,7 @@ from penstock._graph import (
     Element,
     Filter,
     FlatMap,
-    Limit,
+    Fold,
     Map,
     Merge,
     Node,
@@ -44,9 +44,7 @@ from penstock._graph import (
     Reindex,
     Remainder,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     cache_identity,
     chain,
     choose,
@@ -453,7 +451,7 @@ class Dataset(Generic[T_co]):
         """
         size = need_count("size", size, 1)
         step_name, seed = self._random_step("window_shuffle", name)
-        return self._new(WindowShuffle(self._node, size, step_name, seed))
+        return self._new(Fold(self._node, _streaming.WindowShuffle(size, step_name, seed)))
 
     def limit(self, count: int) -> "Dataset[T_co]":
         """Return the first `count` elements. Above a batch this is the number of steps in an epoch, on every rank.
@@ -469,7 +467,7 @@ class Dataset(Generic[T_co]):
         count = need_count("count", count)
         if is_indexable(self._node):
             return self.take(count)
-        return self._new(Limit(self._node, count))
+        return self._new(Fold(self._node, _streaming.Limit(count)))
 
     def repeat(self, times: int | None = None, *, reshuffle: bool = True) -> "Dataset[T_co]":
         """Return the elements of several passes; each pass is another epoch of the dataset below.
@@ -1035,7 +1033,8 @@ class Dataset(Generic[T_co]):
             ['It rains.', 'We stay in.', 'Good']
         """
         need_function("combine", make)
-        return self._new(UserFold(self._node, make, function_name(make) if name is None else need_name(name)))
+        step_name = function_name(make) if name is None else need_name(name)
+        return self._new(Fold(self._node, _streaming.UserFold(make, step_name)))
 
     def bucket(  # noqa: PLR0913 - the verb's decisions, of which a call makes two or three
         self,
@@ -1112,7 +1111,9 @@ class Dataset(Generic[T_co]):
 
     def _step_name(self, default: str, explicit: str | None) -> str:
         """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""
-        taken = {step.name for step in chain(self._node) if isinstance(step, Map | Reindex | FlatMap | WindowShuffle)}
+        steps = chain(self._node)
+        taken = {step.name for step in steps if isinstance(step, Map | Reindex | FlatMap)}
+        taken |= {step.value.random.name for step in steps if isinstance(step, Fold) and step.value.random is not None}
         if explicit is not None:
             need_name(explicit)
             if explicit in taken:

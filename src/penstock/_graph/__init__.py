@@ -30,8 +30,9 @@ from penstock._graph._nodes import Combiner as Combiner
 from penstock._graph._nodes import Element as Element
 from penstock._graph._nodes import Filter as Filter
 from penstock._graph._nodes import FlatMap as FlatMap
+from penstock._graph._nodes import Fold as Fold
+from penstock._graph._nodes import FoldFacts as FoldFacts
 from penstock._graph._nodes import Group as Group
-from penstock._graph._nodes import Limit as Limit
 from penstock._graph._nodes import Map as Map
 from penstock._graph._nodes import Merge as Merge
 from penstock._graph._nodes import Mix as Mix
@@ -40,6 +41,7 @@ from penstock._graph._nodes import OnError as OnError
 from penstock._graph._nodes import Origin as Origin
 from penstock._graph._nodes import Pack as Pack
 from penstock._graph._nodes import RandomForm as RandomForm
+from penstock._graph._nodes import RandomStream as RandomStream
 from penstock._graph._nodes import Read as Read
 from penstock._graph._nodes import Reindex as Reindex
 from penstock._graph._nodes import Remainder as Remainder
@@ -48,9 +50,7 @@ from penstock._graph._nodes import Stream as Stream
 from penstock._graph._nodes import StreamingMix as StreamingMix
 from penstock._graph._nodes import Substitute as Substitute
 from penstock._graph._nodes import Unbatch as Unbatch
-from penstock._graph._nodes import UserFold as UserFold
 from penstock._graph._nodes import Windows as Windows
-from penstock._graph._nodes import WindowShuffle as WindowShuffle
 from penstock._graph._nodes import Zip as Zip
 from penstock._graph._nodes import chain as chain
 from penstock._graph._nodes import parents_of as parents_of
@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from penstock._graph._apply import flat_into as flat_into
     from penstock._graph._apply import salt_of as salt_of
     from penstock._graph._apply import whereabouts as whereabouts
+    from penstock._graph._apply import whereabouts_of as whereabouts_of
     from penstock._graph._blocks import Block as Block
     from penstock._graph._blocks import element_after_crash as element_after_crash
     from penstock._graph._blocks import evaluate_block as evaluate_block
@@ -144,6 +145,7 @@ else:
         flat_into="penstock._graph._apply",
         salt_of="penstock._graph._apply",
         whereabouts="penstock._graph._apply",
+        whereabouts_of="penstock._graph._apply",
         Block="penstock._graph._blocks",
         element_after_crash="penstock._graph._blocks",
         evaluate_block="penstock._graph._blocks",

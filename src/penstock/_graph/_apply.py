@@ -30,7 +30,7 @@ from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
 from penstock._graph._coordinates import Integers, SeedPosition, SeedPositions, indices, source_of
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute, UserFold
+from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
 from penstock._seeds import derive, derive_block
 from penstock.errors import GraphError, InternalError
@@ -338,12 +338,17 @@ def _substitute(
     raise InternalError("at least one substitute is tried")
 
 
-def whereabouts(step: Map | Filter | FlatMap | UserFold, location: Location) -> str:
+def whereabouts(step: Map | Filter | FlatMap, location: Location) -> str:
     """Return which step, epoch, position and record an error is about, the record as its source describes it."""
-    source = source_of(location.node or step, location.part)
+    return whereabouts_of(step.name, location.node or step, location)
+
+
+def whereabouts_of(name: str, node: Node | None, location: Location) -> str:
+    """Return `whereabouts` of the step with a name; without a node the record is described by its key."""
+    source = None if node is None else source_of(node, location.part)
     record = describe_key(source.source, location.key) if isinstance(source, Read) else f"key {location.key}"
     part = f" of {location.path!r}" if location.path else ""
-    return f"in step {step.name!r} at epoch {location.seed.epoch}, position {location.seed.position}, {record}{part}"
+    return f"in step {name!r} at epoch {location.seed.epoch}, position {location.seed.position}, {record}{part}"
 
 
 def _where(location: Location) -> tuple[int, int, int]:

@@ -77,8 +77,8 @@ from penstock._graph._nodes import (
     Element,
     Filter,
     FlatMap,
+    Fold,
     Group,
-    Limit,
     Map,
     Mix,
     Node,
@@ -88,9 +88,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     Zip,
 )
 from penstock._tree import is_array, map_leaves
@@ -225,9 +223,7 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         case Zip(parts=parts) if length(node) is not None:
             columns = [evaluate_block(part, epochs, positions, context).elements for part in parts]
             return Block([zipped_element(node, list(row)) for row in zip(*columns, strict=True)], None)
-        case Stream() | StreamingMix() | Chain() | Zip() | FlatMap():
-            raise InternalError(f"a {type(node).__name__} node has no positions")
-        case Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
+        case Stream() | StreamingMix() | Chain() | Zip() | FlatMap() | Pack() | Bucket() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)

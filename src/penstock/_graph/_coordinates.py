@@ -49,8 +49,8 @@ from penstock._graph._nodes import (
     Chain,
     Filter,
     FlatMap,
+    Fold,
     Group,
-    Limit,
     Map,
     Mix,
     Node,
@@ -61,9 +61,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     Zip,
     root,
     walk,
@@ -146,9 +144,7 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
         case Group(parent=parent, grouping=grouping):
             # Several groups may begin with pieces of one element, so each has its number as the ordinal.
             return _with_rows(seed_position_block(parent, epochs, first_members(grouping, positions)), positions)
-        case (
-            Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit()
-        ):
+        case Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
@@ -170,7 +166,7 @@ def positions_per_epoch(node: Node) -> int | None:
             return positions_per_epoch(parent)
         case Unbatch(parent=parent) | FlatMap(parent=parent) | Windows(parent=parent) | Group(parent=parent):
             return positions_per_epoch(parent)
-        case StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
+        case StreamingMix() | Chain() | Pack() | Bucket() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
@@ -355,9 +351,7 @@ def first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node
             return parts[0], epochs, positions
         case Read() | Mix():
             raise InternalError("a source has no parent, and a mixture has several")
-        case (
-            Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit()
-        ):
+        case Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
@@ -432,7 +426,7 @@ def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upco
         case Mix(parts=parts, rule=rule):
             for number, _, part_epochs, part_positions in split_by_part(rule, epochs, positions):
                 yield from upcoming(parts[number], part_epochs, part_positions)
-        case Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
+        case Stream() | StreamingMix() | Chain() | Pack() | Bucket() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             yield from upcoming(node.parent, *_all_below(node, epochs, positions))

@@ -19,9 +19,9 @@ from penstock._graph._nodes import (
     Element,
     Filter,
     FlatMap,
+    Fold,
     Group,
     JoinNode,
-    Limit,
     Map,
     Mix,
     Node,
@@ -31,9 +31,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     Zip,
     chain,
     root,
@@ -89,12 +87,8 @@ def verb_text(node: Node) -> str:
             return f"pack({lengths.get('', lengths)}, how={packing.how!r})"
         case Bucket(bucketing=bucketing):
             return f"bucket({function_name(bucketing.size)}, {list(bucketing.boundaries)})"
-        case UserFold(name=name):
-            return f"combine({name})"
-        case WindowShuffle(size=size):
-            return f"window_shuffle({size})"
-        case Limit(count=count):
-            return f"limit({count})"
+        case Fold(value=value):
+            return value.text
         case Stream(iterable=iterable, times=times):
             extra = "" if times == 1 else f", times={times}"
             text = function_name(iterable) if is_function(iterable) else source_text(iterable)

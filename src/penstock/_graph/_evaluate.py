@@ -37,8 +37,8 @@ from penstock._graph._nodes import (
     Element,
     Filter,
     FlatMap,
+    Fold,
     Group,
-    Limit,
     Map,
     Mix,
     Node,
@@ -48,9 +48,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     Zip,
 )
 from penstock._storage import MISSING, Missing
@@ -99,18 +97,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             return element_at(parts[number], part_epoch, part_position, context)
         case Zip(parts=parts):
             return zipped_element(node, [element_at(part, epoch, position, context) for part in parts])
-        case (
-            Filter()
-            | Stream()
-            | StreamingMix()
-            | Chain()
-            | FlatMap()
-            | Pack()
-            | Bucket()
-            | WindowShuffle()
-            | UserFold()
-            | Limit()
-        ):
+        case Filter() | Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)

@@ -9,6 +9,7 @@ from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
     Cache,
     Element,
+    Fold,
     Map,
     Mix,
     Node,
@@ -16,7 +17,6 @@ from penstock._graph._nodes import (
     Reindex,
     Stream,
     StreamingMix,
-    WindowShuffle,
     parents_of,
     walk,
 )
@@ -55,8 +55,8 @@ def _random_line(step: Node) -> Iterator[str]:
     match step:
         case Map(name=name, seed=seed, form=form) if form != "none":
             yield f"{verb_text(step)}: stream {name!r}, seed {seed}"
-        case WindowShuffle(name=name, seed=seed):
-            yield f"{verb_text(step)}: stream {name!r}, seed {seed}"
+        case Fold(value=value) if value.random is not None:
+            yield f"{verb_text(step)}: stream {value.random.name!r}, seed {value.random.seed}"
         case Reindex(sampler=sampler, verb=verb, name=name):
             own: object = getattr(sampler, "seed", None)
             if own is not None:

@@ -37,9 +37,9 @@ from penstock._graph._nodes import (
     Chain,
     Filter,
     FlatMap,
+    Fold,
     Group,
     JoinNode,
-    Limit,
     Map,
     Mix,
     Node,
@@ -50,9 +50,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     Zip,
     chain,
     walk,
@@ -268,12 +266,8 @@ def _order_parts(step: Node) -> Iterator[str]:
             yield f"pack {packing!r}"
         case Bucket(bucketing=bucketing):
             yield f"bucket {bucketing.boundaries} {bucketing.rows} {bucketing.keep_short}"
-        case UserFold():
-            yield "combine"
-        case WindowShuffle(size=size, seed=seed):
-            yield f"window_shuffle {size} {seed}"
-        case Limit(count=count):
-            yield f"limit {count}"
+        case Fold(value=value):
+            yield value.order_text
         case Cache():
             pass  # a cache changes no element
         case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
@@ -330,12 +324,12 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
             yield f"merge {_function_text(merge, known)}"
         case FlatMap(function=function, name=name):
             yield f"flat_map {name} {_function_text(function, known)}"
-        case UserFold(make=make, name=name):
-            yield f"combine {name} {_function_text(make, known)}"
+        case Fold(value=value):
+            yield from (f"{text} {_function_text(function, known)}" for text, function in value.functions)
         case Bucket(bucketing=bucketing):
             yield f"size {_function_text(bucketing.size, known)}"
             yield from (f"merge {_function_text(merge, known)}" for merge in bucketing.merge)
-        case Reindex() | Unbatch() | Windows() | Group() | Pack() | WindowShuffle() | Limit() | Cache():
+        case Reindex() | Unbatch() | Windows() | Group() | Pack() | Cache():
             pass
         case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
             raise InternalError("the first node of a chain is no step")
@@ -361,8 +355,8 @@ def functions_of(node: Node) -> list[Callable[..., Any]]:
             return [measure]
         case Stream(iterable=iterable) if callable(iterable):
             return [iterable]
-        case UserFold(make=make):
-            return [make]
+        case Fold(value=value):
+            return [function for _, function in value.functions]
         case _:
             return []
 

@@ -9,8 +9,8 @@ from penstock._graph._nodes import (
     Chain,
     Filter,
     FlatMap,
+    Fold,
     Group,
-    Limit,
     Map,
     Mix,
     Node,
@@ -20,9 +20,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     Zip,
 )
 from penstock.sampling import Repeat, WeightedMixture
@@ -59,9 +57,7 @@ def length(node: Node) -> int | None:
             lengths = [length(part) for part in parts]
             known_lengths = [count for count in lengths if count is not None]
             return min(known_lengths) if known_lengths and len(known_lengths) == len(lengths) else None
-        case (
-            Filter() | Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit()
-        ):
+        case Filter() | Stream() | StreamingMix() | Chain() | Pack() | Bucket() | Fold():
             return None
         case _:
             assert_never(node)
@@ -75,8 +71,10 @@ def is_indexable(node: Node) -> bool:
 def is_endless(node: Node) -> bool:
     """Return whether the node repeats without end."""
     match node:
-        case Read() | Limit() | Windows() | Group():
+        case Read() | Windows() | Group():
             return False
+        case Fold(parent=parent, value=value):
+            return value.limit is None and is_endless(parent)
         case Stream(times=times):
             return times is None
         case Reindex(parent=parent, sampler=sampler):
@@ -92,8 +90,6 @@ def is_endless(node: Node) -> bool:
             | Unbatch(parent=parent)
             | Pack(parent=parent)
             | Bucket(parent=parent)
-            | WindowShuffle(parent=parent)
-            | UserFold(parent=parent)
             | Cache(parent=parent)
         ):
             return is_endless(parent)
@@ -151,7 +147,7 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip() | Filter() | Unbatch() | FlatMap() | Windows()
         ):
             return None
-        case Group() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
+        case Group() | Pack() | Bucket() | Fold():
             return None
         case _:
             assert_never(node)
@@ -164,7 +160,9 @@ def outermost_batch(node: Node) -> Batch | Bucket | None:
     `pack` above a batch makes sequences of several batches, so there ranks share no batch, either.
     """
     while not isinstance(node, Batch | Bucket):
-        if not isinstance(node, Map | Filter | FlatMap | Unbatch | WindowShuffle | Limit):
+        if not isinstance(node, Map | Filter | FlatMap | Unbatch | Fold):
+            return None
+        if isinstance(node, Fold) and not node.value.passes_all:
             return None
         if isinstance(node, FlatMap | Unbatch) and is_indexable(node):
             return None

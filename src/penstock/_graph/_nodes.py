@@ -4,14 +4,15 @@ A node describes one step and computes nothing. Several functions read the graph
 its fingerprint, rewrite it. Each is a `match` over the kinds of nodes in a file of its own, so the set of kinds is
 closed, and the type checker finds the function that lacks a case. Nodes as classes with methods were rejected: one
 reading would be spread over twenty classes. Users extend datasets by the values that nodes hold: a source, a sampler,
-a function, a merge function, a mixture's rule.
+a function, a merge function, a mixture's rule. All folds are one kind of node, `Fold`, and differ in its value.
 
 A node is evaluated at coordinates (epoch, position); the position is in [0, length of the node). A node without a
 length is read in order (`_streaming`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from penstock._frozen import frozen
 from penstock.batching import Bucketing, Grouping, Packing
@@ -286,31 +287,73 @@ class Combiner(Protocol[T_contra, U_co]):
         ...
 
 
-@frozen
-class UserFold:
-    """The elements that the user's object returns when it is given the parent's in order; `make` makes a new object."""
+class RandomStream(NamedTuple):
+    """The random numbers of a step; `seed` derives from the dataset's seed and `name`."""
 
-    parent: "Node"
-    make: Callable[[], Any]
-    name: str
-
-
-@frozen
-class WindowShuffle:
-    """Windows of `size` consecutive elements, each in a random order of its own."""
-
-    parent: "Node"
-    size: int
     name: str
     seed: int
 
 
+class FoldFacts(ABC):
+    """The facts about a fold on which the graph depends.
+
+    A fold's value inherits from `penstock._streaming.Folding`, which adds the definition and the stage. It overrides
+    the defaults that don't hold for it: a fold is taken to call no function of the user's, to draw no random numbers,
+    and to need its parent's elements whole.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The verb, as the user wrote it."""
+
+    @property
+    @abstractmethod
+    def order_text(self) -> str:
+        """The text for the fingerprint of the order. Saved states hold its digest, so it never changes."""
+
+    @property
+    def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
+        """The user's functions, each after a text for the fingerprint of functions, which never changes."""
+        return ()
+
+    @property
+    def random(self) -> RandomStream | None:
+        """The random numbers that decide the order of the elements."""
+        return None
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the value with another seed; one that draws no random numbers returns itself."""
+        del seed
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """The number of elements of every rank after which the fold ends; None if it ends with its parent."""
+        return None
+
+    @property
+    def passes_all(self) -> bool:
+        """Whether the elements are the parent's, unchanged, and, up to the limit, all of them.
+
+        Ranks may then share a batch below the fold.
+        """
+        return False
+
+    @property
+    def state_text(self) -> str:
+        """The part of a state that the fold adds, and the elements that a resume computes again, for `explain`."""
+        return "the positions of the elements that wait; they are computed again"
+
+
 @frozen
-class Limit:
-    """The first `count` elements of every rank, if the parent is read in order."""
+class Fold:
+    """The elements that a fold makes of the parent's, which it reads in order; the value decides which these are."""
 
     parent: "Node"
-    count: int
+    value: FoldFacts
 
 
 @frozen
@@ -333,22 +376,7 @@ class Cache:
 
 SourceNode: TypeAlias = Read | Stream
 JoinNode: TypeAlias = Mix | StreamingMix | Chain | Zip
-Step: TypeAlias = (
-    Reindex
-    | Map
-    | Filter
-    | FlatMap
-    | Windows
-    | Group
-    | Batch
-    | Unbatch
-    | Pack
-    | Bucket
-    | UserFold
-    | WindowShuffle
-    | Limit
-    | Cache
-)
+Step: TypeAlias = Reindex | Map | Filter | FlatMap | Windows | Group | Batch | Unbatch | Pack | Bucket | Fold | Cache
 Node: TypeAlias = SourceNode | JoinNode | Step
 
 

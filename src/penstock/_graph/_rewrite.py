@@ -18,8 +18,8 @@ from penstock._graph._nodes import (
     Chain,
     Filter,
     FlatMap,
+    Fold,
     Group,
-    Limit,
     Map,
     Mix,
     Node,
@@ -29,9 +29,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     Zip,
     parents_of,
     root,
@@ -53,7 +51,7 @@ from penstock.sampling import (
 
 _LARGEST_CYCLE = 1 << 62
 
-_Seeded = TypeVar("_Seeded", bound=Read | Stream | Map | Mix | StreamingMix | Chain | Zip | WindowShuffle)
+_Seeded = TypeVar("_Seeded", bound=Read | Stream | Map | Mix | StreamingMix | Chain | Zip)
 
 
 def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
@@ -65,7 +63,7 @@ def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
             return replace(node, parts=parents)
         case Reindex() | Map() | Filter() | Batch() | Unbatch() | FlatMap() | Windows() | Group() | Cache():
             return replace(node, parent=parents[0])
-        case Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
+        case Fold() | Pack() | Bucket():
             return replace(node, parent=parents[0])
         case _:
             assert_never(node)
@@ -76,7 +74,7 @@ def varies_by_epoch(node: Node) -> bool:
     match node:
         case Stream():
             return True  # the next pass over an iterable may have another order
-        case WindowShuffle():
+        case Fold(value=value) if value.random is not None:
             return True
         case Reindex(parent=parent, sampler=sampler):
             match _unchecked(sampler):
@@ -140,7 +138,7 @@ def repeated(node: Node, times: int | None) -> Node:
     """
     if isinstance(node, Stream):
         return replace(node, times=None if times is None or node.times is None else node.times * times)
-    if isinstance(node, Limit):
+    if isinstance(node, Fold) and node.value.limit is not None:
         raise GraphError("repeat() can't follow limit(), which would count over all passes. Use limit after repeat.")
     count = length(node)
     if count is not None:
@@ -165,15 +163,17 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
             if reorders:
                 node = replace(node, sampler=_changed(sampler, change))
             reorders = reorders and isinstance(sampler, Shuffle | Reorder | Repeat)
-        case WindowShuffle():
-            node = _with_seed(node, change) if reorders else node
+        case Fold(value=value):
+            if reorders and value.random is not None:
+                node = replace(node, value=value.with_seed(change(value.random.seed)))
+            reorders = reorders and value.limit is None  # a limit is a choice
         case Read() | Stream() | Map() | Mix() | StreamingMix() | Chain() | Zip():
             node = _with_seed(node, change)
         case FlatMap(counts=counts):
             reorders = reorders and counts is None
-        case Windows() | Group() | Cache() | Limit():
-            reorders = False  # tables and stores are by position in the parent, and a limit is a choice
-        case Filter() | Batch() | Unbatch() | Pack() | Bucket() | UserFold():
+        case Windows() | Group() | Cache():
+            reorders = False  # tables and stores are by position in the parent
+        case Filter() | Batch() | Unbatch() | Pack() | Bucket():
             pass
         case _:
             assert_never(node)

@@ -10,14 +10,12 @@ from penstock._graph import (
     Chain,
     Context,
     FlatMap,
-    Limit,
+    Fold,
     Node,
     Pack,
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
-    WindowShuffle,
     Zip,
     awaits,
     cache_lines,
@@ -200,7 +198,7 @@ def _rank_lines(program: Batches | Streaming, ranks: Ranks) -> list[str]:
     limit = program.even_limit
     why = {
         "positions": "each row's position is known",
-        "limit": "" if limit is None else f"after limit({limit.count}); one that has fewer raises an error",
+        "limit": "" if limit is None else f"after {verb_text(limit)}; one that has fewer raises an error",
         "endless": "the data has no end",
     }
     return [f"{listed} ranks end on the same step: {why[ranks.ending]}", *short]
@@ -239,16 +237,13 @@ def _held_lines(step: Node) -> list[str]:
             return [f"{verb_text(step)}: its own state; if it has none, what was read is read again"]
         case Unbatch() | FlatMap(counts=None):
             return [f"{verb_text(step)}: which row of an element comes next; that element is computed again"]
-        case WindowShuffle(size=size):
-            return [f"{verb_text(step)}: the place in a window; up to {size:,} elements are computed again"]
-        case Limit():
-            return [f"{verb_text(step)}: how many elements came before"]
+        case Fold(value=value):
+            return [f"{verb_text(step)}: {value.state_text}"]
         case StreamingMix(parts=parts):
             return [f"{verb_text(step)}: how much was taken of each of {len(parts)} parts"]
         case Chain(parts=parts) | Zip(parts=parts):
             return [f"{verb_text(step)}: where each of {len(parts)} parts is"]
-        case Pack() | Bucket() | UserFold():
-            more = ", all of the epoch's if its object has no `held`" if isinstance(step, UserFold) else ""
-            return [f"{verb_text(step)}: the positions of the elements that wait; they are computed again{more}"]
+        case Pack() | Bucket():
+            return [f"{verb_text(step)}: the positions of the elements that wait; they are computed again"]
         case _:
             return []

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NoReturn
 
 from penstock._frozen import frozen
-from penstock._graph import Batch, Bucket, Limit, Map, Node, Reindex, Stream
+from penstock._graph import Batch, Bucket, Fold, Map, Node, Reindex, Stream
 from penstock._streaming import MAX_INPUTS, Collate, InputRef, even_limit, input_refs_of, worker_collate
 from penstock.batching import Stack
 from penstock.errors import InternalError
@@ -172,6 +172,6 @@ class Streaming:
         return any(isinstance(each, Stream) for each in self.inputs)
 
     @cached_property
-    def even_limit(self) -> Limit | None:
+    def even_limit(self) -> Fold | None:
         """The limit on which all ranks end, if they have enough data; None if there is none."""
         return even_limit(self.node)

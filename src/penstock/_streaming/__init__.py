@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock._streaming._inputs import count_positions as count_positions
     from penstock._streaming._inputs import one_by_one as one_by_one
     from penstock._streaming._inputs import read_inline as read_inline
+    from penstock._streaming._limit import Limit as Limit
     from penstock._streaming._opening import MAX_INPUTS as MAX_INPUTS
     from penstock._streaming._opening import Opening as Opening
     from penstock._streaming._opening import dealt_rank_segments as dealt_rank_segments
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from penstock._streaming._stage import StreamedLocations as StreamedLocations
     from penstock._streaming._stage import Token as Token
     from penstock._streaming._stage import no_provenance as no_provenance
+    from penstock._streaming._user_fold import UserFold as UserFold
+    from penstock._streaming._window_shuffle import WindowShuffle as WindowShuffle
 else:
     # Loaded on demand: a dataset whose elements have positions needs none of this.
     __getattr__ = _lazy.from_modules(
@@ -80,6 +83,7 @@ else:
         count_positions="penstock._streaming._inputs",
         one_by_one="penstock._streaming._inputs",
         read_inline="penstock._streaming._inputs",
+        Limit="penstock._streaming._limit",
         MAX_INPUTS="penstock._streaming._opening",
         Opening="penstock._streaming._opening",
         dealt_rank_segments="penstock._streaming._opening",
@@ -100,4 +104,6 @@ else:
         StreamedLocations="penstock._streaming._stage",
         Token="penstock._streaming._stage",
         no_provenance="penstock._streaming._stage",
+        UserFold="penstock._streaming._user_fold",
+        WindowShuffle="penstock._streaming._window_shuffle",
     )

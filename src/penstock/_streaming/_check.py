@@ -1,7 +1,6 @@
 """The check that each step is a function of its input; it evaluates elements twice and compares."""
 
 import copy
-import itertools
 import math
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -14,6 +13,7 @@ from penstock._graph import (
     Element,
     Filter,
     FlatMap,
+    Fold,
     Location,
     Map,
     Mix,
@@ -22,7 +22,6 @@ from penstock._graph import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Zip,
     apply_one,
     chain,
@@ -38,9 +37,8 @@ from penstock._graph import (
     root,
     walk,
 )
+from penstock._streaming._fold import folding_of
 from penstock._streaming._in_order import in_order
-from penstock._streaming._stage import known
-from penstock._streaming._user_fold import CheckedCombiner
 from penstock._tree import flatten
 from penstock.errors import GraphError
 
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PER_FOLD: Final = 4  # elements of a fold for each element of a function, since a fold may return elements rarely
-_FOLLOWING: Final = 8  # elements that are added to a resumed fold
 _REMEDY = (
     "Batches would depend on the worker that computes them. If the step draws random numbers, use random_map, "
     "which derives its rng from the element's position; otherwise remove the state that the step keeps."
@@ -69,40 +66,9 @@ def check_graph(node: Node, count: int) -> None:
     """
     _check_chain(node, [], count)
     for step in walk(node):
-        if isinstance(step, UserFold) and not any(isinstance(below, Stream) for below in walk(step)):
-            _check_fold(step, _PER_FOLD * count)
-
-
-def _check_fold(step: UserFold, count: int) -> None:
-    """Resume a fold after each of its first elements, and compare what follows with an undisturbed run."""
-    below = list(itertools.islice(in_order(step.parent, 0, Context()), count))
-    held: list[int] = []
-    fold = CheckedCombiner(step)
-    for element, location in below:
-        fold.add(copy.deepcopy(element), known(location))
-        held.append(fold.held)
-    for number in range(len(below)):
-        undisturbed = _given(step, below, 0, number + 1)
-        resumed = _given(step, below, number + 1 - held[number], number + 1)
-        if not same_element(undisturbed, resumed):
-            raise GraphError(
-                f"the object of step {step.name!r} in {chain_text(step)} doesn't resume: after {number + 1} elements "
-                f"it says that it needs the last {held[number]}, and a new object to which these were added then gives "
-                "something else. Count in held all elements that decide what follows, and let the object depend on "
-                "nothing but the elements that are added."
-            )
-
-
-def _given(step: UserFold, below: list[tuple[Element, Location]], start: int, stop: int) -> list[Any]:
-    """Return what a new object gives from element `stop` on, once elements [start, stop) were added; and its `held`."""
-    fold = CheckedCombiner(step)
-    found: list[Any] = []
-    for number, (element, location) in enumerate(below[start : stop + _FOLLOWING], start):
-        given = fold.add(copy.deepcopy(element), known(location))
-        if number >= stop:
-            found += [*copy.deepcopy(given), fold.held]
-    last = below[-1][1]
-    return [*found, fold.held, *(fold.flush(known(last)) if fold.held else [])]
+        if isinstance(step, Fold) and not any(isinstance(below, Stream) for below in walk(step)):
+            below = in_order(step.parent, 0, Context())
+            folding_of(step).check(chain_text(step), below, _PER_FOLD * count)
 
 
 def _check_chain(node: Node, above: list[Node], count: int) -> None:

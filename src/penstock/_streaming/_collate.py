@@ -24,7 +24,7 @@ from penstock._graph import (
     Bucket,
     Context,
     Element,
-    Limit,
+    Fold,
     Map,
     Node,
     after_error,
@@ -92,8 +92,10 @@ def _functions(node: Node, *, any_may_fail: bool, are_in_inputs: bool) -> tuple[
     """
     functions: list[Map] = []
     is_limited = False
-    while isinstance(node, Limit | Map) and not (are_in_inputs and is_block_input(node)):
-        if isinstance(node, Limit):
+    while isinstance(node, Fold | Map) and not (are_in_inputs and is_block_input(node)):
+        if isinstance(node, Fold):
+            if node.value.limit is None:
+                break
             is_limited = True
         elif node.on_error == "raise" or (any_may_fail and not (is_limited and node.on_error == "skip")):
             functions.append(node)

@@ -1,13 +1,10 @@
-"""Steps that pass on elements one by one: `map`, `filter`, `flat_map`, `unbatch`, `limit`.
+"""Steps that pass on elements one by one: `map`, `filter`, `flat_map`, `unbatch`.
 
 A token of `map` and `filter` is the parent's.
 
 `flat_map` and `unbatch` make several elements, here called rows, of one parent element. Their token is (the parent
 element's start, the number of its rows before). If that number is not 0, the token also has the parent element's
 `after`, so that a deal to other ranks keeps the element's other rows.
-
-A token of `limit` is (the parent's token, the number of elements before it). If several ranks must end on the same
-step, a rank that runs out of data before the limit raises an error, and raises it again after each resume.
 """
 
 import itertools
@@ -27,7 +24,6 @@ from penstock._graph import (
     Filter,
     FlatMap,
     Integers,
-    Limit,
     Map,
     Unbatch,
     apply_block,
@@ -39,7 +35,6 @@ from penstock._graph import (
     row_location,
     whereabouts,
 )
-from penstock._streaming._batch import Rest
 from penstock._streaming._stage import (
     CHUNK_SECONDS,
     LARGEST,
@@ -61,7 +56,6 @@ from penstock._streaming._stage import (
     refuse,
 )
 from penstock.batching import split_rows
-from penstock.errors import GraphError
 
 _MAX_AT_ONCE: Final = 1024  # parent elements, and rows; the rows of one element are never divided
 
@@ -273,58 +267,3 @@ def _provenance_of_rows(parents: Provenance, which: Integers, rows: Integers) ->
     provenance: Provenance = parents[which]
     provenance[:, ORDINAL] = nested_ordinals(provenance[:, ORDINAL], rows)
     return provenance
-
-
-@frozen
-class LimitStage:
-    """The parent's first elements, at most as many as the step's count."""
-
-    step: Limit
-    below: Stage
-    must_fill: bool = False
-    """Whether having fewer elements is an error."""
-
-    def start(self) -> Token:
-        return (self.below.start(), 0)
-
-    def run(self, token: Token, /) -> Iterator[Chunk]:
-        below, count = token
-        if count >= self.step.count:
-            return
-        for chunk in self.below.run(below):
-            if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # alone in its chunk
-                yield _with_counts(chunk, count, of_each=0)
-                continue
-            part = chunk.part(0, self.step.count - count)
-            yield _with_counts(part, count)
-            count += len(part.elements)
-            if count >= self.step.count:
-                return
-        if self.must_fill:
-            raise GraphError(
-                f"all ranks must have the {self.step.count} elements of limit({self.step.count}), so that they end on "
-                f"the same step; this rank ran out of data after {count}. Lower the limit, or use repeat() before it."
-            )
-
-    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        return self.below.reproduce([token[0] for token in tokens])
-
-    def check(self, token: Token, /) -> None:
-        below, count = parts_of(token, 2, of="limit()")
-        self.below.check(below)
-        check_number(count, self.step.count, "limit()")
-
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token[0])
-
-    def is_exhausted(self, token: Token, /) -> bool:
-        return token[1] >= self.step.count or (not self.must_fill and self.below.is_exhausted(token[0]))
-
-
-def _with_counts(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:
-    """Return the chunk with the tokens of a limit, of which `count` elements were taken before."""
-    starts, afters = chunk.starts, chunk.afters
-    return chunk._replace(
-        starts=Lazy(len(chunk.elements), lambda index: (starts[index], count + of_each * index)),
-        afters=Lazy(len(chunk.elements), lambda index: (afters[index], count + of_each * (index + 1))),
-    )

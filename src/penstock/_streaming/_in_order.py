@@ -5,7 +5,6 @@ byte, after any resume too. One of several ranks reads every `ranks`-th position
 steps above follow from that. Of the batch that the ranks share, it makes its part of the rows.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,8 +19,8 @@ from penstock._graph import (
     Element,
     Filter,
     FlatMap,
+    Fold,
     Group,
-    Limit,
     Map,
     Mix,
     Node,
@@ -31,9 +30,7 @@ from penstock._graph import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
     Windows,
-    WindowShuffle,
     Zip,
     apply_one,
     element_at,
@@ -44,14 +41,14 @@ from penstock._graph import (
     outermost_batch,
     row_location,
 )
-from penstock._streaming._batch import batched, window_shuffled
+from penstock._streaming._batch import batched
 from penstock._streaming._bucket import bucketed, rank_part
 from penstock._streaming._elementwise import flat_mapped
+from penstock._streaming._fold import folding_of
 from penstock._streaming._join import mixed, zipped
 from penstock._streaming._pack import packed
 from penstock._streaming._stage import LocatedElement, within
 from penstock._streaming._stream import streamed
-from penstock._streaming._user_fold import combined
 from penstock.batching import split_rows
 from penstock.errors import InternalError
 
@@ -108,12 +105,8 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return (
                 (row, row_location(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch))
             )
-        case UserFold():
-            return combined(node, below(node.parent))
-        case WindowShuffle():
-            return window_shuffled(node, below(node.parent))
-        case Limit():
-            return itertools.islice(below(node.parent), node.count)
+        case Fold():
+            return folding_of(node).in_order(below(node.parent))
         case Cache():
             return below(node.parent)
         case StreamingMix():

@@ -17,7 +17,7 @@ of all old ranks.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeGuard
 
 from penstock._frozen import frozen
 from penstock._graph import (
@@ -28,7 +28,7 @@ from penstock._graph import (
     Context,
     Filter,
     FlatMap,
-    Limit,
+    Fold,
     Map,
     Mix,
     Node,
@@ -38,18 +38,17 @@ from penstock._graph import (
     Stream,
     StreamingMix,
     Unbatch,
-    UserFold,
-    WindowShuffle,
     Zip,
     outermost_batch,
     parents_of,
     verb_text,
     walk,
 )
-from penstock._streaming._batch import BatchStage, WindowShuffleStage
+from penstock._streaming._batch import BatchStage
 from penstock._streaming._bucket import BucketStage
 from penstock._streaming._collate import Collate, collate_of
-from penstock._streaming._elementwise import FilterStage, LimitStage, MapStage, RowsStage
+from penstock._streaming._elementwise import FilterStage, MapStage, RowsStage
+from penstock._streaming._fold import OpenedBelow, folding_of
 from penstock._streaming._inputs import (
     BlockInput,
     InputRange,
@@ -63,6 +62,7 @@ from penstock._streaming._inputs import (
     read_inline,
 )
 from penstock._streaming._join import ChainStage, StreamingMixStage, ZipStage
+from penstock._streaming._limit import LimitStage
 from penstock._streaming._pack import PackStage
 from penstock._streaming._stage import (
     LARGEST,
@@ -77,7 +77,6 @@ from penstock._streaming._stage import (
     refuse,
 )
 from penstock._streaming._stream import StreamStage, check_snapshot
-from penstock._streaming._user_fold import UserFoldStage
 from penstock.errors import InternalError, StateError, UsageError
 
 _PARTS_AT_ONCE = 4096  # elements computed at once, over all inputs of a mixture
@@ -138,19 +137,31 @@ def rank_segments_top(node: Node) -> Node:
     return batch.parent if isinstance(batch, Batch) else node
 
 
-def even_limit(node: Node) -> Limit | None:
+def even_limit(node: Node) -> Fold | None:
     """Return the limit at which all ranks end if they have enough data: the least one above the outermost batch.
 
     None if a step above it adds or leaves out elements.
     """
     if outermost_batch(node) is None:
         return None
-    limits: list[Limit] = []
-    while isinstance(node, Limit | WindowShuffle | Cache) or (isinstance(node, Map) and node.on_error != "skip"):
-        if isinstance(node, Limit):
-            limits.append(node)
+    least: Fold | None = None
+    count = LARGEST
+    while _passes_all(node):
+        if isinstance(node, Fold) and node.value.limit is not None and node.value.limit < count:
+            least, count = node, node.value.limit
         node = node.parent
-    return min(limits, key=lambda limit: limit.count, default=None)
+    return least
+
+
+def _passes_all(node: Node) -> TypeGuard[Fold | Cache | Map]:
+    """Return whether a step above the outermost batch has as many elements as its parent, up to a limit."""
+    match node:
+        case Fold(value=value):
+            return value.passes_all
+        case Map(on_error=on_error):
+            return on_error != "skip"
+        case _:
+            return isinstance(node, Cache)
 
 
 def first_rank_segment(node: Node, rank: int, ranks: int) -> RankSegment:
@@ -186,12 +197,21 @@ def rank_segments_of(stage: Stage, token: Token) -> tuple[RankSegmentsStage, Tok
     """
     at = token
     while not isinstance(stage, RankSegmentsStage):
-        if isinstance(stage, LimitStage | RowsStage | WindowShuffleStage) and is_compound(at):
-            at = at[0]
-        if not isinstance(stage, MapStage | FilterStage | BatchStage | LimitStage | RowsStage | WindowShuffleStage):
+        if not isinstance(stage, StepStage):
             raise InternalError("a top stage is over a stage of rank segments")
+        at = _token_below(stage, at)
         stage = stage.below
     return stage, at
+
+
+def _has_own_entries(stage: StepStage) -> bool:
+    """Return whether a stage's token is a tuple whose first entry is the parent's token; else it is that token."""
+    return not isinstance(stage, MapStage | FilterStage | BatchStage)
+
+
+def _token_below(stage: StepStage, token: Token) -> Token:
+    """Return the parent's token in a stage's token."""
+    return token[0] if _has_own_entries(stage) else token
 
 
 def input_refs_of(node: Node) -> Mapping[int, InputRef]:
@@ -234,7 +254,7 @@ class _Opener:
 
     opening: Opening
     outermost: Batch | Bucket | None
-    even_limit: Limit | None
+    even_limit: Fold | None
 
     def open_rank_segment(self, node: Node, rank_segment: RankSegment) -> Stage:
         """Return a node's stage over one segment."""
@@ -292,12 +312,8 @@ class _Opener:
                 if isinstance(stage, PackStage):
                     stage = replace(stage, batched=node.size)
                 return BatchStage(node, node.size, stage)
-            case UserFold():
-                return UserFoldStage(node, stage, inputs)
-            case WindowShuffle():
-                return WindowShuffleStage(node, stage, inputs)
-            case Limit():
-                return LimitStage(node, stage, must_fill=node is self.even_limit)
+            case Fold():
+                return folding_of(node).open(OpenedBelow(stage, inputs, must_fill=node is self.even_limit))
             case Pack():
                 batch = self.outermost
                 if isinstance(batch, Batch) and batch.parent is node:
@@ -347,7 +363,7 @@ def _refuse_position(step: Node) -> NoReturn:
             why = "has no positions at which reading could start"
         case StreamingMix() | Chain() | Zip():
             why = "has parts, each with positions of its own"
-        case Limit():
+        case Fold(value=value) if value.limit is not None:
             why = "counts elements from the beginning of the epoch"
         case Bucket() | Batch():
             why = "puts elements together by what came before"
@@ -419,40 +435,37 @@ def dealt_rank_segments(
 
 def _with_largest_counts(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Token:
     """Return the token with the largest counts of limits above the outermost batch among the old ranks' tokens."""
+    if not isinstance(stage, StepStage):
+        return token
+    old_below = [(one.below, _token_below(one, at)) for one, at in old if isinstance(one, StepStage)]
+    below = _with_largest_counts(stage.below, _token_below(stage, token), old_below)
     if isinstance(stage, LimitStage):
-        below = [(one.below, at[0]) for one, at in old if isinstance(one, LimitStage)]
-        return (_with_largest_counts(stage.below, token[0], below), max((at[1] for _, at in old), default=0))
-    if isinstance(stage, RankSegmentsStage) or not isinstance(stage, StepStage):
-        return token
-    inner = stage.below
-    if is_compound(token) and len(token) == 2 and token[1] == 0 and token[0] == inner.start():
-        return token
-    return _with_largest_counts(inner, token, [(one.below, at) for one, at in old if isinstance(one, StepStage)])
+        return (below, max((at[1] for _, at in old), default=0))
+    return (below, *token[1:]) if _has_own_entries(stage) else below
 
 
 def _check_whole(stage: Stage, token: Token) -> None:
     """Raise a StateError for a state within an unbatched batch, or within a window of batches."""
-    while isinstance(stage, StepStage) and not isinstance(stage, RankSegmentsStage | BatchStage):
-        if isinstance(stage, RowsStage | WindowShuffleStage):
-            if token[1]:
-                raise StateError(
-                    "the state was saved within a batch that unbatch() or flat_map() takes apart, or within a window "
-                    "of batches, which can't be dealt to another number of ranks. Resume on as many ranks as saved the "
-                    "states, or save where a batch ends."
-                )
-            token = token[0]
-        elif isinstance(stage, LimitStage):
-            token = token[0]
+    while isinstance(stage, StepStage) and not isinstance(stage, BatchStage):
+        holds = _has_own_entries(stage) and token[1:] != stage.start()[1:]
+        if holds and not isinstance(stage, LimitStage):
+            raise StateError(
+                "the state was saved within a batch that unbatch() or flat_map() takes apart, or within a window "
+                "of batches, which can't be dealt to another number of ranks. Resume on as many ranks as saved the "
+                "states, or save where a batch ends."
+            )
+        token = _token_below(stage, token)
         stage = stage.below
 
 
 def _check_steps(node: Node) -> None:
     """Raise a StateError if a step can't be dealt to other ranks within an epoch."""
     for step in walk(rank_segments_top(node)):
-        if isinstance(step, Zip | Limit) and not is_block_input(step):
+        is_limit = isinstance(step, Fold) and step.value.limit is not None
+        if (is_limit or isinstance(step, Zip)) and not is_block_input(step):
             raise StateError(
-                f"{type(step).__name__.lower()} over datasets that are read in order can't be dealt to another number "
-                "of ranks within an epoch. Resume on as many ranks as saved the states."
+                f"{'limit' if is_limit else 'zip'} over datasets that are read in order can't be dealt to another "
+                "number of ranks within an epoch. Resume on as many ranks as saved the states."
             )
 
 

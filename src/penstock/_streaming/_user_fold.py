@@ -13,6 +13,8 @@ that was taken in ends. The next list is that of the element after the held ones
 object that doesn't say what it holds is held to need all elements since the beginning.
 """
 
+import copy
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +25,9 @@ import numpy as np
 
 from penstock._decisions import COMBINED_ELEMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph import Element, Location, UserFold, flushed_ordinal, nested_ordinal, row_seed_position, whereabouts
+from penstock._graph import Element, Location, flushed_ordinal, nested_ordinal, row_seed_position, whereabouts_of
+from penstock._streaming._check import same_element
+from penstock._streaming._fold import Folding, OpenedBelow
 from penstock._streaming._stage import (
     CHUNK_SECONDS,
     LARGEST,
@@ -49,6 +53,43 @@ from penstock._streaming._stage import (
 from penstock.errors import GraphError, StateError
 
 _MAX_AT_ONCE: Final = 1024  # elements that are added before a chunk is yielded
+_FOLLOWING: Final = 8  # elements that are added to a resumed object by the check
+
+
+@frozen
+class UserFold(Folding):
+    """The elements that the user's object returns when it is given the parent's in order; `make` makes a new object."""
+
+    make: Callable[[], Any]
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"combine({self.name})"
+
+    @property
+    def order_text(self) -> str:
+        return "combine"
+
+    @property
+    def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
+        return ((f"combine {self.name}", self.make),)
+
+    @property
+    def state_text(self) -> str:
+        return (
+            "the positions of the elements that wait; they are computed again, all of the epoch's if its object has no "
+            "`held`"
+        )
+
+    def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
+        return combined(self, below)
+
+    def open(self, below: OpenedBelow) -> Stage:
+        return UserFoldStage(self, below.stage, below.inputs)
+
+    def check(self, text: str, below: Iterator[LocatedElement], count: int) -> None:
+        _check_resumes(self, text, list(itertools.islice(below, count)))
 
 
 class CheckedCombiner:
@@ -86,7 +127,7 @@ class CheckedCombiner:
             given = self._listed("add", self._made.add(element))
             self.held = self._held(self.held) if self.counts else self.held + 1
         except Exception as error:
-            error.add_note(whereabouts(self._step, location()))
+            error.add_note(self._whereabouts(location()))
             if isinstance(error, StopIteration):
                 raise self._stop_error(error) from error
             raise
@@ -97,10 +138,13 @@ class CheckedCombiner:
         try:
             return self._listed("flush", self._made.flush())
         except Exception as error:
-            error.add_note(f"{whereabouts(self._step, location())}, the last element before flush()")
+            error.add_note(f"{self._whereabouts(location())}, the last element before flush()")
             if isinstance(error, StopIteration):
                 raise self._stop_error(error) from error
             raise
+
+    def _whereabouts(self, location: Location) -> str:
+        return whereabouts_of(self._step.name, location.node, location)
 
     def _listed(self, method: str, given: object) -> list[Element]:
         kind = type(given).__name__
@@ -367,3 +411,34 @@ class _Fold:
         starts = Lazy(len(numbers), lambda index: lists[which[index]].token(numbers[index]))
         afters = Lazy(len(numbers), lambda index: lists[which[index]].token(numbers[index] + 1))
         return Chunk([element for each in lists for element in each.elements], provenance, starts, afters)
+
+
+def _check_resumes(step: UserFold, text: str, below: list[LocatedElement]) -> None:
+    """Resume a new object after each of some elements, and compare what follows with an undisturbed run."""
+    held: list[int] = []
+    fold = CheckedCombiner(step)
+    for element, location in below:
+        fold.add(copy.deepcopy(element), known(location))
+        held.append(fold.held)
+    for number in range(len(below)):
+        undisturbed = _given(step, below, 0, number + 1)
+        resumed = _given(step, below, number + 1 - held[number], number + 1)
+        if not same_element(undisturbed, resumed):
+            raise GraphError(
+                f"the object of step {step.name!r} in {text} doesn't resume: after {number + 1} elements "
+                f"it says that it needs the last {held[number]}, and a new object to which these were added then gives "
+                "something else. Count in held all elements that decide what follows, and let the object depend on "
+                "nothing but the elements that are added."
+            )
+
+
+def _given(step: UserFold, below: list[LocatedElement], start: int, stop: int) -> list[Any]:
+    """Return what a new object gives from element `stop` on, once elements [start, stop) were added; and its `held`."""
+    fold = CheckedCombiner(step)
+    found: list[Any] = []
+    for number, (element, location) in enumerate(below[start : stop + _FOLLOWING], start):
+        given = fold.add(copy.deepcopy(element), known(location))
+        if number >= stop:
+            found += [*copy.deepcopy(given), fold.held]
+    last = below[-1][1]
+    return [*found, fold.held, *(fold.flush(known(last)) if fold.held else [])]
