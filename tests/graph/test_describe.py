@@ -9,7 +9,6 @@ import penstock as ps
 from penstock._graph._describe import chain_text, tree_text
 from penstock._graph._nodes import (
     Batch,
-    Bucket,
     Chain,
     FlatMap,
     Fold,
@@ -17,13 +16,12 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    Pack,
     Stream,
     StreamingMix,
     Windows,
     Zip,
 )
-from penstock._streaming import Limit, WindowShuffle, check_graph
+from penstock._streaming import Bucket, Limit, Pack, WindowShuffle, check_graph
 from penstock.batching import Stack
 from penstock.batching._bucketing import Bucketing
 from penstock.batching._packing import Packing
@@ -45,9 +43,9 @@ TEXTS: dict[str, Node] = {
         FlatMap(PARTS[0], doubled, "doubled"), WindowShuffle(8, "window_shuffle", 0)
     ),
     "stream(list).pack(16)": Group(Stream([1], 0), Tuples(()), "pack(16)"),
-    "stream(list, times=None).pack(8, how='split')": Pack(Stream([1], 0, None), Packing((("", 8),), how="split")),
-    "stream(list).bucket(len, [4, 8])": Bucket(
-        Stream([1], 0), Bucketing(len, (4, 8), (2, 1), (Stack(), Stack()))
+    "stream(list, times=None).pack(8, how='split')": Fold(Stream([1], 0, None), Pack(Packing((("", 8),), how="split"))),
+    "stream(list).bucket(len, [4, 8])": Fold(
+        Stream([1], 0), Bucket(Bucketing(len, (4, 8), (2, 1), (Stack(), Stack())))
     ),
     "read(Arrays({'state': float32[2, 6, 2], 'label': int64[2]})).windows(4, stride=2)": Windows(
         episodes(2, 6), WindowTable(np.array([6, 6]), 4, stride=2, partial="drop")

@@ -27,7 +27,6 @@ from penstock._dataset._packing import (
 )
 from penstock._graph import (
     Batch,
-    Bucket,
     Cache,
     Combiner,
     Element,
@@ -39,7 +38,6 @@ from penstock._graph import (
     Node,
     OnError,
     Origin,
-    Pack,
     RandomForm,
     Reindex,
     Remainder,
@@ -982,7 +980,7 @@ class Dataset(Generic[T_co]):
         """
         packing = make_packing(length, how, fill, meta, long)
         if lengths is None:
-            return self._new(Pack(self._node, packing))
+            return self._new(Fold(self._node, _streaming.Pack(packing)))
         return self._new(planned_packing(self._node, packing, lengths, length))
 
     def combine(self, make: Callable[[], Combiner[T_co, U]], *, name: str | None = None) -> "Dataset[U]":
@@ -1095,7 +1093,7 @@ class Dataset(Generic[T_co]):
         counts = bucket_rows(limits, rows, budget, need_count("multiple_of", multiple_of, 1))
         bucketing = make_bucketing(size, limits, counts, pad or Pad(), keep_short=keeps_remainder(remainder))
         if lengths is None:
-            return self._new(Bucket(self._node, bucketing))
+            return self._new(Fold(self._node, _streaming.Bucket(bucketing)))
         return self._new(planned_buckets(self._node, bucketing, lengths))
 
     # What the verbs share

@@ -23,7 +23,6 @@ from penstock._graph._length import is_indexable as is_indexable
 from penstock._graph._length import length as length
 from penstock._graph._length import outermost_batch as outermost_batch
 from penstock._graph._nodes import Batch as Batch
-from penstock._graph._nodes import Bucket as Bucket
 from penstock._graph._nodes import Cache as Cache
 from penstock._graph._nodes import Chain as Chain
 from penstock._graph._nodes import Combiner as Combiner
@@ -39,7 +38,6 @@ from penstock._graph._nodes import Mix as Mix
 from penstock._graph._nodes import Node as Node
 from penstock._graph._nodes import OnError as OnError
 from penstock._graph._nodes import Origin as Origin
-from penstock._graph._nodes import Pack as Pack
 from penstock._graph._nodes import RandomForm as RandomForm
 from penstock._graph._nodes import RandomStream as RandomStream
 from penstock._graph._nodes import Read as Read

@@ -71,7 +71,6 @@ from penstock._graph._evaluate import (
 from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import (
     Batch,
-    Bucket,
     Cache,
     Chain,
     Element,
@@ -82,7 +81,6 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Reindex,
     Stream,
@@ -223,7 +221,7 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         case Zip(parts=parts) if length(node) is not None:
             columns = [evaluate_block(part, epochs, positions, context).elements for part in parts]
             return Block([zipped_element(node, list(row)) for row in zip(*columns, strict=True)], None)
-        case Stream() | StreamingMix() | Chain() | Zip() | FlatMap() | Pack() | Bucket() | Fold():
+        case Stream() | StreamingMix() | Chain() | Zip() | FlatMap() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)

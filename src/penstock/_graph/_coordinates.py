@@ -44,7 +44,6 @@ from numpy.typing import NDArray
 from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import (
     Batch,
-    Bucket,
     Cache,
     Chain,
     Filter,
@@ -54,7 +53,6 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Reindex,
     SourceNode,
@@ -144,7 +142,7 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
         case Group(parent=parent, grouping=grouping):
             # Several groups may begin with pieces of one element, so each has its number as the ordinal.
             return _with_rows(seed_position_block(parent, epochs, first_members(grouping, positions)), positions)
-        case Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | Fold():
+        case Stream() | StreamingMix() | Chain() | FlatMap() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
@@ -166,7 +164,7 @@ def positions_per_epoch(node: Node) -> int | None:
             return positions_per_epoch(parent)
         case Unbatch(parent=parent) | FlatMap(parent=parent) | Windows(parent=parent) | Group(parent=parent):
             return positions_per_epoch(parent)
-        case StreamingMix() | Chain() | Pack() | Bucket() | Fold():
+        case StreamingMix() | Chain() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
@@ -351,7 +349,7 @@ def first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node
             return parts[0], epochs, positions
         case Read() | Mix():
             raise InternalError("a source has no parent, and a mixture has several")
-        case Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | Fold():
+        case Stream() | StreamingMix() | Chain() | FlatMap() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
@@ -426,7 +424,7 @@ def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upco
         case Mix(parts=parts, rule=rule):
             for number, _, part_epochs, part_positions in split_by_part(rule, epochs, positions):
                 yield from upcoming(parts[number], part_epochs, part_positions)
-        case Stream() | StreamingMix() | Chain() | Pack() | Bucket() | Fold():
+        case Stream() | StreamingMix() | Chain() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             yield from upcoming(node.parent, *_all_below(node, epochs, positions))

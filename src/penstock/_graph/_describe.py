@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import (
     Batch,
-    Bucket,
     Cache,
     Chain,
     Element,
@@ -25,7 +24,6 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Reindex,
     Stream,
@@ -82,11 +80,6 @@ def verb_text(node: Node) -> str:
             return verb
         case Mix() | StreamingMix() | Chain() | Zip():
             return _join_text(node)
-        case Pack(packing=packing):
-            lengths = dict(packing.features)
-            return f"pack({lengths.get('', lengths)}, how={packing.how!r})"
-        case Bucket(bucketing=bucketing):
-            return f"bucket({function_name(bucketing.size)}, {list(bucketing.boundaries)})"
         case Fold(value=value):
             return value.text
         case Stream(iterable=iterable, times=times):

@@ -31,7 +31,6 @@ from penstock._graph._coordinates import Integers, locate, row_seed_position, se
 from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import (
     Batch,
-    Bucket,
     Cache,
     Chain,
     Element,
@@ -42,7 +41,6 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Reindex,
     Stream,
@@ -97,7 +95,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             return element_at(parts[number], part_epoch, part_position, context)
         case Zip(parts=parts):
             return zipped_element(node, [element_at(part, epoch, position, context) for part in parts])
-        case Filter() | Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | Fold():
+        case Filter() | Stream() | StreamingMix() | Chain() | FlatMap() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)

@@ -32,7 +32,6 @@ from penstock._graph._code import code_identity, held_values
 from penstock._graph._length import is_indexable, outermost_batch
 from penstock._graph._nodes import (
     Batch,
-    Bucket,
     Cache,
     Chain,
     Filter,
@@ -43,7 +42,6 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Reindex,
     SourceNode,
@@ -262,10 +260,6 @@ def _order_parts(step: Node) -> Iterator[str]:
             yield f"windows {table.length} {table.stride} {table.partial} {_array_text(table.lengths)}"
         case Group(grouping=grouping):
             yield f"group {grouping.fingerprint()}"
-        case Pack(packing=packing):
-            yield f"pack {packing!r}"
-        case Bucket(bucketing=bucketing):
-            yield f"bucket {bucketing.boundaries} {bucketing.rows} {bucketing.keep_short}"
         case Fold(value=value):
             yield value.order_text
         case Cache():
@@ -326,10 +320,7 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
             yield f"flat_map {name} {_function_text(function, known)}"
         case Fold(value=value):
             yield from (f"{text} {_function_text(function, known)}" for text, function in value.functions)
-        case Bucket(bucketing=bucketing):
-            yield f"size {_function_text(bucketing.size, known)}"
-            yield from (f"merge {_function_text(merge, known)}" for merge in bucketing.merge)
-        case Reindex() | Unbatch() | Windows() | Group() | Pack() | Cache():
+        case Reindex() | Unbatch() | Windows() | Group() | Cache():
             pass
         case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
             raise InternalError("the first node of a chain is no step")
@@ -349,8 +340,6 @@ def functions_of(node: Node) -> list[Callable[..., Any]]:
     match node:
         case Map(function=function) | FlatMap(function=function) | Filter(predicate=function) | Batch(merge=function):
             return [function]
-        case Bucket(bucketing=bucketing):
-            return [bucketing.size, *bucketing.merge]
         case StreamingMix(measure=measure) if measure is not None:
             return [measure]
         case Stream(iterable=iterable) if callable(iterable):

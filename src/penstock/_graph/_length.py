@@ -4,7 +4,6 @@ from typing import NamedTuple, assert_never
 
 from penstock._graph._nodes import (
     Batch,
-    Bucket,
     Cache,
     Chain,
     Filter,
@@ -14,7 +13,6 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Reindex,
     Stream,
@@ -57,7 +55,7 @@ def length(node: Node) -> int | None:
             lengths = [length(part) for part in parts]
             known_lengths = [count for count in lengths if count is not None]
             return min(known_lengths) if known_lengths and len(known_lengths) == len(lengths) else None
-        case Filter() | Stream() | StreamingMix() | Chain() | Pack() | Bucket() | Fold():
+        case Filter() | Stream() | StreamingMix() | Chain() | Fold():
             return None
         case _:
             assert_never(node)
@@ -88,8 +86,6 @@ def is_endless(node: Node) -> bool:
             | Filter(parent=parent)
             | Batch(parent=parent)
             | Unbatch(parent=parent)
-            | Pack(parent=parent)
-            | Bucket(parent=parent)
             | Cache(parent=parent)
         ):
             return is_endless(parent)
@@ -147,19 +143,19 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip() | Filter() | Unbatch() | FlatMap() | Windows()
         ):
             return None
-        case Group() | Pack() | Bucket() | Fold():
+        case Group() | Fold():
             return None
         case _:
             assert_never(node)
 
 
-def outermost_batch(node: Node) -> Batch | Bucket | None:
+def outermost_batch(node: Node) -> Batch | Fold | None:
     """Return the batch that ranks share, or None if there is no batch or a step above it needs whole batches.
 
     If the rows of batches have positions (`unbatch` of an indexable batch), ranks share these rows, and no batch. A
     `pack` above a batch makes sequences of several batches, so there ranks share no batch, either.
     """
-    while not isinstance(node, Batch | Bucket):
+    while not (isinstance(node, Batch | Fold) and node.rows):
         if not isinstance(node, Map | Filter | FlatMap | Unbatch | Fold):
             return None
         if isinstance(node, Fold) and not node.value.passes_all:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from penstock._frozen import frozen
-from penstock.batching import Bucketing, Grouping, Packing
+from penstock.batching import Grouping
+from penstock.errors import UsageError
 from penstock.sampling import MixtureRule, Ragged, ScalarSampler, WindowTable
 
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -138,6 +139,11 @@ class Batch:
     remainder: Remainder = "keep"
     mask: str | None = None
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The number of rows of full batches, as `Fold.rows`."""
+        return (self.size,)
+
 
 @frozen
 class Unbatch:
@@ -231,22 +237,6 @@ class Zip:
     seed: int
     as_dict: bool
     unequal: Literal["error", "shortest"] = "error"
-
-
-@frozen
-class Pack:
-    """Documents packed into sequences of a fixed length, in the order in which they are read."""
-
-    parent: "Node"
-    packing: Packing
-
-
-@frozen
-class Bucket:
-    """Elements of about one size merged into batches, in the order in which they are read."""
-
-    parent: "Node"
-    bucketing: Bucketing
 
 
 class Combiner(Protocol[T_contra, U_co]):
@@ -343,6 +333,23 @@ class FoldFacts(ABC):
         return False
 
     @property
+    def rows(self) -> tuple[int, ...]:
+        """The numbers of rows, over all ranks, of full batches, if the fold makes batches that ranks share; else ()."""
+        return ()
+
+    @property
+    def remainder(self) -> Remainder:
+        """The rule for batches at the end that aren't full, if the fold makes batches."""
+        return "keep"
+
+    def check_ranks(self, count: int) -> None:
+        """Raise a UsageError if batches with `rows` can't be divided among `count` ranks."""
+        for rows in self.rows:
+            if rows % count:
+                given = f"{rows} rows of {self.text} on {count} ranks"
+                raise UsageError(f"a global batch must divide by the number of ranks; got {given}")
+
+    @property
     def state_text(self) -> str:
         """The part of a state that the fold adds, and the elements that a resume computes again, for `explain`."""
         return "the positions of the elements that wait; they are computed again"
@@ -354,6 +361,16 @@ class Fold:
 
     parent: "Node"
     value: FoldFacts
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The numbers of rows, over all ranks, of full batches, if the fold makes batches that ranks share; else ()."""
+        return self.value.rows
+
+    @property
+    def remainder(self) -> Remainder:
+        """The rule for batches at the end that aren't full."""
+        return self.value.remainder
 
 
 @frozen
@@ -376,7 +393,7 @@ class Cache:
 
 SourceNode: TypeAlias = Read | Stream
 JoinNode: TypeAlias = Mix | StreamingMix | Chain | Zip
-Step: TypeAlias = Reindex | Map | Filter | FlatMap | Windows | Group | Batch | Unbatch | Pack | Bucket | Fold | Cache
+Step: TypeAlias = Reindex | Map | Filter | FlatMap | Windows | Group | Batch | Unbatch | Fold | Cache
 Node: TypeAlias = SourceNode | JoinNode | Step
 
 

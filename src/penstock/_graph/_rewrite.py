@@ -13,7 +13,6 @@ from typing import TypeVar, assert_never
 from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
-    Bucket,
     Cache,
     Chain,
     Filter,
@@ -23,7 +22,6 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Reindex,
     Stream,
@@ -63,7 +61,7 @@ def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
             return replace(node, parts=parents)
         case Reindex() | Map() | Filter() | Batch() | Unbatch() | FlatMap() | Windows() | Group() | Cache():
             return replace(node, parent=parents[0])
-        case Fold() | Pack() | Bucket():
+        case Fold():
             return replace(node, parent=parents[0])
         case _:
             assert_never(node)
@@ -173,7 +171,7 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
             reorders = reorders and counts is None
         case Windows() | Group() | Cache():
             reorders = False  # tables and stores are by position in the parent
-        case Filter() | Batch() | Unbatch() | Pack() | Bucket():
+        case Filter() | Batch() | Unbatch():
             pass
         case _:
             assert_never(node)

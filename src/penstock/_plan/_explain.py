@@ -6,13 +6,11 @@ from penstock._frozen import frozen
 from penstock._graph import (
     MAX_PARTS,
     Batch,
-    Bucket,
     Chain,
     Context,
     FlatMap,
     Fold,
     Node,
-    Pack,
     Stream,
     StreamingMix,
     Unbatch,
@@ -156,8 +154,8 @@ def _batch_lines(program: Batches | Streaming) -> list[str]:
     batch = program.batch
     if batch is None:
         return ["none: every element is a step"]
-    if isinstance(batch, Bucket):
-        return [f"of {', '.join(map(str, batch.bucketing.rows))} rows, by size; {verb_text(batch)}"]
+    if isinstance(batch, Fold):
+        return [f"of {', '.join(map(str, batch.rows))} rows{', by size' * (len(batch.rows) > 1)}; {verb_text(batch)}"]
     merged = "" if isinstance(batch.merge, Stack) else f", merged by {function_name(batch.merge)}"
     return [f"of {batch.size:,} rows over all ranks{merged}", _last_batch(batch, program)]
 
@@ -243,7 +241,5 @@ def _held_lines(step: Node) -> list[str]:
             return [f"{verb_text(step)}: how much was taken of each of {len(parts)} parts"]
         case Chain(parts=parts) | Zip(parts=parts):
             return [f"{verb_text(step)}: where each of {len(parts)} parts is"]
-        case Pack() | Bucket():
-            return [f"{verb_text(step)}: the positions of the elements that wait; they are computed again"]
         case _:
             return []

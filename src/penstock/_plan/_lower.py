@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 from penstock._frozen import frozen
 from penstock._graph import (
     Batch,
-    Bucket,
+    Fold,
     Map,
     Node,
     Reindex,
@@ -232,7 +232,7 @@ class Ranks:
 def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
     """Return the facts about a dataset that matter for ranks."""
     batch = program.batch
-    sizes = () if batch is None else _sizes(batch)
+    sizes = () if batch is None else batch.rows
     uncut = _replacing(node, batch)
     if program.is_indexed:
         return Ranks(sizes, "positions", _short_rows(program.batches), uncut)
@@ -240,17 +240,13 @@ def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
     return Ranks(sizes, ending, uncut=uncut)
 
 
-def _replacing(node: Node, batch: Batch | Bucket | None) -> str:
+def _replacing(node: Node, batch: Batch | Fold | None) -> str:
     """Return the name of a step above the batch that replaces whole batches; empty if there is none."""
     while batch is not None and node is not batch:
         if isinstance(node, Map) and isinstance(node.on_error, Substitute):
             return node.name
         (node,) = parents_of(node)
     return ""
-
-
-def _sizes(batch: Batch | Bucket) -> tuple[int, ...]:
-    return batch.bucketing.rows if isinstance(batch, Bucket) else (batch.size,)
 
 
 def _short_rows(program: Batches) -> int:
@@ -270,13 +266,12 @@ def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
             node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
         )
     batch = program.batch
-    if isinstance(batch, Bucket):
-        _check_buckets(batch, shard)
-    for size in ranks.sizes:
-        if size % shard.count:
-            raise UsageError(
-                f"a global batch must divide by the number of ranks; got batch({size}) on {shard.count} ranks"
-            )
+    if isinstance(batch, Fold):
+        batch.value.check_ranks(shard.count)
+    elif batch is not None and batch.size % shard.count:
+        raise UsageError(
+            f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
+        )
     if ranks.ending == "uneven" and not shard.uneven:
         refuse(
             node,
@@ -294,12 +289,3 @@ def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
         f"on_error=Substitute(…) of step {ranks.uncut!r} is above batch(), where it can't be cut into ranks. "
         "Use it before batch().",
     )
-
-
-def _check_buckets(batch: Bucket, shard: Shard) -> None:
-    for boundary, rows in zip(batch.bucketing.boundaries, batch.bucketing.rows, strict=True):
-        if rows % shard.count:
-            raise UsageError(
-                "the rows of every bucket must divide by the number of ranks; got "
-                f"{rows} rows in the bucket up to {boundary} on {shard.count} ranks. Choose others."
-            )

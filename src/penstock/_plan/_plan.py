@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from penstock._frozen import frozen
-from penstock._graph import Bucket, Node, Remainder, length
+from penstock._graph import Node, Remainder, length
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -260,16 +260,12 @@ class Plan:
     def batch_size(self) -> int:
         """The number of elements in a global batch; 1 for a dataset without batches."""
         batch = self.program.batch
-        if isinstance(batch, Bucket):
-            return max(batch.bucketing.rows)
-        return 1 if batch is None else batch.size
+        return 1 if batch is None else max(batch.rows)
 
     @property
     def remainder(self) -> Remainder:
         """The rule for a last batch that isn't full: keep, drop or pad."""
         batch = self.program.batch
-        if isinstance(batch, Bucket):
-            return "keep" if batch.bucketing.keep_short else "drop"
         return "keep" if batch is None else batch.remainder
 
 

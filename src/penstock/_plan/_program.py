@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NoReturn
 
 from penstock._frozen import frozen
-from penstock._graph import Batch, Bucket, Fold, Map, Node, Reindex, Stream
+from penstock._graph import Batch, Fold, Map, Node, Reindex, Stream
 from penstock._streaming import MAX_INPUTS, Collate, InputRef, even_limit, input_refs_of, worker_collate
 from penstock.batching import Stack
 from penstock.errors import InternalError
@@ -104,7 +104,7 @@ class Streaming:
     """A dataset that is read in order: its inputs depend on the position alone, the steps above take them in order."""
 
     node: Node
-    batch: Batch | Bucket | None
+    batch: Batch | Fold | None
     """The outermost batch, if any; each rank makes its part of it."""
 
     @property

@@ -33,6 +33,7 @@ from penstock import _lazy
 
 if TYPE_CHECKING:
     from penstock._streaming._batch import Rest as Rest
+    from penstock._streaming._bucket import Bucket as Bucket
     from penstock._streaming._check import check_graph as check_graph
     from penstock._streaming._collate import Collate as Collate
     from penstock._streaming._collate import CollateRun as CollateRun
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from penstock._streaming._opening import rank_segments_to_json as rank_segments_to_json
     from penstock._streaming._opening import token_at as token_at
     from penstock._streaming._opening import worker_collate as worker_collate
+    from penstock._streaming._pack import Pack as Pack
     from penstock._streaming._stage import Chunk as Chunk
     from penstock._streaming._stage import InputRef as InputRef
     from penstock._streaming._stage import Provenance as Provenance
@@ -72,6 +74,7 @@ else:
     __getattr__ = _lazy.from_modules(
         __name__,
         Rest="penstock._streaming._batch",
+        Bucket="penstock._streaming._bucket",
         check_graph="penstock._streaming._check",
         Collate="penstock._streaming._collate",
         CollateRun="penstock._streaming._collate",
@@ -97,6 +100,7 @@ else:
         rank_segments_to_json="penstock._streaming._opening",
         token_at="penstock._streaming._opening",
         worker_collate="penstock._streaming._opening",
+        Pack="penstock._streaming._pack",
         Chunk="penstock._streaming._stage",
         InputRef="penstock._streaming._stage",
         Provenance="penstock._streaming._stage",

@@ -8,12 +8,13 @@ stage computes the waiting elements again.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph import Bucket, Element, Location
+from penstock._graph import Element, Location, Remainder, function_name
+from penstock._streaming._fold import Folding, OpenedBelow
 from penstock._streaming._stage import (
     Chunk,
     InputRef,
@@ -32,9 +33,57 @@ from penstock._streaming._stage import (
     refuse,
     where_read,
 )
-from penstock.errors import StateError
+from penstock.batching import Bucketing
+from penstock.errors import StateError, UsageError
 
 _Refs: TypeAlias = list[tuple[Sequence[Token], int]]
+
+
+@frozen
+class Bucket(Folding):
+    """Elements of about one size merged into batches, in the order in which they are read."""
+
+    bucketing: Bucketing
+
+    @property
+    def text(self) -> str:
+        return f"bucket({function_name(self.bucketing.size)}, {list(self.bucketing.boundaries)})"
+
+    @property
+    def order_text(self) -> str:
+        return f"bucket {self.bucketing.boundaries} {self.bucketing.rows} {self.bucketing.keep_short}"
+
+    @property
+    def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
+        return (("size", self.bucketing.size), *(("merge", merge) for merge in self.bucketing.merge))
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return self.bucketing.rows
+
+    @property
+    def remainder(self) -> Remainder:
+        return "keep" if self.bucketing.keep_short else "drop"
+
+    def check_ranks(self, count: int) -> None:
+        for boundary, rows in zip(self.bucketing.boundaries, self.rows, strict=True):
+            if rows % count:
+                raise UsageError(
+                    "the rows of every bucket must divide by the number of ranks; got "
+                    f"{rows} rows in the bucket up to {boundary} on {count} ranks. Choose others."
+                )
+
+    def of_rank(self, ranks: int) -> Self:
+        return replace(self, bucketing=replace(self.bucketing, rows=tuple(count // ranks for count in self.rows)))
+
+    def keeping_all(self) -> Self:
+        return replace(self, bucketing=replace(self.bucketing, keep_short=True))
+
+    def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
+        return bucketed(self, below)
+
+    def open(self, below: OpenedBelow) -> Stage:
+        return BucketStage(self, below.stage, below.inputs)
 
 
 def bucketed(step: Bucket, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
@@ -50,12 +99,6 @@ def bucketed(step: Bucket, below: Iterator[LocatedElement]) -> Iterator[LocatedE
     for number, rows in enumerate(waiting):
         if rows and bucketing.keep_short:
             yield _merged(step, number, rows)
-
-
-def rank_part(step: Bucket, ranks: int) -> Bucket:
-    """Return the step with one rank's part of the rows of each batch."""
-    rows = tuple(count // ranks for count in step.bucketing.rows)
-    return replace(step, bucketing=replace(step.bucketing, rows=rows))
 
 
 def _merged(step: Bucket, number: int, rows: list[LocatedElement]) -> LocatedElement:
@@ -86,23 +129,21 @@ class _Waiting(NamedTuple):
 
 @frozen
 class BucketStage:
-    """Batches of a bucket's elements; `rows` are the step's numbers of rows, or one rank's part of them."""
+    """Batches of a bucket's elements."""
 
     step: Bucket
-    rows: tuple[int, ...]
-    keep_short: bool
     below: Stage
     inputs: Mapping[int, InputRef]
 
     def start(self) -> Token:
-        return (self.below.start(), ((),) * len(self.rows))
+        return (self.below.start(), ((),) * len(self.step.rows))
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
-        waiting = self._reopened(token[1])
+        waiting, rows = self._reopened(token[1]), self.step.rows
         at: tuple[Sequence[Token], int] = (token, 0)
         last: Sequence[Token] = (token,)
         for number in range(len(waiting)):  # after a deal, more may wait than a batch has
-            while len(waiting[number].elements) >= self.rows[number]:
+            while len(waiting[number].elements) >= rows[number]:
                 chunk = self._taken(waiting, number, at, last)
                 last = chunk.afters
                 yield chunk
@@ -114,12 +155,12 @@ class BucketStage:
                 bucket.provenance.append(below.provenance[index : index + 1])
                 bucket.starts.append((below.starts, index))
                 at = (below.afters, index)
-                if len(bucket.elements) >= self.rows[number]:
+                if len(bucket.elements) >= rows[number]:
                     chunk = self._taken(waiting, number, at, last)
                     last = chunk.afters
                     yield chunk
         for number in range(len(waiting)):
-            if waiting[number].elements and self.keep_short:
+            if waiting[number].elements and self.step.bucketing.keep_short:
                 chunk = self._taken(waiting, number, at, last)
                 last = chunk.afters
                 yield chunk
@@ -131,7 +172,7 @@ class BucketStage:
         self, waiting: list[_Waiting], number: int, at: tuple[Sequence[Token], int], last: Sequence[Token]
     ) -> Chunk:
         """Return a batch of a bucket, and remove its elements from the bucket."""
-        count = self.rows[number]
+        count = self.step.rows[number]
         elements, provenance = waiting[number].elements[:count], np.concatenate(waiting[number].provenance[:count])
         batch = self.step.bucketing.merge[number](elements)
         waiting[number] = waiting[number].rest(count)
@@ -168,7 +209,7 @@ class BucketStage:
     def check(self, token: Token, /) -> None:
         start, held = parts_of(token, 2, of="bucket()")
         self.below.check(start)
-        for waiting in parts_of(held, len(self.rows), of="bucket()"):
+        for waiting in parts_of(held, len(self.step.rows), of="bucket()"):
             if not is_compound(waiting):
                 refuse(waiting, "bucket() has a list of the tokens of waiting elements")
             for at in waiting:
@@ -178,8 +219,8 @@ class BucketStage:
         return self.below.points(token[0])
 
     def is_exhausted(self, token: Token, /) -> bool:
-        may_follow = any(token[1]) if self.keep_short else self._has_full(token[1])
+        may_follow = any(token[1]) if self.step.bucketing.keep_short else self._has_full(token[1])
         return not may_follow and self.below.is_exhausted(token[0])
 
     def _has_full(self, held: tuple[tuple[Token, ...], ...]) -> bool:
-        return any(len(bucket) >= rows for bucket, rows in zip(held, self.rows, strict=True))
+        return any(len(bucket) >= rows for bucket, rows in zip(held, self.step.rows, strict=True))

@@ -21,7 +21,6 @@ from penstock._frozen import frozen
 from penstock._graph import (
     DROPPED,
     Batch,
-    Bucket,
     Context,
     Element,
     Fold,
@@ -64,7 +63,7 @@ class Collate:
             raise InternalError(f"workers merge the list of a batch's {len(rows)} rows; got {given!r:.200}")
 
 
-def collate_of(node: Node, shared: Batch | Bucket | None) -> Collate | None:
+def collate_of(node: Node, shared: Batch | Fold | None) -> Collate | None:
     """Return the steps above a node's last fold; None if there are none.
 
     Args:

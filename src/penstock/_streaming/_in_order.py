@@ -12,7 +12,6 @@ from penstock._frozen import frozen
 from penstock._graph import (
     DROPPED,
     Batch,
-    Bucket,
     Cache,
     Chain,
     Context,
@@ -24,7 +23,6 @@ from penstock._graph import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Reindex,
     Stream,
@@ -42,11 +40,9 @@ from penstock._graph import (
     row_location,
 )
 from penstock._streaming._batch import batched
-from penstock._streaming._bucket import bucketed, rank_part
 from penstock._streaming._elementwise import flat_mapped
 from penstock._streaming._fold import folding_of
 from penstock._streaming._join import mixed, zipped
-from penstock._streaming._pack import packed
 from penstock._streaming._stage import LocatedElement, within
 from penstock._streaming._stream import streamed
 from penstock.batching import split_rows
@@ -72,7 +68,7 @@ class _Share:
 
     rank: int
     ranks: int
-    batch: Batch | Bucket | None
+    batch: Batch | Fold | None
     """The batch of which each rank makes its part."""
 
     def is_above(self, node: Node) -> bool:
@@ -106,7 +102,8 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
                 (row, row_location(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch))
             )
         case Fold():
-            return folding_of(node).in_order(below(node.parent))
+            value = folding_of(node)
+            return (value.of_rank(share.ranks) if node is share.batch else value).in_order(below(node.parent))
         case Cache():
             return below(node.parent)
         case StreamingMix():
@@ -120,7 +117,3 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return streamed(node, epoch, share.rank, share.ranks)
         case Read() | Reindex() | Windows() | Group() | Mix():
             raise InternalError("a source and its samplers are indexable")
-        case Pack():
-            return packed(node, below(node.parent))
-        case Bucket():
-            return bucketed(rank_part(node, share.ranks) if node is share.batch else node, below(node.parent))

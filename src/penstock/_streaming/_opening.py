@@ -22,7 +22,6 @@ from typing import Final, NamedTuple, NoReturn, TypeGuard
 from penstock._frozen import frozen
 from penstock._graph import (
     Batch,
-    Bucket,
     Cache,
     Chain,
     Context,
@@ -32,7 +31,6 @@ from penstock._graph import (
     Map,
     Mix,
     Node,
-    Pack,
     Read,
     Step,
     Stream,
@@ -45,7 +43,6 @@ from penstock._graph import (
     walk,
 )
 from penstock._streaming._batch import BatchStage
-from penstock._streaming._bucket import BucketStage
 from penstock._streaming._collate import Collate, collate_of
 from penstock._streaming._elementwise import FilterStage, MapStage, RowsStage
 from penstock._streaming._fold import OpenedBelow, folding_of
@@ -63,7 +60,6 @@ from penstock._streaming._inputs import (
 )
 from penstock._streaming._join import ChainStage, StreamingMixStage, ZipStage
 from penstock._streaming._limit import LimitStage
-from penstock._streaming._pack import PackStage
 from penstock._streaming._stage import (
     LARGEST,
     InputRef,
@@ -131,7 +127,7 @@ def worker_collate(node: Node) -> Collate | None:
 def rank_segments_top(node: Node) -> Node:
     """Return the highest node that is opened for each rank segment: the parent of the outermost batch, or the top.
 
-    A bucket belongs to the segments, since it holds elements open.
+    A fold that makes batches belongs to the segments, since it holds elements open.
     """
     batch = outermost_batch(node)
     return batch.parent if isinstance(batch, Batch) else node
@@ -253,16 +249,17 @@ class _Opener:
     """
 
     opening: Opening
-    outermost: Batch | Bucket | None
+    outermost: Batch | Fold | None
     even_limit: Fold | None
 
     def open_rank_segment(self, node: Node, rank_segment: RankSegment) -> Stage:
         """Return a node's stage over one segment."""
         share = max(_PARTS_AT_ONCE // max(len(rank_segment.input_ranges), 1), 1)
-        return self._open(node, rank_segment, 0, share).stage
+        batched = self.outermost.size // self.opening.ranks if isinstance(self.outermost, Batch) else 0
+        return self._open(node, rank_segment, 0, share, batched).stage
 
-    def _open(self, node: Node, rank_segment: RankSegment, first: int, share: int) -> _Opened:
-        """Return a node's stage; its inputs are numbered from `first` on."""
+    def _open(self, node: Node, rank_segment: RankSegment, first: int, share: int, batched: int = 0) -> _Opened:
+        """Return a node's stage; its inputs are numbered from `first` on, and a batch above has `batched` rows."""
         opening = self.opening
         if isinstance(node, Stream):
             return _Opened(
@@ -275,13 +272,11 @@ class _Opener:
             return _Opened(block_input, {first: InputRef(node, "")})
         if isinstance(node, StreamingMix | Chain | Zip):
             return self._join(node, rank_segment, first, share)
-        below = self._open(parents_of(node)[0], rank_segment, first, share)
+        rows = node.size if isinstance(node, Batch) else 0
+        below = self._open(parents_of(node)[0], rank_segment, first, share, rows)
         if opening.leaves_out(node):
             return below
-        stage = self.step(node, below)
-        if isinstance(stage, BucketStage) and rank_segment.token is not None:
-            stage = replace(stage, keep_short=True)  # all elements that the old rank held open must come out
-        return _Opened(stage, below.inputs)
+        return _Opened(self.step(node, below, batched, of_old_rank=rank_segment.token is not None), below.inputs)
 
     def _join(self, node: StreamingMix | Chain | Zip, rank_segment: RankSegment, first: int, share: int) -> _Opened:
         stages: list[Stage] = []
@@ -298,8 +293,15 @@ class _Opener:
             )
         return _Opened(ChainStage(parts) if isinstance(node, Chain) else ZipStage(node, parts), inputs)
 
-    def step(self, node: Node, below: _Opened) -> Stage:
-        """Return the stage of a single step over an opened one."""
+    def step(self, node: Node, below: _Opened, batched: int = 0, *, of_old_rank: bool = False) -> Stage:
+        """Return the stage of a single step over an opened one.
+
+        Args:
+            node: the step.
+            below: the opened step below.
+            batched: the number of rows of a batch directly above; 0 if there is none.
+            of_old_rank: whether the stage continues an old rank's segment.
+        """
         stage, inputs = below
         match node:
             case Map():
@@ -309,20 +311,12 @@ class _Opener:
             case Unbatch() | FlatMap():
                 return RowsStage(node, stage, inputs, self.opening.context)
             case Batch():
-                if isinstance(stage, PackStage):
-                    stage = replace(stage, batched=node.size)
                 return BatchStage(node, node.size, stage)
             case Fold():
-                return folding_of(node).open(OpenedBelow(stage, inputs, must_fill=node is self.even_limit))
-            case Pack():
-                batch = self.outermost
-                if isinstance(batch, Batch) and batch.parent is node:
-                    return PackStage(node, stage, inputs, batch.size // self.opening.ranks)
-                return PackStage(node, stage, inputs)
-            case Bucket():
-                ranks = self.opening.ranks if node is self.outermost else 1
-                rows = tuple(count // ranks for count in node.bucketing.rows)
-                return BucketStage(node, rows, node.bucketing.keep_short, stage, inputs)
+                value = folding_of(node)
+                value = value.of_rank(self.opening.ranks) if node is self.outermost else value
+                value = value.keeping_all() if of_old_rank else value
+                return value.open(OpenedBelow(stage, inputs, batched, must_fill=node is self.even_limit))
             case _:
                 raise InternalError(f"{type(node).__name__} has no stage")
 
@@ -365,7 +359,7 @@ def _refuse_position(step: Node) -> NoReturn:
             why = "has parts, each with positions of its own"
         case Fold(value=value) if value.limit is not None:
             why = "counts elements from the beginning of the epoch"
-        case Bucket() | Batch():
+        case Batch() | Fold() if step.rows:
             why = "puts elements together by what came before"
         case _:
             why = "depends on the elements that came before"

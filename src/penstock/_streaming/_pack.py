@@ -22,7 +22,8 @@ import numpy as np
 
 from penstock._decisions import PACK_DOCUMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph import Element, Location, Pack, row_seed_position
+from penstock._graph import Element, Location, row_seed_position
+from penstock._streaming._fold import Folding, OpenedBelow
 from penstock._streaming._packer import Intake, Packer
 from penstock._streaming._stage import (
     CHUNK_SECONDS,
@@ -48,6 +49,28 @@ from penstock.batching import Form, Packing, extra_names, form_of, lengths_of
 from penstock.errors import GraphError
 
 _DOCUMENTS: Final = 256  # of a block: assigning and filling cost a fraction of a millisecond for each call
+
+
+@frozen
+class Pack(Folding):
+    """Documents packed into sequences of a fixed length, in the order in which they are read."""
+
+    packing: Packing
+
+    @property
+    def text(self) -> str:
+        lengths = dict(self.packing.features)
+        return f"pack({lengths.get('', lengths)}, how={self.packing.how!r})"
+
+    @property
+    def order_text(self) -> str:
+        return f"pack {self.packing!r}"
+
+    def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
+        return packed(self, below)
+
+    def open(self, below: OpenedBelow) -> Stage:
+        return PackStage(self, below.stage, below.inputs, below.batched)
 
 
 @frozen
