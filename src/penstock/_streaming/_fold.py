@@ -1,8 +1,9 @@
-"""The base class of the values of folds: the facts, the definition and the stage of one fold.
+"""Foldings, the values of folds: each has the facts, the definition and the stage of one fold.
 
-A fold is one file here, and a verb that adds a `Fold` node with its value. The file has the value, which inherits from
-`Folding`; its stage, with the methods of `Stage`; and the definition, a generator. No other file distinguishes folds:
-the graph reads the facts (`FoldFacts`), `_in_order` calls the definition, `_opening` opens the stage.
+A fold is one file in this package, and a verb that adds a `Fold` node with the value. The file has the value, a
+`Folding`; the definition, a generator; and the stage. No other file distinguishes folds: the graph reads the facts
+(`FoldFacts`), `_in_order` calls the definition, `_opening` opens the stage. A node for each fold was rejected: each
+function over the graph then needs a case for each fold.
 
 Rules of a fold's stage, beyond those of each stage:
   - A token is a tuple, and its first entry is the parent's token at which reading continues. The other entries identify
@@ -33,7 +34,10 @@ class OpenedBelow(NamedTuple):
 
 
 class Folding(FoldFacts):
-    """The value of a fold."""
+    """The value of a fold's node; a frozen dataclass of the verb's arguments inherits from it.
+
+    Equal values make equal datasets, and a value is pickled for worker processes.
+    """
 
     __slots__ = ()
 
@@ -51,7 +55,7 @@ class Folding(FoldFacts):
         return self
 
     def keeping_all(self) -> Self:
-        """Return the value for a segment of an old rank, where each element that is held open must come out."""
+        """Return the value for an old rank's segment, whose stage must yield each element that was held open."""
         return self
 
     def check(self, text: str, below: Iterator[LocatedElement], count: int) -> None:

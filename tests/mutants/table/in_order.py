@@ -91,6 +91,20 @@ IN_ORDER: Final = (
         (RESUMES, "equivalence/test_deal.py"),
     ),
     Mutant(
+        "deal: a limit above the batch counts from the beginning",
+        "_streaming/_opening.py",
+        "max((at[1] for _, at in old), default=0)",
+        "0",
+        ("equivalence/test_deal.py",),
+    ),
+    Mutant(
+        "deal: a bucket drops the elements that an old rank held open",
+        "_streaming/_bucket.py",
+        "replace(self.bucketing, keep_short=True)",
+        "self.bucketing",
+        ("equivalence/test_deal.py",),
+    ),
+    Mutant(
         "mixture in order: the progress of a part grows with its weight",
         "_streaming/_join.py",
         "(taken / self._weights[part], part)",
