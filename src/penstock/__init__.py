@@ -10,25 +10,38 @@ for batch in ps.Loader(dataset, num_workers=8):
 from typing import TYPE_CHECKING
 
 from penstock import _lazy, errors, sampling, sources
-from penstock._dataset import Dataset, concatenate, interleave, mix, read, stream
+from penstock._dataset import Dataset, concatenate, interleave, mix, package_text, read, stream
 from penstock._dataset import integers as range  # noqa: A004 - `ps.range` is to datasets what `range` is to lists
 from penstock._dataset import zip_datasets as zip  # noqa: A004 - `ps.zip` is to datasets what `zip` is to lists
 from penstock._graph import Combiner, Origin, Substitute
 from penstock._plan import Limits, Shard
 
 if TYPE_CHECKING:
+    from penstock import batching as batching
+    from penstock import concurrency as concurrency
+    from penstock import events as events
+    from penstock import jax as jax
+    from penstock import pipeline as pipeline
+    from penstock import testing as testing
+    from penstock import torch as torch
+    from penstock import transport as transport
     from penstock._graph import PerWorker
     from penstock._loader import Loader, LoaderIterator
     from penstock._plan import Explanation
 else:
-    # The names that run a dataset are imported on first access: describing one doesn't need them.
+    _SUBMODULES = ("batching", "concurrency", "events", "jax", "pipeline", "testing", "torch", "transport")
+    # The names that run a dataset, and modules of their own subject, are imported on first access: describing a dataset
+    # doesn't need them.
     __getattr__ = _lazy.from_modules(
         __name__,
+        submodules=_SUBMODULES,
+        refusal=package_text,
         Explanation="penstock._plan._explain",
         Loader="penstock._loader",
         LoaderIterator="penstock._loader",
         PerWorker="penstock._graph",
     )
+    __dir__ = _lazy.listing(__name__, *_SUBMODULES)
 
 __version__ = "0.1.0"
 

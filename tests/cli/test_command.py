@@ -21,6 +21,16 @@ def test_help_names_the_commands_and_the_exit_statuses(capsys: Output) -> None:
         assert part in text
 
 
+@pytest.mark.parametrize(
+    "command", [["-m", "penstock"], ["-c", "from penstock._cli import main; raise SystemExit(main([]))"]]
+)
+def test_without_a_command_the_help_is_printed(command: list[str]) -> None:
+    """`penstock` and `python -m penstock` print the help, with status 0."""
+    run = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("usage: penstock")
+    assert "demo" in run.stdout
+
+
 def test_help_of_the_demo_names_every_option(capsys: Output) -> None:
     """`penstock demo --help` says what it does, what it needs, and how to change it."""
     with pytest.raises(SystemExit) as ended:
@@ -45,7 +55,6 @@ def test_version_names_the_packages(capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "COMMAND"),
         (["dmeo"], "invalid choice: 'dmeo'"),
         (["demo", "--worker", "3"], "unrecognized arguments: --worker 3"),
         (["demo", "--num-workers", "-1"], "a whole number of at least 0 is needed; got '-1'"),
@@ -79,9 +88,7 @@ def test_a_report_that_cannot_be_written_is_refused_at_once(tmp_path: Path, caps
 
 
 def test_the_command_runs_as_a_module() -> None:
-    """`python -m penstock._cli` is the command, where no script is installed."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "penstock._cli", "--version"], capture_output=True, text=True, check=False
-    )
+    """`python -m penstock` is the command, where no script is installed."""
+    ended = subprocess.run([sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("penstock ")

@@ -14,7 +14,7 @@ from penstock._cli import main
 
 image_module = pytest.importorskip("PIL.Image")
 
-_COMMAND = [sys.executable, "-m", "penstock._cli", "demo"]
+_COMMAND = [sys.executable, "-m", "penstock", "demo"]
 
 
 def claims_in(output: str) -> dict[str, bool]:

@@ -48,7 +48,9 @@ SOURCES: dict[str, Case] = {
         "ps.read(ps.sources.ImageFolder(path))",
     ),
     "path": case(lambda: ps.read(Path("train")), UsageError, "To read from a path, name the format"),
-    "generator": case(lambda: ps.read(iter([1])), UsageError, "a list_iterator", "fits into memory as list(iterable)"),
+    "generator": case(
+        lambda: ps.read(iter([1])), UsageError, "a list_iterator", "ps.read(list(it)) if it fits into memory"
+    ),
     "class": case(lambda: ps.read(Squares), UsageError, "That is the class itself: create an instance of it."),
     "None": case(lambda: ps.read(None), UsageError, "got None, a NoneType"),
     "no length": case(lambda: ps.read(NoLength()), UsageError, "len() of", "TypeError: unknown length"),

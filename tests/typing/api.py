@@ -79,6 +79,9 @@ def order(pictures: ps.Dataset[Labelled]) -> None:
     assert_type(pictures.take(1).skip(1).select([0]), ps.Dataset[Labelled])
     assert_type(pictures.subset(1).repeat(2).epoch(3), ps.Dataset[Labelled])
     assert_type(pictures.split({"train": 0.8}), dict[str, ps.Dataset[Labelled]])
+    assert_type(pictures.split(0.8), tuple[ps.Dataset[Labelled], ps.Dataset[Labelled]])
+    assert_type(pictures.split([0.8, 0.1]), tuple[ps.Dataset[Labelled], ...])
+    assert_type(pictures.shuffle(seed=3), ps.Dataset[Labelled])
     assert_type(pictures[2:4], ps.Dataset[Labelled])
     assert_type(pictures[np.int64(3)], Labelled)
     assert_type(pictures[3]["label"], int)
@@ -178,6 +181,8 @@ def several(numbers: ps.Dataset[int], texts: ps.Dataset[str], episodes: ps.Datas
 def joining(numbers: ps.Dataset[int], texts: ps.Dataset[str], named: dict[str, ps.Dataset[str]]) -> None:
     """A joined dataset has the type of its parts."""
     assert_type(ps.mix(named), ps.Dataset[str])
+    assert_type(ps.mix([texts, texts], [3, 1]), ps.Dataset[str])
+    assert_type(ps.concatenate(texts, texts), ps.Dataset[str])
     assert_type(ps.mix({"web": texts, "code": texts}, {"web": 3, "code": 0.5}, stop="never"), ps.Dataset[str])
     assert_type(ps.mix({"web": texts}, {0: {"web": 1}, 100: {"web": 2}}, measure=len, seed=3), ps.Dataset[str])
     assert_type(ps.concatenate([numbers, numbers]), ps.Dataset[int])
@@ -205,6 +210,7 @@ def sum_of(numbers: list[int]) -> float:
 
 def batches(numbers: ps.Dataset[int], images: ps.Dataset[NDArray[np.uint8]], unknown: ps.Dataset) -> None:
     """Stacking gives the leaves array types; nested elements keep their containers, as far as they have a type."""
+    assert_type(numbers.batch(2, drop_last=True), ps.Dataset[NDArray[np.int64]])
     assert_type(numbers.batch(2, remainder="drop"), ps.Dataset[NDArray[np.int64]])
     assert_type(numbers.map(lambda number: number > 2).batch(2), ps.Dataset[NDArray[np.bool_]])
     assert_type(numbers.map(float).batch(2), ps.Dataset[NDArray[np.float64]])

@@ -28,7 +28,7 @@ exit status:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line.
+    """Run a command line; without a command, print the help.
 
     Args:
         arguments: the arguments after the command's name; default: the process's own.
@@ -39,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: from argparse, for `--help`, `--version` and wrong arguments (status 2).
     """
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.run is None:
+        parser.print_help()
+        return ENDED
     try:
         status: int = chosen.run(chosen)
     except (UsageError, SourceError, MissingDependencyError) as error:
@@ -65,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     about = f"penstock {penstock.__version__}"
     about += f" · Python {platform.python_version()} · NumPy {np.__version__}"
     parser.add_argument("--version", action="version", version=about)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     demo.add_parser(commands.add_parser)
     return parser

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from penstock import _lazy
 from penstock._dataset._dataset import Dataset, T_co
+from penstock._dataset._field_names import explain_methods as explain_methods
+from penstock._dataset._field_names import package_text as package_text
 from penstock._dataset._mixing import concatenate, interleave, mix, zip_datasets
 from penstock._dataset._read import integers, read, stream
 

@@ -9,12 +9,14 @@ import itertools
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, SupportsIndex, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _dataset, _graph, _plan, _storage, _streaming
+from penstock._dataset._field_names import ATTRIBUTES, attribute_text, explain_verbs
 from penstock._dataset._packing import (
     Lengths,
     bucket_limits,
@@ -176,6 +178,17 @@ class Dataset(Generic[T_co]):
                 break
         return html_text(self._node, first)
 
+    if not TYPE_CHECKING:  # with this method type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> object:
+            """Refuse an attribute; the message of a name that other libraries have says what to use.
+
+            Raises:
+                AttributeError: always.
+            """
+            # Without `obj` Python would not suggest another name; beside a remedy it shall not.
+            raise AttributeError(attribute_text(name), name=name, obj=None if name in ATTRIBUTES else self)
+
     # Looking at a dataset
 
     def check(self, count: int = 8) -> None:
@@ -238,8 +251,11 @@ class Dataset(Generic[T_co]):
 
     # Order: which elements there are, and in what order. Most are a sampler over the dataset below.
 
-    def shuffle(self) -> "Dataset[T_co]":
+    def shuffle(self, *, seed: int | None = None) -> "Dataset[T_co]":
         """Return the elements in a random order that is another one in each epoch: an exact shuffle in O(1) memory.
+
+        Args:
+            seed: of the order. Default: the seed of the dataset, an argument of `read`.
 
         Raises:
             GraphError: the dataset has no positions, as after `filter`, or no end.
@@ -250,7 +266,11 @@ class Dataset(Generic[T_co]):
             [0, 1, 2, 3, 4]
         """
         count = need_finite(self._node, "shuffle()")
-        return self._new(self._permuted(count, "shuffle", "shuffle()"))
+        if seed is not None:
+            seed = need_integer("seed", seed)
+        return self._new(
+            self._permuted(count, "shuffle", "shuffle()" if seed is None else f"shuffle(seed={seed})", seed)
+        )
 
     def reindex(self, sampler: ScalarSampler) -> "Dataset[T_co]":
         """Return the elements in the order of a sampler: a pure function from (epoch, position) to those below.
@@ -338,27 +358,44 @@ class Dataset(Generic[T_co]):
         sampler = Select.from_positions(positions, total)
         return self._new(choose(self._node, sampler, f"select({len(sampler)} positions)"))
 
-    def split(self, fractions: Mapping[str, float], *, seed: int = 0) -> "dict[str, Dataset[T_co]]":
+    @overload
+    def split(self, fractions: Mapping[str, float], *, seed: int = 0) -> "dict[str, Dataset[T_co]]": ...
+    @overload
+    def split(self, fractions: float, *, seed: int = 0) -> "tuple[Dataset[T_co], Dataset[T_co]]": ...
+    @overload
+    def split(self, fractions: Sequence[float], *, seed: int = 0) -> "tuple[Dataset[T_co], ...]": ...
+    def split(
+        self, fractions: Mapping[str, float] | float | Sequence[float], *, seed: int = 0
+    ) -> "dict[str, Dataset[T_co]] | tuple[Dataset[T_co], ...]":
         """Return disjoint random parts, such as train and validation; each has the same records in every epoch.
 
         Args:
-            fractions: the share of each part, by name; shares are positive and sum to at most 1.
+            fractions: the share of each part, by name or as a list; shares are positive and sum to at most 1. One
+                number is the share of the first of two parts, and the second one has the rest.
             seed: selects the parts, independent of the dataset's own seed.
+
+        Returns:
+            The parts by name; or, if the shares have no names, a tuple.
 
         Example:
             >>> import penstock as ps
             >>> parts = ps.range(10).split({"train": 0.8, "val": 0.2})
             >>> len(parts["train"]), sorted([*parts["train"], *parts["val"]])
             (8, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+            >>> train, val = ps.range(10).split(0.8)
+            >>> list(train) == list(parts["train"]), list(val) == list(parts["val"])
+            (True, True)
         """
         total = need_finite(self._node, "split()")
         dealt = Reindex(self._node, FixedOrder(Shuffle(total, derive(need_integer("seed", seed), "split"))), "")
         parts: dict[str, Dataset[T_co]] = {}
         start = 0
-        for name, count in split_counts(total, fractions).items():
-            parts[name] = self._new(choose(dealt, Slice(start, 1, count), f"split()[{name!r}]"))
+        named = _named_fractions(fractions)
+        for name, count in split_counts(total, named).items():
+            shown = repr(name) if named is fractions else name
+            parts[name] = self._new(choose(dealt, Slice(start, 1, count), f"split()[{shown}]"))
             start += count
-        return parts
+        return parts if named is fractions else tuple(parts.values())
 
     def subset(self, count: int) -> "Dataset[T_co]":
         """Return `count` random elements, different ones in each epoch; over many epochs all are equally frequent.
@@ -790,35 +827,50 @@ class Dataset(Generic[T_co]):
     # First what matches where the elements' type isn't known: nothing else is a Dataset[Never].
     @overload
     def batch(
-        self: "Dataset[Never]", size: int, *, remainder: Remainder = "keep", mask: str | None = None
+        self: "Dataset[Never]",
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        drop_last: bool = False,
+        mask: str | None = None,
     ) -> "Dataset[Any]": ...
     @overload
     def batch(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload] - a bool is an int too
-        self: "Dataset[bool]", size: int, *, remainder: Remainder = "keep", mask: None = None
+        self: "Dataset[bool]", size: int, *, remainder: Remainder = "keep", drop_last: bool = False, mask: None = None
     ) -> "Dataset[NDArray[np.bool_]]": ...
     @overload
     def batch(
-        self: "Dataset[int]", size: int, *, remainder: Remainder = "keep", mask: None = None
+        self: "Dataset[int]", size: int, *, remainder: Remainder = "keep", drop_last: bool = False, mask: None = None
     ) -> "Dataset[NDArray[np.int64]]": ...
     @overload
     def batch(
-        self: "Dataset[float]", size: int, *, remainder: Remainder = "keep", mask: None = None
+        self: "Dataset[float]", size: int, *, remainder: Remainder = "keep", drop_last: bool = False, mask: None = None
     ) -> "Dataset[NDArray[np.float64]]": ...
     @overload
     def batch(
-        self: "Dataset[NDArray[Scalar]]", size: int, *, remainder: Remainder = "keep", mask: None = None
+        self: "Dataset[NDArray[Scalar]]",
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        drop_last: bool = False,
+        mask: None = None,
     ) -> "Dataset[NDArray[Scalar]]": ...
     @overload
     def batch(
-        self: "Dataset[str]", size: int, *, remainder: Remainder = "keep", mask: None = None
+        self: "Dataset[str]", size: int, *, remainder: Remainder = "keep", drop_last: bool = False, mask: None = None
     ) -> "Dataset[list[str]]": ...
     @overload
     def batch(
-        self: "Dataset[bytes]", size: int, *, remainder: Remainder = "keep", mask: None = None
+        self: "Dataset[bytes]", size: int, *, remainder: Remainder = "keep", drop_last: bool = False, mask: None = None
     ) -> "Dataset[list[bytes]]": ...
     @overload
     def batch(
-        self: "Dataset[dict[str, Any]]", size: int, *, remainder: Remainder = "keep", mask: str | None = None
+        self: "Dataset[dict[str, Any]]",
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        drop_last: bool = False,
+        mask: str | None = None,
     ) -> "Dataset[dict[str, Any]]": ...
     @overload
     def batch(
@@ -826,6 +878,7 @@ class Dataset(Generic[T_co]):
         size: int,
         *,
         remainder: Remainder = "keep",
+        drop_last: bool = False,
         mask: None = None,
         merge: Callable[[list[T_co]], U],
     ) -> "Dataset[U]": ...
@@ -835,18 +888,26 @@ class Dataset(Generic[T_co]):
         size: int,
         *,
         remainder: Remainder = "keep",
+        drop_last: bool = False,
         mask: str,
         merge: Callable[[list[T_co]], object],
     ) -> "Dataset[Any]": ...
     @overload
     def batch(
-        self, size: int, *, remainder: Remainder = "keep", mask: str | None = None, merge: None = None
+        self,
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        drop_last: bool = False,
+        mask: str | None = None,
+        merge: None = None,
     ) -> "Dataset[Any]": ...
     def batch(
         self,
         size: int,
         *,
         remainder: Remainder = "keep",
+        drop_last: bool = False,
         mask: str | None = None,
         merge: Merge | None = None,
     ) -> "Dataset[Any]":
@@ -859,6 +920,7 @@ class Dataset(Generic[T_co]):
             size: the number of rows of the *global* batch, over all ranks; at least 1.
             remainder: the form of a last batch that isn't full: "keep" makes it short, "drop" leaves it out, "pad"
                 repeats its last element.
+            drop_last: True is the same as `remainder="drop"`.
             mask: the name of a bool leaf, in each batch, that is true for rows of data and false for padding.
             merge: a collate function from a list of elements to a batch, instead of stacking.
 
@@ -869,7 +931,7 @@ class Dataset(Generic[T_co]):
         """
         if merge is not None:
             need_function("merge", merge)
-        return self._batch(size, merge or Stack(), remainder, mask)
+        return self._batch(size, merge or Stack(), _last(remainder, drop_last), mask)
 
     def padded_batch(
         self,
@@ -879,6 +941,7 @@ class Dataset(Generic[T_co]):
         fill: float = 0,
         mask: str | None = None,
         remainder: Remainder = "keep",
+        drop_last: bool = False,
     ) -> "Dataset[Any]":
         """Return batches of elements whose arrays differ in length, padded along their first axis.
 
@@ -888,6 +951,7 @@ class Dataset(Generic[T_co]):
             fill: the value of padding.
             mask: the name of a bool leaf of shape (rows, length) that is true for data.
             remainder: as in `batch`.
+            drop_last: as in `batch`.
 
         Example:
             >>> import numpy as np
@@ -898,7 +962,7 @@ class Dataset(Generic[T_co]):
         """
         if length is not None:
             length = need_count("length", length, 1)
-        return self._batch(size, Pad(length, fill, mask), remainder, None)
+        return self._batch(size, Pad(length, fill, mask), _last(remainder, drop_last), None)
 
     def unbatch(self) -> "Dataset[Any]":
         """Return the rows of each batch as elements.
@@ -910,12 +974,13 @@ class Dataset(Generic[T_co]):
         """
         return self._new(Unbatch(self._node))
 
-    def rebatch(self, size: int, *, remainder: Remainder = "keep") -> "Dataset[T_co]":
+    def rebatch(self, size: int, *, remainder: Remainder = "keep", drop_last: bool = False) -> "Dataset[T_co]":
         """Return batches of another size, with the same rows in the same order.
 
         Args:
             size: as in `batch`.
             remainder: as in `batch`.
+            drop_last: as in `batch`.
 
         Example:
             >>> import penstock as ps
@@ -923,7 +988,7 @@ class Dataset(Generic[T_co]):
             [[0, 1, 2], [3, 4]]
         """
         unbatched = Unbatch(self._node)
-        return self._new(Batch(unbatched, need_count("size", size, 1), Stack(), _need_remainder(remainder), None))
+        return self._new(Batch(unbatched, need_count("size", size, 1), Stack(), _last(remainder, drop_last), None))
 
     # Lengths: elements grouped by how long they are
 
@@ -1102,10 +1167,10 @@ class Dataset(Generic[T_co]):
         """Return the dataset that a node describes; the verb's signature says what its elements are."""
         return cast("Dataset[Any]", type(self)(node))
 
-    def _random_step(self, default: str, explicit: str | None = None) -> tuple[str, int]:
+    def _random_step(self, default: str, explicit: str | None = None, seed: int | None = None) -> tuple[str, int]:
         """Return the name of a step that draws random numbers, and the seed of its stream."""
         name = self._step_name(default, explicit)
-        return name, derive(root(self._node).seed, name)
+        return name, derive(root(self._node).seed if seed is None else seed, name)
 
     def _step_name(self, default: str, explicit: str | None) -> str:
         """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""
@@ -1128,13 +1193,13 @@ class Dataset(Generic[T_co]):
         verify_step(step)
         return self._new(step)
 
-    def _permuted(self, count: int, default_name: str, verb: str) -> Node:
-        name, seed = self._random_step(default_name)
+    def _permuted(self, count: int, default_name: str, verb: str, seed: int | None = None) -> Node:
+        name, seed = self._random_step(default_name, seed=seed)
         return Reindex(self._node, Shuffle(count, seed), verb, name)
 
     def _batch(self, size: int, merge: Merge, remainder: Remainder, mask: str | None) -> "Dataset[Any]":
         size = need_count("size", size, 1)
-        return self._new(Batch(self._node, size, merge, _need_remainder(remainder), mask))
+        return self._new(Batch(self._node, size, merge, remainder, mask))
 
 
 def _counts_from_end(index: slice) -> bool:
@@ -1149,6 +1214,25 @@ def _slice_text(index: slice) -> str:
     return f"[{':'.join('' if bound is None else str(bound) for bound in bounds)}]"
 
 
+def _named_fractions(fractions: object) -> Mapping[str, float]:
+    """Return the shares of a split by name; those without a name have their numbers.
+
+    Raises:
+        UsageError: they aren't shares.
+    """
+    if isinstance(fractions, Mapping):
+        return cast("Mapping[str, float]", fractions)
+    if isinstance(fractions, float) and 0 < fractions < 1:  # NumPy's float64 is one
+        share = Fraction(repr(float(fractions)))  # the number as it is written, so that both shares add up to 1
+        return {"0": float(share), "1": float(1 - share)}
+    if isinstance(fractions, list | tuple):
+        return {str(number): share for number, share in enumerate(cast("Sequence[float]", fractions))}
+    raise UsageError(
+        "fractions must be shares by name, a list of shares, or one share between 0 and 1; got "
+        f'fractions={fractions!r}. Pass such as {{"train": 0.9, "val": 0.1}}.'
+    )
+
+
 def _one_each(name: str, values: object, total: int) -> NDArray[Any]:
     """Return an array with one value for each element.
 
@@ -1161,7 +1245,19 @@ def _one_each(name: str, values: object, total: int) -> NDArray[Any]:
     return array
 
 
-def _need_remainder(remainder: Remainder) -> Remainder:
+def _last(remainder: Remainder, drop_last: object) -> Remainder:
+    """Return the form of a last batch that isn't full, given by either argument.
+
+    Raises:
+        UsageError: an argument is wrong, or they differ.
+    """
     if remainder not in ("keep", "drop", "pad"):
         raise UsageError(f'remainder must be "keep", "drop" or "pad"; got remainder={remainder!r}')
-    return remainder
+    if not isinstance(drop_last, bool):
+        raise UsageError(f"drop_last must be True or False; got drop_last={drop_last!r}")
+    if drop_last and remainder == "pad":
+        raise UsageError('drop_last=True drops the rows that remainder="pad" would fill up. Leave one of them out.')
+    return "drop" if drop_last else remainder
+
+
+explain_verbs(Dataset)

@@ -149,7 +149,7 @@ def filter_bits(node: Node, predicate: Callable[..., object], name: str, index: 
             warnings.warn(
                 f"index={path!r} can't be written ({error.strerror}), so the computed bits are not kept. Free some "
                 "space, or name a file elsewhere.",
-                stacklevel=3,
+                stacklevel=4,  # the caller of Dataset.filter, which is a wrapper around the verb
             )
     return bits
 
@@ -188,7 +188,7 @@ def _warn(path: str, found: Found) -> None:
         warnings.warn(
             f"index={path!r} is computed again and replaced, since {found.unfit}. Where several datasets or predicates "
             "are in use, give each a file of its own.",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 from penstock._dataset._dataset import Dataset
+from penstock._dataset._field_names import explained
 from penstock._graph import (
     Chain,
     Mix,
@@ -29,9 +30,10 @@ Weights: TypeAlias = Mapping[str, float]
 Schedule: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 
 
+@explained("mix")
 def mix(
-    parts: Mapping[str, Dataset[T]],
-    weights: Weights | Mapping[int, Weights] | None = None,
+    parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]],
+    weights: Weights | Sequence[float] | Mapping[int, Weights] | None = None,
     *,
     stop: Stop = "first",
     measure: str | Callable[[T], int] | None = None,
@@ -52,10 +54,11 @@ def mix(
     the part that is furthest behind its share.
 
     Args:
-        parts: the datasets, by name.
-        weights: a weight of at least 0 for each name. Integers are exact, and so are decimal fractions with a period up
-            to 65,536. Default: equal weights. Or a schedule: a dict from a position, counted in elements from 0, to the
-            weights from there on. A name that is left out has weight 0.
+        parts: the datasets, by name. Those of a list have the names "0", "1" and so on.
+        weights: a weight of at least 0 for each name, or, for a list of datasets, the list of their weights. Integers
+            are exact, and so are decimal fractions with a period up to 65,536. Default: equal weights. Or a schedule: a
+            dict from a position, counted in elements from 0, to the weights from there on. A name that is left out of a
+            dict has weight 0.
         stop: "first" ends the mixture with the first part that ends; "all" continues without it, until all have ended;
             "never" repeats each part without end, each pass an epoch of its own.
         measure: the amount by which an element counts towards the weights: the name of a leaf, such as "tokens", whose
@@ -80,7 +83,7 @@ def mix(
     elif measure is not None:
         need_function("measure", measure)
     seed = need_integer("seed", seed)
-    schedule = _schedule(names, weights)
+    schedule = _schedule(names, _named_weights(parts, weights))
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
     if measure is None and all(map(is_indexable, nodes)):
         lengths = tuple(length(node) or 0 for node in nodes)
@@ -98,12 +101,16 @@ def mix(
     )
 
 
-def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
+@explained("concatenate")
+def concatenate(
+    parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]] | Dataset[T], *more: Dataset[T], seed: int = 0
+) -> Dataset[T]:
     """Return all elements of the first dataset, then all of the second, and so on.
 
     Args:
-        parts: the datasets, as a dict by name or as a list; the seeds of each one's random steps derive from its name,
-            or its number.
+        parts: the datasets, as a dict by name, as a list, or one after the other; the seeds of each one's random steps
+            derive from its name, or its number.
+        *more: the other datasets, where `parts` is the first one.
         seed: of the random steps above.
 
     Raises:
@@ -114,7 +121,7 @@ def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed:
         >>> list(ps.concatenate([ps.range(2), ps.range(10, 13)]))
         [0, 1, 10, 11, 12]
     """
-    names, nodes = _named(parts)
+    names, nodes = _named(_listed(parts, more))
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
     seed = need_integer("seed", seed)
     if not all(map(is_indexable, nodes)):
@@ -123,11 +130,15 @@ def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed:
     return Dataset(Mix(nodes, names, rule, seed, "concatenate"))
 
 
-def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
+@explained("interleave")
+def interleave(
+    parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]] | Dataset[T], *more: Dataset[T], seed: int = 0
+) -> Dataset[T]:
     """Return one element of each dataset in turn; a dataset that has ended is skipped, until all have ended.
 
     Args:
         parts: as in `concatenate`; hundreds are fine.
+        *more: as in `concatenate`.
         seed: of the random steps above.
 
     Raises:
@@ -138,7 +149,7 @@ def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: 
         >>> list(ps.interleave([ps.range(2), ps.range(10, 14)]))
         [0, 10, 1, 11, 12, 13]
     """
-    names, nodes = _named(parts)
+    names, nodes = _named(_listed(parts, more))
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
     seed = need_integer("seed", seed)
     verb = "interleave"
@@ -147,17 +158,19 @@ def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: 
     return Dataset(StreamingMix(nodes, names, ((0, (1,) * len(nodes)),), "all", seed, verb))
 
 
+@explained("zip")
 def zip_datasets(
-    parts: Mapping[str, Dataset[Any]] | Sequence[Dataset[Any]],
-    *,
+    parts: Mapping[str, Dataset[Any]] | Sequence[Dataset[Any]] | Dataset[Any],
+    *more: Dataset[Any],
     unequal: Literal["error", "shortest"] = "error",
     seed: int = 0,
 ) -> Dataset[Any]:
     """Return the elements at the same position of several datasets, as one element.
 
     Args:
-        parts: a dict of datasets for elements that are dicts, or a list of datasets for tuples. The parts keep their
-            own seeds, so parts with equal seeds are shuffled equally.
+        parts: a dict of datasets for elements that are dicts; a list of datasets for tuples, or one after the other.
+            The parts keep their own seeds, so parts with equal seeds are shuffled equally.
+        *more: the other datasets, where `parts` is the first one.
         unequal: the response to different lengths: "error", or "shortest" to end with the shortest part.
         seed: of the random steps above.
 
@@ -170,7 +183,7 @@ def zip_datasets(
         >>> ps.zip({"x": ps.range(3), "y": ps.range(10, 13)})[1]
         {'x': 1, 'y': 11}
     """
-    names, nodes = _named(parts)
+    names, nodes = _named(_listed(parts, more))
     if unequal not in ("error", "shortest"):
         raise UsageError(f'unequal must be "error" or "shortest"; got unequal={unequal!r}')
     lengths = {name: length(node) for name, node in zip(names, nodes, strict=True)}
@@ -179,7 +192,42 @@ def zip_datasets(
         raise GraphError(
             f'zip needs parts of equal lengths; got {lengths}. Pass unequal="shortest" to end with the shortest.'
         )
-    return Dataset(Zip(nodes, names, need_integer("seed", seed), isinstance(parts, Mapping), unequal))
+    return Dataset(Zip(nodes, names, need_integer("seed", seed), _is_mapping(parts), unequal))
+
+
+def _listed(parts: object, more: tuple[object, ...]) -> object:
+    """Return datasets that were given one after the other as a list; other parts as they are.
+
+    Raises:
+        UsageError: there are further arguments beside a dict or list of datasets.
+    """
+    if not more:
+        return parts
+    if isinstance(parts, Dataset):
+        return [cast("object", parts), *more]
+    raise UsageError(
+        f"the datasets must be one dict, one list, or one after the other; got {type(parts).__qualname__} and "
+        f"{len(more)} more. Put all of them into the first one."
+    )
+
+
+def _named_weights(parts: object, weights: object) -> object:
+    """Return the list of weights for a list of datasets by the datasets' names; other weights as they are.
+
+    Raises:
+        UsageError: there isn't one weight for each dataset, or the datasets have names.
+    """
+    if not isinstance(weights, list | tuple):
+        return weights
+    listed = cast("Sequence[object]", weights)
+    if not isinstance(parts, list | tuple):
+        raise UsageError(
+            f"weights must be a dict of a weight for each name, as the datasets have names; got {weights!r}"
+        )
+    count = len(cast("Sequence[object]", parts))
+    if len(listed) != count:
+        raise UsageError(f"weights must be one for each of the {count} datasets; got {weights!r}")
+    return {str(number): weight for number, weight in enumerate(listed)}
 
 
 def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:

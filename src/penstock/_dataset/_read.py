@@ -1,12 +1,13 @@
 """Functions that make a dataset of a source, a range of integers, or a stream."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._dataset._dataset import Dataset
+from penstock._dataset._field_names import explained
 from penstock._graph import Read, Stream, need_integer
 from penstock.errors import UsageError
 from penstock.sources import Range, as_source, content_digest, source_length
@@ -48,6 +49,7 @@ def read(source: AsyncRecords[T_co], *, seed: int = 0) -> Dataset[T_co]: ...
 def read(source: Records[T_co], *, seed: int = 0) -> Dataset[T_co]: ...
 @overload
 def read(source: object, *, seed: int = 0) -> Dataset[Any]: ...
+@explained("read")
 def read(source: object, *, seed: int = 0) -> Dataset[Any]:
     """Return the dataset whose element at position i is record i of a source.
 
@@ -68,10 +70,12 @@ def read(source: object, *, seed: int = 0) -> Dataset[Any]:
         (2.0, 2)
     """
     seed = need_integer("seed", seed)
+    _refuse_iterable(source)
     opened = as_source(source)
     return Dataset(Read(opened, source_length(opened), seed, content_digest(opened)))
 
 
+@explained("range")
 def integers(*bounds: int, seed: int = 0) -> Dataset[int]:
     """Return the dataset of the integers of `range(*bounds)`.
 
@@ -88,6 +92,7 @@ def integers(*bounds: int, seed: int = 0) -> Dataset[int]:
     return read(Range(numbers.start, numbers.stop, numbers.step), seed=seed)
 
 
+@explained("stream")
 def stream(iterable: "Iterable[T_co] | Callable[[], Iterable[T_co]]", *, seed: int = 0) -> Dataset[T_co]:
     """Return the dataset of an iterable's elements, for data without random access. It is read in order.
 
@@ -114,6 +119,22 @@ def stream(iterable: "Iterable[T_co] | Callable[[], Iterable[T_co]]", *, seed: i
     """
     _need_stream(iterable)
     return Dataset(Stream(iterable, need_integer("seed", seed)))
+
+
+def _refuse_iterable(source: object) -> None:
+    """Check that an object isn't one that can only be iterated over.
+
+    Raises:
+        UsageError: it has no length, and can be iterated over.
+    """
+    if hasattr(type(source), "__len__") or not isinstance(source, Iterable):
+        return
+    kind = type(cast("object", source)).__qualname__
+    remedy = "ps.stream(lambda: …), with a function that makes it," if isinstance(source, Iterator) else "ps.stream(it)"
+    raise UsageError(
+        f"a source has a length and items; a {kind} can only be iterated over. Use {remedy} to read it in order, or "
+        "ps.read(list(it)) if it fits into memory."
+    )
 
 
 def _need_stream(iterable: object) -> None:

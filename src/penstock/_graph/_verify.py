@@ -7,7 +7,18 @@ from typing import NoReturn, SupportsIndex
 from penstock._graph._code import is_lambda_or_local
 from penstock._graph._describe import chain_text, function_name
 from penstock._graph._length import is_endless, is_indexable, length
-from penstock._graph._nodes import FlatMap, Map, Node, Substitute, parents_of, walk
+from penstock._graph._nodes import (
+    Bucket,
+    Filter,
+    FlatMap,
+    Map,
+    Node,
+    Pack,
+    Stream,
+    Substitute,
+    parents_of,
+    walk,
+)
 from penstock._graph._rewrite import varies_by_epoch
 from penstock.errors import GraphError, MissingDependencyError, NoLengthError, UsageError
 
@@ -20,35 +31,66 @@ _UNITS = {
 
 
 def need_indexable(node: Node, verb: str, remedy: str) -> int:
-    """Return the node's length, or raise a GraphError that names the step below `verb` without positions."""
+    """Return the node's length, or raise a GraphError that names the step below `verb` without positions.
+
+    Args:
+        node: the node.
+        verb: the call that needs positions, for the message.
+        remedy: the remedy below a step without positions; a step or a stream may have another one.
+    """
     count = length(node)
     if count is None:
+        culprit, text = _culprit(node)
         raise GraphError(
-            f"{verb} needs a dataset whose elements have positions, and {_culprit_text(node)} can only be read "
-            f"in order. {remedy}"
+            f"{verb} needs a dataset whose elements have positions, and {text} can only be read in order. "
+            f"{_positions_remedy(culprit, verb, remedy)}"
         )
     return count
 
 
-def _culprit_text(node: Node) -> str:
-    """Return the text of the lowest step without positions, and of the part that it is in.
+def _culprit(node: Node) -> tuple[Node, str]:
+    """Return the lowest step without positions, and the text of it and of the part that it is in.
 
-    A node with several parents is named only if all of its parts have positions.
+    A node with several parents is returned only if all of its parts have positions.
     """
     parents = parents_of(node)
     for number, parent in enumerate(parents):
         if not is_indexable(parent):
-            text = _culprit_text(parent)
+            culprit, text = _culprit(parent)
             names: tuple[str, ...] = getattr(node, "names", ())
-            return f"{text} (part {names[number]!r} of {chain_text(node)})" if number < len(names) else text
-    return chain_text(node)
+            place = f" (part {names[number]!r} of {chain_text(node)})" if number < len(names) else ""
+            return culprit, f"{text}{place}"
+    return node, chain_text(node)
+
+
+def _positions_remedy(culprit: Node, verb: str, remedy: str) -> str:
+    """Return the remedy for a verb that needs positions, above a step without them."""
+    match culprit:
+        case Stream():
+            instead = {
+                "shuffle()": "Use window_shuffle(n), or make",
+                "take()": "Use limit(n), or make",
+                "indexing": "Iterate over it, or make",
+                "on_error=Substitute(…)": 'Use on_error="skip", or make',
+            }
+            return f"{instead.get(verb, 'Make')} the dataset of a source with a length and items, by ps.read."
+        case Filter():
+            return f"{remedy} Or give the filter an index: filter(…, index=path)."
+        case FlatMap():
+            return f"{remedy} Or pass the lengths of the lists: flat_map(…, counts=…)."
+        case Pack() | Bucket():
+            return f"{remedy} Or plan it from the elements' lengths: lengths=."
+        case Map():
+            return f"{remedy} Or use on_error=ps.Substitute(), which leaves out no element."
+        case _:
+            return remedy
 
 
 def finite_length(node: Node) -> int:
     """Return the node's length for `len()`, or raise a NoLengthError that names the step without one."""
     count = length(node)
     if count is None:
-        raise NoLengthError(f"{_culprit_text(node)} can only be read in order, so its number of elements is unknown")
+        raise NoLengthError(f"{_culprit(node)[1]} can only be read in order, so its number of elements is unknown")
     if is_endless(node):
         raise NoLengthError(f"{chain_text(node)} repeats without end and has no length. Use take(n) first.")
     return count

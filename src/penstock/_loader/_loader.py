@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self
 import numpy as np
 
 from penstock import _runtime
-from penstock._dataset import Dataset, T_co
+from penstock._dataset import Dataset, T_co, explain_methods
 from penstock._graph import Fingerprint, Map, Origin, Read, fingerprint, need_count, note_held_values, seen_past, walk
 from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, Progress, StreamingProgress
@@ -118,6 +118,7 @@ class Loader(Generic[T_co]):
         limits: Limits | None = None,
     ) -> None:
         _need_dataset(dataset)
+        _need_kind(workers)
         limits = Limits() if limits is None else limits
         owner = Loader._shared(workers) if isinstance(workers, Loader) else None
         if num_workers is None:
@@ -439,10 +440,20 @@ class Loader(Generic[T_co]):
             )
 
 
+explain_methods(Loader, __init__="Loader")
+
+
 def _runtime_of(plan: Plan, owner: SharedWorkers | None) -> Runtime:
     if plan.isolated:
         return _runtime.IsolatedRuntime(plan)
     return Runtime(plan, owner=None if owner is None else owner.runtime)
+
+
+def _need_kind(workers: object) -> None:
+    if isinstance(workers, int):
+        raise UsageError(
+            f"workers is the kind of workers; got workers={workers}. Their number is num_workers={workers}."
+        )
 
 
 def _need_dataset(dataset: object) -> None:

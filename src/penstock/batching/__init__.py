@@ -78,5 +78,6 @@ else:
         fast_stack="penstock.batching._layout",
         write_rows="penstock.batching._layout",
     )
+    __dir__ = _lazy.listing(__name__)
 
 __all__ = ["normalize_images", "stack_arrays"]

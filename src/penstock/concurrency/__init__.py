@@ -30,6 +30,7 @@ else:
         is_own_cancellation="penstock.concurrency._worker",
         WorkerPool="penstock.concurrency._worker_pool",
     )
+    __dir__ = _lazy.listing(__name__)
 
 __all__ = [
     "CompletionStream",

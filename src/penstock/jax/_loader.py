@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._dataset import Dataset
+from penstock._dataset import Dataset, explain_methods
 from penstock._graph import Element, chain_text, is_endless, need_count
 from penstock._loader import PlacementThread, ThreadPlacedLoader
 from penstock._plan import Limits, Plan, Shard
@@ -131,7 +131,7 @@ class Loader(ThreadPlacedLoader):
             warnings.warn(
                 f"this job has {jax.process_count()} processes, and each loads all rows of each batch. Pass shard=, as "
                 "in Shard.from_jax(sharding, shape), or shard=Shard(0, 1) if that is intended.",
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def _place(self, batch: Element) -> Callable[[], Element]:
@@ -144,6 +144,9 @@ class Loader(ThreadPlacedLoader):
             return lambda: placed
         there = settings()
         return lambda: placed if settings() == there else self._placing(batch)
+
+
+explain_methods(Loader, __init__="ps.jax.Loader")
 
 
 def _has_equal_rows(plan: Plan) -> bool:

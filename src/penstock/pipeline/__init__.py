@@ -50,6 +50,7 @@ else:
         replay="penstock.pipeline._replay",
         run_in_subprocess="penstock.pipeline._subprocess",
     )
+    __dir__ = _lazy.listing(__name__)
 
 __all__ = [
     "SKIP",

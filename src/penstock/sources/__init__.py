@@ -62,6 +62,7 @@ else:
         state_methods="penstock.sources._stateful",
         Tokens="penstock.sources._tokens",
     )
+    __dir__ = _lazy.listing(__name__)
 
 __all__ = [
     "Arrays",

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock._dataset import Dataset
+from penstock._dataset import Dataset, explain_methods
 from penstock._graph import Element, need_count
 from penstock._loader import PlacedLoader
 from penstock._memory import aligned
@@ -142,6 +142,9 @@ class Loader(PlacedLoader):
         return leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf
 
 
+explain_methods(Loader, __init__="ps.torch.Loader")
+
+
 def _device(given: torch.device | str | int | None) -> torch.device:
     try:
         # An empty tensor resolves "cuda" to the current device, and fails if there is none.
@@ -159,7 +162,7 @@ def _warn_about_ranks() -> None:
         warnings.warn(
             f"torch.distributed has {count} processes, and this loader gives each of them all rows of each batch. Pass "
             'shard=, as in Shard.from_torch(mesh["dp"]), or shard=Shard(0, 1) if that is intended.',
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

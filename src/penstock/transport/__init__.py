@@ -52,6 +52,7 @@ else:
         Steps="penstock.transport._pipe._operations",
         Sender="penstock.transport._pipe._sender",
     )
+    __dir__ = _lazy.listing(__name__)
 
 __all__ = [
     "Arena",
