@@ -8,12 +8,11 @@ from penstock._graph._code import is_lambda_or_local
 from penstock._graph._describe import chain_text, function_name
 from penstock._graph._length import is_endless, is_indexable, length
 from penstock._graph._nodes import (
-    Bucket,
     Filter,
     FlatMap,
+    Fold,
     Map,
     Node,
-    Pack,
     Stream,
     Substitute,
     parents_of,
@@ -23,6 +22,7 @@ from penstock._graph._rewrite import varies_by_epoch
 from penstock.errors import GraphError, MissingDependencyError, NoLengthError, UsageError
 
 MAX_POSITIONS = 1 << 62
+_PLANNED = ("pack", "bucket")  # the folds that have positions if they are planned from lengths
 _UNITS = {
     "": 1,
     **{f"{unit}B": 1000**power for power, unit in enumerate("KMGT", 1)},
@@ -78,7 +78,7 @@ def _positions_remedy(culprit: Node, verb: str, remedy: str) -> str:
             return f"{remedy} Or give the filter an index: filter(…, index=path)."
         case FlatMap():
             return f"{remedy} Or pass the lengths of the lists: flat_map(…, counts=…)."
-        case Pack() | Bucket():
+        case Fold(value=value) if value.text.partition("(")[0] in _PLANNED:
             return f"{remedy} Or plan it from the elements' lengths: lengths=."
         case Map():
             return f"{remedy} Or use on_error=ps.Substitute(), which leaves out no element."
