@@ -135,6 +135,46 @@ if __name__ == "__main__":
     main()
 """
 
+# It has what a program and Penstock use of torch's generators, and is imported in no time.
+TORCH = """
+import random
+
+generator = random.Random(0)
+default_generator, Tensor, int64 = generator, type("Tensor", (), {}), int
+
+
+class Scalar:
+    def random_(self):
+        return generator.getrandbits(63)
+
+    def item(self):
+        return generator.random()
+
+
+class State:
+    def numpy(self):
+        return self
+
+    def tobytes(self):
+        return repr(generator.getstate()).encode()
+
+
+def empty(shape, dtype):
+    return Scalar()
+
+
+def rand(shape):
+    return Scalar()
+
+
+def get_rng_state():
+    return State()
+
+
+def manual_seed(seed):
+    generator.seed(seed)
+"""
+
 
 def flat(found: Any) -> list[tuple[float, ...]]:
     """Return the draws of all processes of a program."""
@@ -149,7 +189,7 @@ def drawn(when: str, method: str, places: str, folder: Path, text: str = PROGRAM
     with ExitStack() as stack:
         runs: list[subprocess.Popen[str]] = []
         for name in ("first", "second"):
-            (folder / name).mkdir()
+            (folder / name).mkdir(exist_ok=True)
             arguments = (when, method, places, str(folder / name))
             runs.append(stack.enter_context(program(text, folder / name, *arguments)))
         printed = [run.communicate(timeout=SECONDS) for run in runs]
@@ -165,13 +205,9 @@ def drawn(when: str, method: str, places: str, folder: Path, text: str = PROGRAM
         ("never", "forkserver", "executor, subprocess, worker pool, own pool"),
         ("never", "spawn", "loader, dying, isolated"),
         ("never", "spawn", "executor, subprocess, worker pool, own pool"),
-        ("top", "forkserver", "loader"),
-        ("top", "forkserver", "executor, subprocess, own pool"),
+        ("top", "forkserver", "loader, executor, subprocess, own pool"),
         ("top", "spawn", "loader"),
-        ("inside", "forkserver", "loader"),
-        ("inside", "forkserver", "dying"),
-        ("inside", "forkserver", "executor"),
-        ("inside", "forkserver", "subprocess"),
+        ("inside", "forkserver", "loader, dying, executor, subprocess"),
         ("inside", "spawn", "worker pool"),
     ],
 )
@@ -179,8 +215,23 @@ def drawn(when: str, method: str, places: str, folder: Path, text: str = PROGRAM
 def test_processes_draw_differently_and_repeatably(when: str, method: str, places: str, tmp_path: Path) -> None:
     """No two processes draw the same numbers, one that replaces a killed one included; each run draws the same."""
     if when != "never":
-        pytest.importorskip("torch")
-    first, second = drawn(when, method, places, tmp_path)
+        for run in ("first", "second"):
+            (tmp_path / run).mkdir()
+            (tmp_path / run / "torch.py").write_text(TORCH)
+    check_draws(when, method, places, tmp_path)
+
+
+@pytest.mark.parametrize(("when", "place"), [("top", "subprocess"), ("inside", "dying")])
+@pytest.mark.slow
+def test_torch_itself_draws_differently_and_repeatably(when: str, place: str, tmp_path: Path) -> None:
+    """What holds with a module that has torch's functions holds with torch."""
+    pytest.importorskip("torch")
+    check_draws(when, "forkserver", place, tmp_path)
+
+
+def check_draws(when: str, method: str, places: str, folder: Path) -> None:
+    """Check that all processes of a program drew different numbers, and the same in two runs."""
+    first, second = drawn(when, method, places, folder)
     assert first == second
     if "dying" in first:
         assert len(first["dying"]["draws 0"]) == 2
