@@ -4,6 +4,9 @@
 #
 # The first stage that fails ends the script with that stage's exit status. A script that must clean up defines
 # `tidy_up`, which is always called at its end.
+#
+#   beside command argument...   runs beside the stages that follow, with the processor time that they leave
+#   joined                       waits for it, shows its output, and fails where it failed
 
 say() { printf '%s\n' "$*"; }
 
@@ -26,6 +29,30 @@ stage() {
   stage_name=
 }
 
+# Job control gives the command a process group of its own, so that all of it can be ended.
+beside() {
+  beside_log=$(mktemp)
+  set -m
+  (
+    beside_pid=
+    trap at_exit EXIT
+    renice -n 10 "$BASHPID" >/dev/null
+    "$@"
+  ) >"$beside_log" 2>&1 </dev/null &
+  beside_pid=$!
+  set +m
+}
+
+joined() {
+  local status=0
+  say "    waiting for what runs beside the other stages; its output follows"
+  wait "$beside_pid" || status=$?
+  beside_pid=
+  cat "$beside_log"
+  rm "$beside_log"
+  return "$status"
+}
+
 # EPOCHREALTIME has six decimals; the separator depends on the locale.
 seconds_since() {
   local began=${1/[.,]/} now=${EPOCHREALTIME/[.,]/}
@@ -35,6 +62,10 @@ seconds_since() {
 
 at_exit() {
   local status=$?
+  if [ -n "$beside_pid" ]; then
+    kill -TERM -- "-$beside_pid" 2>/dev/null || true
+    rm -f "$beside_log"
+  fi
   if declare -F tidy_up >/dev/null; then tidy_up; fi
   if [ "$status" -ne 0 ] && [ -n "$stage_name" ]; then
     say "*** $stage_name: failed after $(seconds_since "$stage_began") s" >&2
@@ -43,4 +74,5 @@ at_exit() {
 }
 
 stage_name=
+beside_pid=
 trap at_exit EXIT
