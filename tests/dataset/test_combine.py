@@ -19,6 +19,8 @@ from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.functions import keeps_two_of_three, with_origin, with_seed
 from tests.equivalence.joins import Counter
 
+pytestmark = pytest.mark.each_value
+
 MAKERS = [Filled, Neighbours, Running, Delayed]
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 BELOW: list[Callable[[int], ps.Dataset[Any]]] = [

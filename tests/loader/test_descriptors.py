@@ -9,6 +9,8 @@ import pytest
 import penstock as ps
 from tests.places import in_places
 
+pytestmark = pytest.mark.each_value
+
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts what Linux shows")
 @pytest.mark.parametrize("steps", [3, 1_000], ids=["left early", "whole"])

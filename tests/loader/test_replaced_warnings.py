@@ -9,6 +9,8 @@ import penstock as ps
 from penstock.errors import GraphError
 from tests.places import in_places
 
+pytestmark = pytest.mark.each_value
+
 EVERYWHERE = in_places("inline", "threads", "processes", "isolated", "isolated processes")
 
 

@@ -16,6 +16,8 @@ from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.functions import with_seed
 from tests.places import in_places
 
+pytestmark = pytest.mark.each_value
+
 LENGTH = 40
 
 

@@ -52,7 +52,8 @@ def place_of(mutant: Mutant, root: Path = CHECKOUT) -> Place:
     pattern = re.compile(r"\s+".join(map(re.escape, mutant.old.split())))
     found: list[Place] = []
     for files in _files_of(mutant, root):
-        found = found or list(_places(pattern, files))
+        if found := list(_places(pattern, files)):
+            break
     if len(found) != 1:
         places = ", ".join(f"{place.file.relative_to(root)}" for place in found) or "nowhere"
         raise UnplantableError(
@@ -65,8 +66,9 @@ def place_of(mutant: Mutant, root: Path = CHECKOUT) -> Place:
 
 def _files_of(mutant: Mutant, root: Path) -> Iterator[list[Path]]:
     """Yield the file that a mutant names, then those of the same name elsewhere, then all."""
-    own, everywhere = root / PACKAGE / mutant.file, sorted((root / PACKAGE).rglob("*.py"))
+    own = root / PACKAGE / mutant.file
     yield [own] if own.exists() else []
+    everywhere = sorted((root / PACKAGE).rglob("*.py"))
     yield [file for file in everywhere if file.name == own.name]
     yield everywhere
 

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 import penstock as ps
 from penstock._decisions import random_decisions
 
+pytestmark = pytest.mark.each_value
+
 
 class Failing:
     """A source of squares that fails at the second request for each key, as a busy server may."""

@@ -19,7 +19,10 @@ from tests.loader.isolated.parts import assert_same, isolated
 from tests.workers.processes import functions
 from tests.workers.processes.killing import kill_a_worker
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's"),
+    pytest.mark.each_value,
+]
 EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a second
 
 

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 import penstock as ps
 from tests.loader.isolated.parts import assert_same, isolated, most_in_flight, same
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's"),
+    pytest.mark.each_value,
+]
 EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a second
 
 

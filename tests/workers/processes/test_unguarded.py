@@ -9,7 +9,10 @@ import pytest
 
 import penstock as ps
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the fork server is Linux's")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the fork server is Linux's"),
+    pytest.mark.each_value,
+]
 SOURCES = str(Path(ps.__file__).parents[1])
 
 DEFINITIONS = """
