@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._streaming._in_order import in_order
 from penstock.batching import Pad
 from tests.dataset.packing import all_tokens, bare, follow
-from tests.equivalence.definition import close_all, concatenated, digest, digests, outcomes, ranks_of
+from tests.equivalence.definition import close_all, concatenated, digest, digests, outcomes, rank_of, ranks_of
 
 LENGTHS = st.lists(st.integers(1, 12), max_size=60)
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
@@ -38,7 +36,7 @@ BUCKETINGS: list[Verb] = [
 def test_bucketing_equals_the_definition(lengths: list[int], bucketing: Verb, sizes: list[int]) -> None:
     """Any chunks of elements give the definition's batches, byte for byte."""
     dataset = bucketing(bare(lengths))
-    expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context())]
+    expected = [digest(element) for element in rank_of(dataset, 0, 0, 1)]
     assert [element for element, *_ in follow(dataset, sizes)] == expected
     with ps.Loader(dataset) as loader:
         assert digests(loader) == expected

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._streaming._in_order import in_order
 from tests.dataset.packing import follow
 from tests.equivalence.combiners import Delayed, Filled, Neighbours, Running
-from tests.equivalence.definition import digest, epoch_of
+from tests.equivalence.definition import digest, epoch_of, rank_of
 from tests.equivalence.functions import keeps_two_of_three, with_origin, with_seed
 from tests.equivalence.joins import Counter
 
@@ -40,7 +38,7 @@ def test_a_fold_equals_the_definition(count: int, below: Any, make: Any, sizes: 
     """Any chunks of elements give the definition's, and every rank has an object of its own."""
     dataset = below(count).combine(make).map_with_origin(with_origin)
     for rank in range(ranks):
-        expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context(), rank, ranks)]
+        expected = [digest(element) for element in rank_of(dataset, 0, rank, ranks)]
         assert [element for element, *_ in follow(dataset, sizes, ranks=(rank, ranks))] == expected
 
 

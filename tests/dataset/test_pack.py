@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._streaming._in_order import in_order
 from tests.dataset.packing import all_tokens, bare, documents, follow
-from tests.equivalence.definition import digest, digests, outcomes
+from tests.equivalence.definition import digest, digests, outcomes, rank_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,7 +59,7 @@ def test_packing_equals_the_definition(lengths: list[int], packing: Verb, sizes:
     """Any chunks of documents give the definition's sequences on every rank, byte for byte."""
     dataset = packing(bare(lengths))
     for rank in range(ranks):
-        expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context(), rank, ranks)]
+        expected = [digest(element) for element in rank_of(dataset, 0, rank, ranks)]
         assert [element for element, *_ in follow(dataset, sizes, ranks=(rank, ranks))] == expected
 
 
@@ -105,7 +103,7 @@ def test_batches_of_sequences_are_stacks(
     sequences = bare(lengths).pack(7)
     dataset = sequences.batch(size * ranks, remainder=remainder, mask="is_data")
     for rank in range(ranks):
-        rows = [element for element, _ in in_order(sequences.node, 0, Context(), rank, ranks)]
+        rows = list(rank_of(sequences, 0, rank, ranks))
         expected = digests(ps.read(rows).batch(size, remainder=remainder, mask="is_data")) if rows else []
         found = follow(dataset, sizes, ranks=(rank, ranks))
         assert [element for element, *_ in found] == expected

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._streaming._in_order import in_order
-from tests.equivalence.definition import digest, epoch_of
+from tests.equivalence.definition import digest, epoch_of, rank_of
 from tests.equivalence.functions import with_seed
 from tests.places import in_places
 
@@ -151,9 +149,9 @@ def test_ranks_that_seek_together_share_the_rest(name: str) -> None:
                 row for group in groups for row in group[len(group) * rank // 2 : len(group) * (rank + 1) // 2]
             ]
             continue
-        one = [element for element, _ in in_order(dataset.batch(1).node, 0, Context())]
+        one = list(rank_of(dataset.batch(1), 0, 0, 1))
         assert len(one) == len(expected_from(dataset, 0, 0))
-        of_rank = [batch for batch, _ in in_order(batches.node, 0, Context(), rank, 2)]
+        of_rank = list(rank_of(batches, 0, rank, 2))
         assert found == [row for row in rows_of(of_rank) if dict(row["dict"])["position"][1] >= 13]
 
 
