@@ -22,6 +22,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from types import ModuleType
 from typing import Final
 
@@ -111,15 +112,18 @@ def _running_line() -> int | None:
     return None
 
 
-def _conditions() -> Iterator[ast.If]:
-    """Yield the `if` statements at the main module's top level, or nothing if its source can't be read."""
-    path = getattr(_main(), "__file__", None)
+def _conditions() -> tuple[ast.If, ...]:
+    """Return the `if` statements at the main module's top level; none if its source can't be read."""
+    return _conditions_of(getattr(_main(), "__file__", None) or "")
+
+
+@cache  # parsing takes 20 ms for 1,000 lines, and a loader asks three times
+def _conditions_of(path: str) -> tuple[ast.If, ...]:
     with suppress(OSError, SyntaxError, ValueError, TypeError):
-        with open(path or "", "rb") as file:
+        with open(path, "rb") as file:
             module = ast.parse(file.read())
-        for statement in module.body:
-            if isinstance(statement, ast.If):
-                yield statement
+        return tuple(statement for statement in module.body if isinstance(statement, ast.If))
+    return ()
 
 
 def _guards() -> Iterator[ast.If]:

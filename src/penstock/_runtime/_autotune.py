@@ -34,7 +34,7 @@ from penstock._graph import Cache, Context, Map, Node, PerWorker, awaits, evalua
 from penstock._os import DaemonThread
 from penstock._pickles import pickler
 from penstock._plan import Place, Plan
-from penstock._processes import has_cloudpickle, is_guarded, is_imported, missing
+from penstock._processes import has_cloudpickle, is_guarded, missing
 from penstock._runtime._batches import InlineBatches, StepRange, Unit, rows_of
 from penstock._runtime._processors import usable_processors
 from penstock._storage import MemoryCache
@@ -517,7 +517,7 @@ def _not_copied(plan: Plan) -> str:
         return f"the dataset holds more than {_MAX_BYTES // 1_000_000} MB, which would be copied"
     if caught.error is not None:
         return f"it can't be pickled ({_line(caught.taken())})"
-    return "" if has_cloudpickle() and not is_imported() else missing(b"".join(copy.parts))
+    return "" if has_cloudpickle() else missing(b"".join(copy.parts))
 
 
 def _line(error: BaseException) -> str:

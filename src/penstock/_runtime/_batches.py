@@ -26,7 +26,6 @@ from penstock._graph import (
     Read,
     Reindex,
     SeedPosition,
-    after_error,
     apply_again,
     apply_one,
     element_after_crash,
@@ -50,8 +49,6 @@ from penstock.sources import can_read_into
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WHOLE_BATCH: Final = -1
-"""In `Context.crashing_rows`, after the epoch and position of a step: the batch as a whole crashes workers, no row."""
 _PADDING_SHIFT = 40  # bits; the ordinals of rows that `unbatch` takes out of batches are smaller
 _READ_BYTES: Final = 1 << 19  # read at once: half of a processor's second cache
 
@@ -319,24 +316,6 @@ def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, contex
     return _applied(program.above[::-1], batch, _Locations(program, unit, lambda: rows), context)
 
 
-def may_be_replaced(program: Batches) -> bool:
-    """Return whether a step above the batch replaces a batch that fails."""
-    return any(isinstance(step, Map) and step.on_error != "raise" for step in program.above)
-
-
-def batch_around(program: Batches, rows: Rows, unit: Unit, crash: Exception, context: Context) -> Element:
-    """Return the replacement of a batch that crashes workers as a whole, where it `may_be_replaced`.
-
-    The crash doesn't show which function it was in, so it counts as a failure of the outermost step that replaces.
-    """
-    locations = _Locations(program, unit, lambda: rows)
-    for index, step in enumerate(program.above):
-        if isinstance(step, Map) and step.on_error != "raise":
-            batch = after_error(step, crash, locations.at(step), context, element_at)
-            return _applied(program.above[:index][::-1], batch, locations, context)
-    raise crash
-
-
 def _applied(steps: tuple[Map | Reindex, ...], batch: Element, locations: "_Locations", context: Context) -> Element:
     for step in steps:
         if isinstance(step, Reindex):
@@ -420,10 +399,6 @@ class InlineBatches:
             unit: the step.
             careful: whether rows are computed one by one, so that no row after one that raises is computed.
         """
-        crashing = self._context.crashing_rows
-        crash = crashing.get((unit.epoch, unit.position, WHOLE_BATCH)) if crashing else None
-        if crash is not None:
-            return batch_around(self._program, self._rows(unit), unit, crash, self._context)
         return self.finished(unit, self.merged(unit, careful=careful))
 
     def merged(self, unit: Unit, *, careful: bool = False) -> Element:

@@ -18,7 +18,6 @@ from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LE
 from penstock._graph import Context, Element, Mix, Node, awaits, handles_errors, root
 from penstock._plan import Plan
 from penstock._runtime._batches import (
-    WHOLE_BATCH,
     DirectBatches,
     InlineBatches,
     StepRange,
@@ -26,7 +25,6 @@ from penstock._runtime._batches import (
     can_be_direct,
     coordinates_of,
     evaluate_rows,
-    may_be_replaced,
     reads_directly,
     rows_of_step_range,
     with_masks,
@@ -329,25 +327,19 @@ class ThreadBatchStream:
         return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
 
     def _replace_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> tuple[Element, Token]:
-        """Replace the row or batch that crashes workers, and return the next batch; raise if no step allows that."""
+        """Have the row that crashes workers replaced, and return the next batch; raise if no step allows that."""
         program, unit, shard = self._program, job.step_range.unit(self._index), self._plan.shard
-        error = crashing_row_error(program, shard, unit, row, crash)
-        at: tuple[int, ...] = (unit.epoch, unit.position, WHOLE_BATCH)
-        may_be = may_be_replaced(program)
-        if row is not None:
-            at = epoch, position = coordinates_of(program, shard, unit, row)
-            may_be = handles_errors(program.rows, epoch, position)
-        if at in self._client.crashing_rows or not may_be:  # if it is known already, its replacement crashes, too
+        error, crashing_rows = crashing_row_error(program, shard, unit, row, crash), self._client.crashing_rows
+        at = None if row is None else coordinates_of(program, shard, unit, row)
+        # The replacement of a row that is known already crashes, too.
+        if at is None or at in crashing_rows or not handles_errors(program.rows, *at):
             try:
                 raise error
             finally:
                 del error  # otherwise its traceback would keep it and this stream
-        self._client.crashing_rows[at] = error
-        found = None
-        if row is None:
-            found = self._delivered(job, self._inline.batch(unit))
+        crashing_rows[at] = error
         self._restart(job)
-        return self.next() if found is None else found
+        return self.next()
 
     def _restart(self, job: BatchJob) -> None:
         """Restart after the last delivered batch."""

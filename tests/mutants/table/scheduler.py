@@ -107,8 +107,8 @@ SCHEDULER: Final = (
     Mutant(
         "threads: a crashing substitute is tried without end",
         "_runtime/_streams.py",
-        "at in self._client.crashing_rows or not may_be",
-        "not may_be",
+        "at is None or at in crashing_rows or not handles",
+        "at is None or not handles",
         ("workers/processes/trouble/test_deadly.py",),
     ),
     Mutant(

@@ -139,8 +139,7 @@ def test_a_script_that_would_run_again_starts_no_processes_unasked(tmp_path: Pat
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE + textwrap.dedent(text))
     assert run(str(script), "without cloudpickle").startswith(expected)
-    if expected == NOT_GUARDED:  # else all that the script defines travels by value
-        assert run(str(script)) == "sent"
+    assert run(str(script)) == "sent"  # all that the script defines travels by value
 
 
 def test_what_has_no_file_is_not_run_again() -> None:
