@@ -13,8 +13,8 @@ from penstock._streaming._stage import (
     Group,
     LocatedElement,
     Pending,
-    Point,
     Provenance,
+    SameTokenStage,
     Stage,
     Token,
     one_each,
@@ -34,7 +34,7 @@ class Rest(list[Element]):
 
 
 @frozen
-class BatchStage:
+class BatchStage(SameTokenStage):
     """Batches of `size` elements: the step's size, or one rank's part of it."""
 
     step: Batch
@@ -44,9 +44,6 @@ class BatchStage:
     """Whether rows are merged here; else each batch is a list of rows, which workers merge."""
     gives_rest: bool = False
     """Whether rows before an error, or that are dropped at the end, are yielded as a `Rest`."""
-
-    def start(self) -> Token:
-        return self.below.start()
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         pending = Pending()
@@ -82,15 +79,6 @@ class BatchStage:
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         return one_each(self, tokens)
-
-    def check(self, token: Token, /) -> None:
-        self.below.check(token)
-
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token)
-
-    def is_exhausted(self, token: Token, /) -> bool:
-        return self.below.is_exhausted(token)
 
 
 def _rest(pending: Pending) -> Chunk:

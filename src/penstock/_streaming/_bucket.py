@@ -1,34 +1,28 @@
 """The fold `bucket`: batches of elements of about one size.
 
-`bucketed` is the definition, in plain Python, one element at a time.
-
 A token of the stage is (the parent's token, for each bucket the starts of the elements that wait in it). To resume, the
 stage computes the waiting elements again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, Remainder, function_name
-from penstock._streaming._fold import Folding, OpenedBelow
+from penstock._streaming._fold import Folding, FoldStage
 from penstock._streaming._stage import (
     Chunk,
-    InputRef,
     Lazy,
     LocatedElement,
-    Point,
     Provenance,
-    Stage,
-    StreamedLocations,
     Token,
     is_compound,
     known,
     no_provenance,
-    one_each,
     parts_of,
     refuse,
     where_read,
@@ -37,6 +31,19 @@ from penstock.batching import Bucketing
 from penstock.errors import StateError, UsageError
 
 _Refs: TypeAlias = list[tuple[Sequence[Token], int]]
+
+
+class _Waiting(NamedTuple):
+    """The elements that wait in a bucket."""
+
+    elements: list[Element]
+    provenance: list[Provenance]
+    starts: _Refs
+    """The start of each element, as a sequence of tokens and an index."""
+
+    def rest(self, count: int) -> "_Waiting":
+        """Return the elements after the first `count`."""
+        return _Waiting(self.elements[count:], self.provenance[count:], self.starts[count:])
 
 
 @frozen
@@ -79,67 +86,35 @@ class Bucket(Folding):
     def keeping_all(self) -> Self:
         return replace(self, bucketing=replace(self.bucketing, keep_short=True))
 
+    def start(self, below: Token) -> Token:
+        return (below, ((),) * len(self.rows))
+
     def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-        return bucketed(self, below)
+        waiting: list[list[LocatedElement]] = [[] for _ in self.rows]
+        for element, location in below:
+            number = self._bucket(element, known(location))
+            waiting[number].append((element, location))
+            if len(waiting[number]) == self.rows[number]:
+                yield self._merged(number, waiting[number])
+                waiting[number] = []
+        for number, rows in enumerate(waiting):
+            if rows and self.bucketing.keep_short:
+                yield self._merged(number, rows)
 
-    def open(self, below: OpenedBelow) -> Stage:
-        return BucketStage(self, below.stage, below.inputs)
+    def _merged(self, number: int, rows: list[LocatedElement]) -> LocatedElement:
+        """Return a batch, with the location of its first row."""
+        return self.bucketing.merge[number]([element for element, _ in rows]), rows[0][1]
 
+    def _bucket(self, element: Element, location: Callable[[], Location]) -> int:
+        """Return the number of an element's bucket; an error gets a note with the element's location."""
+        try:
+            return self.bucketing.bucket(element)
+        except Exception as error:
+            error.add_note(where_read("bucket()", location()))
+            raise
 
-def bucketed(step: Bucket, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-    """Yield a batch when a bucket is full, and at the end the short ones, each with the location of its first row."""
-    bucketing = step.bucketing
-    waiting: list[list[LocatedElement]] = [[] for _ in bucketing.boundaries]
-    for element, location in below:
-        number = bucket_of(step, element, known(location))
-        waiting[number].append((element, location))
-        if len(waiting[number]) == bucketing.rows[number]:
-            yield _merged(step, number, waiting[number])
-            waiting[number] = []
-    for number, rows in enumerate(waiting):
-        if rows and bucketing.keep_short:
-            yield _merged(step, number, rows)
-
-
-def _merged(step: Bucket, number: int, rows: list[LocatedElement]) -> LocatedElement:
-    return step.bucketing.merge[number]([element for element, _ in rows]), rows[0][1]
-
-
-def bucket_of(step: Bucket, element: Element, location: Callable[[], Location]) -> int:
-    """Return the number of an element's bucket; an error gets a note with the element's location."""
-    try:
-        return step.bucketing.bucket(element)
-    except Exception as error:
-        error.add_note(where_read("bucket()", location()))
-        raise
-
-
-class _Waiting(NamedTuple):
-    """The elements that wait in a bucket."""
-
-    elements: list[Element]
-    provenance: list[Provenance]
-    starts: _Refs
-    """The start of each element, as a sequence of tokens and an index."""
-
-    def rest(self, count: int) -> "_Waiting":
-        """Return the elements after the first `count`."""
-        return _Waiting(self.elements[count:], self.provenance[count:], self.starts[count:])
-
-
-@frozen
-class BucketStage:
-    """Batches of a bucket's elements."""
-
-    step: Bucket
-    below: Stage
-    inputs: Mapping[int, InputRef]
-
-    def start(self) -> Token:
-        return (self.below.start(), ((),) * len(self.step.rows))
-
-    def run(self, token: Token, /) -> Iterator[Chunk]:
-        waiting, rows = self._reopened(token[1]), self.step.rows
+    def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
+        waiting, rows = self._reopened(stage, token[1]), self.rows
         at: tuple[Sequence[Token], int] = (token, 0)
         last: Sequence[Token] = (token,)
         for number in range(len(waiting)):  # after a deal, more may wait than a batch has
@@ -147,9 +122,9 @@ class BucketStage:
                 chunk = self._taken(waiting, number, at, last)
                 last = chunk.afters
                 yield chunk
-        for below in self.below.run(token[0]):
+        for below in stage.below.run(token[0]):
             for index, element in enumerate(below.elements):
-                number = self._bucket(element, below.provenance, index)
+                number = self._bucket(element, partial(stage.location, below.provenance, index))
                 bucket = waiting[number]
                 bucket.elements.append(element)
                 bucket.provenance.append(below.provenance[index : index + 1])
@@ -160,21 +135,18 @@ class BucketStage:
                     last = chunk.afters
                     yield chunk
         for number in range(len(waiting)):
-            if waiting[number].elements and self.step.bucketing.keep_short:
+            if waiting[number].elements and self.bucketing.keep_short:
                 chunk = self._taken(waiting, number, at, last)
                 last = chunk.afters
                 yield chunk
-
-    def _bucket(self, element: Element, provenance: Provenance, index: int) -> int:
-        return bucket_of(self.step, element, lambda: StreamedLocations(self.inputs, provenance).at(index))
 
     def _taken(
         self, waiting: list[_Waiting], number: int, at: tuple[Sequence[Token], int], last: Sequence[Token]
     ) -> Chunk:
         """Return a batch of a bucket, and remove its elements from the bucket."""
-        count = self.step.rows[number]
+        count = self.rows[number]
         elements, provenance = waiting[number].elements[:count], np.concatenate(waiting[number].provenance[:count])
-        batch = self.step.bucketing.merge[number](elements)
+        batch = self.bucketing.merge[number](elements)
         waiting[number] = waiting[number].rest(count)
         held = [tuple(bucket.starts) for bucket in waiting]
 
@@ -184,16 +156,16 @@ class BucketStage:
 
         return Chunk([batch], provenance[:1], Lazy(1, lambda _: last[0]), Lazy(1, after), [provenance])
 
-    def _reopened(self, held: tuple[tuple[Token, ...], ...]) -> list[_Waiting]:
+    def _reopened(self, stage: FoldStage, held: tuple[tuple[Token, ...], ...]) -> list[_Waiting]:
         """Return the elements that wait in each bucket, computed again."""
         tokens = [token for bucket in held for token in bucket]
-        elements, provenance = self.below.reproduce(tokens) if tokens else ([], no_provenance())
+        elements, provenance = stage.below.reproduce(tokens) if tokens else ([], no_provenance())
         waiting: list[_Waiting] = []
         first = 0
         for number, bucket in enumerate(held):
             stop = first + len(bucket)
             for row in range(first, stop):
-                if self._bucket(elements[row], provenance, row) != number:
+                if self._bucket(elements[row], partial(stage.location, provenance, row)) != number:
                     raise StateError(
                         f"the state has an element in bucket {number} that belongs in another bucket in this dataset. "
                         "Load it into the dataset that it was saved from."
@@ -203,24 +175,18 @@ class BucketStage:
             first = stop
         return waiting
 
-    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        return one_each(self, tokens)
-
-    def check(self, token: Token, /) -> None:
+    def check_token(self, stage: FoldStage, token: Token) -> None:
         start, held = parts_of(token, 2, of="bucket()")
-        self.below.check(start)
-        for waiting in parts_of(held, len(self.step.rows), of="bucket()"):
+        stage.below.check(start)
+        for waiting in parts_of(held, len(self.rows), of="bucket()"):
             if not is_compound(waiting):
                 refuse(waiting, "bucket() has a list of the tokens of waiting elements")
             for at in waiting:
-                self.below.check(at)
+                stage.below.check(at)
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token[0])
-
-    def is_exhausted(self, token: Token, /) -> bool:
-        may_follow = any(token[1]) if self.step.bucketing.keep_short else self._has_full(token[1])
-        return not may_follow and self.below.is_exhausted(token[0])
+    def is_exhausted(self, stage: FoldStage, token: Token) -> bool:
+        may_follow = any(token[1]) if self.bucketing.keep_short else self._has_full(token[1])
+        return not may_follow and stage.below.is_exhausted(token[0])
 
     def _has_full(self, held: tuple[tuple[Token, ...], ...]) -> bool:
-        return any(len(bucket) >= rows for bucket, rows in zip(held, self.step.rows, strict=True))
+        return any(len(bucket) >= rows for bucket, rows in zip(held, self.rows, strict=True))

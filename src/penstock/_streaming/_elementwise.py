@@ -45,6 +45,7 @@ from penstock._streaming._stage import (
     LocatedElement,
     Point,
     Provenance,
+    SameTokenStage,
     Stage,
     StreamedLocations,
     Token,
@@ -61,16 +62,13 @@ _MAX_AT_ONCE: Final = 1024  # parent elements, and rows; the rows of one element
 
 
 @frozen
-class MapStage:
+class MapStage(SameTokenStage):
     """A function of each element."""
 
     step: Map
     below: Stage
     inputs: Mapping[int, InputRef]
     context: Context
-
-    def start(self) -> Token:
-        return self.below.start()
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
@@ -89,15 +87,6 @@ class MapStage:
         locations = StreamedLocations(self.inputs, provenance)
         return apply_block(self.step, elements, locations, self.context, element_at), provenance
 
-    def check(self, token: Token, /) -> None:
-        self.below.check(token)
-
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token)
-
-    def is_exhausted(self, token: Token, /) -> bool:
-        return self.below.is_exhausted(token)
-
 
 def _without_dropped(chunk: Chunk, results: list[Element]) -> Chunk:
     """Return the chunk with the results in place of its elements, without those that are DROPPED."""
@@ -108,16 +97,13 @@ def _without_dropped(chunk: Chunk, results: list[Element]) -> Chunk:
 
 
 @frozen
-class FilterStage:
+class FilterStage(SameTokenStage):
     """The elements for which a predicate is true."""
 
     step: Filter
     below: Stage
     inputs: Mapping[int, InputRef]
     context: Context
-
-    def start(self) -> Token:
-        return self.below.start()
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
@@ -138,15 +124,6 @@ class FilterStage:
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         # The tokens are of elements for which the predicate was true.
         return self.below.reproduce(tokens)
-
-    def check(self, token: Token, /) -> None:
-        self.below.check(token)
-
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token)
-
-    def is_exhausted(self, token: Token, /) -> bool:
-        return self.below.is_exhausted(token)
 
 
 def _only(chunk: Chunk, kept: list[int]) -> Chunk:

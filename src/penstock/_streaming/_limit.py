@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 from penstock._frozen import frozen
 from penstock._graph import Element
 from penstock._streaming._batch import Rest
-from penstock._streaming._fold import Folding, OpenedBelow
+from penstock._streaming._fold import Folding, FoldStage
 from penstock._streaming._stage import (
     Chunk,
     Lazy,
     LocatedElement,
-    Point,
     Provenance,
-    Stage,
     Token,
     check_number,
     parts_of,
@@ -51,57 +49,41 @@ class Limit(Folding):
     def state_text(self) -> str:
         return "how many elements came before"
 
+    def start(self, below: Token) -> Token:
+        return (below, 0)
+
     def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
         return itertools.islice(below, self.count)
 
-    def open(self, below: OpenedBelow) -> Stage:
-        return LimitStage(self, below.stage, below.must_fill)
-
-
-@frozen
-class LimitStage:
-    """The parent's first elements, at most as many as the step's count."""
-
-    step: Limit
-    below: Stage
-    must_fill: bool = False
-    """Whether having fewer elements is an error."""
-
-    def start(self) -> Token:
-        return (self.below.start(), 0)
-
-    def run(self, token: Token, /) -> Iterator[Chunk]:
+    def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
         below, count = token
-        if count >= self.step.count:
+        if count >= self.count:
             return
-        for chunk in self.below.run(below):
+        for chunk in stage.below.run(below):
             if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # alone in its chunk
                 yield _with_counts(chunk, count, of_each=0)
                 continue
-            part = chunk.part(0, self.step.count - count)
+            part = chunk.part(0, self.count - count)
             yield _with_counts(part, count)
             count += len(part.elements)
-            if count >= self.step.count:
+            if count >= self.count:
                 return
-        if self.must_fill:
+        if stage.must_fill:
             raise GraphError(
-                f"all ranks must have the {self.step.count} elements of limit({self.step.count}), so that they end on "
+                f"all ranks must have the {self.count} elements of limit({self.count}), so that they end on "
                 f"the same step; this rank ran out of data after {count}. Lower the limit, or use repeat() before it."
             )
 
-    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        return self.below.reproduce([token[0] for token in tokens])
-
-    def check(self, token: Token, /) -> None:
+    def check_token(self, stage: FoldStage, token: Token) -> None:
         below, count = parts_of(token, 2, of="limit()")
-        self.below.check(below)
-        check_number(count, self.step.count, "limit()")
+        stage.below.check(below)
+        check_number(count, self.count, "limit()")
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token[0])
+    def reproduce(self, stage: FoldStage, tokens: Sequence[Token]) -> tuple[list[Element], Provenance]:
+        return stage.below.reproduce([token[0] for token in tokens])
 
-    def is_exhausted(self, token: Token, /) -> bool:
-        return token[1] >= self.step.count or (not self.must_fill and self.below.is_exhausted(token[0]))
+    def is_exhausted(self, stage: FoldStage, token: Token) -> bool:
+        return token[1] >= self.count or (not stage.must_fill and stage.below.is_exhausted(token[0]))
 
 
 def _with_counts(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:

@@ -45,7 +45,7 @@ from penstock._graph import (
 from penstock._streaming._batch import BatchStage
 from penstock._streaming._collate import Collate, collate_of
 from penstock._streaming._elementwise import FilterStage, MapStage, RowsStage
-from penstock._streaming._fold import OpenedBelow, folding_of
+from penstock._streaming._fold import FoldStage, folding_of
 from penstock._streaming._inputs import (
     BlockInput,
     InputRange,
@@ -59,11 +59,11 @@ from penstock._streaming._inputs import (
     read_inline,
 )
 from penstock._streaming._join import ChainStage, StreamingMixStage, ZipStage
-from penstock._streaming._limit import LimitStage
 from penstock._streaming._stage import (
     LARGEST,
     InputRef,
     Point,
+    SameTokenStage,
     Stage,
     StepStage,
     Token,
@@ -200,14 +200,14 @@ def rank_segments_of(stage: Stage, token: Token) -> tuple[RankSegmentsStage, Tok
     return stage, at
 
 
-def _has_own_entries(stage: StepStage) -> bool:
-    """Return whether a stage's token is a tuple whose first entry is the parent's token; else it is that token."""
-    return not isinstance(stage, MapStage | FilterStage | BatchStage)
-
-
 def _token_below(stage: StepStage, token: Token) -> Token:
-    """Return the parent's token in a stage's token."""
-    return token[0] if _has_own_entries(stage) else token
+    """Return the parent's token in a stage's token: the token itself, or its first entry."""
+    return token if isinstance(stage, SameTokenStage) else token[0]
+
+
+def _is_limit(stage: Stage) -> bool:
+    """Return whether a stage counts elements up to a limit, in the second entry of its token."""
+    return isinstance(stage, FoldStage) and stage.value.limit is not None
 
 
 def input_refs_of(node: Node) -> Mapping[int, InputRef]:
@@ -316,7 +316,7 @@ class _Opener:
                 value = folding_of(node)
                 value = value.of_rank(self.opening.ranks) if node is self.outermost else value
                 value = value.keeping_all() if of_old_rank else value
-                return value.open(OpenedBelow(stage, inputs, batched, must_fill=node is self.even_limit))
+                return FoldStage(value, stage, inputs, batched, must_fill=node is self.even_limit)
             case _:
                 raise InternalError(f"{type(node).__name__} has no stage")
 
@@ -433,16 +433,16 @@ def _with_largest_counts(stage: Stage, token: Token, old: list[tuple[Stage, Toke
         return token
     old_below = [(one.below, _token_below(one, at)) for one, at in old if isinstance(one, StepStage)]
     below = _with_largest_counts(stage.below, _token_below(stage, token), old_below)
-    if isinstance(stage, LimitStage):
-        return (below, max((at[1] for _, at in old), default=0))
-    return (below, *token[1:]) if _has_own_entries(stage) else below
+    if isinstance(stage, SameTokenStage):
+        return below
+    return (below, max((at[1] for _, at in old), default=0)) if _is_limit(stage) else (below, *token[1:])
 
 
 def _check_whole(stage: Stage, token: Token) -> None:
     """Raise a StateError for a state within an unbatched batch, or within a window of batches."""
     while isinstance(stage, StepStage) and not isinstance(stage, BatchStage):
-        holds = _has_own_entries(stage) and token[1:] != stage.start()[1:]
-        if holds and not isinstance(stage, LimitStage):
+        holds = not isinstance(stage, SameTokenStage) and token[1:] != stage.start()[1:]
+        if holds and not _is_limit(stage):
             raise StateError(
                 "the state was saved within a batch that unbatch() or flat_map() takes apart, or within a window "
                 "of batches, which can't be dealt to another number of ranks. Resume on as many ranks as saved the "

@@ -1,6 +1,6 @@
 """The fold `pack`: documents packed into sequences in the order in which they are read.
 
-`packed` is the definition, in plain Python, one document at a time. The stage packs blocks of documents (`_packer`).
+The definition is plain Python, one document at a time. The stage packs blocks of documents (`_packer`).
 
 A token of the stage is (a document's start, the number of its values that are in closed or open sequences, its `after`
 if that number is not 0, the open sequences, oldest first). The document is the one that is cut, or else the one after
@@ -14,7 +14,7 @@ first.
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,24 +23,18 @@ import numpy as np
 from penstock._decisions import PACK_DOCUMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, row_seed_position
-from penstock._streaming._fold import Folding, OpenedBelow
+from penstock._streaming._fold import Folding, FoldStage
 from penstock._streaming._packer import Intake, Packer
 from penstock._streaming._stage import (
     CHUNK_SECONDS,
     LARGEST,
     Chunk,
-    InputRef,
     Lazy,
     LocatedElement,
-    Point,
-    Provenance,
-    Stage,
-    StreamedLocations,
     Token,
     check_held,
     check_number,
     is_compound,
-    one_each,
     parts_of,
     refuse,
     where_read,
@@ -66,11 +60,89 @@ class Pack(Folding):
     def order_text(self) -> str:
         return f"pack {self.packing!r}"
 
-    def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-        return packed(self, below)
+    def start(self, below: Token) -> Token:
+        return (below, 0, None, ())
 
-    def open(self, below: OpenedBelow) -> Stage:
-        return PackStage(self, below.stage, below.inputs, below.batched)
+    def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
+        packing = self.packing
+        rooms = tuple(room for _, room in packing.features)
+        form: Form | None = None
+        opened: list[_Sequence] = []
+        place_piece = _best_fit if packing.how == "best_fit" else _end_to_end
+        for document, location in below:
+            try:
+                form = form or form_of(packing, document)
+                lengths = tuple(np.atleast_1d(lengths_of(packing, form, [document])[0]).tolist())
+            except GraphError as error:
+                error.add_note(where_read("pack()", location))
+                raise
+            for piece in _pieces(packing, document, location, lengths):
+                for sequence in place_piece(packing, rooms, opened, piece):
+                    yield _filled(packing, form, sequence)
+        for sequence in opened:
+            if form is not None:
+                yield _filled(packing, form, sequence)
+
+    def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
+        packer = Packer(self.packing, stage.below.reproduce, token, stage.batched)
+        try:
+            for number, intake in enumerate(_intakes(stage.below.run(token[0]), token[1])):
+                if token[1] and not number:
+                    check_held(intake.afters[0], token[2], "a document that is cut")
+                try:
+                    chunks = packer.pack(intake)
+                except GraphError:
+                    yield from self._one_by_one(stage, packer, intake)
+                else:
+                    yield from chunks
+        except _BrokenError as broken:
+            raise broken.error from broken.error.__cause__
+        yield from packer.flush()
+
+    def _one_by_one(self, stage: FoldStage, packer: Packer, intake: Intake) -> Iterator[Chunk]:
+        """Yield the sequences that close before a document that can't be packed, and raise its error."""
+        for number in range(len(intake.elements)):
+            try:
+                chunks = packer.pack(intake.one(number))
+            except GraphError as error:
+                error.add_note(where_read("pack()", stage.location(intake.provenance, number)))
+                raise
+            yield from chunks
+
+    def check_token(self, stage: FoldStage, token: Token) -> None:
+        start, consumed, after, held = parts_of(token, 4, of="pack()")
+        stage.below.check(start)
+        check_number(consumed, LARGEST, "pack()")
+        if bool(consumed) != (after is not None):
+            refuse(token, "pack() has the end of a document that is cut")
+        if consumed:
+            stage.below.check(after)
+        packing = self.packing
+        most = packing.bins if packing.how == "best_fit" else 1
+        if not is_compound(held) or len(held) > most:
+            refuse(held, f"pack() has at most {most} open sequences")
+        for pieces in held:
+            if not is_compound(pieces) or not pieces or len(pieces) % 3:
+                refuse(pieces, "an open sequence has three values for each of its pieces")
+            for number in range(0, len(pieces), 3):
+                stage.below.check(pieces[number])
+            self._check_lengths(pieces)
+
+    def _check_lengths(self, pieces: tuple[Token, ...]) -> None:
+        """Raise a StateError for pieces that don't fit into a sequence."""
+        packing = self.packing
+        rooms = [room for _, room in packing.features]
+        rooms = rooms[:1] if packing.is_shared else rooms
+        for offset, length in zip(pieces[1::3], pieces[2::3], strict=True):
+            check_number(offset, LARGEST, "a piece of a document")
+            lengths = (length,) if packing.is_shared else parts_of(length, len(rooms), of="a piece of a document")
+            rooms = [
+                room - check_number(one, max(room, 0), "a piece of a document")
+                for one, room in zip(lengths, rooms, strict=True)
+            ]
+
+    def read_to(self, token: Token) -> Token:
+        return token[2] if token[1] else token[0]
 
 
 @frozen
@@ -97,28 +169,6 @@ class _Sequence:
     def add(self, piece: _Piece) -> None:
         self.pieces.append(piece)
         self.room = tuple(room - length for length, room in zip(piece.lengths, self.room, strict=True))
-
-
-def packed(step: Pack, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-    """Yield packed sequences, each with the location of its first piece."""
-    packing = step.packing
-    rooms = tuple(room for _, room in packing.features)
-    form: Form | None = None
-    opened: list[_Sequence] = []
-    place_piece = _best_fit if packing.how == "best_fit" else _end_to_end
-    for document, location in below:
-        try:
-            form = form or form_of(packing, document)
-            lengths = tuple(np.atleast_1d(lengths_of(packing, form, [document])[0]).tolist())
-        except GraphError as error:
-            error.add_note(where_read("pack()", location))
-            raise
-        for piece in _pieces(packing, document, location, lengths):
-            for sequence in place_piece(packing, rooms, opened, piece):
-                yield _filled(packing, form, sequence)
-    for sequence in opened:
-        if form is not None:
-            yield _filled(packing, form, sequence)
 
 
 def _pieces(packing: Packing, document: Element, location: Location, lengths: tuple[int, ...]) -> Iterator[_Piece]:
@@ -191,87 +241,6 @@ def _filled(packing: Packing, form: Form, sequence: _Sequence) -> LocatedElement
     first = sequence.pieces[0]
     cut = first.offset // packing.features[0][1]
     return element, replace(first.location, seed=row_seed_position(first.location.seed, cut))
-
-
-@frozen
-class PackStage:
-    """Documents packed into sequences."""
-
-    step: Pack
-    below: Stage
-    inputs: Mapping[int, InputRef]
-    batched: int = 0
-    """The number of sequences of a batch directly above; 0 if there is none."""
-
-    def start(self) -> Token:
-        return (self.below.start(), 0, None, ())
-
-    def run(self, token: Token, /) -> Iterator[Chunk]:
-        packer = Packer(self.step.packing, self.below.reproduce, token, self.batched)
-        try:
-            for number, intake in enumerate(_intakes(self.below.run(token[0]), token[1])):
-                if token[1] and not number:
-                    check_held(intake.afters[0], token[2], "a document that is cut")
-                try:
-                    chunks = packer.pack(intake)
-                except GraphError:
-                    yield from self._one_by_one(packer, intake)
-                else:
-                    yield from chunks
-        except _BrokenError as broken:
-            raise broken.error from broken.error.__cause__
-        yield from packer.flush()
-
-    def _one_by_one(self, packer: Packer, intake: Intake) -> Iterator[Chunk]:
-        """Yield the sequences that close before a document that can't be packed, and raise its error."""
-        for number in range(len(intake.elements)):
-            try:
-                chunks = packer.pack(intake.one(number))
-            except GraphError as error:
-                error.add_note(where_read("pack()", StreamedLocations(self.inputs, intake.provenance).at(number)))
-                raise
-            yield from chunks
-
-    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        return one_each(self, tokens)
-
-    def check(self, token: Token, /) -> None:
-        start, consumed, after, held = parts_of(token, 4, of="pack()")
-        self.below.check(start)
-        check_number(consumed, LARGEST, "pack()")
-        if bool(consumed) != (after is not None):
-            refuse(token, "pack() has the end of a document that is cut")
-        if consumed:
-            self.below.check(after)
-        packing = self.step.packing
-        most = packing.bins if packing.how == "best_fit" else 1
-        if not is_compound(held) or len(held) > most:
-            refuse(held, f"pack() has at most {most} open sequences")
-        for pieces in held:
-            if not is_compound(pieces) or not pieces or len(pieces) % 3:
-                refuse(pieces, "an open sequence has three values for each of its pieces")
-            for number in range(0, len(pieces), 3):
-                self.below.check(pieces[number])
-            self._check_lengths(pieces)
-
-    def _check_lengths(self, pieces: tuple[Token, ...]) -> None:
-        """Raise a StateError for pieces that don't fit into a sequence."""
-        packing = self.step.packing
-        rooms = [room for _, room in packing.features]
-        rooms = rooms[:1] if packing.is_shared else rooms
-        for offset, length in zip(pieces[1::3], pieces[2::3], strict=True):
-            check_number(offset, LARGEST, "a piece of a document")
-            lengths = (length,) if packing.is_shared else parts_of(length, len(rooms), of="a piece of a document")
-            rooms = [
-                room - check_number(one, max(room, 0), "a piece of a document")
-                for one, room in zip(lengths, rooms, strict=True)
-            ]
-
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token[2] if token[1] else token[0])
-
-    def is_exhausted(self, token: Token, /) -> bool:
-        return not token[1] and not token[3] and self.below.is_exhausted(token[0])
 
 
 class _BrokenError(Exception):

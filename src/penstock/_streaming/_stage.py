@@ -264,6 +264,26 @@ class StepStage(Stage, Protocol):
         ...
 
 
+class SameTokenStage:
+    """The methods of a stage whose tokens are those of the stage below."""
+
+    __slots__ = ()
+
+    below: Stage
+
+    def start(self) -> Token:
+        return self.below.start()
+
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token)
+
+    def is_exhausted(self, token: Token, /) -> bool:
+        return self.below.is_exhausted(token)
+
+
 def one_each(stage: Stage, tokens: Sequence[Token]) -> tuple[list[Element], Provenance]:
     """Return the first element after each token: `reproduce` of stages that have no shorter way."""
     elements: list[Element] = []

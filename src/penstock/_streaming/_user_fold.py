@@ -7,7 +7,7 @@ often seen to be broken (`CheckedCombiner`): `held` then rises by more than one 
 after a resume. Pickling the object instead was rejected: the state would hold data, change with the version of the
 user's class, and have no bound.
 
-`combined` is the definition. A token of the stage is (where reading begins, how many elements from there on were held,
+A token of the stage is (where reading begins, how many elements from there on were held,
 how many elements of the next list were given), and where one of these numbers is not 0, also where the last element
 that was taken in ends. The next list is that of the element after the held ones, or, at the end, of `flush()`. An
 object that doesn't say what it holds is held to need all elements since the beginning.
@@ -17,7 +17,7 @@ import copy
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias
 
@@ -27,26 +27,20 @@ from penstock._decisions import COMBINED_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, flushed_ordinal, nested_ordinal, row_seed_position, whereabouts_of
 from penstock._streaming._check import same_element
-from penstock._streaming._fold import Folding, OpenedBelow
+from penstock._streaming._fold import Folding, FoldStage
 from penstock._streaming._stage import (
     CHUNK_SECONDS,
     LARGEST,
     ORDINAL,
     Chunk,
-    InputRef,
     Lazy,
     LocatedElement,
-    Point,
-    Provenance,
-    Stage,
-    StreamedLocations,
     Token,
     check_enough,
     check_held,
     check_number,
     known,
     no_provenance,
-    one_each,
     parts_of,
     refuse,
 )
@@ -58,7 +52,11 @@ _FOLLOWING: Final = 8  # elements that are added to a resumed object by the chec
 
 @frozen
 class UserFold(Folding):
-    """The elements that the user's object returns when it is given the parent's in order; `make` makes a new object."""
+    """The elements that the user's object returns when it is given the parent's in order; `make` makes a new object.
+
+    Each has the location of the element that completed it, and flushed elements have that of the last element. `flush`
+    isn't called if nothing is held.
+    """
 
     make: Callable[[], Any]
     name: str
@@ -82,11 +80,49 @@ class UserFold(Folding):
             "`held`"
         )
 
-    def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-        return combined(self, below)
+    def start(self, below: Token) -> Token:
+        return (below, 0, 0)
 
-    def open(self, below: OpenedBelow) -> Stage:
-        return UserFoldStage(self, below.stage, below.inputs)
+    def in_order(self, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
+        fold = CheckedCombiner(self)
+        last: Location | None = None
+        for element, location in below:
+            last = location
+            for number, made in enumerate(fold.add(element, known(location))):
+                yield made, replace(location, seed=row_seed_position(location.seed, number))
+        if last is not None and fold.held:
+            for number, made in enumerate(fold.flush(known(last))):
+                ordinal = flushed_ordinal(last.seed.ordinal, number)
+                yield made, replace(last, seed=last.seed._replace(ordinal=ordinal))
+
+    def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
+        fold = _Fold(self, stage, token)
+        at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+        for chunk in stage.below.run(token[0]):
+            for index in range(len(chunk.elements)):
+                try:
+                    fold.add(chunk, index)
+                except Exception:
+                    yield fold.given()
+                    raise
+                if fold.added >= at_most or time.perf_counter() - began > CHUNK_SECONDS:
+                    yield fold.given()
+                    at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+            yield fold.given()
+        fold.flush()
+        yield fold.given(is_flushed=True)
+
+    def check_token(self, stage: FoldStage, token: Token) -> None:
+        start, held, skip, *last = parts_of(token, 3, 4, of="combine()")
+        stage.below.check(start)
+        held, skip = (check_number(number, LARGEST, "combine()") for number in (held, skip))
+        if bool(held or skip) != bool(last):
+            refuse(token, "combine() has the end of the last element where elements are held open")
+        if last:
+            stage.below.check(last[0])
+
+    def read_to(self, token: Token) -> Token:
+        return token[3] if len(token) > 3 else token[0]
 
     def check(self, text: str, below: Iterator[LocatedElement], count: int) -> None:
         _check_resumes(self, text, list(itertools.islice(below, count)))
@@ -183,72 +219,8 @@ class CheckedCombiner:
         return error
 
 
-def combined(step: UserFold, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-    """Yield the elements that the user's object returns, each with the location of the element that completed it.
-
-    Flushed elements have the location of the last element. `flush` isn't called if nothing is held.
-    """
-    fold = CheckedCombiner(step)
-    last: Location | None = None
-    for element, location in below:
-        last = location
-        for number, made in enumerate(fold.add(element, known(location))):
-            yield made, replace(location, seed=row_seed_position(location.seed, number))
-    if last is not None and fold.held:
-        for number, made in enumerate(fold.flush(known(last))):
-            ordinal = flushed_ordinal(last.seed.ordinal, number)
-            yield made, replace(last, seed=last.seed._replace(ordinal=ordinal))
-
-
 _Ref: TypeAlias = tuple[Sequence[Token], int]
 """A token of the stage below: which one of some."""
-
-
-@frozen
-class UserFoldStage:
-    """The elements that an object of the user's makes of others."""
-
-    step: UserFold
-    below: Stage
-    inputs: Mapping[int, InputRef]
-
-    def start(self) -> Token:
-        return (self.below.start(), 0, 0)
-
-    def run(self, token: Token, /) -> Iterator[Chunk]:
-        fold = _Fold(self, token)
-        at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
-        for chunk in self.below.run(token[0]):
-            for index in range(len(chunk.elements)):
-                try:
-                    fold.add(chunk, index)
-                except Exception:
-                    yield fold.given()
-                    raise
-                if fold.added >= at_most or time.perf_counter() - began > CHUNK_SECONDS:
-                    yield fold.given()
-                    at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
-            yield fold.given()
-        fold.flush()
-        yield fold.given(is_flushed=True)
-
-    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        return one_each(self, tokens)
-
-    def check(self, token: Token, /) -> None:
-        start, held, skip, *last = parts_of(token, 3, 4, of="combine()")
-        self.below.check(start)
-        held, skip = (check_number(number, LARGEST, "combine()") for number in (held, skip))
-        if bool(held or skip) != bool(last):
-            refuse(token, "combine() has the end of the last element where elements are held open")
-        if last:
-            self.below.check(last[0])
-
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token[3] if len(token) > 3 else token[0])
-
-    def is_exhausted(self, token: Token, /) -> bool:
-        return not token[1] and not token[2] and self.below.is_exhausted(token[0])
 
 
 class _Moment(NamedTuple):
@@ -313,9 +285,10 @@ class _Given(NamedTuple):
 class _Fold:
     """A new object of the user's, the elements that it holds, and its results that aren't yielded yet."""
 
-    def __init__(self, stage: UserFoldStage, token: Token) -> None:
+    def __init__(self, step: UserFold, stage: FoldStage, token: Token) -> None:
         self._stage = stage
-        self._object = CheckedCombiner(stage.step)
+        self._object = CheckedCombiner(step)
+        self._name = step.name
         self._token = token
         self._replayed = 0
         self._skip: int = token[2]
@@ -379,7 +352,7 @@ class _Fold:
             check_held(_at(self._now.last), token[3], "what an object of combine() holds")
         if held != token[1] and token[0] != self._stage.below.start():  # from the beginning on all is exact
             raise StateError(
-                f"the object of step {self._stage.step.name!r} held {token[1]:,} elements where the state was saved; a "
+                f"the object of step {self._name!r} held {token[1]:,} elements where the state was saved; a "
                 f"new one to which these were added has held={held:,}. Its class has changed, or its `held` left out "
                 "elements that decide what it holds: count all since it held nothing."
             )
@@ -392,7 +365,7 @@ class _Fold:
         self._given.append(_Given(given[skip:], self._index, skip, before, self._now.last, self._now))
 
     def _location(self) -> Location:
-        return StreamedLocations(self._stage.inputs, self._provenance).at(self._index)
+        return self._stage.location(self._provenance, self._index)
 
     def given(self, *, is_flushed: bool = False) -> Chunk:
         """Return the elements that the object has returned since the last call.

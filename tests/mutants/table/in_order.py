@@ -51,8 +51,8 @@ IN_ORDER: Final = (
     Mutant(
         "window shuffle: the order lacks the epoch",
         "_streaming/_window_shuffle.py",
-        "derive(step.seed, *address)",
-        "derive(step.seed, *address[1:])",
+        "derive(self.seed, *address)",
+        "derive(self.seed, *address[1:])",
         (GOLDEN,),
     ),
     Mutant(
@@ -65,15 +65,15 @@ IN_ORDER: Final = (
     Mutant(
         "limit: a chunk is not cut at the limit",
         "_streaming/_limit.py",
-        "chunk.part(0, self.step.count - count)",
-        "chunk.part(0, self.step.count)",
+        "chunk.part(0, self.count - count)",
+        "chunk.part(0, self.count)",
         (GOLDEN,),
     ),
     Mutant(
         "limit: a rank that runs out of data ends silently",
         "_streaming/_limit.py",
-        "if self.must_fill:",
-        "if not self.must_fill:",
+        "if stage.must_fill:",
+        "if not stage.must_fill:",
         ("equivalence/test_even_ranks.py",),
     ),
     Mutant(
