@@ -112,16 +112,11 @@ def inputs_of(node: Node) -> list[Node]:
     return [input_ref.node for input_ref in _input_refs(rank_segments_top(node))]
 
 
-def worker_inputs(node: Node) -> list[Node]:
-    """Return the block inputs, which workers can read ahead; none if the dataset has more than MAX_INPUTS inputs."""
-    inputs = inputs_of(node)
-    return [each for each in inputs if not isinstance(each, Stream)] if len(inputs) <= MAX_INPUTS else []
-
-
 def worker_collate(node: Node) -> Collate | None:
-    """Return the steps above the last fold that workers compute; None if there are none, or too many inputs."""
-    reads = bool(worker_inputs(node)) or all(isinstance(each, Stream) for each in inputs_of(node))
-    return collate_of(node, outermost_batch(node)) if reads else None
+    """Return the steps above the last fold that workers compute; None if there are none, or too many block inputs."""
+    inputs = inputs_of(node)
+    can_read = len(inputs) <= MAX_INPUTS or all(isinstance(each, Stream) for each in inputs)
+    return collate_of(node, outermost_batch(node)) if can_read else None
 
 
 def rank_segments_top(node: Node) -> Node:

@@ -7,10 +7,10 @@ often seen to be broken (`CheckedCombiner`): `held` then rises by more than one 
 after a resume. Pickling the object instead was rejected: the state would hold data, change with the version of the
 user's class, and have no bound.
 
-A token of the stage is (where reading begins, how many elements from there on were held,
-how many elements of the next list were given), and where one of these numbers is not 0, also where the last element
-that was taken in ends. The next list is that of the element after the held ones, or, at the end, of `flush()`. An
-object that doesn't say what it holds is held to need all elements since the beginning.
+A token of the stage is (where reading begins, how many elements from there on were held, how many elements of the next
+list were given), and where one of these numbers is not 0, also where the last element that was taken in ends. The next
+list is that of the element after the held ones, or, at the end, of `flush()`. An object that doesn't say what it holds
+is held to need all elements since the beginning.
 """
 
 import copy
