@@ -350,6 +350,11 @@ class FoldFacts(ABC):
                 raise UsageError(f"a global batch must divide by the number of ranks; got {given}")
 
     @property
+    def positions_remedy(self) -> str:
+        """A sentence for errors: a form of the verb whose elements have positions; empty if there is none."""
+        return ""
+
+    @property
     def state_text(self) -> str:
         """The part of a state that the fold adds, and the elements that a resume computes again, for `explain`."""
         return "the positions of the elements that wait; they are computed again"

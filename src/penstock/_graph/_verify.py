@@ -22,7 +22,6 @@ from penstock._graph._rewrite import varies_by_epoch
 from penstock.errors import GraphError, MissingDependencyError, NoLengthError, UsageError
 
 MAX_POSITIONS = 1 << 62
-_PLANNED = ("pack", "bucket")  # the folds that have positions if they are planned from lengths
 _UNITS = {
     "": 1,
     **{f"{unit}B": 1000**power for power, unit in enumerate("KMGT", 1)},
@@ -78,8 +77,8 @@ def _positions_remedy(culprit: Node, verb: str, remedy: str) -> str:
             return f"{remedy} Or give the filter an index: filter(…, index=path)."
         case FlatMap():
             return f"{remedy} Or pass the lengths of the lists: flat_map(…, counts=…)."
-        case Fold(value=value) if value.text.partition("(")[0] in _PLANNED:
-            return f"{remedy} Or plan it from the elements' lengths: lengths=."
+        case Fold(value=value) if value.positions_remedy:
+            return f"{remedy} {value.positions_remedy}"
         case Map():
             return f"{remedy} Or use on_error=ps.Substitute(), which leaves out no element."
         case _:

@@ -86,6 +86,10 @@ class Bucket(Folding):
     def keeping_all(self) -> Self:
         return replace(self, bucketing=replace(self.bucketing, keep_short=True))
 
+    @property
+    def positions_remedy(self) -> str:
+        return "Or plan it from the elements' lengths: lengths=."
+
     def start(self, below: Token) -> Token:
         return (below, ((),) * len(self.rows))
 

@@ -60,6 +60,10 @@ class Pack(Folding):
     def order_text(self) -> str:
         return f"pack {self.packing!r}"
 
+    @property
+    def positions_remedy(self) -> str:
+        return "Or plan it from the elements' lengths: lengths=."
+
     def start(self, below: Token) -> Token:
         return (below, 0, None, ())
 
