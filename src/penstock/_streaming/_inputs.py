@@ -21,6 +21,7 @@ Invariant: the segments of all new ranks have each unread position once, and eac
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,7 +51,6 @@ from penstock._streaming._stage import (
     INPUT,
     POSITION,
     Chunk,
-    Lazy,
     Picked,
     Point,
     Provenance,
@@ -296,7 +296,7 @@ class RankSegmentsStage:
             if number > first:
                 at = self._start_of(number)[1]
             for chunk in self.stage(number).run(at):
-                yield _numbered(chunk, number)
+                yield chunk.wrapped(partial(_numbered, number))
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         return one_each(self, tokens)
@@ -318,12 +318,8 @@ class RankSegmentsStage:
         return all(self.stage(number).is_exhausted(at) for number, at in later)
 
 
-def _numbered(chunk: Chunk, number: int) -> Chunk:
-    starts, afters, count = chunk.starts, chunk.afters, len(chunk.elements)
-    return chunk._replace(
-        starts=Lazy(count, lambda index: (number, starts[index])),
-        afters=Lazy(count, lambda index: (number, afters[index])),
-    )
+def _numbered(number: int, token: Token) -> Token:
+    return (number, token)
 
 
 def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> list[tuple[RankSegment, ...]]:

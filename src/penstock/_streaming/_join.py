@@ -10,6 +10,7 @@ A token of `concatenate` and `zip` has one token for each part; that of a part o
 
 import heapq
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -174,10 +175,7 @@ class StreamingMixStage:
                 part.check(at)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
-        found: list[Point] = []
-        for part, at in zip(self.parts, token[2], strict=True):
-            found += part.points(at) if at is not None else _ends(part)
-        return tuple(found)
+        return _points(self.parts, token[2])
 
     def is_exhausted(self, token: Token, /) -> bool:
         return all(at is None or part.is_exhausted(at) for part, at in zip(self.parts, token[2], strict=True))
@@ -278,7 +276,7 @@ class ChainStage:
         for number, (part, at) in enumerate(zip(self.parts, token, strict=True)):
             if at is not None:
                 for chunk in part.run(at):
-                    yield _wrapped(chunk, (None,) * number, token[number + 1 :])
+                    yield chunk.wrapped(partial(_within_parts, (None,) * number, token[number + 1 :]))
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         return one_each(self, tokens)
@@ -289,11 +287,7 @@ class ChainStage:
                 part.check(at)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
-        return tuple(
-            point
-            for part, at in zip(self.parts, token, strict=True)
-            for point in (part.points(at) if at is not None else _ends(part))
-        )
+        return _points(self.parts, token)
 
     def is_exhausted(self, token: Token, /) -> bool:
         return all(at is None or part.is_exhausted(at) for part, at in zip(self.parts, token, strict=True))
@@ -358,19 +352,19 @@ class ZipStage:
             part.check(at)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
-        return tuple(point for part, at in zip(self.parts, token, strict=True) for point in part.points(at))
+        return _points(self.parts, token)
 
     def is_exhausted(self, token: Token, /) -> bool:
         return any(part.is_exhausted(at) for part, at in zip(self.parts, token, strict=True))
 
 
-def _wrapped(chunk: Chunk, before: tuple[Token, ...], behind: tuple[Token, ...]) -> Chunk:
-    starts, afters, count = chunk.starts, chunk.afters, len(chunk.elements)
-    return chunk._replace(
-        starts=Lazy(count, lambda index: (*before, starts[index], *behind)),
-        afters=Lazy(count, lambda index: (*before, afters[index], *behind)),
-    )
+def _within_parts(before: tuple[Token, ...], behind: tuple[Token, ...], token: Token) -> Token:
+    return (*before, token, *behind)
 
 
-def _ends(part: Stage) -> tuple[Point, ...]:
-    return (_END,) * len(part.points(part.start()))
+def _points(parts: tuple[Stage, ...], tokens: tuple[Token, ...]) -> tuple[Point, ...]:
+    """Return the progress of the inputs of all parts; the token of a part that has ended is None."""
+    found: list[Point] = []
+    for part, at in zip(parts, tokens, strict=True):
+        found += part.points(at) if at is not None else (_END,) * len(part.points(part.start()))
+    return tuple(found)

@@ -79,6 +79,13 @@ class Chunk(NamedTuple):
         cut = (self.elements[start:stop], self.provenance[start:stop], self.starts[start:stop], self.afters[start:stop])
         return Chunk(*cut, rows)
 
+    def wrapped(self, wrap: Callable[[Token], Token]) -> "Chunk":
+        """Return the chunk with tokens that contain its own."""
+        starts, afters, count = self.starts, self.afters, len(self.elements)
+        return self._replace(
+            starts=Lazy(count, lambda index: wrap(starts[index])), afters=Lazy(count, lambda index: wrap(afters[index]))
+        )
+
     def pick(self, kept: NDArray[np.int64], elements: list[Element]) -> "Chunk":
         """Return a chunk of `elements`, which replace those whose numbers are `kept`."""
         numbers: list[int] = kept.tolist()
