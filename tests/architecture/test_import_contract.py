@@ -17,6 +17,12 @@ PLANTED = (
         "The core stands without the pipeline",
         "_seeds -> penstock.pipeline",
     ),
+    (
+        "_streaming/_in_order.py",
+        "import penstock._streaming._pack",
+        "No module distinguishes folds",
+        "_in_order -> penstock._streaming._pack",
+    ),
     ("_seeds.py", "def f():\n    import torch", "The core imports no framework", "_seeds -> torch"),
 )
 
