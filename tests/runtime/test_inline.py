@@ -80,7 +80,7 @@ def merge_and_note(rows: list[Any]) -> Any:
     return np.array(rows)
 
 
-def with_key(number: int) -> dict[str, int]:
+def with_key(number: Any) -> dict[str, Any]:
     """Return an element with a key."""
     return {"number": number}
 
@@ -90,12 +90,13 @@ def with_key(number: int) -> dict[str, int]:
     [
         (ps.range(90).map(note_depth).batch(4), 7),
         (ps.range(90).map(with_key).shuffle().map(note_depth).batch(4), 7),
+        (ps.range(90).map(note_depth).shuffle().map(with_key).map(note_depth).batch(4), 7),
         (ps.range(90).map(note_depth), 7),
         (ps.range(90).batch(4, merge=merge_and_note), 7),
         (ps.range(90).batch(4).map(note_depth), 4),
         (ps.range(90).map(with_key).batch(4).map(note_depth), 4),
     ],
-    ids=["row", "second of two", "no batch", "merge", "batch", "batch of mapped rows"],
+    ids=["row", "second of two", "first of three", "no batch", "merge", "batch", "batch of mapped rows"],
 )
 def test_few_frames_are_between_the_loop_and_a_function(dataset: ps.Dataset[Any], most: int) -> None:
     """A user's traceback and profile show few frames of the library above a function of the dataset."""

@@ -186,24 +186,37 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         positions: int64 (elements,), each in [0, length of the indexable node).
         context: of the calling thread.
     """
+    # A loop, not a recursion: a user's traceback has the same few frames above any function of a chain of maps.
+    steps: list[tuple[Map | Filter, Integers, Integers]] = []
+    while isinstance(node, Map | Reindex | Filter):
+        if isinstance(node, Reindex):
+            epochs, positions = apply_sampler(node.sampler, epochs, positions)
+        else:
+            steps.append((node, epochs, positions))
+        node = node.parent
+    block = _evaluate_root(node, epochs, positions, context)
+    while steps:
+        step, epochs, positions = steps.pop()
+        locations = BlockLocations(step.parent, epochs, positions, block.kept)
+        if isinstance(step, Map):
+            results: list[Element] = []
+            apply_into(results, step, block.elements, locations, context, element_at)
+            if step.on_error == "skip":
+                block = _keep(results, block, [result is not DROPPED for result in results])
+            else:
+                block = block._replace(elements=results)
+        else:
+            below = block
+            block = _keep(below.elements, below, _predicate(step, below.elements, locations))
+            block = block._replace(filtered=below.filtered + len(below.elements) - len(block.elements))
+    return block
+
+
+def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: Context) -> Block:
+    """Return the elements of a node that is neither a map, a filter nor a sampler."""
     match node:
         case Read(source=source):
             return Block(context.read(source, positions), None)
-        case Reindex(parent=parent, sampler=sampler):
-            return evaluate_block(parent, *apply_sampler(sampler, epochs, positions), context)
-        case Map(parent=parent):
-            below = evaluate_block(parent, epochs, positions, context)
-            locations = BlockLocations(parent, epochs, positions, below.kept)
-            results: list[Element] = []
-            apply_into(results, node, below.elements, locations, context, element_at)
-            if node.on_error != "skip":
-                return below._replace(elements=results)
-            return _keep(results, below, [result is not DROPPED for result in results])
-        case Filter(parent=parent):
-            below = evaluate_block(parent, epochs, positions, context)
-            locations = BlockLocations(parent, epochs, positions, below.kept)
-            block = _keep(below.elements, below, _predicate(node, below.elements, locations))
-            return block._replace(filtered=below.filtered + len(below.elements) - len(block.elements))
         case Batch():
             return Block(_batches(node, epochs, positions, context), None)
         case Unbatch():
@@ -223,6 +236,8 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             return Block([zipped_element(node, list(row)) for row in zip(*columns, strict=True)], None)
         case Stream() | StreamingMix() | Chain() | Zip() | FlatMap() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
+        case Map() | Reindex() | Filter():
+            raise InternalError(f"a {type(node).__name__} node is applied to the block of its root")
         case _:
             assert_never(node)
 
