@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -106,6 +107,29 @@ def test_a_result_that_reaches_the_caller_is_not_taken_back(*, fails: bool) -> N
     with pytest.raises(LookupError, match="no item") if fails else nullcontext():
         assert taking.take_or_undo(fails=fails) == "item"
     assert taking.steps == ["taken"]
+
+
+class Keeping:
+    """Holds another scope within its own, as a call of a function that starts something does."""
+
+    @holding_interrupts
+    def take(self, held: HeldInterrupts) -> str:
+        """Take an item."""
+        held.undo = self.keep
+        with HeldInterrupts():
+            return "item"
+
+    def keep(self) -> None:
+        """Keep the item."""
+
+
+def test_a_call_that_has_returned_keeps_no_object() -> None:
+    """Its object, which may own processes, is dropped with the last reference of the program."""
+    keeping = Keeping()
+    dropped = weakref.ref(keeping)
+    assert keeping.take() == "item"
+    del keeping
+    assert dropped() is None
 
 
 def test_an_error_that_reaches_the_caller_calls_no_function_after_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:

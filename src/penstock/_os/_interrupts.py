@@ -184,6 +184,7 @@ def holding_interrupts(
             finally:
                 held.take_back()  # in case that a second signal came before the first call
             raise
+        held.undo = None  # no call; a scope inside of this one may have noted `held`, with its handler of signals
         return result
 
     return call
