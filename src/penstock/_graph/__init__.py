@@ -94,14 +94,11 @@ if TYPE_CHECKING:
     from penstock._graph._blocks import handles_errors as handles_errors
     from penstock._graph._blocks import join_blocks as join_blocks
     from penstock._graph._blocks import merge_block as merge_block
-    from penstock._graph._coordinates import Integers as Integers
     from penstock._graph._coordinates import SeedPosition as SeedPosition
     from penstock._graph._coordinates import SeedPositions as SeedPositions
     from penstock._graph._coordinates import Upcoming as Upcoming
     from penstock._graph._coordinates import awaited_sources as awaited_sources
     from penstock._graph._coordinates import awaits as awaits
-    from penstock._graph._coordinates import divide_rows as divide_rows
-    from penstock._graph._coordinates import first_below as first_below
     from penstock._graph._coordinates import flushed_ordinal as flushed_ordinal
     from penstock._graph._coordinates import indices as indices
     from penstock._graph._coordinates import key_block as key_block
@@ -125,6 +122,8 @@ if TYPE_CHECKING:
     from penstock._graph._explain import mixture_lines as mixture_lines
     from penstock._graph._explain import random_lines as random_lines
     from penstock._graph._explain import reading_text as reading_text
+    from penstock._graph._inputs import Integers as Integers
+    from penstock._graph._inputs import inputs as inputs
     from penstock._graph._per_worker import PerWorker as PerWorker
     from penstock._graph._rng import leave_accelerators as leave_accelerators
 else:
@@ -150,14 +149,11 @@ else:
         handles_errors="penstock._graph._blocks",
         join_blocks="penstock._graph._blocks",
         merge_block="penstock._graph._blocks",
-        Integers="penstock._graph._coordinates",
         SeedPosition="penstock._graph._coordinates",
         SeedPositions="penstock._graph._coordinates",
         Upcoming="penstock._graph._coordinates",
         awaited_sources="penstock._graph._coordinates",
         awaits="penstock._graph._coordinates",
-        divide_rows="penstock._graph._coordinates",
-        first_below="penstock._graph._coordinates",
         flushed_ordinal="penstock._graph._coordinates",
         indices="penstock._graph._coordinates",
         key_block="penstock._graph._coordinates",
@@ -181,6 +177,8 @@ else:
         mixture_lines="penstock._graph._explain",
         random_lines="penstock._graph._explain",
         reading_text="penstock._graph._explain",
+        Integers="penstock._graph._inputs",
+        inputs="penstock._graph._inputs",
         PerWorker="penstock._graph._per_worker",
         leave_accelerators="penstock._graph._rng",
     )

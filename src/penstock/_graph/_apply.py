@@ -18,7 +18,7 @@ element, for a block on a thread, and in a worker process, though a block is one
 
 No frame holds an exception after it is raised (`del error`): its traceback would keep rows, or the loader, alive.
 
-The function of a `flat_map` is applied like that of a `map` to lists; the lists are checked against the known counts.
+The function of a `flat_map` is applied like that of a `map` to lists.
 """
 
 import threading
@@ -28,7 +28,8 @@ from typing import Any, Final, Protocol, assert_never, cast
 
 from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
-from penstock._graph._coordinates import Integers, SeedPosition, SeedPositions, indices, source_of
+from penstock._graph._coordinates import SeedPosition, SeedPositions, indices, source_of
+from penstock._graph._inputs import Integers
 from penstock._graph._length import length
 from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
@@ -384,18 +385,6 @@ def flat_into(
         apply_into(made, _as_map(step), elements, locations, context, element_at)
     finally:
         lists.extend(_as_list(step, each) for each in made)
-
-
-def check_made(step: FlatMap, parent: int, found: int) -> None:
-    """Raise a GraphError if the step made another number of elements than its counts say for the parent's position."""
-    if step.counts is None:
-        return
-    expected = int(step.counts.counts[parent])
-    if found != expected:
-        raise GraphError(
-            f"step {step.name!r} made {found} elements of the one at position {parent}, where counts= says {expected}. "
-            "Give the counts that the function makes, or leave counts= out and read in order."
-        )
 
 
 def _as_map(step: FlatMap) -> Map:

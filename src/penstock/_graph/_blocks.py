@@ -37,38 +37,33 @@ from penstock._graph._apply import (
     apply_again,
     apply_into,
     apply_one,
-    check_made,
     flat_into,
 )
 from penstock._graph._coordinates import (
-    Integers,
     SeedPosition,
     SeedPositions,
     Share,
     components_of,
-    distinct,
-    divide_rows,
     indices,
     keys_of,
     locate_block,
-    rows_of_batches,
     seed_position_block,
-    split_by_part,
 )
 from penstock._graph._evaluate import (
     Span,
     cached,
-    check_row_count,
+    check_made,
     cut_window,
     element_at,
     keeps,
     location_of,
+    merge_rows,
     read_windows,
     reads_spans,
-    with_mask,
     zipped_element,
 )
-from penstock._graph._length import length, rows_per_batch
+from penstock._graph._inputs import Integers, inputs
+from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
@@ -217,16 +212,10 @@ def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: C
     match node:
         case Read(source=source):
             return Block(context.read(source, positions), None)
-        case Batch():
-            return Block(_batches(node, epochs, positions, context), None)
-        case Unbatch():
-            return Block(_rows(node, epochs, positions, context), None)
-        case FlatMap(counts=counts) if counts is not None:
-            return Block(_flat(node, epochs, positions, context), None)
-        case Windows():
-            return Block(_windows(node, epochs, positions, context), None)
-        case Group():
-            return Block(_groups(node, epochs, positions, context), None)
+        case Batch() | Group():
+            return Block(_gathered(node, epochs, positions, context), None)
+        case Unbatch() | FlatMap() | Windows():
+            return Block(_split(node, epochs, positions, context), None)
         case Cache():
             return Block(_cached(node, epochs, positions, context), None)
         case Mix():
@@ -234,7 +223,7 @@ def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: C
         case Zip(parts=parts) if length(node) is not None:
             columns = [evaluate_block(part, epochs, positions, context).elements for part in parts]
             return Block([zipped_element(node, list(row)) for row in zip(*columns, strict=True)], None)
-        case Stream() | StreamingMix() | Chain() | Zip() | FlatMap() | Fold():
+        case Stream() | StreamingMix() | Chain() | Zip() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case Map() | Reindex() | Filter():
             raise InternalError(f"a {type(node).__name__} node is applied to the block of its root")
@@ -255,71 +244,43 @@ def _predicate(step: Filter, elements: list[Element], locations: BlockLocations)
     return [keeps(step, element, locations.at(index)) for index, element in enumerate(elements)]
 
 
-def _batches(step: Batch, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return whole batches: the rows of all are evaluated as one block, and merged batch by batch."""
-    total = length(step.parent)
-    if total is None:
-        raise InternalError("batches that are read in order have no positions")
-    counts, rows = rows_of_batches(positions, step.size, total)
-    ends = np.cumsum(counts)
-    elements = evaluate_block(step.parent, np.repeat(epochs, counts), rows, context).elements
-    bounds = [0, *ends.tolist()]
-    return [merge_block(step, elements[start:stop], step.size) for start, stop in itertools.pairwise(bounds)]
+def _gathered(step: Batch | Group, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+    """Return elements that are made of several inputs each; the inputs of all are evaluated as one block."""
+    (below,) = inputs(step, epochs, positions)
+    elements = evaluate_block(*below[:3], context).elements
+    if isinstance(step, Group):
+        return step.grouping.merge(positions, elements)
+    return [merge_block(step, elements[start:stop], step.size) for start, stop in itertools.pairwise(below.bounds())]
 
 
 def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
-    """Return the rows merged as `merge_rows` defines it; stacking takes a faster path."""
-    count = len(rows)
-    if step.remainder == "pad":
-        rows = rows + [rows[-1]] * (size - count)
-    batch = fast_stack(rows) if isinstance(step.merge, Stack) else step.merge(rows)
-    return with_mask(step, batch, count, len(rows))
+    """Return `merge_rows`; stacking takes a faster path."""
+    return merge_rows(step, rows, size, fast_stack if isinstance(step.merge, Stack) else None)
 
 
-def _rows(step: Unbatch, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return single rows of batches; each batch is evaluated once."""
-    known = rows_per_batch(step.parent)
-    if known is None:
-        raise InternalError("rows of batches that are read in order have no positions")
-    batches, rows = divide_rows(step, positions)
-    epochs, batches, which = distinct(epochs, batches)
-    taken_apart = [split_rows(batch) for batch in evaluate_block(step.parent, epochs, batches, context).elements]
-    for batch, found in zip(batches.tolist(), taken_apart, strict=True):
-        check_row_count(known.total, known.size, batch, len(found))
-    return _take(taken_apart, which, rows.tolist())
-
-
-def _flat(step: FlatMap, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return single elements of the lists that the function makes; each list is made once."""
-    if step.counts is None:
-        raise InternalError("a flat_map without counts has no positions")
-    parents, ordinals = step.counts.locate(positions)
-    epochs, parents, which = distinct(epochs, parents)
-    elements = evaluate_block(step.parent, epochs, parents, context).elements
+def _split(step: Unbatch | FlatMap | Windows, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+    """Return elements several of which may be made of one input; each input is evaluated once."""
+    if isinstance(step, Windows):
+        read = reads_spans(step)
+        if read is not None:
+            return read_windows(step, read, epochs, positions)
+    (below,) = inputs(step, epochs, positions)
+    parent, input_epochs, input_positions, which = below.distinct()
+    whole = evaluate_block(parent, input_epochs, input_positions, context).elements
+    if isinstance(step, Windows):
+        spans = map(Span, *(part.tolist() for part in step.table.locate(positions)))
+        return [cut_window(step, whole[number], span) for number, span in zip(which, spans, strict=True)]
     lists: list[list[Element]] = []
-    flat_into(lists, step, elements, BlockLocations(step.parent, epochs, parents, None), context, element_at)
-    for parent, made in zip(parents.tolist(), lists, strict=True):
-        check_made(step, parent, len(made))
-    return _take(lists, which, ordinals.tolist())
-
-
-def _windows(step: Windows, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return windows: of a source that reads spans only their frames, else cut out of episodes, each evaluated once."""
-    read = reads_spans(step)
-    if read is not None:
-        return read_windows(step, read, epochs, positions)
-    episodes, starts, stops = step.table.locate(positions)
-    spans = map(Span, episodes.tolist(), starts.tolist(), stops.tolist())
-    epochs, episodes, which = distinct(epochs, episodes)
-    whole = evaluate_block(step.parent, epochs, episodes, context).elements
-    return [cut_window(step, whole[number], span) for number, span in zip(which, spans, strict=True)]
-
-
-def _groups(step: Group, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return the elements that are made of groups; the members of all groups are evaluated as one block."""
-    counts, members = step.grouping.members(positions)
-    elements = evaluate_block(step.parent, np.repeat(epochs, counts), members, context).elements
-    return step.grouping.merge(positions, elements)
+    if isinstance(step, FlatMap):
+        locations = BlockLocations(parent, input_epochs, input_positions, None)
+        flat_into(lists, step, whole, locations, context, element_at)
+    else:
+        lists += map(split_rows, whole)
+    for position, made in zip(input_positions.tolist(), lists, strict=True):
+        check_made(step, position, len(made))
+    if below.ordinals is None:
+        raise InternalError("elements that are made of one input have ordinals")
+    return _take(lists, which, below.ordinals.tolist())
 
 
 def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
@@ -337,14 +298,14 @@ def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -
     if len(positions) < _ROWS_PER_PART * len(step.parts):
         _mix_few(step, elements, step.rule.block(epochs, positions), context)
         return elements
-    parts = split_by_part(step.rule, epochs, positions)
+    parts = inputs(step, epochs, positions)
     if len(parts) == 1:
-        return evaluate_block(step.parts[parts[0].number], parts[0].epochs, parts[0].positions, context).elements
-    for number, rows, part_epochs, part_positions in parts:
-        if rows is None:
+        return evaluate_block(*parts[0][:3], context).elements
+    for below in parts:
+        if below.rows is None:
             raise InternalError("a block with rows of several parts lists the rows of each")
-        found = evaluate_block(step.parts[number], part_epochs, part_positions, context).elements
-        for row, element in zip(rows.tolist(), found, strict=True):
+        found = evaluate_block(*below[:3], context).elements
+        for row, element in zip(below.rows.tolist(), found, strict=True):
             elements[row] = element
     return elements
 
@@ -435,15 +396,18 @@ def handles_errors(node: Node, epoch: int, position: int) -> bool:
             return on_error != "raise" or handles_errors(parent, epoch, position)
         case Filter(parent=parent):
             return handles_errors(parent, epoch, position)
-        case Reindex(parent=parent, sampler=sampler):
-            return handles_errors(parent, *sampler(epoch, position))
-        case Mix(parts=parts, rule=rule):
-            number, part_epoch, part_position = rule(epoch, position)
-            return handles_errors(parts[number], part_epoch, part_position)
+        case Reindex() | Mix():
+            return handles_errors(*_only_input(node, epoch, position))
         case Zip(parts=parts):
             return any(handles_errors(part, epoch, position) for part in parts)
         case _:
             return False
+
+
+def _only_input(node: Reindex | Mix, epoch: int, position: int) -> tuple[Node, int, int]:
+    """Return the parent and the coordinates of the input of an element that is made of one."""
+    (below,) = inputs(node, np.array([epoch], np.int64), np.array([position], np.int64))
+    return below.parent, int(below.epochs[0]), int(below.positions[0])
 
 
 def element_after_crash(node: Node, epoch: int, position: int, death: Exception, context: Context) -> Element:
@@ -461,11 +425,8 @@ def element_after_crash(node: Node, epoch: int, position: int, death: Exception,
                 return DROPPED
             location = _location_at(parent, epoch, position)
             return below if keeps(node, below, location) else DROPPED
-        case Reindex(parent=parent, sampler=sampler):
-            return element_after_crash(parent, *sampler(epoch, position), death, context)
-        case Mix(parts=parts, rule=rule):
-            number, part_epoch, part_position = rule(epoch, position)
-            return element_after_crash(parts[number], part_epoch, part_position, death, context)
+        case Reindex() | Mix():
+            return element_after_crash(*_only_input(node, epoch, position), death, context)
         case Zip(parts=parts):
             crashing_rows = next((part for part in parts if handles_errors(part, epoch, position)), parts[0])
             columns = [

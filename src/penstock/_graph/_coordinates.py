@@ -1,7 +1,7 @@
 """The coordinates below an element: its seed position, its record, and the records that a block of elements needs.
 
-An element of an indexable node has coordinates (epoch, position) there. Three readings of the graph map them to what is
-below, each for a block of elements at once, with arithmetic alone:
+An element of an indexable node has coordinates (epoch, position) there. Three readings of the graph follow the
+`inputs` of a block of elements down, with arithmetic alone:
 
 - `seed_position_block`: the address of the element's random stream below a step's seed.
 - `locate_block`: the record that the element is made of: its source, its key, and the part of a mixture that it belongs
@@ -36,20 +36,17 @@ numbers of existing datasets, and the golden records find it.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias, assert_never
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock._graph._length import length, rows_per_batch
+from penstock._graph._inputs import Integers, first_inputs, inputs
+from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
     Chain,
-    Filter,
-    FlatMap,
     Fold,
-    Group,
     Map,
     Mix,
     Node,
@@ -59,35 +56,25 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
-    Windows,
     Zip,
     root,
     walk,
 )
 from penstock._seeds import derive, derive_block
-from penstock.batching import Grouping
 from penstock.errors import InternalError
 from penstock.sampling import (
     Bits,
     CheckedSampler,
     FixedEpoch,
     FixedOrder,
-    MixtureRule,
     Reorder,
     Repeat,
     ScalarSampler,
     Shuffle,
     Slice,
-    apply_block,
     seed_positions,
 )
 from penstock.sources import AwaitedSource
-
-Integers: TypeAlias = NDArray[np.int64]
-
-
-_MAX_SHORT = 1 << 16
-
 
 _ROWS_BITS: Final = 24  # of a row's number, if steps that make several elements of one are nested
 _MAX_SHIFTED: Final = 1 << (63 - _ROWS_BITS)  # a larger ordinal has no room for another row's number
@@ -126,26 +113,10 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
             if not passes_below(sampler):
                 return SeedPositions(epochs, positions, np.zeros_like(positions))
             return seed_position_block(parent, *seed_positions(sampler, epochs, positions))
-        case Map(parent=parent) | Filter(parent=parent) | Cache(parent=parent):
-            return seed_position_block(parent, epochs, positions)
-        case Batch(parent=parent, size=size):
-            return seed_position_block(parent, epochs, positions * size)
-        case Unbatch(parent=parent):
-            batches, rows = divide_rows(node, positions)
-            return _with_rows(seed_position_block(parent, epochs, batches), rows)
-        case FlatMap(parent=parent, counts=counts) if counts is not None:
-            parents, ordinals = counts.locate(positions)
-            return _with_rows(seed_position_block(parent, epochs, parents), ordinals)
-        case Windows(parent=parent, table=table):
-            episodes, starts, _ = table.locate(positions)
-            return _with_rows(seed_position_block(parent, epochs, episodes), starts // table.stride)
-        case Group(parent=parent, grouping=grouping):
-            # Several groups may begin with pieces of one element, so each has its number as the ordinal.
-            return _with_rows(seed_position_block(parent, epochs, first_members(grouping, positions)), positions)
-        case Stream() | StreamingMix() | Chain() | FlatMap() | Fold():
-            raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
-            assert_never(node)
+            below = first_inputs(node, epochs, positions)
+            seeds = seed_position_block(*below[:3])
+            return seeds if below.ordinals is None else _with_rows(seeds, below.ordinals)
 
 
 def positions_per_epoch(node: Node) -> int | None:
@@ -160,14 +131,10 @@ def positions_per_epoch(node: Node) -> int | None:
             return positions_per_epoch(parent) if passes_below(sampler) else len(sampler)
         case Stream(times=times):
             return 0 if times is None else None
-        case Map(parent=parent) | Filter(parent=parent) | Cache(parent=parent) | Batch(parent=parent):
-            return positions_per_epoch(parent)
-        case Unbatch(parent=parent) | FlatMap(parent=parent) | Windows(parent=parent) | Group(parent=parent):
-            return positions_per_epoch(parent)
         case StreamingMix() | Chain() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
-            assert_never(node)
+            return positions_per_epoch(node.parent)
 
 
 def indices(node: Node, epochs: list[int], positions: list[int]) -> list[int | None]:
@@ -246,16 +213,6 @@ class Share(NamedTuple):
     keys: Integers
 
 
-class PartBlock(NamedTuple):
-    """The elements of a mixture's block that come from one of its parts."""
-
-    number: int
-    rows: Integers | None
-    """The numbers of these elements within the block, ascending; None for all of it."""
-    epochs: Integers
-    positions: Integers
-
-
 def locate(node: Node, epoch: int, position: int) -> Located:
     """Return the record that one element of an indexable node is made of."""
     share = locate_block(node, np.array([epoch], np.int64), np.array([position], np.int64))[0]
@@ -265,16 +222,30 @@ def locate(node: Node, epoch: int, position: int) -> Located:
 def locate_block(node: Node, epochs: Integers, positions: Integers) -> list[Share]:
     """Return the records that a block of elements is made of, source by source."""
     while not isinstance(node, Read | Mix):
-        node, epochs, positions = first_below(node, epochs, positions)
+        node, epochs, positions = _first_below(node, epochs, positions)
     if isinstance(node, Read):
         return [Share(node, "", None, positions)]
     shares: list[Share] = []
-    for part in split_by_part(node.rule, epochs, positions):
-        name = node.names[part.number]
-        for source, inner, rows, keys in locate_block(node.parts[part.number], part.epochs, part.positions):
+    for below in inputs(node, epochs, positions):
+        name = node.names[below.part]
+        for source, inner, rows, keys in locate_block(below.parent, below.epochs, below.positions):
             path = f"{name}/{inner}" if inner else name
-            shares.append(Share(source, path, _composed(part.rows, rows), keys))
+            shares.append(Share(source, path, _composed(below.rows, rows), keys))
     return shares
+
+
+def _first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node, Integers, Integers]:
+    """Return the node below, and the coordinates there of the first input of each element; of a row, the row's own."""
+    below = first_inputs(node, epochs, positions)
+    if not isinstance(node, Unbatch) or below.ordinals is None:
+        return below[:3]
+    rows = below.ordinals
+    node, epochs, positions = below[:3]
+    while not isinstance(node, Batch):
+        if not isinstance(node, Reindex | Map | Cache):
+            raise InternalError("an indexable unbatch is above a batch")
+        node, epochs, positions = first_inputs(node, epochs, positions)[:3]
+    return first_inputs(node, epochs, positions, rows)[:3]
 
 
 def _composed(outer: Integers | None, inner: Integers | None) -> Integers | None:
@@ -307,64 +278,6 @@ def components_of(shares: list[Share], count: int) -> list[str]:
 def key_block(node: Node, epochs: Integers, positions: Integers) -> Integers:
     """Return the keys of a block's records, each within its own source."""
     return keys_of(locate_block(node, epochs, positions), len(positions))
-
-
-def split_by_part(rule: MixtureRule, epochs: Integers, positions: Integers) -> list[PartBlock]:
-    """Divide a mixture's block into one block for each part that occurs in it."""
-    components, epochs, positions = rule.block(epochs, positions)
-    if not len(components):
-        return []
-    first, last = int(components.min()), int(components.max())
-    if first == last:
-        return [PartBlock(first, None, epochs, positions)]
-    # NumPy sorts 16-bit integers in a fraction of the time.
-    order = np.argsort(components.astype(np.uint16) if last < _MAX_SHORT else components, kind="stable")
-    components, epochs, positions = components[order], epochs[order], positions[order]
-    bounds = [0, *(np.flatnonzero(components[1:] != components[:-1]) + 1).tolist(), len(order)]
-    numbers = components[bounds[:-1]].tolist()
-    return [
-        PartBlock(number, order[start:stop], epochs[start:stop], positions[start:stop])
-        for number, start, stop in zip(numbers, bounds[:-1], bounds[1:], strict=True)
-    ]
-
-
-def first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node, Integers, Integers]:
-    """Return the first parent, and the coordinates there of the first element that each element is made of."""
-    match node:
-        case Reindex(parent=parent, sampler=sampler):
-            return parent, *apply_block(sampler, epochs, positions)
-        case Map(parent=parent) | Filter(parent=parent) | Cache(parent=parent):
-            return parent, epochs, positions
-        case Batch(parent=parent, size=size):
-            return parent, epochs, positions * size
-        case Unbatch():
-            return _row_below(node, epochs, positions)
-        case FlatMap(parent=parent, counts=counts) if counts is not None:
-            return parent, epochs, counts.locate(positions)[0]
-        case Windows(parent=parent, table=table):
-            return parent, epochs, table.locate(positions)[0]
-        case Group(parent=parent, grouping=grouping):
-            return parent, epochs, first_members(grouping, positions)
-        case Zip(parts=parts):
-            return parts[0], epochs, positions
-        case Read() | Mix():
-            raise InternalError("a source has no parent, and a mixture has several")
-        case Stream() | StreamingMix() | Chain() | FlatMap() | Fold():
-            raise InternalError(f"a {type(node).__name__} node has no positions")
-        case _:
-            assert_never(node)
-
-
-def _row_below(step: Unbatch, epochs: Integers, positions: Integers) -> tuple[Node, Integers, Integers]:
-    """Return the node below the batch of an `unbatch`, and the coordinates there of single rows."""
-    batches, rows = divide_rows(step, positions)
-    node = step.parent
-    while not isinstance(node, Batch):
-        if not isinstance(node, Reindex | Map | Cache):
-            raise InternalError("an indexable unbatch is above a batch")
-        node, epochs, batches = first_below(node, epochs, batches)
-    last = (length(node.parent) or 1) - 1  # padding repeats the last element
-    return node.parent, epochs, np.minimum(batches * node.size + rows, last)
 
 
 def source_of(node: Node, component: str) -> SourceNode | None:
@@ -412,78 +325,9 @@ def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upco
         epochs: int64, the epoch of each element.
         positions: int64, of the same length.
     """
-    match node:
-        case Read(source=source):
-            if isinstance(source, AwaitedSource) and len(positions):
-                yield Upcoming(source, positions)
-        case Cache():
-            return
-        case Zip(parts=parts):
-            for part in parts:
-                yield from upcoming(part, epochs, positions)
-        case Mix(parts=parts, rule=rule):
-            for number, _, part_epochs, part_positions in split_by_part(rule, epochs, positions):
-                yield from upcoming(parts[number], part_epochs, part_positions)
-        case Stream() | StreamingMix() | Chain() | Fold():
-            raise InternalError(f"a {type(node).__name__} node has no positions")
-        case _:
-            yield from upcoming(node.parent, *_all_below(node, epochs, positions))
-
-
-def _all_below(
-    node: Reindex | Map | Filter | Batch | Unbatch | FlatMap | Windows | Group, epochs: Integers, positions: Integers
-) -> tuple[Integers, Integers]:
-    """Return the epochs and positions of the parent's elements that a block of elements needs."""
-    match node:
-        case Reindex(sampler=sampler):
-            return apply_block(sampler, epochs, positions)
-        case Map() | Filter():
-            return epochs, positions
-        case Batch(parent=parent, size=size):
-            counts, rows = rows_of_batches(positions, size, length(parent) or 0)
-            return np.repeat(epochs, counts), rows
-        case Unbatch():
-            return distinct(epochs, divide_rows(node, positions)[0])[:2]
-        case FlatMap(counts=counts):
-            if counts is None:
-                raise InternalError("a flat_map without counts has no positions")
-            return distinct(epochs, counts.locate(positions)[0])[:2]
-        case Windows(table=table):
-            return distinct(epochs, table.locate(positions)[0])[:2]
-        case Group(grouping=grouping):
-            counts, members = grouping.members(positions)
-            return np.repeat(epochs, counts), members
-        case _:
-            assert_never(node)
-
-
-def distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers, list[int]]:
-    """Return the distinct coordinates of a block, and for each element the number of its own among them."""
-    if len(epochs) and (epochs == epochs[0]).all():
-        found, which = np.unique(positions, return_inverse=True)
-        return np.full_like(found, epochs[0]), found, which.reshape(-1).tolist()
-    pairs, which = np.unique(np.stack([epochs, positions]), axis=1, return_inverse=True)
-    return pairs[0].copy(), pairs[1].copy(), which.reshape(-1).tolist()
-
-
-def rows_of_batches(batches: Integers, size: int, total: int) -> tuple[Integers, Integers]:
-    """Return the number of rows of each batch, and the positions of the rows of all batches."""
-    counts = np.minimum(size, total - batches * size)
-    ends = np.cumsum(counts)
-    return counts, np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - batches * size, counts)
-
-
-def divide_rows(node: Unbatch, positions: Integers) -> tuple[Integers, Integers]:
-    """Return the parent's batch and the row in it for each position of an indexable `unbatch`."""
-    known = rows_per_batch(node.parent)
-    if known is None:
-        raise InternalError("rows of batches that are read in order have no positions")
-    batches = positions // known.size
-    return batches, positions - batches * known.size
-
-
-def first_members(grouping: Grouping, groups: Integers) -> Integers:
-    """Return the position, in the parent, of the first member of each group."""
-    counts, members = grouping.members(groups)
-    firsts: Integers = members[np.cumsum(counts) - counts]
-    return firsts
+    if isinstance(node, Read) and isinstance(node.source, AwaitedSource) and len(positions):
+        yield Upcoming(node.source, positions)
+    if isinstance(node, Cache):
+        return
+    for below in inputs(node, epochs, positions):
+        yield from upcoming(*(below.distinct()[:3] if below.are_shared else below[:3]))

@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._caught import raised_by_handler
-from penstock._graph._apply import Context, Location, apply_one, check_made, flat_elements, whereabouts
-from penstock._graph._coordinates import Integers, locate, row_seed_position, seed_position
+from penstock._graph._apply import Context, Location, apply_one, flat_elements, whereabouts
+from penstock._graph._coordinates import locate, row_seed_position, seed_position
+from penstock._graph._inputs import Integers
 from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import (
     Batch,
@@ -39,6 +40,7 @@ from penstock._graph._nodes import (
     Fold,
     Group,
     Map,
+    Merge,
     Mix,
     Node,
     Read,
@@ -78,10 +80,14 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
                 raise InternalError("rows of batches that are read in order have no positions")
             batch, row = divmod(position, known.size)
             rows = split_rows(element_at(parent, epoch, batch, context))
-            check_row_count(known.total, known.size, batch, len(rows))
+            check_made(node, batch, len(rows))
             return rows[row]
-        case FlatMap(counts=counts) if counts is not None:
-            return _one_of_list(node, epoch, position, context)
+        case FlatMap(parent=parent, counts=counts) if counts is not None:
+            number, ordinal = counts.locate_one(position)
+            location = location_of(parent, epoch, number)
+            made = flat_elements(node, element_at(parent, epoch, number, context), location, context, element_at)
+            check_made(node, number, len(made))
+            return made[ordinal]
         case Windows():
             return _window(node, epoch, position, context)
         case Group(parent=parent, grouping=grouping):
@@ -101,23 +107,11 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             assert_never(node)
 
 
-def _one_of_list(step: FlatMap, epoch: int, position: int, context: Context) -> Element:
-    if step.counts is None:
-        raise InternalError("a flat_map without counts has no positions")
-    parents, ordinals = step.counts.locate(np.array([position], np.int64))
-    parent, ordinal = int(parents[0]), int(ordinals[0])
-    element = element_at(step.parent, epoch, parent, context)
-    made = flat_elements(step, element, location_of(step.parent, epoch, parent), context, element_at)
-    check_made(step, parent, len(made))
-    return made[ordinal]
-
-
 def _window(step: Windows, epoch: int, position: int, context: Context) -> Element:
-    positions = np.array([position], np.int64)
     read = reads_spans(step)
     if read is not None:
-        return read_windows(step, read, np.array([epoch], np.int64), positions)[0]
-    span = Span(*(int(part[0]) for part in step.table.locate(positions)))
+        return read_windows(step, read, np.array([epoch], np.int64), np.array([position], np.int64))[0]
+    span = Span(*step.table.locate_one(position))
     return cut_window(step, element_at(step.parent, epoch, span.episode, context), span)
 
 
@@ -146,20 +140,42 @@ def keeps(step: Filter, element: Element, location: Location) -> bool:
         raise
 
 
-def merge_rows(step: Batch, rows: list[Element], size: int) -> Element:
-    """Return the rows merged into one batch, padded to `size` and masked as the step says."""
+def merge_rows(step: Batch, rows: list[Element], size: int, merge: Merge | None = None) -> Element:
+    """Return the rows merged into one batch, padded to `size` and masked as the step says.
+
+    Args:
+        step: the batch.
+        rows: at least one.
+        size: the number of rows of a full batch, of one rank.
+        merge: a faster function with the results of the step's.
+    """
     count = len(rows)
     if step.remainder == "pad":
         rows = rows + [rows[-1]] * (size - count)
-    return with_mask(step, step.merge(rows), count, len(rows))
+    return with_mask(step, (merge or step.merge)(rows), count, len(rows))
 
 
-def check_row_count(total: int, size: int, batch: int, found: int) -> None:
-    """Raise a GraphError if a function between `batch` and `unbatch` changed the number of rows of a batch."""
-    expected = min(size, total - size * batch)
+def check_made(step: Unbatch | FlatMap, parent: int, found: int) -> None:
+    """Raise a GraphError if an input was split into another number of elements than the step's positions assume.
+
+    Args:
+        step: the step.
+        parent: the input's position in the parent.
+        found: the number of elements.
+    """
+    if isinstance(step, FlatMap):
+        expected = found if step.counts is None else int(step.counts.counts[parent])
+        if found != expected:
+            raise GraphError(
+                f"step {step.name!r} made {found} elements of the one at position {parent}, where counts= says "
+                f"{expected}. Give the counts that the function makes, or leave counts= out and read in order."
+            )
+        return
+    known = rows_per_batch(step.parent)
+    expected = found if known is None else min(known.size, known.total - known.size * parent)
     if found != expected:
         raise GraphError(
-            f"unbatch() found {found} rows in batch {batch} instead of {expected}: "
+            f"unbatch() found {found} rows in batch {parent} instead of {expected}: "
             "a function above batch() must keep the number of rows"
         )
 

@@ -16,20 +16,17 @@ from penstock._graph import (
     Fold,
     Location,
     Map,
-    Mix,
     Node,
     Read,
     Stream,
     StreamingMix,
-    Unbatch,
     Zip,
     apply_one,
     chain,
     chain_text,
-    divide_rows,
     element_at,
-    first_below,
     flat_elements,
+    inputs,
     is_indexable,
     keeps,
     length,
@@ -105,21 +102,9 @@ def _check_down(node: Node, epoch: int, position: int, context: Context) -> None
 
 
 def _below(node: Node, epoch: int, position: int) -> list[tuple[Node, int, int]]:
-    """Return the nodes and coordinates of the elements that an element is made of; of a batch or group the first."""
-    match node:
-        case Read():
-            return []
-        case Mix(parts=parts, rule=rule):
-            number, epoch, position = rule(epoch, position)
-            return [(parts[number], epoch, position)]
-        case Zip(parts=parts):
-            return [(part, epoch, position) for part in parts]
-        case Unbatch(parent=parent):
-            batches, _ = divide_rows(node, np.array([position], np.int64))
-            return [(parent, epoch, int(batches[0]))]
-        case _:
-            parent, epochs, positions = first_below(node, np.array([epoch], np.int64), np.array([position], np.int64))
-            return [(parent, int(epochs[0]), int(positions[0]))]
+    """Return the nodes and coordinates of an element's inputs; of a batch or group only those of the first."""
+    found = inputs(node, np.array([epoch], np.int64), np.array([position], np.int64))
+    return [(below.parent, int(below.epochs[0]), int(below.positions[0])) for below in found]
 
 
 def _check_indexable(step: Node, epoch: int, position: int, context: Context) -> None:

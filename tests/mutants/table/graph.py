@@ -8,14 +8,14 @@ from tests.mutants.table.golden import GOLDEN, PAIRS, STATES
 GRAPH: Final = (
     Mutant(
         "blocks: the rows of several batches are counted from a batch's end",
-        "_graph/_blocks.py",
+        "_graph/_inputs.py",
         "np.repeat(ends - counts - batches * size, counts)",
         "np.repeat(ends - batches * size, counts)",
         (GOLDEN,),
     ),
     Mutant(
         "blocks: distinct coordinates have epoch and position swapped",
-        "_graph/_blocks.py",
+        "_graph/_inputs.py",
         "pairs[0].copy(), pairs[1].copy()",
         "pairs[1].copy(), pairs[0].copy()",
         (PAIRS,),
@@ -37,13 +37,13 @@ GRAPH: Final = (
     Mutant(
         "blocks: rows of a mixture's part are put at other positions",
         "_graph/_blocks.py",
-        "for row, element in zip(rows.tolist(), found, strict=True)",
-        "for row, element in zip(rows.tolist(), found[::-1], strict=True)",
+        "zip(below.rows.tolist(), found, strict=True)",
+        "zip(below.rows.tolist(), found[::-1], strict=True)",
         (GOLDEN, "failures/test_mixtures.py"),
     ),
     Mutant(
         "blocks: padding repeats the first row",
-        "_graph/_blocks.py",
+        "_graph/_evaluate.py",
         "[rows[-1]] * (size - count)",
         "[rows[0]] * (size - count)",
         (GOLDEN, PAIRS),
@@ -57,14 +57,14 @@ GRAPH: Final = (
     ),
     Mutant(
         "seed position: a batch has the position of its number",
-        "_graph/_coordinates.py",
-        "seed_position_block(parent, epochs, positions * size)",
-        "seed_position_block(parent, epochs, positions)",
+        "_graph/_inputs.py",
+        "np.minimum(positions * size + numbers, last)",
+        "np.minimum(positions + numbers, last)",
         (GOLDEN,),
     ),
     Mutant(
         "seed position: a window's ordinal is its first frame",
-        "_graph/_coordinates.py",
+        "_graph/_inputs.py",
         "starts // table.stride",
         "starts",
         (GOLDEN,),
@@ -85,9 +85,9 @@ GRAPH: Final = (
     ),
     Mutant(
         "seed position: a group has the position of its last member",
-        "_graph/_coordinates.py",
-        "members[np.cumsum(counts) - counts]",
-        "members[np.cumsum(counts) - 1]",
+        "_graph/_inputs.py",
+        "np.cumsum(counts) - counts + np.minimum(numbers, counts - 1)",
+        "np.cumsum(counts) - 1",
         (GOLDEN,),
     ),
     Mutant(
@@ -218,9 +218,9 @@ GRAPH: Final = (
     ),
     Mutant(
         "locate: the row of a padded batch is beyond the data",
-        "_graph/_coordinates.py",
-        "np.minimum(batches * node.size + rows, last)",
-        "batches * node.size + rows",
+        "_graph/_inputs.py",
+        "np.minimum(positions * size + numbers, last)",
+        "positions * size + numbers",
         (GOLDEN,),
     ),
     Mutant(

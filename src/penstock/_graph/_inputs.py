@@ -1,0 +1,186 @@
+"""The inputs of elements: the positions of the parents whose elements a block of elements is made of.
+
+Many readings of the graph go down from elements to those that they are made of: the evaluation of blocks, seed
+positions, the record of an element, the records that an async source should read ahead, the check of single steps. They
+all need the same arithmetic, which is here once: `inputs` returns it for one node and a block of positions, and each
+reading recurses by itself. `element_at`, the definition, doesn't use it, so that the two are compared.
+
+A reading that needs one input of each element uses `first_inputs`. It costs the same for batches of any size, where the
+location of each row above an `unbatch` would else list all rows of its batch.
+
+There are four ways in which a node makes elements of its parents' elements:
+
+- one of one (a sampler, a function, a cache);
+- one of several consecutive inputs (`batch`, and groups planned from known lengths): `Inputs.counts`;
+- several of one (`unbatch`, `flat_map`, `windows`): `Inputs.ordinals` tells them apart;
+- of several parents: each element of one of them (a mixture: `Inputs.rows`), or of all (a zip).
+"""
+
+from typing import NamedTuple, TypeAlias, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._graph._length import length, rows_per_batch
+from penstock._graph._nodes import (
+    Batch,
+    Cache,
+    Chain,
+    Filter,
+    FlatMap,
+    Fold,
+    Group,
+    Map,
+    Mix,
+    Node,
+    Read,
+    Reindex,
+    Stream,
+    StreamingMix,
+    Unbatch,
+    Windows,
+    Zip,
+)
+from penstock.errors import InternalError
+from penstock.sampling import MixtureRule, apply_block
+
+Integers: TypeAlias = NDArray[np.int64]
+
+_MAX_SHORT = 1 << 16
+
+
+class Inputs(NamedTuple):
+    """The elements of one parent that a block of elements is made of."""
+
+    parent: Node
+    epochs: Integers
+    """int64 (inputs,)."""
+    positions: Integers
+    """int64 (inputs,), in the parent."""
+    counts: Integers | None = None
+    """The number of inputs of each element, at least 1; None for one each."""
+    ordinals: Integers | None = None
+    """Each element's number among those that are made of the same first input; None for nodes that make one of each."""
+    part: int = 0
+    """The number of the parent, if the node has several."""
+    rows: Integers | None = None
+    """The numbers of the elements that have this parent, ascending; None for all of the block."""
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether the node makes several elements of one input, which is then needed once."""
+        return self.counts is None and self.ordinals is not None
+
+    def bounds(self) -> list[int]:
+        """Return the numbers of the inputs at which those of each element begin, and their total."""
+        counts = np.ones(len(self.positions), np.int64) if self.counts is None else self.counts
+        return [0, *np.cumsum(counts).tolist()]
+
+    def distinct(self) -> "tuple[Node, Integers, Integers, list[int]]":
+        """Return the parent, the distinct inputs, and for each input the number of its own among them."""
+        epochs, positions = self.epochs, self.positions
+        if len(epochs) and (epochs == epochs[0]).all():
+            found, which = np.unique(positions, return_inverse=True)
+            return self.parent, np.full_like(found, epochs[0]), found, which.reshape(-1).tolist()
+        pairs, which = np.unique(np.stack([epochs, positions]), axis=1, return_inverse=True)
+        return self.parent, pairs[0].copy(), pairs[1].copy(), which.reshape(-1).tolist()
+
+
+def inputs(node: Node, epochs: Integers, positions: Integers) -> list[Inputs]:
+    """Return the inputs of a block of elements of a node, for each parent that has any.
+
+    Args:
+        node: an indexable node, or filters and skipping maps over one.
+        epochs: int64 (elements,), the epoch of each element.
+        positions: int64 (elements,), each in [0, length of the indexable node).
+
+    Returns:
+        Nothing for a source; else one `Inputs` for each parent, of a mixture only for those that occur in the block.
+        Their arrays may be the arguments, so don't write to them.
+    """
+    match node:
+        case Read():
+            return []
+        case Reindex(parent=parent, sampler=sampler):
+            return [Inputs(parent, *apply_block(sampler, epochs, positions))]
+        case Map(parent=parent) | Filter(parent=parent) | Cache(parent=parent):
+            return [Inputs(parent, epochs, positions)]
+        case Batch(parent=parent, size=size):
+            total = length(parent)
+            if total is None:
+                raise InternalError("batches that are read in order have no positions")
+            counts, rows = _rows_of_batches(positions, size, total)
+            return [Inputs(parent, np.repeat(epochs, counts), rows, counts)]
+        case Group(parent=parent, grouping=grouping):
+            # Several groups may begin with pieces of one element, so each has its number as the ordinal.
+            counts, members = grouping.members(positions)
+            return [Inputs(parent, np.repeat(epochs, counts), members, counts, positions)]
+        case Unbatch(parent=parent):
+            known = rows_per_batch(parent)
+            if known is None:
+                raise InternalError("rows of batches that are read in order have no positions")
+            batches = positions // known.size
+            return [Inputs(parent, epochs, batches, ordinals=positions - batches * known.size)]
+        case FlatMap(parent=parent, counts=known_counts) if known_counts is not None:
+            parents, ordinals = known_counts.locate(positions)
+            return [Inputs(parent, epochs, parents, ordinals=ordinals)]
+        case Windows(parent=parent, table=table):
+            episodes, starts, _ = table.locate(positions)
+            return [Inputs(parent, epochs, episodes, ordinals=starts // table.stride)]
+        case Mix(parts=parts, rule=rule):
+            return _inputs_by_part(parts, rule, epochs, positions)
+        case Zip(parts=parts):
+            return [Inputs(part, epochs, positions, part=number) for number, part in enumerate(parts)]
+        case Stream() | StreamingMix() | Chain() | FlatMap() | Fold():
+            raise InternalError(f"a {type(node).__name__} node has no positions")
+        case _:
+            assert_never(node)
+
+
+def first_inputs(node: Node, epochs: Integers, positions: Integers, numbers: Integers | int = 0) -> Inputs:
+    """Return one input of each element of a block: the first, or another one, in the first parent that has any.
+
+    Args:
+        node: as for `inputs`, and no source.
+        epochs: as for `inputs`.
+        positions: as for `inputs`.
+        numbers: for each element, the input's number among those of a batch or group; beyond the last, the last one.
+    """
+    match node:
+        case Batch(parent=parent, size=size):
+            last = (length(parent) or 1) - 1
+            return Inputs(parent, epochs, np.minimum(positions * size + numbers, last))
+        case Group(parent=parent, grouping=grouping):
+            counts, members = grouping.members(positions)
+            chosen = np.cumsum(counts) - counts + np.minimum(numbers, counts - 1)
+            return Inputs(parent, epochs, members[chosen], ordinals=positions)
+        case _:
+            return inputs(node, epochs, positions)[0]
+
+
+def _rows_of_batches(batches: Integers, size: int, total: int) -> tuple[Integers, Integers]:
+    """Return the number of rows of each batch, and the positions of the rows of all batches."""
+    counts = np.minimum(size, total - batches * size)
+    ends = np.cumsum(counts)
+    return counts, np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - batches * size, counts)
+
+
+def _inputs_by_part(
+    parts: "tuple[Node, ...]", rule: MixtureRule, epochs: Integers, positions: Integers
+) -> list[Inputs]:
+    """Return the inputs of a mixture's block, one for each part that occurs in it."""
+    components, epochs, positions = rule.block(epochs, positions)
+    if not len(components):
+        return []
+    first, last = int(components.min()), int(components.max())
+    if first == last:
+        return [Inputs(parts[first], epochs, positions, part=first)]
+    # NumPy sorts 16-bit integers in a fraction of the time.
+    order = np.argsort(components.astype(np.uint16) if last < _MAX_SHORT else components, kind="stable")
+    components, epochs, positions = components[order], epochs[order], positions[order]
+    bounds = [0, *(np.flatnonzero(components[1:] != components[:-1]) + 1).tolist(), len(order)]
+    numbers = components[bounds[:-1]].tolist()
+    return [
+        Inputs(parts[number], epochs[start:stop], positions[start:stop], part=number, rows=order[start:stop])
+        for number, start, stop in zip(numbers, bounds[:-1], bounds[1:], strict=True)
+    ]
