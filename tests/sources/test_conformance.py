@@ -1,5 +1,7 @@
 """Every source of Penstock keeps the promises that `SourceTests` checks."""
 
+import io
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.sources import Arrays, Files, ImageFolder, JsonLines, Range, Source, Tokens
+from penstock.sources import Arrays, Files, ImageFolder, JsonLines, Range, Source, Tar, Tokens
 from penstock.testing import SourceTests
 
 IMAGE = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
@@ -234,3 +236,27 @@ class TestUncachedJsonLines(TestJsonLines):
         blocked = self.folder / "file"
         blocked.touch()
         return JsonLines(f"{self.folder}/*.jsonl", cache=blocked / "cache")
+
+
+class TestTar(WithFolder):
+    """Samples in two tar files, one of them with long names."""
+
+    expected: Sequence[Any] = [
+        {"__key__": "a/1", "jpg": b"one" * 400, "cls": b"1"},
+        {"__key__": "a/2", "jpg": b"", "seg.png": b"two"},
+        {"__key__": "é" * 120, "txt": b"long"},
+    ]
+
+    def fill(self) -> None:
+        """Write the files."""
+        for number, records in enumerate((self.expected[:2], self.expected[2:])):
+            with tarfile.open(self.folder / f"{number}.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+                for record in records:
+                    for field, content in list(record.items())[1:]:
+                        member = tarfile.TarInfo(f"{record['__key__']}.{field}")
+                        member.size = len(content)
+                        tar.addfile(member, io.BytesIO(content))
+
+    def make_source(self) -> Source:
+        """Return the samples."""
+        return Tar(f"{self.folder}/*.tar")

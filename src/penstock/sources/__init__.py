@@ -1,8 +1,8 @@
 """Sources of records: any object with `__len__` and `__getitem__`, and the sources of Penstock.
 
 `Arrays` (one array, or a dict of them), `Files` and `ImageFolder` (a folder), `Tokens` (token files, as windows or
-documents), `JsonLines` and `Range` are sources; `Source` defines the methods of any other. Datasets use a source
-through the functions here: `read_records` and `describe_key` for keys, the others once.
+documents), `JsonLines`, `Tar` (samples of WebDataset) and `Range` are sources; `Source` defines the methods of any
+other. Datasets use a source through the functions here: `read_records` and `describe_key` for keys, the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.sources._stateful import has_state_dict as has_state_dict
     from penstock.sources._stateful import load_state as load_state
     from penstock.sources._stateful import state_methods as state_methods
+    from penstock.sources._tar import Tar as Tar
     from penstock.sources._tokens import Tokens as Tokens
 else:
     # Loaded on demand: a program uses few of these.
@@ -60,6 +61,7 @@ else:
         has_state_dict="penstock.sources._stateful",
         load_state="penstock.sources._stateful",
         state_methods="penstock.sources._stateful",
+        Tar="penstock.sources._tar",
         Tokens="penstock.sources._tokens",
     )
     __dir__ = _lazy.listing(__name__)
@@ -71,6 +73,7 @@ __all__ = [
     "JsonLines",
     "Range",
     "Source",
+    "Tar",
     "Tokens",
     "as_source",
     "can_read_into",

@@ -1,4 +1,4 @@
-"""Local files: found from a path, a list or a glob, opened with a limit, and indexed by the offsets of their records.
+"""Local files: found from a path, a list or a glob, opened with a limit, indexed by offsets, and read record by record.
 
 A `LocalFile` has the size and time that show later changes.
 
@@ -14,6 +14,9 @@ once, and they are kept in a cache directory, in one file for each indexed file 
 both. It begins with a line of JSON, which holds the indexed file's size and time and the checksum of the rest: the
 offsets, as little-endian int64. A cache file that doesn't match in any of these is written again. It is written under
 another name and renamed, so that any number of processes may write it at once, and each reads a whole one.
+
+`RecordFiles` joins both: it is the base class of the sources whose records are spans of bytes in files. A subclass
+supplies the scan, and the function that parses a record's bytes.
 """
 
 import contextlib
@@ -25,9 +28,12 @@ import os
 import threading
 import weakref
 import zlib
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, Final, NoReturn, Protocol, TypeGuard, cast
+from itertools import accumulate
+from types import TracebackType
+from typing import Any, BinaryIO, ClassVar, Final, NoReturn, Protocol, Self, SupportsIndex, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +42,7 @@ from penstock._frozen import frozen
 from penstock._progress import Progress
 from penstock.errors import ClosedError, SourceError, UsageError
 from penstock.sources._mapped import map_file
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 PathLike = str | os.PathLike[str]
 MAX_OPEN: Final = 128  # descriptors of an `OpenFiles`
@@ -246,7 +253,7 @@ class Scan(Protocol):
 
     It is called with an open file, and with a function to which it passes the number of bytes that it has scanned. It
     returns int64 offsets: the start of each record, and last, the end of the file. Record i is from offset i to offset
-    i + 1.
+    i + 1. It raises a SourceError for a file that has another format; the path is `stream.name`.
     """
 
     @property
@@ -444,6 +451,8 @@ class OffsetIndex:
         try:
             with open(file.path, "rb") as stream:
                 offsets = scan(stream, advance)
+        except SourceError:
+            raise
         except OSError as error:
             raise_source_error(f"cannot read {file.path!r}: {error.strerror}. Check its permissions.", error)
         if stat_file(file.path) != file:
@@ -518,3 +527,130 @@ def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets
         )
         return False
     return True
+
+
+class RecordFiles:
+    """The records of indexed files, one after the other; a subclass parses them.
+
+    It finds a key's bytes, opens files at the first read, and raises the errors of files that changed. Copies in other
+    processes open the files again.
+
+    Args:
+        files: the files, in the order of their keys.
+        scans: for each file, the scan that finds its records.
+        cache: the directory for the index; None for the default one.
+        progress: show progress on a terminal.
+    """
+
+    _noun: ClassVar[str] = "record"
+    _fingerprint_prefix: ClassVar[str]
+
+    def __init__(
+        self, files: Sequence[LocalFile], scans: Sequence[Scan], *, cache: PathLike | None, progress: bool
+    ) -> None:
+        directory = default_cache() if cache is None else os.path.abspath(cache)
+        self._index = OffsetIndex(files, scans, directory, progress=progress)
+        self._ends = list(accumulate(self._index.counts))
+        self._length = self._ends[-1]
+        self._open: OpenFiles | None = None
+        self._closed = False
+        self._described = _digest_of(files)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, key: SupportsIndex) -> Record:
+        return self._record(as_key(key, self._length))
+
+    def read(self, keys: Sequence[int] | Keys) -> list[Record]:
+        """Return the record of each key.
+
+        Args:
+            keys: in [0, length), one axis.
+
+        Returns:
+            The parsed records.
+        """
+        checked = as_keys(keys)
+        check_range(checked, self._length)
+        return [self._record(key) for key in checked.tolist()]
+
+    def describe_key(self, key: SupportsIndex) -> str:
+        """Return the file and the byte of a key's record, for messages."""
+        number, begin, _ = self._find(as_key(key, self._length))
+        return f"byte {begin} of file {self._index.files[number].name!r}"
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the names (without folders) and sizes of the files."""
+        return f"{self._fingerprint_prefix}-{self._described}"
+
+    def close(self) -> None:
+        """Close all descriptors; from now on a read raises ClosedError. Closing twice does nothing."""
+        self._closed = True
+        if self._open is not None:
+            self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        count = len(self._ends)
+        return f"{type(self).__name__}({len(self)} {self._noun}s in {count} {'file' if count == 1 else 'files'})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None}
+
+    def _parse(self, content: bytes, key: int) -> Record:
+        """Return the record of `key`, whose bytes are `content`."""
+        raise NotImplementedError
+
+    def _place(self, key: int) -> tuple[str, int]:
+        """Return the path of a key's file, and the start of its record in bytes, for messages."""
+        number, begin, _ = self._find(key)
+        return self._index.files[number].path, begin
+
+    def _find(self, key: int) -> tuple[int, int, int]:
+        number = bisect_right(self._ends, key)
+        local = key - (self._ends[number - 1] if number else 0)
+        offsets = self._index[number]
+        return number, offsets.item(local), offsets.item(local + 1)
+
+    def _record(self, key: int) -> Record:
+        if self._closed:
+            raise ClosedError(f"{self!r} was closed, and can't be read any more. Create it again, or close it later.")
+        number, begin, end = self._find(key)
+        opened = self._open
+        if opened is None:
+            opened = self._open = OpenFiles(self._index.files)
+        try:
+            content = opened.read_at(number, begin, end - begin)
+        except SourceError:
+            raise
+        except OSError as error:
+            raise_source_error(
+                f"cannot read {self._index.files[number].path!r} (key {key} of {self!r}): {error.strerror}. It "
+                "existed when the source was created: restore it, or create the source again.",
+                error,
+                source=repr(self),
+                keys=[key],
+            )
+        if len(content) != end - begin:
+            raise SourceError(
+                f"{self._index.files[number].path!r} was truncated while it was read (key {key} of {self!r}): its "
+                f"{self._noun} at byte {begin} is missing. Create the source again.",
+                source=repr(self),
+                keys=[key],
+            )
+        return self._parse(content, key)
+
+
+def _digest_of(files: Sequence[LocalFile]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        digest.update(f"{file.name!r} {file.size}\n".encode())
+    return digest.hexdigest()

@@ -5,7 +5,9 @@ the files that some of the datasets read, the same in every folder.
 """
 
 import functools
+import io
 import json
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -85,7 +87,17 @@ def write_files(folder: Path) -> None:
     (folder / "more.jsonl").write_text("\n".join(lines[12:]), newline="\n")
     np.arange(64, dtype="<u2").tofile(folder / "tokens.bin")
     np.arange(100, 145, dtype="<u2").tofile(folder / "tokens2.bin")
+    _write_tar(folder / "samples.tar")
     np.arange(26, dtype="<f4").reshape(13, 2).tofile(folder / "map.bin")
+
+
+def _write_tar(path: Path) -> None:
+    with tarfile.open(path, "w") as tar:
+        for number in range(17):
+            for field, content in (("bin", bytes([number]) * 4), ("txt", f"sample {number}".encode())):
+                member = tarfile.TarInfo(f"part/{number:03}.{field}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
 
 
 def _arrays() -> ps.Dataset:
@@ -139,6 +151,7 @@ SOURCES: Final[Mapping[str, Make]] = {
         .shuffle()
         .batch(4)
     ),
+    "tar": lambda folder: ps.read(ps.sources.Tar(folder / "samples.tar", cache=folder), seed=2).shuffle().batch(4),
     "token windows": lambda folder: (
         ps.read(ps.sources.Tokens(str(folder / "tokens*.bin"), 9, dtype="<u2", stride=8), seed=2).shuffle().batch(4)
     ),

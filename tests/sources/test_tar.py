@@ -1,0 +1,299 @@
+"""Tar: the samples of WebDataset, in every format of tar, and errors that name file, member and byte."""
+
+import io
+import logging
+import os
+import pickle
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources import Tar, describe_key, read_records
+
+BLOCK = 512
+FORMATS = st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+FOLDERS = st.lists(st.sampled_from(["a", "b.c", "é", "d" * 60]), max_size=4).map(
+    lambda parts: "".join(f"{p}/" for p in parts)
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(["jpg", "CLS", "seg.png", "x" * 90, ""]), st.binary(max_size=1500), min_size=1, max_size=3
+)
+SAMPLES = st.lists(
+    st.tuples(FOLDERS, st.sampled_from(["0", "1", "k" * 90, "ü"]), FIELDS), max_size=5, unique_by=lambda s: s[:2]
+)
+LEFT_OUT = st.sampled_from(["", "a/", "a/README", ".hidden.txt", "a/._7.jpg", "__meta__", "__meta__/1.txt"])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def tar_of(members: Sequence[tuple[str, bytes]], format: int = tarfile.GNU_FORMAT) -> bytes:  # noqa: A002 - tarfile's word
+    """Return a tar file; a name that ends in `/` is a folder."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=format) as tar:
+        for name, content in members:
+            member = tarfile.TarInfo(name.rstrip("/"))
+            member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return written.getvalue()
+
+
+def write(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:
+    """Write a tar file, and return its path."""
+    path.write_bytes(tar_of(members))
+    return path
+
+
+PLAIN = [("a/1.jpg", b"one" * 200), ("a/1.cls", b"1"), ("a/2.jpg", b"two"), ("a/2.cls", b"2")]
+
+
+@given(samples=SAMPLES, left_out=st.lists(LEFT_OUT, max_size=6), format=FORMATS)
+def test_records_are_the_runs_of_members_with_one_key(
+    tmp_path_factory: pytest.TempPathFactory,
+    samples: list[tuple[str, str, dict[str, bytes]]],
+    left_out: list[str],
+    format: int,  # noqa: A002 - tarfile's word
+) -> None:
+    """In each format of tar, records have the key and the fields of their members; other members are left out."""
+    members: list[tuple[str, bytes]] = []
+    expected: list[dict[str, Any]] = []
+    others = iter(left_out)
+    for folders, base, fields in samples:
+        members += [(f"{folders}{base}.{field}", content) for field, content in fields.items()]
+        members += [(name, b"" if name.endswith("/") else b"no") for name in [next(others, "")] if name]
+        expected.append({"__key__": folders + base, **{field.lower(): content for field, content in fields.items()}})
+    folder = tmp_path_factory.mktemp("tar")
+    try:
+        (folder / "a.tar").write_bytes(tar_of(members, format))
+    except ValueError:
+        assert format == tarfile.USTAR_FORMAT  # the name is too long for it
+        return
+    with Tar(folder / "a.tar", cache=folder) as source:
+        assert source.read(range(len(source))) == expected
+
+
+def test_files_of_the_webdataset_writer(tmp_path: Path) -> None:
+    """The samples that WebDataset writes and reads are equal to ours."""
+    webdataset: Any = pytest.importorskip("webdataset")
+    path = str(tmp_path / "a.tar")
+    with webdataset.TarWriter(path) as writer:
+        for number in range(20):
+            writer.write({"__key__": f"d/{number:04}", "JPG": bytes([number]) * number, "seg.txt": f"é {number}"})
+    iterators: Any = pytest.importorskip("webdataset.tariterators")
+    with open(path, "rb") as stream:
+        files = iterators.tar_file_expander([{"url": path, "stream": stream}])
+        theirs = [
+            {name: value for name, value in sample.items() if name not in ("__url__", "__local_path__")}
+            for sample in iterators.group_by_keys(files)
+        ]
+    with Tar(path) as source:
+        assert source.read(range(20)) == theirs
+    assert theirs[3] == {"__key__": "d/0003", "jpg": b"\3\3\3", "seg.txt": "é 3".encode()}
+
+
+def test_a_large_number_in_binary_is_a_size(tmp_path: Path) -> None:
+    """A size may be in GNU's binary form, which large members have."""
+    content = bytearray(tar_of([("1.txt", b"abc")]))
+    content[124:136] = b"\x80" + (3).to_bytes(11, "big")
+    content[148:156] = b" " * 8
+    content[148:156] = f"{sum(content[:BLOCK]):06o}\0 ".encode()
+    (tmp_path / "a.tar").write_bytes(content)
+    assert Tar(tmp_path / "a.tar")[0] == {"__key__": "1", "txt": b"abc"}
+
+
+def _special(kind: bytes, name: str = "a/1.lnk") -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "a/1.jpg"
+        tar.addfile(member)
+    return written.getvalue()
+
+
+def _with_pax(entries: dict[str, str], *, for_all: bool = False) -> bytes:
+    written = io.BytesIO()
+    headers = entries if for_all else {}
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
+        member = tarfile.TarInfo("1.txt")
+        member.pax_headers = {} if for_all else entries
+        tar.addfile(member)
+    return written.getvalue()
+
+
+WHOLE = tar_of(PLAIN)
+SECOND = 2 * BLOCK + BLOCK  # the offset of the second member
+BAD_FILES = {
+    "gzip": (b"\x1f\x8b\x08" + bytes(600), r"at byte 0, it is compressed by gzip.*Decompress it first"),
+    "another format": (b"RIFF" * 200, "at byte 0, (a header has|there is no header with a right checksum)"),
+    "below a header": (b"tar", "at byte 0, a header has 512 bytes, but 3 follow. The file is truncated"),
+    "cut in a header": (WHOLE[: SECOND + 100], f"at byte {SECOND}, a header has 512 bytes, but 100 follow"),
+    "cut in a member": (
+        WHOLE[: BLOCK + 99],
+        r"at byte 0, the member 'a/1.jpg' has 600 bytes, but 99 follow.*truncated",
+    ),
+    "damaged header": (WHOLE[:20] + b"X" + WHOLE[21:], "at byte 0, there is no header with a right checksum"),
+    "damaged second header": (
+        WHOLE[: SECOND + 3] + b"X" + WHOLE[SECOND + 4 :],
+        f"at byte {SECOND}, there is no header",
+    ),
+    "joined by cat": (
+        WHOLE + tar_of([("3.jpg", b"three")]),
+        "there is an end mark, but more data follows at byte 10240",
+    ),
+    "a hole": (WHOLE[:SECOND] + bytes(BLOCK) + WHOLE[SECOND + BLOCK :], f"at byte {SECOND}, there is an end mark, but"),
+    "field twice": (
+        tar_of([("1.jpg", b""), ("1.JPG", b"")]),
+        "'1.JPG' is the second one with the field 'jpg' in the re",
+    ),
+    "field of the key": (tar_of([("1.__key__", b"")]), "second one with the field '__key__'"),
+    "key in two places": (
+        tar_of([("1.jpg", b""), ("2.jpg", b""), ("1.cls", b"")]),
+        "at byte 1024, the member '1.cls' belongs to the record '1', whose other members are elsewhere",
+    ),
+    "symbolic link": (_special(tarfile.SYMTYPE), "at byte 0, the member 'a/1.lnk' is a symbolic link, not a file"),
+    "hard link": (_special(tarfile.LNKTYPE), "is a hard link, not a file"),
+    "pipe": (_special(tarfile.FIFOTYPE), "is a pipe, not a file"),
+    "unknown type": (_special(b"Z"), "is of the unknown type 'Z'"),
+    "sparse": (_with_pax({"GNU.sparse.size": "9"}), "a member is a sparse file"),
+    "size of all": (_with_pax({"size": "9"}, for_all=True), "sets the name or the size of all members"),
+    "size of pax": (_with_pax({"size": "-9"}), "has the size '-9'"),
+    "huge size of pax": (_with_pax({"size": "9" * 19}), f"has {'9' * 19} bytes, but"),
+    "huge extension": (
+        _special(tarfile.GNUTYPE_LONGNAME)[:0] + tar_of([("x" * 2_000_000, b"")]),
+        "an extended header has 2000001 bytes; the limit is 1048576",
+    ),
+    "extension alone": (
+        tar_of([("x" * 200, b"")])[: 2 * BLOCK] + bytes(BLOCK),
+        "at byte 1024, there is an end mark after",
+    ),
+    "extension cut": (tar_of([("x" * 200, b"")])[: BLOCK + 9], "an extended header has 201 bytes, but 9 follow"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BAD_FILES))
+def test_a_bad_file_is_refused_when_it_is_indexed(tmp_path: Path, kind: str) -> None:
+    """A file that isn't a whole tar file of records is a CorruptRecordError with file, byte and remedy."""
+    content, reason = BAD_FILES[kind]
+    path = tmp_path / "bad.tar"
+    path.write_bytes(content)
+    with pytest.raises(CorruptRecordError, match=r"cannot index '.*bad.tar' as a tar file") as caught:
+        Tar(path)
+    assert caught.match(reason)
+    assert not list(tmp_path.glob("cache/penstock/*.offsets"))
+
+
+@pytest.mark.parametrize("content", [b"", bytes(10_240), tar_of([("README", b"no field")])])
+def test_a_file_without_records_has_none(tmp_path: Path, content: bytes) -> None:
+    """An empty file, an empty archive, and one without samples have no records, and raise no error."""
+    (tmp_path / "a.tar").write_bytes(content)
+    assert len(Tar(tmp_path / "a.tar")) == 0
+
+
+def test_a_missing_end_mark_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that ends after a member is read, with a warning, since it may be truncated there."""
+    end = SECOND + 2 * BLOCK
+    for size in (end, end - 100):  # the second without a part of the last fill
+        (tmp_path / "a.tar").write_bytes(WHOLE[:size])
+        with caplog.at_level(logging.WARNING, "penstock"):
+            source = Tar(tmp_path / "a.tar")
+        assert source[0] == {"__key__": "a/1", "jpg": b"one" * 200, "cls": b"1"}
+        assert f"has no end mark after byte {size}" in caplog.text
+        caplog.clear()
+
+
+def _changed(changes: list[tuple[int, int]]) -> bytes:
+    content = bytearray(WHOLE)
+    for place, value in changes:
+        content[place] = value
+    return bytes(content)
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, SECOND + 3 * BLOCK), st.integers(0, 255)), max_size=3)
+
+
+@given(content=st.binary(max_size=2000) | CHANGES.map(_changed))
+def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    """Random bytes, and tar files with three changed bytes, have records of bytes, or raise a SourceError."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "a.tar").write_bytes(content)
+    try:
+        with Tar(folder / "a.tar", cache=folder, progress=False) as source:
+            records = source.read(range(len(source)))
+    except SourceError:
+        return
+    for record in records:
+        assert isinstance(record.pop("__key__"), str)
+        assert all(isinstance(value, bytes) for value in record.values())
+
+
+@given(place=st.integers(0, SECOND + BLOCK), value=st.integers(0, 255))
+def test_a_file_swapped_unnoticed_gives_records_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, place: int, value: int
+) -> None:
+    """Content of the same size and time that doesn't match the index raises a SourceError, or is a record of bytes."""
+    path = write(tmp_path_factory.mktemp("swap") / "a.tar", PLAIN)
+    with Tar(path, cache=path.parent, progress=False) as source:
+        time_ns = path.stat().st_mtime_ns
+        path.write_bytes(WHOLE[:place] + bytes([value]) + WHOLE[place + 1 :])
+        os.utime(path, ns=(time_ns, time_ns))
+        assert source[1] == {"__key__": "a/2", "jpg": b"two", "cls": b"2"}
+        try:
+            record = source[0]
+        except CorruptRecordError:
+            return
+    assert isinstance(record.pop("__key__"), str)
+    assert all(isinstance(content, bytes) for content in record.values())
+
+
+def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
+    """A file that grew, or was replaced by another, is a SourceError at the first read."""
+    path = write(tmp_path / "a.tar", PLAIN)
+    grown, swapped = Tar(path), Tar(path)
+    path.write_bytes(WHOLE + bytes(BLOCK))
+    with pytest.raises(SourceError, match=r"changed since it was indexed: it had \d+ bytes and has"):
+        grown[0]
+    write(path, [*reversed(PLAIN[2:]), *PLAIN[:2]])
+    with pytest.raises(SourceError, match="changed since it was indexed"):
+        swapped[0]
+
+
+def test_a_swapped_record_is_named(tmp_path: Path) -> None:
+    """A record with members of two keys is a CorruptRecordError with file, byte and key."""
+    path = write(tmp_path / "a.tar", PLAIN)
+    source = Tar(path)
+    time_ns = path.stat().st_mtime_ns
+    path.write_bytes(WHOLE.replace(b"a/1.cls", b"a/3.cls"))
+    os.utime(path, ns=(time_ns, time_ns))
+    with pytest.raises(
+        CorruptRecordError,
+        match=rf"a.tar' doesn't match the index \(key 0 of .*at byte {SECOND}, the member 'a/3.cls' doesn'",
+    ) as caught:
+        read_records(source, np.array([0, 1]))
+    assert caught.value.keys == (0,)
+    assert describe_key(source, 1) == f"key 1 (byte {SECOND + 2 * BLOCK} of file 'a.tar')"
+
+
+def test_a_copy_is_sent_by_path(tmp_path: Path) -> None:
+    """A pickled source has the paths, not the index, and reads the same records."""
+    members = [(f"{number}.txt", b"x") for number in range(500)]
+    sent = pickle.dumps(Tar(write(tmp_path / "a.tar", members)))
+    assert len(sent) < 1_500
+    assert pickle.loads(sent)[499] == {"__key__": "499", "txt": b"x"}
+
+
+def test_bad_paths_are_refused(tmp_path: Path) -> None:
+    """A folder and an empty list have a message that names the source."""
+    with pytest.raises(UsageError, match="Tar reads files; got the folder"):
+        Tar(tmp_path)
+    with pytest.raises(UsageError, match="Tar needs at least one file"):
+        Tar([])
