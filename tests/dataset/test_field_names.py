@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -158,7 +158,7 @@ def _check(remedy: Remedy, message: str, given: str = "") -> None:
         return
     made = _evaluated(call)
     if isinstance(made, ps.Dataset):
-        next(iter(cast("ps.Dataset[Any]", made)))
+        next(iter(cast("Iterable[Any]", made)))
 
 
 @pytest.fixture(autouse=True)

@@ -102,14 +102,16 @@ class Place:
 
         Args:
             chance: draws the bounds.
-            largest_batch: the bytes of the largest batch: a bound of memory allows for as many as are needed.
+            largest_batch: the bytes of the largest batch: a bound of memory allows for as many as are needed. 0 where
+                it isn't known yet; then there is no bound.
         """
         prefetch, batch_workers = chance.between(1, 5), chance.one_of([None, 1, 2, 3])
         together = prefetch + 2 + max(self.num_workers, batch_workers or prefetch)
+        memory = chance.one_of([None, None, _MIN_MEMORY + 2 * together * largest_batch])
         return replace(
             self,
             prefetch=prefetch,
-            memory=chance.one_of([None, None, _MIN_MEMORY + 2 * together * largest_batch]),
+            memory=memory if largest_batch else None,
             copy=chance.is_one_in(6),
             num_batch_workers=batch_workers,
             read_ahead=chance.one_of([1, 2, 7, 64]),

@@ -137,9 +137,9 @@ def test_rows_equal_the_definition(
     source: str, remainder: Literal["keep", "drop", "pad"], place: dict[str, Any]
 ) -> None:
     """In every place, with every remainder, and with random functions; for two epochs."""
-    mask = {"mask": "mask"} if remainder == "pad" else {}
+    mask = "mask" if remainder == "pad" else None
     rows = SOURCES[source].map(functions.row).random_map(with_noise)
-    dataset = rows.batch(8, remainder=remainder, **mask)
+    dataset = rows.batch(8, remainder=remainder, mask=mask)
     with ps.Loader(dataset, **place) as loader:
         for epoch in range(2):
             expected = [digest(batch) for batch in epoch_of(dataset, epoch)]
