@@ -345,3 +345,60 @@ def _kind(structure: Structure) -> str:
 def is_array(leaf: object) -> TypeGuard[NDArray[Any]]:
     """Return whether a leaf is a NumPy array."""
     return isinstance(leaf, np.ndarray)
+
+
+def independent(elements: list[Element]) -> list[Element]:
+    """Return elements of which no two share a container or an array's memory, so that a write to one changes no other.
+
+    An element is copied where it would; of two arrays that are read-only both are kept.
+
+    Example:
+        >>> import numpy as np
+        >>> one, other = independent([np.zeros(2)] * 2)
+        >>> one += 1
+        >>> other
+        array([0., 0.])
+    """
+    shared: set[int] = set()
+    holders: dict[int, int] = {}  # by the identity of an element, the first number that it has
+    spans: list[tuple[int, int, int]] = []  # of an array's memory, and the number of its element
+    for number, element in enumerate(elements):
+        if holders.setdefault(id(element), number) != number:
+            shared.add(number)
+            continue
+        spans += [(*_bounds(array), number) for array in _arrays(element) if array.flags.writeable]
+    end, holder = 0, -1  # of the span, among those so far, that ends last
+    for start, stop, number in sorted(spans):
+        if start < min(stop, end) and number != holder:
+            shared.update((number, holder))
+        if stop > end:
+            end, holder = stop, number
+    return [copied(element) if number in shared else element for number, element in enumerate(elements)]
+
+
+def copied(element: Element) -> Element:
+    """Return an element with copies of its containers and arrays.
+
+    Raises:
+        UsageError: as for `map_leaves`.
+    """
+    return map_leaves(lambda leaf: leaf.copy() if is_array(leaf) else leaf, element)
+
+
+def _arrays(element: Element) -> list[NDArray[Any]]:
+    """Return the arrays in an element; a dict of arrays, the most frequent one, is not flattened."""
+    if type(element) is dict:
+        values = list(cast("dict[object, object]", element).values())
+        if all(type(value) is np.ndarray for value in values):
+            return cast("list[NDArray[Any]]", values)
+    return [leaf for leaf in flatten(element)[0] if is_array(leaf)]
+
+
+def _bounds(array: NDArray[Any]) -> tuple[int, int]:
+    """Return the addresses of an array's first byte and of the byte after its last one; equal if it is empty."""
+    begin: int = array.__array_interface__["data"][0]
+    if array.flags.c_contiguous or not array.size:
+        return begin, begin + array.nbytes
+    reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+    last = begin + array.itemsize + sum(each for each in reach if each > 0)
+    return begin + sum(each for each in reach if each < 0), last

@@ -716,6 +716,9 @@ class Dataset(Generic[T_co]):
     ) -> "Dataset[U]":
         """Return the elements of the list `function(element)` for each element.
 
+        Elements of one list that share an array are copied, unless it is read-only, so a function above may write to
+        its input.
+
         Args:
             function: returns a list of elements, which may be empty.
             counts: the length of each list, if it is known: then the result has positions, and can be indexed and

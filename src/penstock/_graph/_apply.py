@@ -34,6 +34,7 @@ from penstock._graph._length import length
 from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
 from penstock._seeds import derive, derive_block
+from penstock._tree import independent
 from penstock.errors import GraphError, InternalError
 from penstock.events import Event, Observer, Skipped, Substituted
 from penstock.sources import RETRY_WAITS_SECONDS, Keys, Record, Source, describe_key, is_transient, read_records
@@ -399,4 +400,4 @@ def _as_list(step: FlatMap, made: Element) -> list[Element]:
             f"the function of step {step.name!r} must return a list of elements; got a {kind}. "
             "Return [element] for a single one, and [] for none."
         )
-    return list(made)
+    return independent(list(made))  # a function above may write to its input

@@ -84,7 +84,7 @@ from penstock._graph._nodes import (
     Windows,
     Zip,
 )
-from penstock._tree import is_array, map_leaves
+from penstock._tree import copied
 from penstock.batching import Stack, fast_stack, split_rows
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
@@ -380,13 +380,9 @@ def _take(lists: list[list[Element]], which: list[int], ordinals: list[int]) -> 
     taken: list[Element] = []
     for location in locations:
         element = lists[location[0]][location[1]]
-        taken.append(map_leaves(_copied, element) if location in seen else element)
+        taken.append(copied(element) if location in seen else element)
         seen.add(location)
     return taken
-
-
-def _copied(leaf: object) -> object:
-    return leaf.copy() if is_array(leaf) else leaf
 
 
 def handles_errors(node: Node, epoch: int, position: int) -> bool:

@@ -23,9 +23,16 @@ GRAPH: Final = (
     Mutant(
         "blocks: a row that is taken twice shares its memory",
         "_graph/_blocks.py",
-        "map_leaves(_copied, element) if location in seen else element",
+        "copied(element) if location in seen else element",
         "element",
         ("failures/test_writing.py",),
+    ),
+    Mutant(
+        "flat_map: elements that share an array are not copied",
+        "_tree.py",
+        "if start < min(stop, end) and number != holder:",
+        "if start < min(stop, end) and number != holder and not holders:",
+        ("loader/test_shared_elements.py",),
     ),
     Mutant(
         "blocks: kept elements are numbered without the filter below",
