@@ -1,9 +1,8 @@
 """The names of other libraries, each with the call of Penstock that does the same, for messages.
 
-People who come from torch, Grain, tf.data, Hugging Face, WebDataset or Streaming type the names that they know. The
-table here has these names: as attributes of a dataset and of the package, and as arguments of calls. It is read only
-where Python has already refused a call or an attribute, so a right call costs nothing more than one function call, and
-neither type checkers nor completion see the names.
+The table here has names of torch, Grain, tf.data, Hugging Face, WebDataset and Streaming: as attributes of a dataset
+and of the package, and as arguments of calls. It is read only where Python has already refused a call or an attribute,
+so a right call costs nothing more than one function call, and neither type checkers nor completion see the names.
 
 Each entry is a reason and a call. The tests evaluate all of these calls. In the call of an argument, `{}` is replaced
 by the given value.
@@ -32,6 +31,10 @@ _RANKS: Final = (
 )
 _STATE: Final = ("the position is that of a loader", "ps.Loader(dataset).state_dict()")
 _SEED: Final = ("the seed is an argument of the function that makes a dataset", "ps.read(source, seed=7)")
+_INDEXED: Final = (
+    "an origin has the position and the index over all epochs",
+    "dataset.map_with_origin(lambda element, origin: (origin.index, element))",
+)
 _FIELDS: Final = ("elements are nested dicts, lists or tuples, and a function changes them", "dataset.map(function)")
 _SPLIT: Final = ("split returns disjoint random parts", 'dataset.split({"train": 0.9, "test": 0.1})')
 _WORKERS: Final = (
@@ -61,10 +64,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "concat": _JOINED,
     "concatenate": _JOINED,
     "decode": _FIELDS,
-    "enumerate": (
-        "an origin has the position and the index over all epochs",
-        "dataset.map_with_origin(lambda element, origin: (origin.index, element))",
-    ),
+    "enumerate": _INDEXED,
     "features": ("the structure of elements has their types", "dataset.element_spec"),
     "get_state": _STATE,
     "group_by_window": ("an object of your own joins elements", "dataset.combine(Fold)"),
@@ -79,10 +79,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "map_batches": _BATCHED,
     "map_dict": _FIELDS,
     "map_tuple": _FIELDS,
-    "map_with_index": (
-        "an origin has the position and the index over all epochs",
-        "dataset.map_with_origin(lambda element, origin: (origin.index, element))",
-    ),
+    "map_with_index": _INDEXED,
     "mix": _MIXED,
     "mp_prefetch": ("the loader has workers", 'ps.Loader(dataset.batch(32), num_workers=4, workers="processes")'),
     "num_rows": ("a dataset has a length", "len(dataset)"),
@@ -120,10 +117,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "window": ("a batch may be a list of its elements", "dataset.batch(4, merge=list)"),
     "with_epoch": _ENDLESS,
     "with_format": _TENSORS,
-    "with_index": (
-        "an origin has the position and the index over all epochs",
-        "dataset.map_with_origin(lambda element, origin: (origin.index, element))",
-    ),
+    "with_index": _INDEXED,
     "with_length": _ENDLESS,
     "zip": ("a function reads datasets side by side", "ps.zip(dataset, other)"),
 }
@@ -155,8 +149,9 @@ PACKAGE: Final[Mapping[str, Remedy]] = {
     "StreamingDataset": _READ,
     "Subset": ("a verb selects positions", "dataset.select([7, 2])"),
     "TensorDataset": ("arrays of one length are a source", 'ps.read({"x": x, "y": y})'),
+    "Tar": ("sources have a module", "ps.sources.Tar"),
     "Tokens": ("sources have a module", "ps.sources.Tokens"),
-    "WebDataset": ("a dataset is made of an iterable", "ps.stream(iterable)"),
+    "WebDataset": ("tar files are a source", "ps.sources.Tar"),
     "WeightedRandomSampler": ("a verb draws elements by weights", "dataset.sample(weights)"),
     "concat": _JOINED,
     "concatenate_datasets": _JOINED,
@@ -257,10 +252,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, Remedy]]] = {
         "remove_columns": _FIELDS,
         "seed": ("random_map passes random numbers that derive from the seed", "dataset.random_map(random_function)"),
         "transform": ("it is called function", "dataset.map({})"),
-        "with_indices": (
-            "an origin has the position and the index over all epochs",
-            "dataset.map_with_origin(lambda element, origin: (origin.index, element))",
-        ),
+        "with_indices": _INDEXED,
     },
     "mix": {
         "datasets": ("it is called parts", "ps.mix([dataset, other], [3, 1])"),
