@@ -292,6 +292,14 @@ def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkse
         assert (len(gone), left) == (len(children), [])
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process has ended, even if init, its parent by then, hasn't collected it yet."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_forkserver() -> None:
     """`start_method="forkserver"` has the same results, and the program prints nothing at its end."""
     run = subprocess.run(
