@@ -17,7 +17,9 @@
     ├── MissingDependencyError (ImportError)   carries the extra to install
     └── InternalError                  a bug in Penstock; please report
 
-A user's own exception is none of these: it passes through with its type and traceback, and a note names the place.
+A user's own exception is none of these: it passes through with its type, and a note names the place. Its traceback has
+the frames of the user's code, and one of Penstock's; all of them if the environment variable `PENSTOCK_FULL_TRACEBACK`
+is 1.
 """
 
 import functools

@@ -1,6 +1,7 @@
 """An exception of a user's function is raised unchanged, with its place in a note, and no other batch is lost."""
 
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -124,6 +125,12 @@ def keep_all(element: object) -> bool:
     return True
 
 
+def ours(error: BaseException) -> list[str]:
+    """Return the names of Penstock's functions in an exception's traceback."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return [each.f_code.co_name for each in frames if each.f_globals["__name__"].startswith("penstock.")]
+
+
 @pytest.mark.parametrize(
     ("name", "place"),
     [
@@ -148,6 +155,7 @@ def test_an_exception_is_raised_unchanged(name: str, place: dict[str, Any]) -> N
                 assert any("in bad" in each for each in caught.value.__notes__)  # the helper's traceback
             else:
                 assert caught.traceback[-1].name == "bad"
+            assert len(ours(caught.value)) == 1, "one frame of Penstock's stands for all"
             assert loader.state_dict()["step"] == STEP
 
 
@@ -165,6 +173,22 @@ def test_seek_passes_a_failing_batch(name: str, place: dict[str, Any]) -> None:
             list(loader)
         loader.seek(STEP + 1)
         assert [batch.tolist() for batch in loader] == [ORDER[i * 4 : i * 4 + 4] for i in range(STEP + 1, 10)]
+
+
+def test_the_frames_between_the_program_and_its_function_are_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset and a loader leave out their inner frames, and show all if PENSTOCK_FULL_TRACEBACK is set."""
+    dataset = rows().map(fails)
+    reads: list[Callable[[], object]] = [
+        lambda: dataset[POSITION],
+        lambda: list(dataset.batch(4)),
+        lambda: ps.Loader(dataset.batch(4)).batch_at(STEP),
+    ]
+    for read in reads:
+        for full, most in (("", 1), ("0", 1), ("1", 20)):
+            monkeypatch.setenv("PENSTOCK_FULL_TRACEBACK", full)
+            with pytest.raises(DecodeError) as caught:
+                read()
+            assert most // 4 < len(ours(caught.value)) <= most
 
 
 class Raises:

@@ -73,6 +73,7 @@ from penstock._graph import (
     verify_step,
 )
 from penstock._seeds import derive
+from penstock._tracebacks import trim
 from penstock.batching import Pad, Stack, element_spec
 from penstock.errors import UsageError
 from penstock.sampling import (
@@ -153,7 +154,11 @@ class Dataset(Generic[T_co]):
         need_end(self._node, f"[{position}]", counts_from_end=position < 0)
         if not -total <= position < total:
             raise IndexError(f"position must be in [{-total}, {total}); got {position}")
-        element: T_co = _graph.element_at(self._node, 0, position % total, _graph.Context())
+        try:
+            element: T_co = _graph.element_at(self._node, 0, position % total, _graph.Context())
+        except Exception as error:
+            trim(error)
+            raise
         return element
 
     def __iter__(self) -> Iterator[T_co]:

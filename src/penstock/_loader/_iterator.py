@@ -33,6 +33,7 @@ from penstock._loader._progress import Progress
 from penstock._os import Closer, uninterrupted
 from penstock._runtime import EndOfEpoch, Recorder, StepRange, Stream, Unit
 from penstock._state import State
+from penstock._tracebacks import trim
 from penstock.errors import ClosedError, UsageError
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class LoaderIterator(Generic[T_co]):
     def _after_error(self, error: BaseException) -> None:
         if isinstance(error, Exception) and not raised_by_handler(error):
             self._explain(error)
+            trim(error)
             self._interrupted = False  # the stream raised it, and tries the same batch again
 
     def _end_or_open_rest(self) -> None:

@@ -18,6 +18,7 @@ from penstock._os import Closer
 from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, parse_memory, share_place
 from penstock._runtime import Runtime, StepRange, Stream, chosen
 from penstock._state import LoaderState, Shape, State, from_json
+from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
 from penstock.sources import check_length
@@ -317,7 +318,12 @@ class Loader(Generic[T_co]):
             StateError: if the dataset can only be read in order and `step` is not one of the last steps; or if the step
                 was cut for fewer ranks, and this rank has none of its rows.
         """
-        batch: T_co = self._runtime.batch_at(self._progress.step_range(need_count("step", step)))
+        step_range = self._progress.step_range(need_count("step", step))
+        try:
+            batch: T_co = self._runtime.batch_at(step_range)
+        except Exception as error:
+            trim(error)
+            raise
         return batch
 
     def origin(self, step: int, row: int) -> Origin:

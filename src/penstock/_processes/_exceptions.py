@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
+from penstock._tracebacks import trimmed
 from penstock.errors import WorkerError
 
 Raised = TypeVar("Raised", bound=BaseException)
@@ -103,7 +104,8 @@ def _texts(error: BaseException, contain: type[BaseException]) -> tuple[str, str
     with Caught(contain):
         message = str(error)[:_MESSAGE_CHARACTERS]
     with Caught(contain):  # formatting calls __str__, too
-        text = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:].rstrip()
+        lines = traceback.format_exception(type(error), error, trimmed(error))
+        text = "".join(lines)[-_TRACEBACK_CHARACTERS:].rstrip()
     return message, text
 
 

@@ -70,6 +70,7 @@ from penstock._runtime._shared_values import shared
 from penstock._runtime._streams import SMALL_LEAF_BYTES, EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
+from penstock._tracebacks import raise_sent
 from penstock._tree import flatten
 from penstock.batching import cut
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
@@ -362,15 +363,11 @@ class IsolatedStream:
         status, report = self._last
         self._last = status, NO_REPORT
         self._count(report)
-        if report.error is None:
-            raise EndOfEpoch
-        self._last = self._process = None  # the next call begins another run
-        self._failing = self._left.unit_of(report.token)
-        error = unpack_error(report.error)
-        try:
-            raise error
-        finally:
-            del error
+        if report.error is not None:
+            self._last = self._process = None  # the next call begins another run
+            self._failing = self._left.unit_of(report.token)
+            raise_sent(unpack_error(report.error))
+        raise EndOfEpoch
 
     def next_nowait(self) -> tuple[Element, Token] | None:
         self._helper.check()

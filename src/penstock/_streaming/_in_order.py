@@ -45,15 +45,20 @@ from penstock._streaming._fold import folding_of
 from penstock._streaming._join import mixed, zipped
 from penstock._streaming._stage import LocatedElement, within
 from penstock._streaming._stream import streamed
+from penstock._tracebacks import trim
 from penstock.batching import split_rows
 from penstock.errors import InternalError
 
 
 def elements(node: Node, epoch: int, position: int, context: Context) -> Iterator[Element]:
     """Yield the elements of `epoch` in order, from the one at `position` on: the definition."""
-    for index, (element, _) in enumerate(in_order(node, epoch, context)):
-        if index >= position:
-            yield element
+    try:
+        for index, (element, _) in enumerate(in_order(node, epoch, context)):
+            if index >= position:
+                yield element
+    except Exception as error:
+        trim(error)
+        raise
 
 
 def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int = 1) -> Iterator[LocatedElement]:

@@ -13,7 +13,7 @@ from tests.torch.conformance.outcome import Loader, described, going_on
 from tests.torch.conformance.untyped import torch
 
 
-def failing(number: int) -> None:
+def failing(number: object) -> None:
     """Fail at the start of a worker."""
     raise ValueError(f"worker {number} can't begin")
 
@@ -90,6 +90,14 @@ def test_an_error_of_worker_init_fn() -> None:
     with pytest.raises(ValueError, match=r"Caught ValueError in DataLoader worker process 0\.(.|\n)*can't begin"):
         next(batches)
     assert list(batches) == []
+
+
+def test_an_error_shows_the_functions_of_the_user() -> None:
+    """The text of a worker's exception has one frame of Penstock's and then the user's, as its traceback here."""
+    with pytest.raises(ValueError, match="can't begin") as caught:
+        next(iter(DataLoader(Numbers(), num_workers=1, batch_size=2, collate_fn=failing)))
+    assert len(caught.traceback) <= 3  # this function, and the two of `next`
+    assert str(caught.value).count("/penstock/") == 1
 
 
 def test_a_sampler_that_raises() -> None:

@@ -29,6 +29,7 @@ import torch
 from penstock._caught import Caught
 from penstock._os import HeldInterrupts, holding_interrupts
 from penstock._seeds import derive
+from penstock._tracebacks import trim
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._state import Epoch, Place, Places, Saved, generators_restored, parts
@@ -86,8 +87,10 @@ class InterruptibleIterator(ABC, Generic[At]):
             batch = self._advance(held)
         error = None if caught.error is None else caught.taken()
         try:
-            if error is not None and held.has_raised:
-                raise error
+            if error is not None:
+                if held.has_raised:
+                    raise error
+                trim(error, keeps_first=False)
             return _Outcome(batch, error, self._position())
         finally:
             del error  # its traceback holds this frame

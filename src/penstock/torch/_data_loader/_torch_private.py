@@ -5,12 +5,13 @@ torch 2.5 to 2.13 have all of them.
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from penstock._caught import Caught
+from penstock._tracebacks import raise_sent
 from penstock.torch._data_loader._seeding import seed_worker
 
 _worker: Final[dict[str, Any]] = vars(importlib.import_module("torch.utils.data._utils.worker"))
@@ -99,7 +100,7 @@ class SentError(NamedTuple):
     text: str
     where: str
 
-    def raise_again(self) -> None:
+    def raise_again(self) -> NoReturn:
         """Raise it as torch does."""
         wrapper = _error_wrapper((self.kind, None, None), where=self.where)
         wrapper.exc_type, wrapper.exc_msg = self.kind, self.text
@@ -107,7 +108,7 @@ class SentError(NamedTuple):
             wrapper.reraise()
         # torch's frame refers to the exception; with the traceback, the exception would keep that frame and the
         # iterator alive.
-        raise caught.taken().with_traceback(None)
+        raise_sent(caught.taken().with_traceback(None))
 
 
 def become_worker(number: int, num_workers: int, base_seed: int, dataset: object) -> None:

@@ -21,6 +21,7 @@ from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._pickles import pickler
 from penstock._runtime import NotedError
+from penstock._tracebacks import trimmed
 from penstock.batching import LayoutMismatchError
 from penstock.sources import forget_state, has_state_dict, load_state
 from penstock.torch._data_loader._pickling import Arrived, Sealed
@@ -94,7 +95,7 @@ def work_of(sent: object) -> Work:
 
 def sent_error(error: BaseException) -> SentError:
     """Return the type and text of an exception, to be sent in its place."""
-    text = "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS:]
+    text = "".join(traceback.format_exception(type(error), error, trimmed(error)))[-_TEXT_CHARACTERS:]
     if isinstance(error, Exception):
         return SentError(type(error), text, f"in DataLoader worker process {worker_number()}")
     return SentError(RuntimeError, text, f"in DataLoader worker (pid(s) {os.getpid()}), which exited unexpectedly,")
