@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.links import links, lost_links
 from tests.architecture.tree import CHECKOUT, files, name_of
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>\S.*)?$")
 SKIPPED = re.compile(r"python\s+no-run")
 FILE = re.compile(r"\w+\s+file:\s*(?P<name>[\w.-]+)$")
 EXPLAINED = re.compile(r"python\s+no-run:\s*\S+\s+\S+")
-LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#\s]+)(?:#[^)\s]*)?\)")
-FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 PAGES = {name_of(page): page for page in files(".md") if name_of(page).split("/")[0] in {"README.md", "docs"}}
 
 
@@ -103,23 +102,26 @@ def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         forget_modules(tmp_path)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name: str) -> None:
-    """Each link to another file of the checkout names an existing file."""
-    page = PAGES[name]
-    words = FENCED.sub("", page.read_text())  # text in code that looks like a link is none
-    lost = [link["path"] for link in LINK.finditer(words) if not (page.parent / link["path"]).exists()]
-    assert not lost
+def test_links_lead_somewhere() -> None:
+    """Each link of the checkout's pages to a file or a heading names one that exists."""
+    assert list(lost_links(files(".md"))) == []
+
+
+def test_lost_links_are_found(tmp_path: Path) -> None:
+    """A heading has the anchor that GitHub gives it; text in code is no link, and a heading in code no anchor."""
+    page = tmp_path / "page.md"
+    headings = ["# The `map(f)` [verb](page.md), again", "## Twice", "## Twice", "```text", "# none", "```"]
+    anchors = ["the-mapf-verb-again", "twice-1", "none"]
+    links = [*(f"[a](page.md#{anchor}) [b](#{anchor})" for anchor in anchors), "[c](gone.md)", "`[d](gone.py)`"]
+    page.write_text("\n".join([*headings, *links]))
+    lost = ["no heading page.md#none", "no heading #none", "no file gone.md"]
+    assert list(lost_links([page])) == [f"{page}: {link}" for link in lost]
 
 
 def test_every_page_is_in_an_index() -> None:
     """Every page can be reached from docs/README.md."""
     indexes = [name for name in PAGES if name.endswith("README.md")]
-    linked = {
-        (PAGES[index].parent / link["path"]).resolve()
-        for index in indexes
-        for link in LINK.finditer(PAGES[index].read_text())
-    }
+    linked = {(PAGES[index].parent / link["path"]).resolve() for index in indexes for link in links(PAGES[index])}
     assert [name for name, page in PAGES.items() if name != "README.md" and page.resolve() not in linked] == []
 
 
