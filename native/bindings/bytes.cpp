@@ -1,10 +1,11 @@
-// Binds handles over bytes as a base class with the buffer protocol; `penstock.transport.Bytes` adds the methods of
-// bytes.
+// Binds handles over bytes as a base class with the buffer protocol (`penstock.transport.Bytes` adds the methods of
+// bytes), and the checksum of bytes.
 #include "include/penstock/bytes.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "core/crc32.hpp"
 #include "include/penstock/bytes_python.hpp"
 
 namespace nb = nanobind;
@@ -76,6 +77,18 @@ std::size_t count(const Bytes& bytes, nb::handle needle, std::size_t start, std:
     return total;
 }
 
+// For smaller sources, releasing the GIL costs more than it gains.
+constexpr std::size_t released_bytes = 1 << 16;
+
+std::uint32_t checksum(nb::handle source) {
+    const Operand operand(source);
+    const std::string_view whole = operand.view();
+    const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(whole.data()), whole.size());
+    if (bytes.size() < released_bytes) return crc32c(bytes);
+    const nb::gil_scoped_release released;
+    return crc32c(bytes);
+}
+
 // The name of the Python type that owns the bytes; "native memory" for an owner in C++.
 std::string owner_name(const Bytes& bytes) {
     const penstock_bytes_v1& handle = bytes.handle();
@@ -116,6 +129,7 @@ void bind_bytes(nb::module_& module) {
              "Return the last position of the needle; -1 if there is none.")
         .def("count_between", &count, "needle"_a, "start"_a, "stop"_a,
              "Return the number of occurrences of the needle.");
+    module.def("crc32c", &checksum, "source"_a, "Return the CRC-32C of a buffer.");
     module.def("living_byte_owners", &living_owners,
                "Return the number of owners of bytes that this module has created and not dropped.");
 }

@@ -1,9 +1,10 @@
 // Sixteen bytes at a time, with one table for each of them ("slicing", Kounavis and Berry, 2005). If the processor can
 // multiply without carries, 64 bytes at a time are first folded into the next 64 ("Fast CRC Computation for Generic
-// Polynomials Using PCLMULQDQ", Gopal and others, 2009).
+// Polynomials Using PCLMULQDQ", Gopal and others, 2009). For CRC-32C, the processor may have an instruction.
 #include "core/crc32.hpp"
 
 #include <array>
+#include <cstring>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define PENSTOCK_HAS_CARRYLESS_BUILD 1
@@ -17,12 +18,14 @@ namespace {
 constexpr std::size_t slices = 16;
 using Table = std::array<std::uint32_t, 256>;
 
-// tables[k][b]: the effect of byte b on the register if k bytes of zero follow it.
-constexpr std::array<Table, slices> make_tables() {
-    std::array<Table, slices> tables{};
+using Tables = std::array<Table, slices>;
+
+// tables[k][b]: the effect of byte b on the register if k bytes of zero follow it. The polynomial's bits are reflected.
+constexpr Tables make_tables(std::uint32_t polynomial) {
+    Tables tables{};
     for (std::uint32_t byte = 0; byte < 256; ++byte) {
         std::uint32_t value = byte;
-        for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0xEDB88320U : 0U);
+        for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? polynomial : 0U);
         tables[0][byte] = value;
     }
     for (std::size_t slice = 1; slice < slices; ++slice) {
@@ -34,21 +37,22 @@ constexpr std::array<Table, slices> make_tables() {
     return tables;
 }
 
-constexpr std::array<Table, slices> tables = make_tables();
+constexpr Tables tables = make_tables(0xEDB88320U);
+constexpr Tables castagnoli_tables = make_tables(0x82F63B78U);
 
 // The register after these bytes.
-std::uint32_t pass(const std::byte* next, std::size_t left, std::uint32_t value) noexcept {
+std::uint32_t pass(const Tables& by, const std::byte* next, std::size_t left, std::uint32_t value) noexcept {
     for (; left >= slices; left -= slices, next += slices) {
         std::uint32_t together = 0;
         for (std::size_t place = 0; place < slices; ++place) {
             auto byte = static_cast<std::uint32_t>(next[place]);
             if (place < 4) byte ^= (value >> (8 * place)) & 0xFF;
-            together ^= tables[slices - 1 - place][byte];
+            together ^= by[slices - 1 - place][byte];
         }
         value = together;
     }
     for (; left > 0; --left, ++next) {
-        value = (value >> 8) ^ tables[0][(value ^ static_cast<std::uint32_t>(*next)) & 0xFF];
+        value = (value >> 8) ^ by[0][(value ^ static_cast<std::uint32_t>(*next)) & 0xFF];
     }
     return value;
 }
@@ -86,12 +90,31 @@ PENSTOCK_CARRYLESS std::uint32_t pass_folding(const std::byte* next, std::size_t
     std::array<std::byte, 16> rest;
     const __m128i all = fold(fold(fold(a, near, b), near, c), near, d);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(rest.data()), all);
-    return pass(next, left, pass(rest.data(), rest.size(), 0));
+    return pass(tables, next, left, pass(tables, rest.data(), rest.size(), 0));
 }
 
 bool can_fold() noexcept {
     static const bool can = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
     return can;
+}
+
+// The same as pass() with `castagnoli_tables`.
+__attribute__((target("sse4.2"))) std::uint32_t pass_by_instruction(const std::byte* next, std::size_t left,
+                                                                    std::uint32_t value) noexcept {
+    std::uint64_t wide = value;
+    for (; left >= sizeof wide; left -= sizeof wide, next += sizeof wide) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, next, sizeof word);
+        wide = _mm_crc32_u64(wide, word);
+    }
+    value = static_cast<std::uint32_t>(wide);
+    for (; left > 0; --left, ++next) value = _mm_crc32_u8(value, static_cast<std::uint8_t>(*next));
+    return value;
+}
+
+bool has_instruction() noexcept {
+    static const bool has = __builtin_cpu_supports("sse4.2");
+    return has;
 }
 
 #endif
@@ -102,7 +125,14 @@ std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t initial) noe
 #ifdef PENSTOCK_HAS_CARRYLESS_BUILD
     if (bytes.size() >= folded_bytes && can_fold()) return ~pass_folding(bytes.data(), bytes.size(), ~initial);
 #endif
-    return ~pass(bytes.data(), bytes.size(), ~initial);
+    return ~pass(tables, bytes.data(), bytes.size(), ~initial);
+}
+
+std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t initial) noexcept {
+#ifdef PENSTOCK_HAS_CARRYLESS_BUILD
+    if (has_instruction()) return ~pass_by_instruction(bytes.data(), bytes.size(), ~initial);
+#endif
+    return ~pass(castagnoli_tables, bytes.data(), bytes.size(), ~initial);
 }
 
 }  // namespace penstock

@@ -162,6 +162,9 @@ class BytesHandle:
     def count_between(self, needle: object, start: int, stop: int) -> int:
         """Return the number of occurrences of the needle."""
 
+def crc32c(source: object) -> int:
+    """Return the CRC-32C of a buffer."""
+
 def living_byte_owners() -> int:
     """
     Return the number of owners of bytes that this module has created and not dropped.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.sources import Arrays, Files, ImageFolder, JsonLines, Range, Source, Tar, Tokens
+from penstock.sources import Arrays, Files, ImageFolder, JsonLines, Range, Source, Tar, TFRecord, Tokens
 from penstock.testing import SourceTests
 
 IMAGE = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
@@ -260,3 +260,22 @@ class TestTar(WithFolder):
     def make_source(self) -> Source:
         """Return the samples."""
         return Tar(f"{self.folder}/*.tar")
+
+
+class TestTFRecord(WithFolder):
+    """Records in two TFRecord files."""
+
+    expected: Sequence[Any] = [b"a", b"", b"b"]
+
+    def fill(self) -> None:
+        """Write the files."""
+        contents = [
+            "01000000000000000175de4161786ee428000000000000000029039807d8ea82a2",
+            "01000000000000000175de4162d98f0c04",
+        ]
+        for number, content in enumerate(contents):
+            (self.folder / f"{number}.tfrecord").write_bytes(bytes.fromhex(content))
+
+    def make_source(self) -> Source:
+        """Return the records."""
+        return TFRecord(f"{self.folder}/*.tfrecord")

@@ -1,8 +1,9 @@
 """Sources of records: any object with `__len__` and `__getitem__`, and the sources of Penstock.
 
 `Arrays` (one array, or a dict of them), `Files` and `ImageFolder` (a folder), `Tokens` (token files, as windows or
-documents), `JsonLines`, `Tar` (samples of WebDataset) and `Range` are sources; `Source` defines the methods of any
-other. Datasets use a source through the functions here: `read_records` and `describe_key` for keys, the others once.
+documents), `JsonLines`, `Tar` (samples of WebDataset), `TFRecord` and `Range` are sources; `Source` defines the methods
+of any other. Datasets use a source through the functions here: `read_records` and `describe_key` for keys, the others
+once.
 """
 
 from typing import TYPE_CHECKING
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.sources._stateful import load_state as load_state
     from penstock.sources._stateful import state_methods as state_methods
     from penstock.sources._tar import Tar as Tar
+    from penstock.sources._tf_record import TFRecord as TFRecord
     from penstock.sources._tokens import Tokens as Tokens
 else:
     # Loaded on demand: a program uses few of these.
@@ -62,6 +64,7 @@ else:
         load_state="penstock.sources._stateful",
         state_methods="penstock.sources._stateful",
         Tar="penstock.sources._tar",
+        TFRecord="penstock.sources._tf_record",
         Tokens="penstock.sources._tokens",
     )
     __dir__ = _lazy.listing(__name__)
@@ -73,6 +76,7 @@ __all__ = [
     "JsonLines",
     "Range",
     "Source",
+    "TFRecord",
     "Tar",
     "Tokens",
     "as_source",

@@ -88,7 +88,15 @@ def write_files(folder: Path) -> None:
     np.arange(64, dtype="<u2").tofile(folder / "tokens.bin")
     np.arange(100, 145, dtype="<u2").tofile(folder / "tokens2.bin")
     _write_tar(folder / "samples.tar")
+    (folder / "examples.tfrecord").write_bytes(bytes.fromhex(_EXAMPLES))
     np.arange(26, dtype="<f4").reshape(13, 2).tofile(folder / "map.bin")
+
+
+_EXAMPLES: Final = (  # {"x": [n, 100 * n]}
+    "0f000000000000006d532b090a0d0a0b0a017812061a040a02000059eacb05"
+    "0f000000000000006d532b090a0d0a0b0a017812061a040a020164547fe0fd"
+    "100000000000000095fbfe180a0e0a0c0a017812071a050a0302c801bf90dbbd"
+)
 
 
 def _write_tar(path: Path) -> None:
@@ -152,6 +160,11 @@ SOURCES: Final[Mapping[str, Make]] = {
         .batch(4)
     ),
     "tar": lambda folder: ps.read(ps.sources.Tar(folder / "samples.tar", cache=folder), seed=2).shuffle().batch(4),
+    "tfrecord": lambda folder: (
+        ps.read(ps.sources.TFRecord(folder / "examples.tfrecord", parse="example", cache=folder), seed=2)
+        .shuffle()
+        .batch(2)
+    ),
     "token windows": lambda folder: (
         ps.read(ps.sources.Tokens(str(folder / "tokens*.bin"), 9, dtype="<u2", stride=8), seed=2).shuffle().batch(4)
     ),
