@@ -79,7 +79,7 @@ class TFRecord(RecordFiles):
 
     Example:
         >>> import pathlib, tempfile
-        >>> content = b"\2\0\0\0\0\0\0\0" b"x'\x0b4" b"hi" b"\x13\xd6\x08V"  # length, checksum, payload, checksum
+        >>> content = b"\2\0\0\0\0\0\0\0x'\x0b4hi\x13\xd6\x08V"  # length, checksum, payload, checksum
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "a.tfrecord")
         ...     _ = path.write_bytes(content)
