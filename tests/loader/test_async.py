@@ -1,6 +1,9 @@
 """`async for` over a loader delivers the same batches, and the event loop runs while a batch is computed."""
 
 import asyncio
+import os
+import select
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +12,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._os import Listener
 from penstock._runtime._queue import GivenQueue, JobQueue
-from tests.loader.gates import Gate
-from tests.places import in_places
+from tests.loader.gates import PATIENCE_SECONDS, Gate
+from tests.places import LINUX, in_places
 
 WORKERS = in_places("inline", "thread", "threads")
 EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
@@ -118,6 +122,81 @@ def test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory(monkeypatc
     with ps.Loader(dataset, num_workers=1) as loader:
         found = asyncio.run(read_while_another_opens(loader, gate))
     assert [int(step) for step in found] == [0, *range(2, 10)]
+
+
+def test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed_at() -> None:
+    """The loop runs while that batch is read again, and, since it is left out, while the next one is computed."""
+    first, again = Gate(8), Gate(8)
+
+    def second_fails(batch: Any) -> Any:
+        if batch[0, 0] == 4 and threading.current_thread() is not threading.main_thread():
+            raise OSError("a worker can't compute the second batch")
+        return batch
+
+    def leaves_out_second(batch: Any) -> Any:
+        number = int(batch[0, 0])
+        if number == 4:
+            raise ValueError("the second batch")
+        (again if first.opened.is_set() else first)(number)
+        return batch[:, 0]
+
+    async def read(loader: ps.Loader) -> list[Any]:
+        batches = aiter(loader)
+        found = [await anext(batches)]
+        await asyncio.to_thread(first.wait_entered)  # the worker has failed at the second batch, and is at the third
+        requested.set()
+        return found + [batch async for batch in batches]
+
+    async def open_gates() -> None:
+        await requested.wait()
+        first.open()
+        await asyncio.to_thread(again.wait_entered)
+        again.open()
+
+    async def run(loader: ps.Loader) -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read(loader))
+            group.create_task(open_gates())
+        return reading.result()
+
+    requested = asyncio.Event()
+    dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails).map(leaves_out_second, on_error="skip")
+    with ps.Loader(dataset, num_workers=1) as loader:
+        found = asyncio.run(run(loader))
+    assert [batch.tolist() for batch in found] == [EXPECTED[0], *EXPECTED[2:]]
+
+
+def of_two_layouts(number: int) -> tuple[Any, int]:
+    """Return a row and the pid of its worker; from 20 on the row's layout is another one."""
+    return np.int32(number) if number < 20 else np.int64(number), os.getpid()
+
+
+@LINUX
+def test_next_waits_for_no_worker_where_may_wait_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This also holds where a worker computes a batch again, since its rows have another layout."""
+    waits = vars(Listener)["wait"]
+    stopped: list[int] = []
+
+    def wait(listener: Any, timeout_seconds: float | None = None) -> bool:
+        assert not stopped
+        return bool(waits(listener, timeout_seconds))
+
+    monkeypatch.setattr(Listener, "wait", wait)
+    found: list[Any] = []
+    with ps.Loader(ps.range(40).map(of_two_layouts).batch(4), num_workers=1, workers="processes") as loader:
+        batches = iter(loader)
+        for _ in EXPECTED:
+            while (descriptor := batches.may_wait) is not None:
+                assert select.select([descriptor], [], [], PATIENCE_SECONDS)[0]
+            stopped += [int(pids[0]) for _, pids in found[:1]]
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                found.append(next(batches))
+            finally:
+                while stopped:
+                    os.kill(stopped.pop(), signal.SIGCONT)
+    assert [numbers.tolist() for numbers, _ in found] == EXPECTED
 
 
 class CountingLoop(asyncio.SelectorEventLoop):

@@ -6,8 +6,8 @@ as rows have come and there is room, they become a job for the workers. The thre
 job: the fold's, a worker's or the consumer's. So the workers have work while the consumer trains. The consumer takes
 the batches in order, each with its token.
 
-The fold has one reader at a time: a thread that owns the scheduler, or the consumer alone while `_takes` is set. The
-consumer reads it to raise an error, to find the end, and to make a batch again.
+The fold has one reader at a time: a thread that owns the scheduler, or the consumer alone while `_takes` or `_failed`
+is set. The consumer reads it to raise an error, to find the end, and to make a batch again.
 
 A failed batch is computed again to raise its error, but a stream must not be read again for that: it may be slow, or
 give other elements. So an exception of a worker thread is kept and raised; and where processes compute, the rows of a
@@ -16,6 +16,8 @@ stream's batch are kept until it is delivered. Rows that can be computed again a
 Guarantees:
   - Batches before a failing one come first. Its error is raised in the consumer's thread; the next call makes the batch
     again, from its rows on.
+  - While `is_ready` is true, `next` waits for no other thread. So `is_ready` itself computes what the consumer has to
+    compute: the batch may be left out, and then `next` would wait for the one after it.
   - At most `num_batch_workers` jobs are in the making; but where functions take rows, as many as give each worker two
     rows. A job has several batches only where these take little time.
 """
@@ -51,7 +53,7 @@ class _Job(CollateJob):
 
     Attributes:
         made: the token, counts and provenance of each batch; its rows too, if they are kept.
-        is_remade: whether a batch at which processes fail is read from the dataset again, since its rows aren't kept.
+        is_remade: whether a batch at which workers fail is read from the dataset again, since its rows aren't kept.
         error: the exception that a thread raised in place of the first batch that `batches` lacks, if it is kept.
         index: how many batches were delivered or left out.
     """
@@ -126,6 +128,7 @@ class CollateStream:
         self._run = collate_run(client.plan)
         self._wake = _waker(scheduler, collate_client)
         self._takes = False  # whether the consumer reads the fold itself, which may take long
+        self._failed: _Job | None = None  # the consumer reads its batch again, and computes it
         self._waiting: deque[Made] = deque()  # batches that are in no job yet
         self._job: _Job | None = None
         self._ready: list[Element] = []  # the remaining batches of the job, in reverse order
@@ -180,6 +183,8 @@ class CollateStream:
 
     def _awaited(self) -> _Job | None:
         """Wait until the first job is complete, and return it; return None if another job can be armed first."""
+        if self._failed is not None:
+            return self._remade(self._failed)
         self._arm()
         if self._queue.is_empty and not self._waiting:
             if self._folded.has_more:
@@ -222,7 +227,7 @@ class CollateStream:
 
     def _next_job(self) -> _Job | None:
         """Return a job of the batches that have come; with the scheduler owned, in any thread."""
-        if self._takes:
+        if self._takes or self._failed is not None:
             return None
         most = self._steps_per_job()
         while len(self._waiting) < most and (come := self._folded.take_nowait(self._wake)) is not None:
@@ -273,22 +278,39 @@ class CollateStream:
         if self._recomputes_rest(job):
             self._recompute_rest(job)
             return None
-        self._scheduler.prepare_consumer()
         if job.is_remade:
-            self._restart()
-            self._takes = True
-            try:
-                made = self._folded.take()
-            finally:
-                self._takes = False
+            self._remake(job)
+            return None
+        return self._delivered(made, self._computed(job))
+
+    def _computed(self, job: _Job) -> Element:
+        """Return the next batch of a failed job that has its rows, computed here."""
+        made = job.made[job.index]
         try:
+            self._scheduler.prepare_consumer()
             batch = self._run.result(made.batch, made.provenance, self._collate_client.context())
         except BaseException:
             self._restart()
             raise
-        self._client.log_complaint(failure.complaint)
+        self._client.log_complaint(job.failure.complaint)
         self._keeps_rows = True
-        return self._delivered(made, batch)
+        return batch
+
+    def _remake(self, job: _Job) -> None:
+        """Read the batch of a failed job from the dataset again."""
+        self._restart()
+        self._failed = job
+
+    def _remade(self, failed: _Job) -> _Job:
+        """Wait for the batch of a failed job; return a job that has its rows, and fails as well."""
+        try:
+            made = [self._folded.take()]
+        finally:
+            self._failed = None
+        job = _Job(self._run, self._collate_client, made, self._scheduler.num_workers, keeps_errors=False)
+        job.made, job.is_remade, job.failure = made, False, failed.failure
+        self._job, self._ready = job, []
+        return job
 
     def _recomputes_rest(self, job: _Job) -> bool:
         """Return whether workers compute the rest of a failed job again."""
@@ -337,7 +359,7 @@ class CollateStream:
         with self._scheduler.owned():  # after this no other thread reads the fold
             self._waiting.clear()
         self._folded.close()
-        self._job, self._ready = None, []
+        self._job, self._ready, self._failed = None, [], None
         self._folded, self._queue = self._new_fold(), self._new_queue()
         if self._closed:  # another thread closed the stream, and may not have seen the new ones
             self.close()
@@ -365,36 +387,56 @@ class CollateStream:
         return True
 
     def _does_not_wait(self) -> bool | None:
-        """Return whether `next` would not wait, if the first job is not complete; None if a job was armed here."""
+        """Return whether `next` would not wait, if the first job is not complete; None if that may have changed."""
+        if self._failed is not None:
+            if not self._folded.comes(self._wake):
+                return self._folded.has_more  # an error, or the end
+            self._remade(self._failed)
+            return None
         if self._queue.waits_for_memory:
             is_ready = self._queue.is_ready()  # arms the job, if there is memory
             return None if self._queue.has_armed else is_ready  # the job's batch may be left out
         if not self._has_come():
             return False
-        if self._queue.is_empty and self._folded.has_more and not self._folded.comes(self._wake):
-            return True  # an error, or the end
+        with self._scheduler.owned():  # otherwise another thread may arm a job of what has come
+            is_first = self._queue.is_empty and not self._waiting and self._folded.has_more
+            if is_first and not self._folded.comes(self._wake):
+                return True  # an error, or the end
         self._arm()
         return None
 
     def _skips(self, job: _Job) -> bool:
-        """Skip a batch that is left out, or start to recompute a failed one; after either, `next` would wait."""
-        if self._ready:
-            if self._ready[-1] is not DROPPED:
-                return False
-            self._delivered(job.made[job.index], self._ready.pop())
-            return True
+        """Leave out the next batch of a job, or have it computed again; after either, `next` may wait.
+
+        A batch that the consumer computes is computed here, and its error is kept for `next`.
+        """
         failure = job.failure
-        is_fatal = failure.crash is not None and job.index >= failure.step
-        if job.error is not None or is_fatal or not self._recomputes_rest(job):
+        if not self._ready and job.error is None:
+            if failure.crash is not None and job.index >= failure.step:
+                with Caught(Exception):  # `next` raises it
+                    self._replace_crashing(job.made[job.index], failure.crash, failure.row)
+                    return True
+                return False
+            if self._recomputes_rest(job):
+                self._recompute_rest(job)
+                return True
+            if job.is_remade:
+                self._remake(job)
+                return True
+            with Caught(Exception) as caught:
+                self._ready = [self._computed(job)]
+            if caught.error is not None:
+                job.error, self._job = caught.taken(), job
+        if not self._ready or self._ready[-1] is not DROPPED:
             return False
-        self._recompute_rest(job)
+        self._delivered(job.made[job.index], self._ready.pop())
         return True
 
     def close(self) -> None:
         self._closed = True
         self._folded.close()
         self._queue.close()
-        self._job, self._ready = None, []
+        self._job, self._ready, self._failed = None, [], None
 
 
 def _waker(scheduler: Scheduler, client: Client) -> Callable[[], None]:

@@ -260,18 +260,29 @@ class ThreadBatchStream:
 
     def next(self) -> tuple[Element, Token]:
         job = self._awaited()
-        failure = job.failure
-        if failure.crash is not None and self._index >= failure.step:
-            return self._replace_crashing(job, failure.row, failure.crash)
+        while self._is_repeated(job):
+            job = self._awaited()
         if not job.failed:
             return self._delivered(job, self._next_of(job))
-        if failure.is_passing and self._repeated < decide(REPEATED_JOBS, MAX_REPEATED):
-            self._repeated += 1
-            self._restart(job)
-            return self.next()
         self._scheduler.prepare_consumer()
-        batch = self._inline.batch(job.step_range.unit(self._index), careful=failure.is_suspect)
+        batch = self._inline.batch(job.step_range.unit(self._index), careful=job.failure.is_suspect)
         return self._delivered(job, batch)
+
+    def _is_repeated(self, job: BatchJob) -> bool:
+        """Return whether workers compute the rest of a job again, which starts here; `next` may wait for them then.
+
+        Raises:
+            WorkerError: the next batch crashes workers, and no step replaces its row.
+        """
+        failure = job.failure
+        if failure.crash is not None and self._index >= failure.step:
+            self._note_crashing(job, failure.row, failure.crash)
+        elif job.failed and failure.is_passing and self._repeated < decide(REPEATED_JOBS, MAX_REPEATED):
+            self._repeated += 1
+        else:
+            return False
+        self._restart(job)
+        return True
 
     def next_nowait(self) -> tuple[Element, Token] | None:
         if self._scheduler.is_closed:
@@ -326,8 +337,8 @@ class ThreadBatchStream:
         first, steps = job.step_range.first.step, job.step_range.steps
         return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
 
-    def _replace_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> tuple[Element, Token]:
-        """Have the row that crashes workers replaced, and return the next batch; raise if no step allows that."""
+    def _note_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> None:
+        """Have the row that crashes workers replaced from now on; raise if no step allows that."""
         program, unit, shard = self._program, job.step_range.unit(self._index), self._plan.shard
         error, crashing_rows = crashing_row_error(program, shard, unit, row, crash), self._client.crashing_rows
         at = None if row is None else coordinates_of(program, shard, unit, row)
@@ -338,8 +349,6 @@ class ThreadBatchStream:
             finally:
                 del error  # otherwise its traceback would keep it and this stream
         crashing_rows[at] = error
-        self._restart(job)
-        return self.next()
 
     def _restart(self, job: BatchJob) -> None:
         """Restart after the last delivered batch."""
@@ -356,7 +365,12 @@ class ThreadBatchStream:
         return self._descriptor
 
     def is_ready(self) -> bool:
-        return self._job is not None or self._queue.is_ready()
+        while self._job is not None or self._queue.is_ready():
+            with Caught(Exception):  # `next` raises the error, or ends
+                if self._is_repeated(self._awaited()):
+                    continue
+            return True
+        return False
 
     def close(self) -> None:
         self._queue.close()
