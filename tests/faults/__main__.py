@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from tests.faults.datasets import TRAPPED_KINDS
-from tests.faults.family import Family
+from tests.faults.family import in_group
 from tests.faults.findings import BATCHES, POISONED, RAISED, WRONG, Findings
 from tests.faults.rounds import run_round
 from tests.faults.work import WORKING_KINDS
@@ -85,7 +85,7 @@ class _Watch:
             self._moved.clear()
             faulthandler.dump_traceback_later(2 * _HANGING_SECONDS, exit=True, file=self._stream)  # if this can't run
         self._stream.write(f"\nfound: seed {self._seed}, round {self._findings.rounds} hangs; {self.text()}\n")
-        for process in Family().living():
+        for process in in_group():
             self._stream.write(f"{process}, waits in {_waits_in(process.pid)}\n")
         self._stream.flush()
         faulthandler.dump_traceback(file=self._stream)

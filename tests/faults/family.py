@@ -90,6 +90,18 @@ class Family:
         return bool(waiting.poll(1000 * timeout_seconds))
 
 
+def in_group() -> list[Process]:
+    """Return the running processes of this program's group by name; those whose parent has ended are among them."""
+    found = [_process(int(name), 0) for name in os.listdir("/proc") if name.isdigit() and _is_in_group(int(name))]
+    return [process for process in found if process is not None and process.name.startswith("penstock-")]
+
+
+def _is_in_group(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid) == os.getpgrp()
+    return False
+
+
 def _below(pid: int, depth: int) -> Iterator[Process]:
     with suppress(FileNotFoundError, ProcessLookupError):  # a process may end meanwhile
         for thread in os.listdir(f"/proc/{pid}/task"):

@@ -221,7 +221,7 @@ class _Journey:
         self._progress = progress
         wanted, favoured = self._findings.injected + faults, self._findings.total(self._favoured)
         began = time.monotonic()
-        self._draw_place()
+        self._draw_place(may_change_ranks=True)
         self._expect(0)
         self._open()
         try:
@@ -237,12 +237,12 @@ class _Journey:
                     break
         finally:
             self._kept.clear()
-            del self._batches
+            vars(self).pop("_batches", None)  # missing where a restart failed
             self._close()
 
     # -- places
 
-    def _draw_place(self) -> None:
+    def _draw_place(self, *, may_change_ranks: bool) -> None:
         shard = getattr(self, "_place", Place("none")).shard
         # Out of order, batches after an error may come before it.
         needs_order = is_raised(self._expected)
@@ -253,8 +253,7 @@ class _Journey:
                 break
         if self._is_working:
             place = place.varied(self._chance, self._largest)
-            may_change = self._in_order and (self._subject.can_change_ranks or self._loader is None)
-            if may_change and self._chance.is_one_in(2):
+            if may_change_ranks and self._in_order and self._chance.is_one_in(2):
                 count = self._chance.between(1, 4)
                 other = replace(place, shard=(self._chance.between(0, count - 1), count))
                 place = other if self._subject.accepts(other) else place
@@ -268,7 +267,7 @@ class _Journey:
         return isinstance(self._subject, DatasetSubject)
 
     def _close(self) -> None:
-        if self._is_ours:  # torch's is closed when its last reference is dropped
+        if self._is_ours and self._loader is not None:  # torch's is closed when its last reference is dropped
             self._loader.close()
 
     # -- batches
@@ -463,9 +462,10 @@ class _Journey:
             del self._batches
         self._loader = None  # the dropped reference closes it
         before = self._place.shard
-        self._draw_place()
+        may_change_ranks = self._subject.can_change_ranks
+        self._draw_place(may_change_ranks=may_change_ranks)
         while not self._subject.has_state(self._place):  # torch's loader without an order refuses a state
-            self._draw_place()
+            self._draw_place(may_change_ranks=may_change_ranks)
         if self._place.shard != before:
             self._resume_as_another_rank()
         self._open()
