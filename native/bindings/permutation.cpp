@@ -1,10 +1,14 @@
-// Binds the permutation. The wrapper, penstock.sampling._permutation, checks the arguments and raises the errors.
+// Binds the orders of shuffles. The wrappers, penstock.sampling._permutation and ._block_shuffle, check the arguments
+// and raise the errors.
 #include "core/permutation.hpp"
+
+#include "core/lanes.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <stdexcept>
+#include <vector>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -17,15 +21,31 @@ using Output = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>, nb::c_contig, n
 using BlockMethod = std::size_t (Permutation::*)(std::span<const std::int64_t>, std::span<std::int64_t>,
                                                  Instructions) const;
 
-template <BlockMethod method>
-std::size_t fill(const Permutation& self, const Input& from, const Output& to) {
+std::span<std::int64_t> as_long_as(const Input& from, const Output& to) {
     if (from.size() != to.size()) {
         throw std::invalid_argument("the two arrays must be equally long");
     }
-    const std::span<const std::int64_t> input(from.data(), from.size());
-    const std::span<std::int64_t> output(to.data(), to.size());
+    return {to.data(), to.size()};
+}
+
+template <BlockMethod method>
+std::size_t fill(const Permutation& self, const Input& from, const Output& to) {
+    const std::span<std::int64_t> output = as_long_as(from, to);
     const nb::gil_scoped_release release;
-    return (self.*method)(input, output, best_instructions());
+    return (self.*method)({from.data(), from.size()}, output, best_instructions());
+}
+
+std::size_t fill_by_lanes(const Lanes& self, const Input& from, const Output& to) {
+    const std::span<std::int64_t> output = as_long_as(from, to);
+    const nb::gil_scoped_release release;
+    return self.keys_at({from.data(), from.size()}, output);
+}
+
+void make_lanes(Lanes* self, std::uint64_t rows, std::uint64_t columns, std::uint64_t lanes, std::uint64_t block,
+                const Input& ends, const Input& begins, std::uint64_t piece_seed, std::uint64_t lane_seed) {
+    const std::uint64_t length = ends.size() == 0 ? 0 : static_cast<std::uint64_t>(ends.data()[ends.size() - 1]);
+    new (self) Lanes({length, rows, columns, lanes, block}, {ends.data(), ends.data() + ends.size()},
+                     {begins.data(), begins.data() + begins.size()}, piece_seed, lane_seed);
 }
 
 }  // namespace
@@ -39,6 +59,11 @@ void bind_permutation(nb::module_& module) {
              "Fill `keys` until the first position out of range, and return the number filled.")
         .def("positions_of", &fill<&Permutation::positions_of>, "keys"_a, "positions"_a.noconvert(),
              "Fill `positions` until the first key out of range, and return the number filled.");
+    nb::class_<Lanes>(module, "Lanes", "The order of one epoch of a block shuffle, computed per position.")
+        .def("__init__", &make_lanes, "rows"_a, "columns"_a, "lanes"_a, "block"_a, "ends"_a, "begins"_a, "piece_seed"_a,
+             "lane_seed"_a)
+        .def("keys_at", &fill_by_lanes, "positions"_a, "keys"_a.noconvert(),
+             "Fill `keys` until the first position out of range, and return the number filled.");
 }
 
 }  // namespace penstock::bindings

@@ -1,7 +1,7 @@
 #include "core/permutation.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cassert>
 #include <numeric>
 #include <stdexcept>
@@ -12,25 +12,6 @@
 
 namespace penstock {
 namespace {
-
-enum class Direction { forward, inverse };
-
-// The outputs of SplitMix64 (Steele, Lea and Flood, 2014) whose state starts at a key.
-class SplitMix {
-  public:
-    explicit SplitMix(std::uint64_t state) : state_(state) {}
-
-    std::uint64_t next() {
-        state_ += 0x9E3779B97F4A7C15ULL;
-        std::uint64_t value = state_;
-        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
-        value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
-        return value ^ (value >> 31);
-    }
-
-  private:
-    std::uint64_t state_;
-};
 
 // floor(value * bound / 2**64) without a 128-bit product; `bound` must be at most 2**32.
 std::uint64_t scale_below(std::uint64_t value, std::uint64_t bound) {
@@ -61,56 +42,6 @@ std::size_t look_up(const std::vector<std::uint16_t>& table, std::span<const std
         to[i] = table[value];
     }
     return from.size();
-}
-
-// ---- the network of a long one --------------------------------------------------------------------------------------
-
-FeistelNetwork make_network(std::uint64_t length, std::uint64_t key) {
-    FeistelNetwork network;
-    const auto bits = static_cast<unsigned>(std::bit_width(length - 1));
-    network.left_bits = bits / 2;
-    network.right_bits = bits - network.left_bits;
-    network.left_mask = (1U << network.left_bits) - 1;
-    network.right_mask = (1U << network.right_bits) - 1;
-    SplitMix random(key);
-    for (std::uint32_t& round_key : network.round_keys) {
-        round_key = static_cast<std::uint32_t>(random.next() >> 32);
-    }
-    return network;
-}
-
-// The multipliers and shifts are those of `lowbias32` (Wellons, 2018), less its first shift.
-inline std::uint32_t round_hash(std::uint32_t half, std::uint32_t round_key) {
-    std::uint32_t value = (half ^ round_key) * 0x7FEB352DU;
-    value = (value ^ (value >> 15)) * 0x846CA68BU;
-    return value ^ (value >> 16);
-}
-
-template <Direction direction>
-inline void run_rounds(const FeistelNetwork& network, std::uint32_t& left, std::uint32_t& right) {
-    for (std::size_t i = 0; i < FeistelNetwork::rounds; ++i) {
-        const std::size_t round = direction == Direction::forward ? i : FeistelNetwork::rounds - 1 - i;
-        if (round % 2 == 0) {
-            left ^= round_hash(right, network.round_keys[round]) & network.left_mask;
-        } else {
-            right ^= round_hash(left, network.round_keys[round]) & network.right_mask;
-        }
-    }
-}
-
-// Repeats the network until the value is below `length`: this makes a bijection of a smaller set from one of a larger
-// set (Black and Rogaway, 2002). The set is less than twice as large, so it takes fewer than two steps on average.
-template <Direction direction>
-std::int64_t walk(const FeistelNetwork& network, std::uint64_t length, std::int64_t from) {
-    auto value = static_cast<std::uint64_t>(from);
-    assert(value < length);
-    do {
-        auto left = static_cast<std::uint32_t>(value >> network.right_bits);
-        auto right = static_cast<std::uint32_t>(value) & network.right_mask;
-        run_rounds<direction>(network, left, right);
-        value = (static_cast<std::uint64_t>(left) << network.right_bits) | right;
-    } while (value >= length);
-    return static_cast<std::int64_t>(value);
 }
 
 // ---- many at once ---------------------------------------------------------------------------------------------------

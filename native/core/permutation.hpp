@@ -5,27 +5,16 @@
 // promise, and is the same for every instruction set.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <span>
 #include <vector>
 
+#include "core/feistel.hpp"
 #include "core/instructions.hpp"
 
 namespace penstock {
-
-// A bijection of the `left_bits + right_bits` bit integers. Each round changes one half by a hash of the other.
-struct FeistelNetwork {
-    static constexpr std::size_t rounds = 8;
-
-    std::array<std::uint32_t, rounds> round_keys{};
-    unsigned left_bits = 0;
-    unsigned right_bits = 0;
-    std::uint32_t left_mask = 0;
-    std::uint32_t right_mask = 0;
-};
 
 // Immutable but for the inverse table, which is built under a once-flag: any thread may call any method.
 class Permutation {

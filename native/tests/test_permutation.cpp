@@ -1,4 +1,5 @@
 // The permutation's promises, without Python: bijective, invertible, and the same for every instruction set.
+#include "core/lanes.hpp"
 #include "core/permutation.hpp"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 namespace {
 
 using penstock::Instructions;
+using penstock::Lanes;
 using penstock::Permutation;
 using Values = std::vector<std::int64_t>;
 
@@ -121,9 +123,42 @@ void test_inverse_from_many_threads() {
     expect(agree, "threads that invert at once get the same", 50000);
 }
 
+void test_lanes(std::uint64_t length, std::uint64_t rows, std::uint64_t columns, std::uint64_t lanes) {
+    Values ends;
+    Values begins;
+    for (std::uint64_t end = 0; end < length;) {
+        begins.push_back(static_cast<std::int64_t>(end));
+        end = std::min(length, end + 1 + end % 7);
+        ends.push_back(static_cast<std::int64_t>(end));
+    }
+    const Lanes order({length, rows, columns, lanes, 4}, ends, begins, 1, 2);
+    const Values positions = consecutive(0, length + 1);
+    Values keys(positions.size());
+    expect(order.keys_at(positions, keys) == length, "it stops where the range ends", length);
+    keys.pop_back();
+    std::sort(keys.begin(), keys.end());
+    expect(keys == consecutive(0, length), "lanes have every key once", length);
+}
+
+void test_lanes_of_other_pieces_are_refused() {
+    bool refused = false;
+    try {
+        const Lanes order({10, 4, 3, 1, 1}, {10}, {0}, 1, 2);
+    } catch (const std::invalid_argument&) {
+        refused = true;
+    }
+    expect(refused, "rows that the columns don't divide are refused", 10);
+}
+
 }  // namespace
 
 int main() {
+    for (const std::uint64_t length : {0, 1, 5, 64, 1000, 4097}) {
+        test_lanes(length, 1, 1, 1);
+        test_lanes(length, 12, 4, 5);
+        test_lanes(length, 64, 64, 1000);
+    }
+    test_lanes_of_other_pieces_are_refused();
     for (const std::uint64_t length : {0, 1, 2, 3, 65535, 65536, 65537, 65539, 131071, 131072, 131073, 262145}) {
         test_bijective_and_invertible(length);
     }

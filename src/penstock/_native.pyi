@@ -425,6 +425,29 @@ class Permutation:
         Fill `positions` until the first key out of range, and return the number filled.
         """
 
+class Lanes:
+    """The order of one epoch of a block shuffle, computed per position."""
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        lanes: int,
+        block: int,
+        ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        begins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        piece_seed: int,
+        lane_seed: int,
+    ) -> None: ...
+    def keys_at(
+        self,
+        positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Fill `keys` until the first position out of range, and return the number filled.
+        """
+
 class Submission:
     """A submitted job."""
 

@@ -52,7 +52,8 @@ def reordered(draw: st.DrawFn, dataset: ps.Dataset) -> ps.Dataset:
     size = len(dataset)
     match draw(st.integers(0, 9)):
         case 0 | 1 | 2:
-            return dataset.shuffle()
+            blocks = draw(st.sampled_from([False, False, 1, 3]))
+            return dataset.shuffle(blocks=blocks, live=2 if blocks else None, rows=4 if blocks else None)
         case 3:
             start, stop = draw(st.integers(-size - 1, size + 1)), draw(st.integers(-size - 1, size + 1))
             return dataset[start : stop : draw(st.sampled_from([None, 1, 2, -1, -3]))]

@@ -125,7 +125,10 @@ def _two(dataset: ps.Dataset) -> dict[str, ps.Dataset]:
 
 
 VERBS: Final[Mapping[str, Mapping[str, Form]]] = {
-    "shuffle": {"": lambda d, _: d.shuffle()},
+    "shuffle": {
+        "": lambda d, _: d.shuffle(),
+        "blocks": lambda d, pick: d.shuffle(blocks=3, live=pick((2, 1, 4)), rows=4),
+    },
     "reindex": {"": lambda d, _: d.reindex(Backwards(length(d.node) or 0))},
     "shard": {"": lambda d, pick: d.shard(pick((1, 0)), pick((2, 3)))},
     "take": {"": lambda d, pick: d.take(pick((11, 5, 1, 0)))},

@@ -29,24 +29,25 @@ class PermutationOracle:
             for number, last in zip(numbers, range(length - 1, 0, -1), strict=True):
                 other = number * (last + 1) // 2**64
                 self.table[last], self.table[other] = self.table[other], self.table[last]
-        else:
-            self.round_keys = [_mix(self.state + j * _GOLDEN) >> 32 for j in range(1, 9)]
-            bits = next(bits for bits in range(63) if 2**bits >= length)
-            self.left_bits = bits // 2
-            self.right_bits = bits - bits // 2
 
     def key_at(self, position: int) -> int:
         """Return the key at one position."""
-        if self.length <= 65536:
-            return self.table[position]
-        value = position
-        while True:
-            left, right = divmod(value, 1 << self.right_bits)
-            for number, round_key in enumerate(self.round_keys):
-                if number % 2 == 0:
-                    left ^= _hash(right ^ round_key) % (1 << self.left_bits)
-                else:
-                    right ^= _hash(left ^ round_key) % (1 << self.right_bits)
-            value = (left << self.right_bits) + right
-            if value < self.length:
-                return value
+        return self.table[position] if self.length <= 65536 else network_key(self.length, self.state, position)
+
+
+def network_key(length: int, seed: int, position: int) -> int:
+    """Return the key at one position of the network of a length, whose round keys are those of a seed."""
+    round_keys = [_mix(seed + j * _GOLDEN) >> 32 for j in range(1, 9)]
+    bits = next(bits for bits in range(63) if 2**bits >= length)
+    left_bits, right_bits = bits // 2, bits - bits // 2
+    value = position
+    while True:
+        left, right = divmod(value, 1 << right_bits)
+        for number, round_key in enumerate(round_keys):
+            if number % 2 == 0:
+                left ^= _hash(right ^ round_key) % (1 << left_bits)
+            else:
+                right ^= _hash(left ^ round_key) % (1 << right_bits)
+        value = (left << right_bits) + right
+        if value < length:
+            return value

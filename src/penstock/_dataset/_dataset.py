@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _dataset, _graph, _plan, _storage, _streaming
+from penstock._dataset._block_order import shuffle_sampler
 from penstock._dataset._field_names import ATTRIBUTES, attribute_text, explain_verbs
 from penstock._dataset._packing import (
     Lengths,
@@ -256,26 +257,53 @@ class Dataset(Generic[T_co]):
 
     # Order: which elements there are, and in what order. Most are a sampler over the dataset below.
 
-    def shuffle(self, *, seed: int | None = None) -> "Dataset[T_co]":
+    def shuffle(
+        self,
+        *,
+        seed: int | None = None,
+        blocks: bool | int = False,
+        live: int | None = None,
+        rows: int | None = None,
+    ) -> "Dataset[T_co]":
         """Return the elements in a random order that is another one in each epoch: an exact shuffle in O(1) memory.
+
+        A uniform shuffle reads records from all over the storage. Where records that are stored together are read
+        together, such as a row group of Parquet, pass `blocks=True`: the order then has only `live` blocks open at a
+        time, reads each of them once an epoch, and is still an exact permutation with random access. The mean of a
+        sorted feature over a batch of b elements has about max(1, b / live) times the variance of a uniform shuffle,
+        so `live` of the batch size is enough. `penstock.sampling.BlockShuffle` describes the order.
+
+        Choose elements (`take`, `split`, `shard`) before a shuffle by blocks: a choice above it is shuffled uniformly
+        after epoch 0.
 
         Args:
             seed: of the order. Default: the seed of the dataset, an argument of `read`.
+            blocks: True for the blocks of the source, an attribute of it; a number for equal blocks of so many
+                elements. Default False: a uniform shuffle.
+            live: with `blocks`, the number of blocks that are open at a time. Default 256.
+            rows: with `blocks`, the rows of your global batch. Ranks then read different blocks. Default 256.
 
         Raises:
-            GraphError: the dataset has no positions, as after `filter`, or no end.
+            GraphError: the dataset has no positions, as after `filter`, or no end; or `blocks=True`, and the source
+                has no blocks, or another step is in between.
+            UsageError: an argument is out of range, or `live` or `rows` is passed without `blocks`.
 
         Example:
             >>> import penstock as ps
             >>> sorted(ps.range(5, seed=7).shuffle())
             [0, 1, 2, 3, 4]
+            >>> near = ps.range(1000, seed=7).shuffle(blocks=100, live=2, rows=8)
+            >>> len({number // 100 for number in near[:50]}) <= 4
+            True
         """
         count = need_finite(self._node, "shuffle()")
         if seed is not None:
             seed = need_integer("seed", seed)
-        return self._new(
-            self._permuted(count, "shuffle", "shuffle()" if seed is None else f"shuffle(seed={seed})", seed)
-        )
+        options = {"seed": seed, "blocks": blocks or None, "live": live, "rows": rows}
+        text = ", ".join(f"{name}={value}" for name, value in options.items() if value is not None)
+        name, step_seed = self._random_step("shuffle", seed=seed)
+        sampler = shuffle_sampler(self._node, count, step_seed, blocks=blocks, live=live, rows=rows)
+        return self._new(Reindex(self._node, sampler, f"shuffle({text})", name))
 
     def reindex(self, sampler: ScalarSampler) -> "Dataset[T_co]":
         """Return the elements in the order of a sampler: a pure function from (epoch, position) to those below.
@@ -417,7 +445,8 @@ class Dataset(Generic[T_co]):
         count = need_count("count", count)
         if count > total:
             raise UsageError(f"count must be at most the dataset's length; got count={count}, length={total}")
-        shuffled = self._permuted(total, "subset", "")
+        name, seed = self._random_step("subset")
+        shuffled = Reindex(self._node, Shuffle(total, seed), "", name)
         return self._new(Reindex(shuffled, Slice(0, 1, count), f"subset({count})"))
 
     def sample(
@@ -1200,10 +1229,6 @@ class Dataset(Generic[T_co]):
         step = Map(self._node, function, step_name, seed, form, on_error)
         verify_step(step)
         return self._new(step)
-
-    def _permuted(self, count: int, default_name: str, verb: str, seed: int | None = None) -> Node:
-        name, seed = self._random_step(default_name, seed=seed)
-        return Reindex(self._node, Shuffle(count, seed), verb, name)
 
     def _batch(self, size: int, merge: Merge, remainder: Remainder, mask: str | None) -> "Dataset[Any]":
         size = need_count("size", size, 1)

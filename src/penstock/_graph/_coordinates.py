@@ -64,6 +64,7 @@ from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
 from penstock.sampling import (
     Bits,
+    BlockShuffle,
     CheckedSampler,
     FixedEpoch,
     FixedOrder,
@@ -186,7 +187,7 @@ def passes_below(sampler: ScalarSampler) -> bool:
     """
     if isinstance(sampler, FixedOrder | CheckedSampler):
         return passes_below(sampler.sampler)
-    return isinstance(sampler, Shuffle | Reorder | Slice | Bits | Repeat | FixedEpoch)
+    return isinstance(sampler, Shuffle | BlockShuffle | Reorder | Slice | Bits | Repeat | FixedEpoch)
 
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:

@@ -36,6 +36,7 @@ from penstock._seeds import derive
 from penstock.errors import GraphError
 from penstock.sampling import (
     Bits,
+    BlockShuffle,
     CheckedSampler,
     FixedEpoch,
     FixedOrder,
@@ -160,7 +161,7 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
         case Reindex(sampler=sampler):
             if reorders:
                 node = replace(node, sampler=_changed(sampler, change))
-            reorders = reorders and isinstance(sampler, Shuffle | Reorder | Repeat)
+            reorders = reorders and isinstance(sampler, Shuffle | BlockShuffle | Reorder | Repeat)
         case Fold(value=value):
             if reorders and value.random is not None:
                 node = replace(node, value=value.with_seed(change(value.random.seed)))
@@ -179,7 +180,7 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
 
 
 def _changed(sampler: ScalarSampler, change: Callable[[int], int]) -> ScalarSampler:
-    if isinstance(sampler, Shuffle | Reorder):
+    if isinstance(sampler, Shuffle | BlockShuffle | Reorder):
         return replace(sampler, seed=change(sampler.seed))
     return sampler
 

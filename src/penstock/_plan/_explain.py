@@ -11,6 +11,7 @@ from penstock._graph import (
     FlatMap,
     Fold,
     Node,
+    Reindex,
     Stream,
     StreamingMix,
     Unbatch,
@@ -33,6 +34,7 @@ from penstock._plan._lower import Ranks, program_of, ranks_of
 from penstock._plan._program import Batches, Streaming
 from penstock._streaming import MAX_INPUTS, Collate, elements
 from penstock.batching import Stack
+from penstock.sampling import BlockShuffle
 
 _MAX_RANKS = 64
 ANY_WORKER = "any worker"
@@ -49,7 +51,7 @@ class Explanation:
         steps: for each line of the dataset's tree, the last step first: the line; whether the elements of the step have
             positions or are read in order; and whether workers or one thread compute it.
         sections: pairs of a title and lines of text: "plan", "element", "batches", "ranks", "state", "randomness", and,
-            if there are any, "mixtures" and "caches".
+            if there are any, "mixtures", "caches", and "order", which describes shuffles by blocks.
 
     Example:
         >>> import penstock as ps
@@ -89,6 +91,7 @@ def explain(node: Node, *, evaluate: bool) -> Explanation:
     sections = {
         "plan": _plan_lines(node, program),
         "element": element_lines(elements(node, 0, 0, Context())) if evaluate else ["not computed: evaluate=False"],
+        "order": [line for step in walk(node) for line in _order_lines(step, program)],
         "batches": _batch_lines(program),
         "ranks": _rank_lines(program, ranks_of(node, program)),
         "state": _state_lines(node, program),
@@ -148,6 +151,24 @@ def _plan_lines(node: Node, program: Batches | Streaming) -> list[str]:
         *([f"then by any worker, several batches at once: {above}"] if above else []),
         *awaited,
     ]
+
+
+def _order_lines(step: Node, program: Batches | Streaming) -> list[str]:
+    """Describe what a shuffle by blocks reads at a time, and how well it mixes."""
+    if not isinstance(step, Reindex) or not isinstance(step.sampler, BlockShuffle):
+        return []
+    order = step.sampler
+    blocks = len(order.bounds) - 1
+    live = min(order.live, blocks)
+    rows = program.batch.size if isinstance(program.batch, Batch) else order.rows
+    spread = rows / max(live, 1)
+    mixing = (
+        "a batch mixes as well as under a uniform shuffle"
+        if spread <= 1
+        else f"a batch's mean varies {spread:.1f} times as much as under a uniform shuffle; live={rows} avoids that"
+    )
+    elements = f"{live * len(order) // max(blocks, 1):,} of {len(order):,} elements"
+    return [f"{verb_text(step)}: {live:,} of {blocks:,} blocks are open at a time, {elements}", mixing]
 
 
 def _batch_lines(program: Batches | Streaming) -> list[str]:

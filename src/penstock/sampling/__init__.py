@@ -1,6 +1,7 @@
 """Orders of a dataset, as pure functions from its (epoch, position) to (epoch, key) of its parent."""
 
 from penstock.sampling._balance import Balance, balanced_length
+from penstock.sampling._block_shuffle import BlockShuffle
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
 from penstock.sampling._mixture import Concatenation, MixtureRule, RoundRobin, WeightedMixture
 from penstock.sampling._mixture_order import integer_weights
@@ -15,6 +16,7 @@ from penstock.sampling._weighted import WeightedDraws
 __all__ = [
     "Balance",
     "Bits",
+    "BlockShuffle",
     "CheckedSampler",
     "Concatenation",
     "FixedEpoch",

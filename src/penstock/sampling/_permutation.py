@@ -220,7 +220,7 @@ class Shuffle:
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
-        return epochs, _by_epoch(self._keys_in, epochs, positions)
+        return epochs, by_epoch(self._keys_in, epochs, positions)
 
     def _keys_in(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return _permutation(self.length, self.seed, epoch).block(positions)
@@ -270,7 +270,7 @@ class Reorder:
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
-        return epochs, _by_epoch(self._keys_in, epochs, positions)
+        return epochs, by_epoch(self._keys_in, epochs, positions)
 
     def _keys_in(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if epoch == 0:
@@ -284,7 +284,7 @@ def _permutation(length: int, seed: int, epoch: int) -> Permutation:
     return Permutation(length, derive(seed, epoch))
 
 
-def _by_epoch(
+def by_epoch(
     keys_in: Callable[[int, NDArray[np.int64]], NDArray[np.int64]],
     epochs: NDArray[np.int64],
     positions: NDArray[np.int64],

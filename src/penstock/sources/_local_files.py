@@ -46,6 +46,7 @@ from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 PathLike = str | os.PathLike[str]
 MAX_OPEN: Final = 128  # descriptors of an `OpenFiles`
+_BLOCK_BYTES: Final = 4 << 20  # read together, at the rate of a disk or an object store
 _HEADER_BYTES: Final = 256
 _OFFSET: Final = np.dtype("<i8")
 Offsets = NDArray[np.int64]
@@ -574,6 +575,16 @@ class RecordFiles:
         checked = as_keys(keys)
         check_range(checked, self._length)
         return [self._record(key) for key in checked.tolist()]
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """The keys at which runs of about 4 MiB in one file begin, and, last, the length: int64, one axis."""
+        bounds = [np.zeros(1, np.int64)]
+        for number, end in enumerate(self._ends):
+            offsets = self._index[number]
+            cuts = offsets.searchsorted(np.arange(offsets[0], offsets[-1], _BLOCK_BYTES)[1:])
+            bounds.append(np.unique(np.append(cuts, len(offsets) - 1)) + (end - len(offsets) + 1))
+        return np.unique(np.concatenate(bounds))
 
     def describe_key(self, key: SupportsIndex) -> str:
         """Return the file and the byte of a key's record, for messages."""

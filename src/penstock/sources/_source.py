@@ -32,6 +32,8 @@ class Source(Protocol):
     - `read_spans(keys, starts, stops)`, three int64 arrays: for records whose arrays have a leading axis of frames,
       such as episodes; reads only frames [start, stop). Leaves that aren't arrays are returned whole. `windows` uses
       it.
+    - `blocks`, an attribute: int64 of shape (blocks + 1,), from 0 to the length, never decreasing: the key at which
+      each run of records that are stored, and best read, together begins. `shuffle(blocks=True)` uses it.
     - `fingerprint()`: returns a short str that changes when the records do. It guards a saved state against other data.
     - `describe_key(key)`: returns a text such as "file 'cat/3.png'", which messages about the key show.
 

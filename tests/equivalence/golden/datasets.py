@@ -180,6 +180,12 @@ ORDERS: Final[Mapping[str, Make]] = {
     "reindex probed": lambda _: _numbers().reindex(Backwards(29)).batch(4),
     "reindex own fingerprint": lambda _: _numbers(11).shuffle().reindex(Stretch(11)).batch(4),
     "shuffle twice": lambda _: _numbers().shuffle().shuffle().batch(4),
+    "shuffle by blocks": lambda _: _numbers().shuffle(blocks=4, live=2, rows=6).batch(6),
+    "shuffle by blocks of a source": lambda folder: (
+        ps.read(ps.sources.Tar(folder / "samples.tar", cache=folder), seed=2)
+        .shuffle(blocks=True, live=2, rows=4)
+        .batch(4)
+    ),
     "shard": lambda _: _numbers().shuffle().shard(1, 3).batch(3),
     "take and skip": lambda _: _numbers().skip(3).shuffle().take(17).shuffle().batch(4),
     "select": lambda _: _numbers().shuffle().select([0, -1, 7, 7, 3, -2]).batch(2),
