@@ -7,6 +7,20 @@ from tests.mutants.table.golden import GOLDEN, PAIRS, STATES
 
 GRAPH: Final = (
     Mutant(
+        "shuffle by blocks: every epoch has the pieces in one order",
+        "sampling/_block_shuffle.py",
+        'derive_block(derive(shuffle.seed, epoch, "order")',
+        'derive_block(derive(shuffle.seed, 0, "order")',
+        ("sampling/test_block_shuffle.py",),
+    ),
+    Mutant(
+        "shuffle by blocks: the blocks of a slice aren't shifted",
+        "_dataset/_block_order.py",
+        "np.unique(np.clip(bounds, start, start + length)) - start",
+        "np.unique(np.clip(bounds, 0, length))",
+        ("dataset/test_block_order.py",),
+    ),
+    Mutant(
         "blocks: the rows of several batches are counted from a batch's end",
         "_graph/_inputs.py",
         "np.repeat(ends - counts - batches * size, counts)",
@@ -240,7 +254,7 @@ GRAPH: Final = (
     Mutant(
         "rewrite: a part's split is another one in a mixture",
         "_graph/_rewrite.py",
-        "reorders and isinstance(sampler, Shuffle | Reorder | Repeat)",
+        "reorders and isinstance(sampler, Shuffle | BlockShuffle | Reorder | Repeat)",
         "reorders",
         ("graph/test_rewrite.py", "dataset/test_order.py"),
     ),
