@@ -75,16 +75,6 @@ def test_other_objects_are_refused_with_a_remedy(value: object, message: str) ->
         as_source(value)
 
 
-def test_a_table_of_columns_is_refused() -> None:
-    """An object whose keys are columns, such as a data frame, has no records by position."""
-
-    class Frame(Plain):
-        iloc = columns = ()
-
-    with pytest.raises(UsageError, match=r"pass \{name: frame\[name\].to_numpy\(\)"):
-        as_source(Frame())
-
-
 def test_the_length_must_be_one() -> None:
     """A length that Python refuses is a UsageError with the rule."""
     assert source_length(Plain(7)) == 7

@@ -13,12 +13,11 @@ from penstock.sources import Arrays, Source, as_source, can_read_into, read_reco
 from penstock.testing import SourceTests
 
 
-def _hugging_face(*, formatted: bool) -> Source:
+def _hugging_face() -> Source:
     datasets: Any = pytest.importorskip("datasets")
     pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # else it starts a thread that stays
     columns = {"text": ["a", "b", "c", "d"], "label": [3, 1, 0, 2]}
-    dataset = datasets.Dataset.from_dict(columns)
-    return as_source(dataset.with_format("numpy") if formatted else dataset)
+    return as_source(datasets.Dataset.from_dict(columns))
 
 
 class TestHuggingFace(SourceTests):
@@ -28,21 +27,13 @@ class TestHuggingFace(SourceTests):
 
     def make_source(self) -> Source:
         """Return a dataset in memory."""
-        return _hugging_face(formatted=False)
-
-
-def test_a_hugging_face_dataset_keeps_its_format() -> None:
-    """With a NumPy format, records are the dataset's own results for a key."""
-    source = _hugging_face(formatted=True)
-    for record, key in zip(read_records(source, np.array([2, 0])), [2, 0], strict=True):
-        assert record == source[key]
-        assert isinstance(record["label"], np.integer)
+        return _hugging_face()
 
 
 def test_a_dict_of_hugging_face_splits_is_refused_without_reading_it() -> None:
     """`load_dataset` without a split returns a dict of datasets: the message says to read one of them."""
     datasets: Any = pytest.importorskip("datasets")
-    splits = datasets.DatasetDict({"train": _hugging_face(formatted=False)})
+    splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"x": [1]})})
     with pytest.raises(UsageError, match=r"arrays\['train'\] must be an array; got a Dataset.* a dict of datasets"):
         as_source(splits)
 
@@ -130,16 +121,6 @@ def test_torch_tensors_in_a_dict_become_arrays() -> None:
     tensor[1] = 7
     assert source[1]["x"].tolist() == [7, 7]
     assert can_read_into(source)
-
-
-def test_a_data_frame_is_refused_with_the_way_to_read_it() -> None:
-    """A frame's keys are columns; the dict that the message names is a source."""
-    pandas: Any = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
-    with pytest.raises(UsageError, match=r"pass \{name: frame\[name\].to_numpy\(\) for name in frame.columns\}"):
-        as_source(frame)
-    source = as_source({name: frame[name].to_numpy() for name in frame.columns})
-    assert source[1] == {"a": 2, "b": 1.5}
 
 
 def test_a_memory_map_is_read_in_another_process_by_its_name(tmp_path: Path) -> None:

@@ -2,24 +2,21 @@
 
 An object with an async `read` becomes an `AwaitedSource`, which plain code reads like any other source: its coroutines
 run on the source's own event loop. Code that reads ahead awaits `read_async`.
-
-`content_digest` covers records that are Python objects, by an evenly spread sample, in bounded time. Numbers, texts,
-arrays, and containers of these count by value, long ones by a sample; any other object counts by its type. No code of
-the objects runs.
 """
 
-import hashlib
 import inspect
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeGuard, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import Arrays
+from penstock.sources._arrow_table import ArrowTable
+from penstock.sources._content import sample, sample_digest
+from penstock.sources._data_frame import columns_of_frame
+from penstock.sources._hugging_face import HuggingFaceRows, is_hugging_face
 from penstock.sources._source import Keys, Record, Source, as_key, name_of
 
 if TYPE_CHECKING:
@@ -28,19 +25,15 @@ if TYPE_CHECKING:
     from penstock.sources._source_loop import Call, SourceLoop, Work
 
 
-_RECORDS: Final = 256  # in a sample
-_ITEMS: Final = 16  # items of a container in a record
-_VALUES: Final = 64  # values of an array in a record
-_CHARACTERS: Final = 1024
-_DEEPEST: Final = 6  # containers within containers
-
-
 def as_source(value: object) -> Source:
     """Return `value` as a source.
 
-    A dict of arrays, or an array, becomes `Arrays`. Any other object with `__len__` and `__getitem__` is returned
-    unchanged: a list, a torch map-style dataset, a Hugging Face `Dataset`, an ArrayRecord data source. An object with
-    an async `read` needs no `__getitem__`; it becomes a source that any code can read.
+    A dict of arrays, or an array, becomes `Arrays`, and so does a data frame of pandas, without its index. A
+    `pyarrow.Table`, a data frame of polars, and any other table that exports Arrow's C stream becomes a source of its
+    rows as dicts. A Hugging Face `Dataset` becomes a source of the same records that reads the dataset's table. Any
+    other object with `__len__` and `__getitem__` is returned unchanged: a list, a torch map-style dataset, an
+    ArrayRecord data source. An object with an async `read` needs no `__getitem__`; it becomes a source that any code
+    can read.
 
     Args:
         value: the user's object.
@@ -50,6 +43,7 @@ def as_source(value: object) -> Source:
 
     Raises:
         UsageError: it is no source. The message has a remedy.
+        MissingDependencyError: it is a table that only pyarrow reads, which isn't installed.
 
     Example:
         >>> as_source({"x": np.arange(3)})
@@ -61,6 +55,8 @@ def as_source(value: object) -> Source:
         return Arrays(cast("dict[str, Any]", value))
     if is_async(value):
         return AwaitedSource(value)
+    if not isinstance(value, type) and (table := _table(value)) is not None:
+        return table
     remedy = _remedy(value)
     if remedy is not None:
         raise UsageError(
@@ -68,6 +64,17 @@ def as_source(value: object) -> Source:
             f"{type(value).__name__}. {remedy}"
         )
     return cast("Source", value)
+
+
+def _table(value: object) -> Source | None:
+    """Return the source over a table of another library, or None if the object is no table."""
+    if is_hugging_face(value):
+        return HuggingFaceRows(value)
+    if hasattr(value, "iloc") and hasattr(value, "columns"):
+        return Arrays(columns_of_frame(value))
+    if hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
+        return ArrowTable(value)
+    return None
 
 
 def _remedy(value: object) -> str | None:
@@ -78,8 +85,6 @@ def _remedy(value: object) -> str | None:
         )
     if isinstance(value, type):
         return "That is the class itself: create an instance of it."
-    if hasattr(value, "iloc") and hasattr(value, "columns"):
-        return "Its keys are columns: pass {name: frame[name].to_numpy() for name in frame.columns}."
     if isinstance(value, Mapping):
         return "Its keys are names: pass a dict of arrays, or one of its values."
     if not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
@@ -347,8 +352,8 @@ def content_digest(source: Source) -> str:
         source: any source.
 
     Returns:
-        The same digest in every process; "" for a source whose `fingerprint()` covers its content, or that must be read
-        to know its content.
+        The same digest in every process, as of `sample_digest`; "" for a source whose `fingerprint()` covers its
+        content, or that must be read to know its content.
 
     Example:
         >>> content_digest([1, 2]) == content_digest([1, 3])
@@ -361,10 +366,7 @@ def content_digest(source: Source) -> str:
         records = _object_records(source)
     if not records:
         return ""
-    digest = hashlib.blake2b(digest_size=8)
-    for text in _texts_of(records, _RECORDS, 0):
-        digest.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    return sample_digest(records)
 
 
 def _object_records(source: Arrays) -> list[object]:
@@ -373,57 +375,9 @@ def _object_records(source: Arrays) -> list[object]:
     values: list[object] = list(cast("dict[str, object]", first).values()) if isinstance(first, dict) else [first]
     if not any(map(_is_object, values)):
         return []
-    return [source[number] for number in _spread(len(source), _RECORDS)]
+    return [source[number] for number in sample(len(source))]
 
 
 def _is_object(value: object) -> bool:
     held: Any = value
     return bool(held.dtype.hasobject) if isinstance(value, np.generic | np.ndarray) else True
-
-
-def _spread(count: int, most: int) -> Sequence[int]:
-    """Return at most `most` of `count` numbers, evenly spread."""
-    return range(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64).tolist()
-
-
-def _texts_of(values: Sequence[object], most: int, depth: int) -> Iterator[str]:
-    """Yield texts that identify the items of a sequence, or a sample of `most` of them."""
-    count = len(values)
-    yield f"{count}"
-    for number in _spread(count, most):
-        yield from _texts(values[number], depth)
-
-
-def _texts(value: object, depth: int) -> Iterator[str]:
-    kind = type(value).__name__
-    match value:
-        case None | bool() | int() | float() | complex():
-            yield f"{kind} {value!r}"
-        case str():
-            yield f"{kind} {_ends(value)}"
-        case bytes() | bytearray():
-            yield f"{kind} {_ends(value.decode('latin-1'))}"
-        case np.ndarray() | np.generic():
-            array: NDArray[Any] = np.asarray(cast("Any", value))
-            yield f"{kind} {_array_text(array)}"
-        case dict() | list() | tuple() if depth < _DEEPEST:
-            held = cast("dict[object, object] | Sequence[object]", value)
-            yield f"{kind} {len(held)}"
-            items = tuple(itertools.islice(held.items(), _ITEMS)) if isinstance(held, dict) else held
-            yield from _texts_of(items, _ITEMS, depth + 1)
-        case _:
-            yield kind
-
-
-def _ends(text: str) -> str:
-    """Return a text, or the length and both ends of a long one."""
-    half = _CHARACTERS // 2
-    return text if len(text) <= _CHARACTERS else f"{len(text)} {text[:half]}…{text[-half:]}"
-
-
-def _array_text(array: NDArray[Any]) -> str:
-    described = f"{array.dtype} {array.shape}"
-    if array.dtype.hasobject or not array.size:
-        return described
-    places = np.linspace(0, array.size - 1, min(array.size, _VALUES)).astype(np.int64)
-    return f"{described} {array.flat[places].tobytes().hex()}"

@@ -1,0 +1,400 @@
+"""Rows of Arrow record batches, as dicts of NumPy's and Python's values.
+
+pyarrow has no fast way to one row: `Table.take` of a column in chunks takes many microseconds, and each value becomes a
+scalar of Arrow before it becomes one of Python. So a `Column` reads the buffers of an array itself. It has two
+functions, made once for each column of a batch: `at` returns one value, and `span` the values of a range, by which a
+list reads its items.
+
+A `Style` decides what values are. In `NUMPY`, the style of files and tables, a number is a NumPy scalar and a list of
+numbers is an array. In `PLAIN`, each value is what pyarrow's `as_py` returns, as in the records of a Hugging Face
+dataset. Types that have no reader here, such as decimals, are read by `as_py` in both.
+
+Guarantees:
+  - Values are copies: they don't keep the batch, and changes of a value don't change the next one.
+  - Any thread may read. Two threads may make the functions of one batch at once; those of one are kept.
+  - A damaged offset never reads memory outside of its buffer, and text that isn't UTF-8 raises CorruptRecordError. Only
+    `as_py` trusts offsets, so batches of files must have passed pyarrow's `validate`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from penstock._frozen import frozen
+from penstock._optional import need
+from penstock._tree import is_array
+from penstock.errors import CorruptRecordError, UsageError
+from penstock.sources._source import Record
+
+Module = Any  # pyarrow has no types
+Array = Any  # a pyarrow.Array
+Value = Any  # of a record
+
+_BYTES_OF_A_VIEW: Final = 16  # four integers: length, prefix, number of the buffer, offset
+_INLINE_BYTES: Final = 12  # a text up to this length is in the view itself
+
+
+def need_arrow(module: str = "pyarrow") -> Module:
+    """Return pyarrow, or one of its modules.
+
+    Args:
+        module: the module's name.
+
+    Raises:
+        MissingDependencyError: pyarrow isn't installed.
+    """
+    return need(module, "pyarrow", extra="arrow")
+
+
+@frozen
+class Column:
+    """The functions that read an array.
+
+    Attributes:
+        at: returns the value of a row.
+        span: returns the values of rows [begin, end), as an array or a list.
+    """
+
+    at: Callable[[int], Value]
+    span: Callable[[int, int], Value]
+
+
+Style = Sequence[tuple[str, Callable[[Array], Column]]]
+"""For types without children: a predicate of `pyarrow.types`, and the function that makes the column."""
+
+
+class ArrowRows:
+    """Rows of record batches that have one schema, one batch after the other; a row is a dict.
+
+    Args:
+        batches: objects of `pyarrow.RecordBatch`.
+        names: the names of the columns, in the order of the dicts.
+        style: `NUMPY` or `PLAIN`.
+    """
+
+    def __init__(self, batches: Sequence[Array], names: Sequence[str], style: Style) -> None:
+        self._batches = [batch for batch in batches if batch.num_rows]
+        self._names = tuple(names)
+        self._style = style
+        self._ends = list(accumulate(batch.num_rows for batch in self._batches))
+        self._starts = [0, *self._ends]
+        self._length: int = self._starts[-1]
+        self._readers: list[Callable[[int], Record] | None] = [None] * len(self._batches)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, row: int) -> Record:
+        """Return the dict of a row in [0, length).
+
+        Raises:
+            CorruptRecordError: the row's bytes are damaged.
+        """
+        number = bisect_right(self._ends, row)
+        read = self._readers[number] or self._reader(number)
+        try:
+            return read(row - self._starts[number])
+        except (ValueError, IndexError) as error:
+            raise CorruptRecordError(
+                f"a value must be as its Arrow type says; row {row} isn't: {error}. The data is damaged: write it "
+                "again."
+            ) from error
+
+    def lengths(self, name: str) -> NDArray[np.int64]:
+        """Return `len(row[name])` of every row, and 0 for None.
+
+        Raises:
+            UsageError: there is no such column, or its values have no length.
+        """
+        if name not in self._names:
+            listed = ", ".join(map(repr, self._names))
+            raise UsageError(f"lengths are those of one column; there is no column {name!r}; there are {listed}.")
+        return np.concatenate([np.empty(0, np.int64), *(_lengths(batch.column(name), name) for batch in self._batches)])
+
+    def _reader(self, number: int) -> Callable[[int], Record]:
+        batch = self._batches[number]
+        columns = [(name, column_of(batch.column(name), self._style).at) for name in self._names]
+
+        def read(row: int) -> Record:
+            return {name: at(row) for name, at in columns}
+
+        self._readers[number] = read
+        return read
+
+
+def names_of(schema: Array, place: str) -> tuple[str, ...]:
+    """Return the names of the columns of a `pyarrow.Schema`.
+
+    Args:
+        schema: the schema.
+        place: what has the schema, for messages.
+
+    Raises:
+        UsageError: two columns have one name.
+    """
+    names: tuple[str, ...] = tuple(schema.names)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"the columns of a table must have different names; {place} has {twice!r} twice. Rename one.")
+    return names
+
+
+_LISTS: Final = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
+_TEXTS: Final = ("is_string", "is_large_string", "is_string_view")
+_BINARIES: Final = ("is_binary", "is_large_binary", "is_fixed_size_binary", "is_binary_view")
+
+
+def _lengths(array: Array, name: str) -> NDArray[np.int64]:
+    types, compute = need_arrow("pyarrow.types"), need_arrow("pyarrow.compute")
+
+    def is_any(predicates: Sequence[str]) -> bool:
+        return any(getattr(types, predicate)(array.type) for predicate in predicates)
+
+    if types.is_dictionary(array.type):
+        return _lengths(array.dictionary_decode(), name)
+    if is_any(_LISTS):
+        counts = compute.list_value_length(array)
+    elif is_any(_TEXTS):
+        counts = compute.utf8_length(array.cast("large_string"))
+    elif is_any(_BINARIES):
+        counts = compute.binary_length(array.cast("large_binary"))
+    else:
+        raise UsageError(
+            f"lengths are those of lists, texts or bytes; column {name!r} has the type {array.type}. Name another "
+            "column."
+        )
+    filled: NDArray[np.int64] = compute.fill_null(counts, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return filled
+
+
+def column_of(array: Array, style: Style) -> Column:
+    """Return the functions that read a `pyarrow.Array` of any type, which may be a slice of another."""
+    pyarrow, types = need_arrow(), need_arrow("pyarrow.types")
+    kind = array.type
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return _extended(column_of(array.storage, style), kind)
+    made = _made(array, style, types)
+    return made if array.null_count == 0 or array.buffers()[0] is None else _nullable(array, made)
+
+
+def _made(array: Array, style: Style, types: Module) -> Column:
+    for predicate, make in style:
+        if getattr(types, predicate)(array.type):
+            return make(array)
+    for predicate, make_nested in _NESTED:
+        if getattr(types, predicate)(array.type):
+            return make_nested(array, style)
+    return _one_by_one(lambda row: array[row].as_py())
+
+
+def _one_by_one(at: Callable[[int], Value]) -> Column:
+    return Column(at, lambda begin, end: [at(row) for row in range(begin, end)])
+
+
+def _nullable(array: Array, made: Column) -> Column:
+    validity = array.buffers()[0]
+    bits, content, offset = _view(validity), np.frombuffer(validity, np.uint8), array.offset
+
+    def at(row: int) -> Value:
+        place = offset + row
+        return made.at(row) if bits[place >> 3] >> (place & 7) & 1 else None
+
+    def span(begin: int, end: int) -> Value:
+        if _unpacked(content, offset + begin, offset + end).all():
+            return made.span(begin, end)
+        return [at(row) for row in range(begin, end)]
+
+    return Column(at, span)
+
+
+def _extended(made: Column, kind: Array) -> Column:
+    """Return the values of an extension type, which are those of its storage; tensors get their axes."""
+    if kind.extension_name != "arrow.fixed_shape_tensor" or kind.permutation is not None:
+        return made
+    shape: list[int] = kind.shape
+
+    def at(row: int) -> Value:
+        value = made.at(row)
+        return value if value is None else np.reshape(value, shape)
+
+    return _one_by_one(at)
+
+
+def _view(buffer: Array) -> memoryview:
+    """Return the bytes of a `pyarrow.Buffer`, which is None if it would be empty."""
+    return memoryview(b"" if buffer is None else buffer).cast("B")
+
+
+def _items(buffer: Array, dtype: DTypeLike, begin: int, count: int) -> NDArray[Any]:
+    """Return `count` items of a buffer from item `begin` on, without a copy.
+
+    Raises:
+        ValueError: the buffer has fewer.
+    """
+    kind = np.dtype(dtype)
+    items: NDArray[Any] = np.empty(0, kind)
+    return np.frombuffer(_view(buffer), kind, count, begin * kind.itemsize) if count else items
+
+
+def _unpacked(content: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.bool_]:
+    """Return bits, which are in the order of Arrow, as a new array."""
+    first = begin & ~7
+    bits: NDArray[np.bool_] = np.unpackbits(content[first >> 3 : (end + 7) >> 3], bitorder="little").view(np.bool_)
+    return bits[begin - first : end - first]
+
+
+def _numbers(array: Array, dtype: DTypeLike) -> Column:
+    values = _items(array.buffers()[1], dtype, array.offset, len(array))
+    return Column(values.__getitem__, lambda begin, end: values[begin:end].copy())
+
+
+def _plain_numbers(array: Array) -> Column:
+    values = _items(array.buffers()[1], array.type.to_pandas_dtype(), array.offset, len(array))
+    return Column(values.item, lambda begin, end: values[begin:end].tolist())
+
+
+def _days(array: Array) -> Column:
+    values = _items(array.buffers()[1], np.int32, array.offset, len(array))
+    return Column(
+        lambda row: np.datetime64(values.item(row), "D"),
+        lambda begin, end: values[begin:end].astype("datetime64[D]"),
+    )
+
+
+def _booleans(array: Array) -> Column:
+    made = _plain_booleans(array)
+    content, offset = np.frombuffer(_view(array.buffers()[1]), np.uint8), array.offset
+    return Column(
+        lambda row: np.bool_(made.at(row)), lambda begin, end: _unpacked(content, offset + begin, offset + end)
+    )
+
+
+def _plain_booleans(array: Array) -> Column:
+    bits = _view(array.buffers()[1])
+    offset: int = array.offset
+    return _one_by_one(lambda row: bits[(offset + row) >> 3] >> ((offset + row) & 7) & 1 == 1)
+
+
+def _offsets(array: Array) -> memoryview:
+    """Return the offsets of texts, bytes or lists: one for each, and the last one's end."""
+    is_large = str(array.type).startswith("large_")
+    count = len(array) + 1 if len(array) else 0
+    return memoryview(_items(array.buffers()[1], np.int64 if is_large else np.int32, array.offset, count).data)
+
+
+def _binaries(array: Array) -> Column:
+    offsets, content = _offsets(array), _view(array.buffers()[2])
+    return _one_by_one(lambda row: bytes(content[offsets[row] : offsets[row + 1]]))
+
+
+def _texts(array: Array) -> Column:
+    offsets, content = _offsets(array), _view(array.buffers()[2])
+    return _one_by_one(lambda row: str(content[offsets[row] : offsets[row + 1]], "utf-8"))
+
+
+def _fixed_binaries(array: Array) -> Column:
+    content, offset, size = _view(array.buffers()[1]), array.offset, array.type.byte_width
+    return _one_by_one(lambda row: bytes(content[(offset + row) * size : (offset + row + 1) * size]))
+
+
+def _binary_views(array: Array) -> Column:
+    _, buffer, *more = array.buffers()
+    views, buffers, first = _view(buffer), [_view(each) for each in more], array.offset * _BYTES_OF_A_VIEW
+    integers = views[: len(views) & -4].cast("i")
+
+    def at(row: int) -> bytes:
+        begin = first + row * _BYTES_OF_A_VIEW
+        length, _, number, offset = integers[begin >> 2 : (begin >> 2) + 4]
+        if length <= _INLINE_BYTES:
+            return bytes(views[begin + 4 : begin + 4 + length])
+        return bytes(buffers[number][offset : offset + length])
+
+    return _one_by_one(at)
+
+
+def _text_views(array: Array) -> Column:
+    read = _binary_views(array).at
+    return _one_by_one(lambda row: read(row).decode())
+
+
+def _lists(array: Array, style: Style) -> Column:
+    offsets, items = _offsets(array), column_of(array.values, style)
+    return _one_by_one(lambda row: items.span(offsets[row], offsets[row + 1]))
+
+
+def _list_views(array: Array, style: Style) -> Column:
+    items, offsets, sizes = column_of(array.values, style), array.offsets.to_numpy(), array.sizes.to_numpy()
+    return _one_by_one(lambda row: items.span(offsets.item(row), offsets.item(row) + sizes.item(row)))
+
+
+def _fixed_lists(array: Array, style: Style) -> Column:
+    items, offset, size = column_of(array.values, style), array.offset, array.type.list_size
+
+    def at(row: int) -> Value:
+        return items.span((offset + row) * size, (offset + row + 1) * size)
+
+    def span(begin: int, end: int) -> Value:
+        values = items.span((offset + begin) * size, (offset + end) * size)
+        if is_array(values):
+            return values.reshape(end - begin, size, *values.shape[1:])
+        return [at(row) for row in range(begin, end)]
+
+    return Column(at, span)
+
+
+def _structs(array: Array, style: Style) -> Column:
+    fields = [(array.type.field(k).name, column_of(array.field(k), style).at) for k in range(array.type.num_fields)]
+    if len(dict(fields)) < len(fields):  # as_py explains it
+        return _one_by_one(lambda row: array[row].as_py())
+    return _one_by_one(lambda row: {name: at(row) for name, at in fields})
+
+
+def _dictionaries(array: Array, style: Style) -> Column:
+    read, numbers = column_of(array.dictionary, style).at, _plain_numbers(array.indices).at
+    return _one_by_one(lambda row: read(numbers(row)))
+
+
+def _run_ends(array: Array, style: Style) -> Column:
+    return column_of(need_arrow("pyarrow.compute").run_end_decode(array), style)
+
+
+_LEAVES: Final[Style] = (
+    ("is_string", _texts),
+    ("is_large_string", _texts),
+    ("is_binary", _binaries),
+    ("is_large_binary", _binaries),
+    ("is_fixed_size_binary", _fixed_binaries),
+    ("is_string_view", _text_views),
+    ("is_binary_view", _binary_views),
+)
+NUMPY: Final[Style] = (
+    ("is_integer", lambda array: _numbers(array, array.type.to_pandas_dtype())),
+    ("is_floating", lambda array: _numbers(array, array.type.to_pandas_dtype())),
+    ("is_boolean", _booleans),
+    *_LEAVES,
+    ("is_timestamp", lambda array: _numbers(array, f"datetime64[{array.type.unit}]")),
+    ("is_duration", lambda array: _numbers(array, f"timedelta64[{array.type.unit}]")),
+    ("is_date64", lambda array: _numbers(array, "datetime64[ms]")),
+    ("is_date32", _days),
+)
+PLAIN: Final[Style] = (
+    ("is_integer", _plain_numbers),
+    ("is_float64", _plain_numbers),
+    ("is_float32", _plain_numbers),
+    ("is_boolean", _plain_booleans),
+    *_LEAVES,
+)
+_NESTED: Final[Sequence[tuple[str, Callable[[Array, Style], Column]]]] = (
+    ("is_list", _lists),
+    ("is_large_list", _lists),
+    ("is_fixed_size_list", _fixed_lists),
+    ("is_list_view", _list_views),
+    ("is_large_list_view", _list_views),
+    ("is_struct", _structs),
+    ("is_dictionary", _dictionaries),
+    ("is_run_end_encoded", _run_ends),
+)

@@ -1,0 +1,102 @@
+"""The source of a table in memory: pyarrow's, or that of a library that exports Arrow's C stream, such as polars."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.sources._arrow_rows import NUMPY, Array, ArrowRows, names_of, need_arrow
+from penstock.sources._content import sample_digest
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+
+
+class ArrowTable:
+    """The rows of a table as dicts of columns, with values as `penstock.sources.Arrow` has them.
+
+    The table isn't copied where it is pyarrow's. Other processes get its bytes once, in shared memory where the loader
+    has it; a slice is sent without the rest of its table.
+
+    Args:
+        table: a `pyarrow.Table`, or an object with `__arrow_c_stream__`.
+
+    Raises:
+        UsageError: the object has no columns, or two of one name.
+        MissingDependencyError: pyarrow isn't installed.
+    """
+
+    def __init__(self, table: object) -> None:
+        pyarrow = need_arrow()
+        try:
+            self._table: Array = table if isinstance(table, pyarrow.Table) else pyarrow.table(table)
+        except (TypeError, ValueError) as error:  # a single column
+            raise UsageError(
+                f"a table must have named columns; got a {type(table).__qualname__}: {error}. Pass a table of it, as "
+                'in pyarrow.table({"x": column}).'
+            ) from error
+        self._rows = self._made()
+        self._fingerprint: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: SupportsIndex) -> Record:
+        return self._rows[as_key(key, len(self._rows))]
+
+    def read(self, keys: Sequence[int] | Keys) -> list[Record]:
+        """Return the row of each key.
+
+        Args:
+            keys: in [0, length), one axis.
+
+        Returns:
+            A dict for each key.
+        """
+        checked = as_keys(keys)
+        check_range(checked, len(self._rows))
+        return [self._rows[row] for row in checked.tolist()]
+
+    def lengths(self, column: str) -> NDArray[np.int64]:
+        """Return the length of a column's value in every row; 0 for None.
+
+        Args:
+            column: the name of a column of lists, texts or bytes.
+
+        Returns:
+            int64, one axis.
+
+        Raises:
+            UsageError: there is no such column, or its values have no length.
+        """
+        return self._rows.lengths(column)
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the columns, the number of rows, and the content of a sample of rows."""
+        if self._fingerprint is None:
+            columns = [(field.name, str(field.type)) for field in self._table.schema]
+            described = f"{columns} {len(self)} {sample_digest(cast('Sequence[object]', self))}"
+            self._fingerprint = f"arrow-table-{hashlib.blake2b(described.encode(), digest_size=16).hexdigest()}"
+        return self._fingerprint
+
+    def __repr__(self) -> str:
+        return f"ArrowTable({len(self)} rows of {', '.join(map(repr, self._table.column_names))})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        pyarrow, ipc = need_arrow(), need_arrow("pyarrow.ipc")
+        sink = pyarrow.BufferOutputStream()
+        with ipc.new_stream(sink, self._table.schema) as writer:
+            for batch in self._table.to_batches():
+                if batch.num_rows:  # of an empty one with an offset, pyarrow writes a message that it can't read
+                    writer.write_batch(batch)
+        return {"stream": np.frombuffer(sink.getvalue(), np.uint8), "fingerprint": self._fingerprint}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        pyarrow, ipc = need_arrow(), need_arrow("pyarrow.ipc")
+        self._table = ipc.open_stream(pyarrow.py_buffer(cast("NDArray[np.uint8]", state["stream"]))).read_all()
+        self._rows = self._made()
+        self._fingerprint = state["fingerprint"]
+
+    def _made(self) -> ArrowRows:
+        return ArrowRows(self._table.to_batches(), names_of(self._table.schema, "the table"), NUMPY)

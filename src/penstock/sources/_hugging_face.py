@@ -1,0 +1,116 @@
+"""The source over a `Dataset` of the library datasets, whose records are what `dataset[key]` returns.
+
+`dataset[key]` makes a table of one row and formats it, which takes twenty microseconds and more. This source reads the
+values from the dataset's Arrow table by itself, through its list of indices if it was shuffled or selected. It does so
+only where the result is the same: the dataset has no format or transform, no feature that must be decoded, such as an
+image, and no extension type. Otherwise the dataset's own `__getitems__` reads. A format can be set at any time, so each
+read looks for one.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, SupportsIndex, cast
+
+from numpy.typing import NDArray
+
+from penstock.sources._arrow_rows import PLAIN, ArrowRows
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+
+Dataset = Any  # of the library, which has no types
+
+_MODULE: Final = "datasets.arrow_dataset"
+_CLASS: Final = "Dataset"
+_FORMAT: Final = ("_format_type", "_format_kwargs", "_format_columns")
+"""The attributes of a dataset that are None or empty without a format."""
+
+
+def is_hugging_face(value: object) -> bool:
+    """Return whether an object is a `datasets.Dataset`, and not of a subclass, which may read differently."""
+    kind = type(value)
+    return (kind.__module__, kind.__qualname__) == (_MODULE, _CLASS)
+
+
+class HuggingFaceRows:
+    """The records of a `datasets.Dataset`, equal to those of `dataset[key]`.
+
+    Args:
+        dataset: the dataset.
+
+    Attributes:
+        dataset: the dataset.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self._opened: tuple[ArrowRows, NDArray[Any] | None] | None = None
+        self._is_readable: bool | None = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: SupportsIndex) -> Record:
+        number = as_key(key, len(self))
+        if not self._is_plain():
+            return self.dataset[number]
+        rows, indices = self._open()
+        return rows[number if indices is None else indices.item(number)]
+
+    def read(self, keys: Sequence[int] | Keys) -> list[Record]:
+        """Return the record of each key.
+
+        Args:
+            keys: in [0, length), one axis.
+
+        Returns:
+            The records, as `dataset.__getitems__` returns them.
+        """
+        checked = as_keys(keys)
+        if not self._is_plain():
+            records: list[Record] = self.dataset.__getitems__(checked.tolist())
+            return records
+        check_range(checked, len(self))
+        rows, indices = self._open()
+        return [rows[row] for row in (checked if indices is None else indices[checked]).tolist()]
+
+    def fingerprint(self) -> str:
+        """Return the type and length, as for any object without a fingerprint."""
+        return f"{_MODULE}.{_CLASS}-{len(self)}"
+
+    def __repr__(self) -> str:
+        return repr(self.dataset)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return HuggingFaceRows, (self.dataset,)
+
+    def _is_plain(self) -> bool:
+        state = _attributes(self.dataset)
+        if any(state.get(name, name) for name in _FORMAT):  # an attribute that isn't there counts as a format
+            return False
+        if self._is_readable is None:
+            self._is_readable = _is_readable(self.dataset)
+        return self._is_readable
+
+    def _open(self) -> tuple[ArrowRows, NDArray[Any] | None]:
+        # Two threads may do this at once: the rows of one are kept.
+        opened = self._opened
+        if opened is None:
+            given = _attributes(self.dataset)["_indices"]
+            indices = None if given is None else cast("NDArray[Any]", given.table.column(0).to_numpy())
+            rows = ArrowRows(self.dataset.data.table.to_batches(), tuple(self.dataset.features), PLAIN)
+            opened = self._opened = (rows, indices)
+        return opened
+
+
+def _attributes(dataset: Dataset) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", vars(dataset))
+
+
+def _is_readable(dataset: Dataset) -> bool:
+    """Return whether the values of the dataset's table are those of its records."""
+    decodes = getattr(importlib.import_module("datasets.features.features"), "require_decoding", None)
+    if decodes is None or "_indices" not in _attributes(dataset):
+        return False  # another version of the library
+    schema = dataset.data.table.schema
+    if sorted(schema.names) != sorted(dataset.features) or any(map(decodes, dataset.features.values())):
+        return False
+    return not any("extension<" in str(kind) for kind in schema.types)  # also within a list

@@ -1,0 +1,246 @@
+"""Tables of pyarrow, pandas, polars and Hugging Face are sources of their rows, equal to the libraries' own."""
+
+import itertools
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import CorruptRecordError, MissingDependencyError, UsageError
+from penstock.sources import Source, as_source, read_records, source_fingerprint
+from penstock.testing import SourceTests, assert_same
+from tests.profiles import fewer
+
+pa: Any = pytest.importorskip("pyarrow")
+datasets: Any = pytest.importorskip("datasets")
+
+from tests.sources.arrow_values import records_of, tables  # noqa: E402 - it needs pyarrow
+
+TABLE = pa.table(
+    {
+        "id": pa.array([4, 5, None], pa.int16()),
+        "text": ["é", None, "a text in which no letter is é"],
+        "tokens": pa.array([[1, 2], [], None], pa.list_(pa.uint16())),
+        "box": pa.array([[[1, 2], [3, 4]]] * 3, pa.list_(pa.list_(pa.float32(), 2), 2)),
+        "kind": pa.array(["x", "y", "x"]).dictionary_encode(),
+    }
+)
+BOX = np.array([[1, 2], [3, 4]], np.float32)
+RECORDS = [
+    {"id": np.int16(4), "text": "é", "tokens": np.array([1, 2], np.uint16), "box": BOX, "kind": "x"},
+    {"id": np.int16(5), "text": None, "tokens": np.array([], np.uint16), "box": BOX, "kind": "y"},
+    {"id": None, "text": TABLE["text"][2].as_py(), "tokens": None, "box": BOX, "kind": "x"},
+]
+
+
+class Exported:
+    """A table of a library that only exports Arrow's C stream, as polars does."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_progress_thread() -> None:
+    """The progress bars of `datasets` would start a thread that stays."""
+    pytest.importorskip("tqdm").tqdm.monitor_interval = 0
+
+
+class TestArrowTable(SourceTests):
+    """A table in two batches, of which one is a slice."""
+
+    expected: Sequence[Any] = RECORDS
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        return as_source(pa.concat_tables([pa.concat_tables([TABLE, TABLE]).slice(3, 1), TABLE.slice(1)]))
+
+
+class TestExportedTable(SourceTests):
+    """A table that another library exports."""
+
+    expected: Sequence[Any] = RECORDS
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        return as_source(Exported(TABLE))
+
+
+class TestPolars(SourceTests):
+    """A data frame of polars."""
+
+    expected: Sequence[Any] = [{"a": np.int64(1), "b": "x", "c": np.array([1.5])}, {"a": None, "b": None, "c": None}]
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        polars: Any = pytest.importorskip("polars")
+        return as_source(polars.DataFrame({"a": [1, None], "b": ["x", None], "c": [[1.5], None]}))
+
+
+class TestPandas(SourceTests):
+    """A data frame of pandas: missing values are NaN in columns of NumPy, and None in others."""
+
+    expected: Sequence[Any] = [
+        {"a": np.float64(1.5), "b": "x", "c": 7, "d": np.int64(1), "e": "u"},
+        {"a": np.float64(-2), "b": None, "c": None, "d": np.int64(2), "e": "v"},
+    ]
+
+    def make_source(self) -> Source:
+        """Return the rows, without the index."""
+        pandas: Any = pytest.importorskip("pandas")
+        columns = {
+            "a": [1.5, -2.0],
+            "b": pandas.array(["x", None], dtype="string"),
+            "c": pandas.array([7, None], dtype="Int64"),
+            "d": pandas.array([1, 2], dtype="Int64"),
+            "e": pandas.Categorical(["u", "v"]),
+        }
+        return as_source(pandas.DataFrame(columns, index=["row", "other"]))
+
+
+class TestShuffledHuggingFace(SourceTests):
+    """A Hugging Face dataset that was concatenated, and then selected by indices."""
+
+    expected: Sequence[Any] = [{"text": text, "tokens": [5] * len(text)} for text in ("ccc", "a", "ccc", "bb")]
+
+    def make_source(self) -> Source:
+        """Return the selection."""
+        texts = ["a", "bb", "ccc"]
+        parts = [datasets.Dataset.from_dict({"text": [t], "tokens": [[5] * len(t)]}) for t in texts]
+        return as_source(datasets.concatenate_datasets(parts).select([2, 0, 2, 1]))
+
+
+@given(tables())
+def test_rows_are_those_of_pyarrow(table: Any) -> None:
+    """Any table has the rows of `to_pylist`, with NumPy's values for numbers, here and in another process."""
+    source = as_source(table)
+    for read in (source, pickle.loads(pickle.dumps(source)), as_source(Exported(table))):
+        assert_same(read_records(read, np.arange(len(table))), records_of(table))
+
+
+@fewer()
+@given(tables(), st.data())
+def test_records_of_hugging_face_are_its_own(table: Any, data: st.DataObject) -> None:
+    """Records equal those of `dataset[key]`, of the same types, whether or not the values can be read directly."""
+    try:
+        dataset = datasets.Dataset(table)
+    except (TypeError, ValueError, KeyError, NotImplementedError):  # some types of Arrow have no feature
+        return
+    keys = data.draw(st.lists(st.integers(0, len(table) - 1), max_size=5)) if len(table) else []
+    is_selected: bool = data.draw(st.booleans())
+    if keys and is_selected:
+        dataset = dataset.select(keys, keep_in_memory=True)
+        keys = list(range(len(keys)))
+    source = as_source(dataset)
+    own = [dataset[key] for key in keys]
+    assert repr([source[key] for key in keys]) == repr(own)
+    assert repr(read_records(source, np.array(keys, np.int64))) == repr(own)
+
+
+def test_a_format_or_a_feature_of_hugging_face_is_applied() -> None:
+    """A dataset reads its own records if it has a format, also one that is set later, a transform, or a feature."""
+    dataset = datasets.Dataset.from_dict({"x": [1, 2], "y": ["a", "b"]})
+    source = as_source(dataset)
+    assert source[1] == {"x": 2, "y": "b"}
+    dataset.set_format("numpy", columns=["x"])
+    assert_same(source[1], {"x": np.int64(2)})
+    dataset.set_transform(doubled)
+    assert read_records(source, np.array([1, 0])) == [{"z": 4}, {"z": 2}]
+    dataset.reset_format()
+    assert read_records(source, np.array([1, 0])) == [{"x": 2, "y": "b"}, {"x": 1, "y": "a"}]
+
+    grid = datasets.Features({"grid": datasets.Array2D((2, 2), "int64")})
+    arrays = datasets.Dataset.from_dict({"grid": [[[1, 2], [3, 4]]]}, features=grid)
+    assert repr(as_source(arrays)[0]) == repr(arrays[0])
+
+
+def doubled(batch: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return a batch of other columns."""
+    return {"z": [2 * x for x in batch["x"]]}
+
+
+def test_worker_processes_read_a_table() -> None:
+    """A process reads the rows that one thread reads."""
+    table = pa.table({"x": np.arange(40), "text": [str(number) for number in range(40)]})
+    dataset = ps.read(table, seed=1).shuffle().batch(8)
+    with ps.Loader(dataset, workers="processes", num_workers=1) as loader:
+        assert repr(list(loader)) == repr(list(ps.Loader(dataset)))
+
+
+@fewer()
+@given(tables())
+def test_lengths_are_those_of_the_values(table: Any) -> None:
+    """Lengths are `len` of each value, and 0 for None; a column without lengths is refused by name and type."""
+    source: Any = as_source(table)
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        values = [record[name] for record in records_of(table)]
+        if any(isinstance(value, str | bytes | list | np.ndarray) for value in values) and not pa.types.is_map(kind):
+            lengths = source.lengths(name)
+            assert lengths.dtype == np.int64
+            assert lengths.tolist() == [0 if value is None else len(value) for value in values]
+        elif len(table) and (pa.types.is_map(kind) or pa.types.is_struct(kind) or pa.types.is_temporal(kind)):
+            with pytest.raises(UsageError, match=f"column '{name}' has the type "):
+                source.lengths(name)
+
+
+def test_a_slice_is_sent_without_the_rest_of_its_table() -> None:
+    """A pickle has the bytes of the rows alone."""
+    table = pa.table({"x": np.arange(100_000)})
+    assert len(pickle.dumps(as_source(table.slice(500, 10)))) < 2_000
+
+
+def test_fingerprints_change_with_columns_and_rows() -> None:
+    """Each of names, types, number of rows and content changes a dataset's fingerprint; batches of rows don't."""
+    tables = [
+        pa.table({"x": pa.array([1, 2], pa.int64())}),
+        pa.table({"y": pa.array([1, 2], pa.int64())}),
+        pa.table({"x": pa.array([1, 2], pa.int32())}),
+        pa.table({"x": pa.array([1, 2, 3], pa.int64())}),
+        pa.table({"x": pa.array([1, 3], pa.int64())}),
+    ]
+    for one, other in itertools.combinations([ps.read(table).fingerprint for table in tables], 2):
+        assert one != other
+    again = pa.concat_tables([tables[0].slice(0, 1), tables[0].slice(1)])
+    assert ps.read(again).fingerprint == ps.read(tables[0]).fingerprint
+    dataset = datasets.Dataset(tables[0])
+    assert source_fingerprint(as_source(dataset)) == "datasets.arrow_dataset.Dataset-2"
+
+
+def test_what_is_no_table_is_refused() -> None:
+    """Columns without names, or with one name twice, are refused with the remedy."""
+    with pytest.raises(UsageError, match=r"must have named columns; got a ChunkedArray.*pyarrow\.table"):
+        as_source(TABLE["id"])
+    with pytest.raises(UsageError, match=r"the table has 'a' twice\. Rename one"):
+        as_source(pa.table([[1], [2]], names=["a", "a"]))
+    pandas: Any = pytest.importorskip("pandas")
+    with pytest.raises(UsageError, match=r"each a str; got 0 in \[0, 1\]"):
+        as_source(pandas.DataFrame([[1, 2]]))
+    source: Any = as_source(TABLE)
+    with pytest.raises(UsageError, match="no column 'ids'; there are 'id', 'text', 'tokens', 'box', 'kind'"):
+        source.lengths("ids")
+
+
+def test_damaged_text_is_named() -> None:
+    """Text that isn't UTF-8 raises an error with the row, and the note names the key."""
+    text = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff"))
+    source = as_source(pa.table({"text": text}))
+    assert source[0] == {"text": "a"}
+    with pytest.raises(CorruptRecordError, match=r"row 1 isn't: .*can't decode byte 0xff") as raised:
+        read_records(source, np.array([0, 1]))
+    assert "key 1 of ArrowTable(2 rows of 'text')" in raised.value.__notes__[0]
+
+
+def test_a_missing_pyarrow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of another library needs pyarrow; without it, the error has the command that installs it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'penstock\[arrow\]'"):
+        as_source(Exported(None))
