@@ -11,6 +11,7 @@ from penstock._graph import need_count, need_integer
 from penstock.errors import StateError, UsageError
 from penstock.sources import forget_state, forgets, load_state
 from penstock.torch._data_loader._iterators import StreamsIterator, WorkersIterator
+from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._state import (
     Epoch,
     Pass,
@@ -28,6 +29,7 @@ from penstock.torch._data_loader._state import (
 )
 from penstock.torch._data_loader._torch_private import base_seed_of, is_data_pipe, watch_elements, watch_indices
 from penstock.torch._data_loader._worker import is_stateful
+from penstock.torch._data_loader._workers import sealed
 
 T_co = TypeVar("T_co", covariant=True)
 _Batch = TypeVar("_Batch")
@@ -51,7 +53,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     - A worker that dies is replaced, and other workers compute its rows. A third crash on the same row raises an error
       that names its index.
     - Workers aren't forks of this process, so the dataset and the functions are pickled. Objects that a script without
-      `if __name__ == "__main__":` defines are pickled by value.
+      `if __name__ == "__main__":` defines are pickled by value. Where that isn't possible, as with a
+      `multiprocessing.Value`, a lock or a tensor in shared memory, torch's own workers load, with one warning.
 
     Args:
         dataset: the dataset to load from, map-style or iterable.
@@ -77,6 +80,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: False delivers batches as they become ready.
         num_batch_workers: the number of workers that may collate at once, at least 1; by default any number.
         num_workers_batches: an older name of `num_batch_workers`.
+        strict: True raises the error of pickle where False, the default, lets torch's own workers load.
 
     Raises:
         ValueError: for a wrong argument, as torch raises it.
@@ -109,6 +113,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: bool = True,
         num_batch_workers: int | None = None,
         num_workers_batches: int | None = None,
+        strict: bool = False,
     ) -> None:
         newer: dict[str, Any] = {} if in_order else {"in_order": False}  # there from torch 2.6 on
         parent: Any = super()
@@ -140,6 +145,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 f"num_batch_workers needs workers that collate; got num_batch_workers={self.num_batch_workers} with "
                 "num_workers=0. Leave it out, or let num_workers > 0"
             )
+        self.strict = strict
+        self._obstacle: str | None = None  # the reason why torch's own workers load
         self._epoch: Epoch | None = None  # the newest epoch of a map-style dataset
         self._saved: Saved | None = None  # the next iterator resumes from it
         self._is_polled = False  # whether a framework reads the state at every batch, needed or not
@@ -156,33 +163,80 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             return self._stream_in_this_thread()
         if is_data_pipe(self.dataset):
             return super().__iter__()
-        if is_iterable:
-            places, self._saved_places = self._saved_places, None
-            streams = self._kept(lambda: StreamsIterator(self, places), lambda kept: kept.restart(self, places))
-            self._places = streams.places
-            return streams
-        saved, self._saved = self._saved, None
         if not self.num_workers:
+            saved, self._saved = self._saved, None
             return self._in_this_thread(saved)
+        return self._over_streams() if is_iterable else self._over_rows()
+
+    def _over_streams(self) -> object:
+        """Return an iterator over the streams of workers."""
+        places, self._saved_places = self._saved_places, None
+        streams = self._kept(lambda sent: StreamsIterator(self, sent, places), lambda kept: kept.restart(self, places))
+        if streams is None:
+            return self._by_torch(is_inside=places is not None)
+        self._places = streams.places
+        return streams
+
+    def _over_rows(self) -> object:
+        """Return an iterator over the batches that workers make of a map-style dataset."""
+        saved, self._saved = self._saved, None
         early, self._is_early = self._is_early, False
         iterator = self._kept(
-            lambda: WorkersIterator(self, saved, is_early=early),
+            lambda sent: WorkersIterator(self, sent, saved, is_early=early),
             lambda kept: kept.restart(self, saved, is_early=early),
         )
+        if iterator is None:
+            return self._by_torch(is_inside=saved is not None and saved.is_inside)
         self._epoch = iterator.epoch
         return iterator
 
-    def _kept(self, begin: Callable[[], _Iterator], restart: Callable[[_Iterator], object]) -> _Iterator:
-        """Return an iterator at the start of an epoch: a new one, or the one with the persistent workers."""
+    def _kept(self, begin: Callable[[Sealed], _Iterator], restart: Callable[[_Iterator], object]) -> _Iterator | None:
+        """Return an iterator at the start of an epoch: a new one, or the one with the persistent workers.
+
+        Returns:
+            None if the dataset or a function can't be sent to workers.
+        """
+        if self._obstacle is not None:
+            return None
         kept = cast("_Iterator | None", self._iterator)
         if kept is not None and self.persistent_workers:
             restart(kept)
             return kept
+        sent = self._sealed()  # before a seed is drawn: torch's own iterator draws it, too
+        if sent is None:
+            return None
         self.check_worker_number_rationality()
-        made = begin()
+        made = begin(sent)
         if self.persistent_workers:
             vars(self)["_iterator"] = made
         return made
+
+    def _sealed(self) -> Sealed | None:
+        """Return the dataset and functions, ready to be sent; None, with a warning, if they can't be."""
+        try:
+            return sealed(self)
+        except Exception as error:
+            if self.strict:
+                raise
+            self._obstacle = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            "torch's own workers load this dataset, since it or a function can't be sent to other processes "
+            f"({self._obstacle}). Their memory and their crashes are those of torch's loader, and there is no state "
+            "inside an epoch. Make it picklable to use Penstock's workers, or pass strict=True for an error",
+            stacklevel=5,
+        )
+        return None
+
+    def _by_torch(self, *, is_inside: bool) -> object:
+        """Return torch's own iterator, with torch's own workers.
+
+        Raises:
+            StateError: the loader would have to resume inside an epoch.
+        """
+        if is_inside:
+            raise StateError(f"{self._why_lost()}; got a state inside an epoch. Begin the epoch again")
+        self._epoch = self._places = None
+        return super().__iter__()
 
     def _in_this_thread(self, saved: Saved | None) -> object:
         """Return torch's own iterator, over indices that are counted."""
@@ -291,7 +345,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             own, sampler = _generator_of(self), _sampler_of(self)
             state = start_state(sampler, own) if self._epoch is None else self._epoch.state(own)
         reason = self._why_lost()
-        if reason is not None and state.keys() & _INSIDE:
+        if reason is not None and (state.keys() & _INSIDE or self._obstacle is not None):
             return {**empty_state(), "lost": reason}
         own = _generator_of(self)
         if own is not None and not isinstance(dataset, torch.utils.data.IterableDataset):
@@ -335,6 +389,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def _why_lost(self) -> str | None:
         """Return the reason why no state exists inside an epoch; None if one exists."""
         dataset: object = self.dataset
+        if self._obstacle is not None:
+            return f"torch's own workers load this dataset ({self._obstacle}), and they have no state inside an epoch"
         if isinstance(dataset, torch.utils.data.IterableDataset) and not is_stateful(dataset):
             if forgets(dataset):
                 return (

@@ -32,6 +32,7 @@ from penstock._seeds import derive
 from penstock._tracebacks import trim
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._job import BatchJob, RowsLearned
+from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._state import Epoch, Place, Places, Saved, generators_restored, parts
 from penstock.torch._data_loader._torch_private import (
     begin,
@@ -41,8 +42,8 @@ from penstock.torch._data_loader._torch_private import (
     pinned,
     reported_length,
 )
-from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, Work, is_stateful
-from penstock.torch._data_loader._workers import JobRules, Queue, Sampled, TimedOutError, Workers, sealed
+from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, is_stateful
+from penstock.torch._data_loader._workers import JobRules, Queue, Sampled, TimedOutError, Workers, work_of_loader
 
 At = TypeVar("At")
 _NOTHING: Final = object()
@@ -124,6 +125,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
 
     Args:
         loader: the loader whose arguments apply.
+        sent: its dataset and functions, ready to be sent.
         saved: the state to resume from; None begins an epoch.
         is_early: whether a framework may set the sampler's epoch after it made this iterator. Then nothing is drawn
             before the first batch is requested.
@@ -132,7 +134,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         epoch: the epoch of the batches.
     """
 
-    def __init__(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
+    def __init__(self, loader: object, sent: Sealed, saved: Saved | None = None, *, is_early: bool = False) -> None:
         super().__init__()
         with generators_restored(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
@@ -140,17 +142,16 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             self._begun = self._begun._replace(base_seed=saved.base_seed)  # the workers start with it
         given: Any = loader
         prefetch = check_prefetch(given.prefetch_factor)
-        is_batched = given.batch_sampler is not None
-        work = Work(given.collate_fn, given.worker_init_fn, is_batched, given.dataset)
+        work = work_of_loader(given)
         rules = self._rules = JobRules(
             RowsLearned(),
             given.num_workers,
-            stacks=is_batched and given.collate_fn is default_collate and collates_plainly(),
-            is_batched=is_batched,
+            stacks=work.is_batched and given.collate_fn is default_collate and collates_plainly(),
+            is_batched=work.is_batched,
             at_once=work.reads_at_once,
         )
         least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
-        start = Start(sealed(work), given.num_workers, self._begun.base_seed)
+        start = Start(sent, given.num_workers, self._begun.base_seed)
         self._is_persistent: bool = given.persistent_workers
         self._workers = Workers(given, rules, start, least=least, most=max(least, 2 * rules.num_workers))
         self._number = -1
@@ -254,21 +255,20 @@ class StreamsIterator(InterruptibleIterator[Places]):
 
     Args:
         loader: the loader whose arguments apply.
+        sent: its dataset and functions, ready to be sent.
         saved: the progress to resume from; None begins an epoch.
 
     Attributes:
         places: the progress in the streams; the same object throughout an epoch.
     """
 
-    def __init__(self, loader: object, saved: Places | None = None) -> None:
+    def __init__(self, loader: object, sent: Sealed, saved: Places | None = None) -> None:
         super().__init__()
         with generators_restored(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
         given: Any = loader
         workers: int = given.num_workers
         ahead = max(-(-check_prefetch(given.prefetch_factor) // workers), 1)
-        work = Work(given.collate_fn, given.worker_init_fn, given.batch_sampler is not None, given.dataset)
-        sent = sealed(work)
         self._is_persistent: bool = given.persistent_workers
         self._sampler: Any = given.sampler if given.batch_sampler is None else given.batch_sampler
         self._streams: list[_Stream] = []

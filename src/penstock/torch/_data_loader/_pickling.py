@@ -165,7 +165,14 @@ def _reduced_shared(tensor: "torch.Tensor") -> object:
 
 
 def _reduced_storage(storage: "torch.UntypedStorage") -> object:
-    """Reduce a tensor's memory to a buffer beside the pickle."""
+    """Reduce a tensor's memory to a buffer beside the pickle.
+
+    Raises:
+        PicklingError: it is shared between processes, and a copy would keep the first values. Memory of a mapped file,
+            which torch counts as shared, too, is copied.
+    """
+    if storage.is_shared() and storage.filename is None:
+        raise pickle.PicklingError("a tensor in shared memory would be copied, and workers would not see later values")
     if storage.device.type != "cpu":
         return _by_torch(storage)
     shown: Any = torch.empty(0, dtype=torch.uint8)

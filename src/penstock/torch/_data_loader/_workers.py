@@ -324,10 +324,16 @@ class TimedOutError(RuntimeError):
     """A batch took longer than `timeout`."""
 
 
-def sealed(work: Work) -> Sealed:
-    """Return the work, pickled; an object that can't be pickled raises the same error as with torch's loader."""
+def work_of_loader(loader: object) -> Work:
+    """Return the dataset and the functions of a loader."""
+    given: Any = loader
+    return Work(given.collate_fn, given.worker_init_fn, given.batch_sampler is not None, given.dataset)
+
+
+def sealed(loader: object) -> Sealed:
+    """Return a loader's dataset and functions, pickled; an object that can't be pickled raises its own error."""
     try:
-        return Sealed(work, shares=True)
+        return Sealed(work_of_loader(loader), shares=True)
     except Exception as error:
         error.add_note(
             "the dataset, collate_fn and worker_init_fn are sent to worker processes, which aren't forks of this one; "

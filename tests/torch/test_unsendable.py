@@ -1,0 +1,113 @@
+"""Datasets that can't be sent to worker processes: torch's own workers load them, so that no script fails."""
+
+import multiprocessing
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from penstock.errors import StateError
+from penstock.torch import DataLoader
+
+
+class Counted:
+    """Numbers, beside an epoch that the program writes."""
+
+    def __init__(self, epoch: Any, read: Callable[[Any], int]) -> None:
+        self.epoch = epoch
+        self.read = read
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, self.read(self.epoch)
+
+
+class Streamed(IterableDataset[tuple[int, int]]):
+    """The same as an iterable dataset."""
+
+    def __init__(self, rows: Counted) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return map(self.rows.__getitem__, range(4))
+
+
+def of_value(epoch: Any) -> int:
+    """Return the number of a `multiprocessing.Value`."""
+    return int(epoch.value)
+
+
+def of_tensor(epoch: torch.Tensor) -> int:
+    """Return the number of a tensor."""
+    return int(epoch.item())
+
+
+def of_locked(epoch: Any) -> int:
+    """Return the number beside a lock."""
+    with epoch[0]:
+        return int(epoch[1])
+
+
+def unchanged(rows: list[Any]) -> list[Any]:
+    """Return the elements: torch's workers send lists without shared memory."""
+    return rows
+
+
+# Made once: the module keeps the shared memory of its values.
+VALUE: Any = multiprocessing.Value("i", 0)
+SHARED: Any = torch.zeros(1).share_memory_()
+ROWS: dict[str, tuple[Counted, Callable[[Any, int], object]]] = {
+    "value": (Counted(VALUE, of_value), lambda epoch, n: setattr(epoch, "value", n)),
+    "tensor in shared memory": (Counted(SHARED, of_tensor), lambda epoch, n: epoch.fill_(n)),
+    "lock": (Counted([threading.Lock(), 0], of_locked), lambda epoch, n: epoch.__setitem__(1, n)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "arguments"),
+    [
+        ("value", "rows", {"persistent_workers": True}),
+        ("tensor in shared memory", "rows", {"persistent_workers": True}),
+        ("tensor in shared memory", "stream", {}),
+        ("lock", "rows", {}),
+    ],
+)
+def test_workers_see_what_the_program_writes(name: str, kind: str, arguments: dict[str, Any]) -> None:
+    """Each epoch has the value that the program wrote before it, as with torch's loader, with one warning in all."""
+    rows, write = ROWS[name]
+    dataset: Any = rows if kind == "rows" else Streamed(rows)
+    loader = DataLoader[Any](dataset, batch_size=2, num_workers=1, collate_fn=unchanged, **arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        for epoch in range(3):
+            write(rows.epoch, epoch)
+            assert list(loader) == [[(0, epoch), (1, epoch)], [(2, epoch), (3, epoch)]]
+    texts = [str(each.message) for each in caught if each.category is UserWarning]
+    assert len(texts) == 1
+    assert "torch's own workers load this dataset" in texts[0]
+    assert caught[0].filename == __file__
+
+
+def test_torch_s_workers_have_no_state_inside_an_epoch() -> None:
+    """A state is that of the epoch's start, with a warning, and one from inside an epoch is refused."""
+    rows: Any = Counted(VALUE, of_value)
+    write = ROWS["value"][1]
+    write(VALUE, 0)
+    loader = DataLoader[Any](rows, batch_size=2, num_workers=1, collate_fn=unchanged)
+    inline = DataLoader[Any](rows, batch_size=2, collate_fn=unchanged)
+    next(iter(inline))
+    loader.load_state_dict(inline.state_dict())
+    with pytest.warns(UserWarning, match="can't be sent"), pytest.raises(StateError, match="no state inside an epoch"):
+        iter(loader)
+    next(iter(loader))
+    with pytest.warns(UserWarning, match="Resuming from this state restarts the epoch"):
+        state = loader.state_dict()
+    with pytest.warns(UserWarning, match="restarts"):
+        loader.load_state_dict(state)
+    assert list(loader) == [[(0, 0), (1, 0)], [(2, 0), (3, 0)]]
