@@ -325,6 +325,7 @@ class IsolatedRuntime(Runtime):
         self._is_closed = True
         if self._helper is not None:
             self._helper.close()
+        super().close()
 
 
 class IsolatedStream:

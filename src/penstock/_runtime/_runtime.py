@@ -1,6 +1,6 @@
 """The runtime of a loader: it opens the streams that the loader reads, and owns the workers behind them."""
 
-from penstock._graph import Element, Location, Origin, indices
+from penstock._graph import Element, Location, Origin, Read, indices, walk
 from penstock._os import uninterrupted
 from penstock._plan import Plan
 from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
@@ -11,6 +11,7 @@ from penstock._runtime._streaming import StreamingBatches
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream, ThreadBatchStream
 from penstock._streaming import read_inline
 from penstock.errors import ClosedError, StateError
+from penstock.sources import AwaitedSource
 
 
 class Runtime:
@@ -41,6 +42,10 @@ class Runtime:
         self._owner = owner
         self._scheduler: Scheduler | None = None  # started or joined when the first stream is opened
         self._is_closed = False
+        sources = [node.source for node in walk(plan.node) if isinstance(node, Read)]
+        self._sources = [source for source in sources if isinstance(source, AwaitedSource)]
+        for source in self._sources:
+            source.begin_reading()
 
     def open_stream(self, step_ranges: list[StepRange], *, ahead: int = 0) -> Stream:
         """Return the batches of some ranges of steps.
@@ -190,13 +195,13 @@ class Runtime:
     def close(self) -> None:
         """Stop the workers, or leave the scheduler of the owner."""
         self._is_closed = True
-        if self._scheduler is None:
-            return
-        if self._owner is None:
+        if self._scheduler is not None and self._owner is None:
             self._scheduler.close()
-        else:
+        elif self._scheduler is not None:
             for client in self._clients:
                 self._scheduler.leave(client)
+        while self._sources:
+            self._sources.pop().end_reading()
 
     def _inline(self, step_range: StepRange) -> InlineStream | StreamingBatches:
         plan = self._plan

@@ -22,7 +22,7 @@ from penstock.sources._source import Keys, Record, Source, as_key, name_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.sources._source_loop import Call, SourceLoop, Work
+    from penstock.sources._source_loop import Call, Loops, SourceLoop, Work
 
 
 def as_source(value: object) -> Source:
@@ -325,6 +325,16 @@ class AwaitedSource:
         """
         return self._loop().start(work)
 
+    def begin_reading(self) -> None:
+        """Note that a loader may read the source, until it calls `end_reading`."""
+        if hasattr(self.source, "aclose"):
+            _loops().begin_reading(self.source, self)
+
+    def end_reading(self) -> None:
+        """Note that a loader reads the source no more; if no other does, await the source's `aclose`."""
+        if hasattr(self.source, "aclose"):
+            _loops().end_reading(self.source, self)
+
     def fingerprint(self) -> object:
         """Return the source's own fingerprint, or its type and length."""
         own: Callable[[], object] | None = getattr(self.source, "fingerprint", None)
@@ -340,9 +350,13 @@ class AwaitedSource:
         return AwaitedSource, (self.source,)
 
     def _loop(self) -> "SourceLoop":
-        from penstock.sources._source_loop import loop_of  # noqa: PLC0415 - asyncio is slow to import
+        return _loops().of(self.source, self)
 
-        return loop_of(self.source, self)
+
+def _loops() -> "Loops":
+    from penstock.sources._source_loop import LOOPS  # noqa: PLC0415 - asyncio is slow to import
+
+    return LOOPS
 
 
 def content_digest(source: Source) -> str:

@@ -27,6 +27,8 @@ class Source(Protocol):
     - `async def read(self, keys)`, the same as a coroutine function: all reads of the source run on one event loop in a
       background thread, and a loader with workers awaits many at once. With it, `__getitem__` isn't needed. The
       attribute `keys_per_read`, 1 by default, is the largest number of keys in one call when a loader reads ahead.
+    - `async def aclose(self)`, for such a source: awaited on that event loop when the last open loader that reads the
+      source is closed, and at the end of the program. A later read must open again what this closed.
     - `read_into(keys, out)`: fills `out`, the arrays of one record with a leading axis of `len(keys)` rows. All records
       must have equal shapes. A source that only sometimes has such records sets the bool attribute `fixed_shape`.
     - `read_spans(keys, starts, stops)`, three int64 arrays: for records whose arrays have a leading axis of frames,

@@ -9,6 +9,8 @@ the caller's loop, since callers have different ones.
 Guarantees:
   - A source has at most one loop in a process, created at its first read. The loop ends when the source is collected,
     and cleanly at the end of the program. A forked child gets a new loop.
+  - A source's `aclose` is awaited on its loop when the last loader that reads it is closed, and at the end of the
+    program. A later read opens what it needs again, on the same loop.
   - The exception of a coroutine is raised in its caller, with its traceback; the loop continues after any exception.
   - A caller that is cancelled or interrupted while it waits cancels the coroutine. If the caller is on another loop,
     the cancellation continues after the coroutine has ended.
@@ -108,6 +110,7 @@ class SourceLoop:
         started: Future[_RunningLoop] = Future()
         self._thread = DaemonThread(partial(_serve, started), "penstock-source-loop")
         self._running = started.result()
+        self._was_read = False
 
     def start(self, work: Work) -> Call:
         """Start the coroutine of `work` on the loop; return at once.
@@ -118,6 +121,10 @@ class SourceLoop:
         Raises:
             ClosedError: the program is ending.
         """
+        return self._called(work)
+
+    def _called(self, work: Work) -> Call:
+        self._was_read = True
         return Call(self._running, work)
 
     def run(self, work: Work) -> object:
@@ -146,7 +153,7 @@ class SourceLoop:
 
     @uninterrupted
     def _started(self, work: Work, ended: Bell) -> Call:
-        call = Call(self._running, work)
+        call = self._called(work)
         call.outcome.add_done_callback(lambda _: ended.ring())
         return call
 
@@ -161,7 +168,7 @@ class SourceLoop:
         """
         if self._thread.is_current:
             return await work()
-        call = Call(self._running, work)
+        call = self._called(work)
         try:
             return _result_of(await asyncio.wrap_future(call.outcome))
         except asyncio.CancelledError:
@@ -169,6 +176,25 @@ class SourceLoop:
                 call.cancel()
                 await asyncio.wrap_future(call.outcome)
             raise
+
+    def close(self, source: object, seconds: float | None = None) -> None:
+        """Await the source's `aclose`, if it has one and was read since the last call; at most for some seconds.
+
+        Raises:
+            Exception: whatever it raises.
+        """
+        aclose: Work | None = getattr(source, "aclose", None)
+        is_here = os.getpid() == self.process and not self._thread.is_current
+        if not is_here or not self._was_read or not callable(aclose):
+            return
+        try:
+            if seconds is None:
+                self.run(aclose)
+            else:
+                with suppress(TimeoutError):
+                    self.start(aclose).outcome.result(seconds)
+        finally:
+            self._was_read = False
 
     def stop(self) -> None:
         """Cancel all coroutines, and end the loop. At the end of the program, wait a moment until it has ended."""
@@ -204,21 +230,47 @@ async def _main(started: "Future[_RunningLoop]") -> None:
         await asyncio.get_running_loop().create_future()
 
 
-class _Loops:
-    """The loops of all living sources."""
+class Loops:
+    """The loops of all living sources.
+
+    Each method takes the user's source, and the object whose collection ends the loop if the source allows no weak
+    reference, as with slots.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loops: dict[int, SourceLoop] = {}
+        self._readers: dict[int, int] = {}
+        """The number of loaders that may read a source, which they keep alive."""
         renewed_after_fork(self)
 
     def renew_after_fork(self) -> None:
         """Drop the parent's loops, whose threads don't exist here."""
         self._lock = threading.Lock()
         self._loops = {}
+        self._readers = {}
 
-    def of(self, owner: object) -> SourceLoop:
-        """Return the loop of a source; start it if there is none."""
+    def begin_reading(self, source: object, otherwise: object) -> None:
+        """Note that a loader may read a source, until it calls `end_reading`."""
+        owner = _owner(source, otherwise)
+        with self._lock:
+            self._readers[id(owner)] = self._readers.get(id(owner), 0) + 1
+
+    def end_reading(self, source: object, otherwise: object) -> None:
+        """Note that a loader reads a source no more; if no other does, await the source's `aclose`."""
+        owner = _owner(source, otherwise)
+        with self._lock:
+            left = self._readers.pop(id(owner), 1) - 1
+            if left:
+                self._readers[id(owner)] = left
+            loop = None if left else self._loops.get(id(owner))
+        if loop is not None:
+            with suppress(ClosedError):  # at the end of the program, where the loop has awaited it already
+                loop.close(source)
+
+    def of(self, source: object, otherwise: object) -> SourceLoop:
+        """Return the loop on which a source is read; start it if there is none."""
+        owner = _owner(source, otherwise)
         return self._loops.get(id(owner)) or self._started(owner)
 
     @uninterrupted  # an interrupt must not lose a thread that was just started
@@ -227,14 +279,15 @@ class _Loops:
             loop = self._loops.get(id(owner))
             if loop is None:
                 loop = SourceLoop()
-                weakref.finalize(owner, self._forget, id(owner), loop)
+                weakref.finalize(owner, self._forget, id(owner), loop, weakref.ref(owner))
                 self._loops[id(owner)] = loop
             return loop
 
-    def _forget(self, identity: int, loop: SourceLoop) -> None:
+    def _forget(self, identity: int, loop: SourceLoop, source: Callable[[], object]) -> None:
         # Without the lock: the garbage collector may call this while the same thread holds it.
         if not threading.main_thread().is_alive():
             with suppress(KeyboardInterrupt):  # Ctrl-C at the end of the program ends the wait
+                loop.close(source(), _EXIT_SECONDS)
                 loop.stop()
             return  # the source still exists, and must get no second loop
         if self._loops.get(identity) is loop:
@@ -242,18 +295,12 @@ class _Loops:
         loop.stop()
 
 
-_loops: Final = _Loops()
+LOOPS: Final = Loops()
 
 
-def loop_of(source: object, otherwise: object) -> SourceLoop:
-    """Return the loop on which a source is read.
-
-    Args:
-        source: the user's source.
-        otherwise: the object whose collection ends the loop if the source allows no weak reference, as with slots.
-    """
+def _owner(source: object, otherwise: object) -> object:
     try:
         weakref.ref(source)
     except TypeError:
-        return _loops.of(otherwise)
-    return _loops.of(source)
+        return otherwise
+    return source

@@ -2,9 +2,12 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -253,6 +256,73 @@ def test_a_source_has_one_event_loop_for_its_lifetime() -> None:
     gc.collect()
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
+
+
+class Session:
+    """A source with a session, which it opens at the first read; notes what happens on its event loop."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.notes: list[str] = []
+        self.loops: set[asyncio.AbstractEventLoop] = set()
+
+    def __len__(self) -> int:
+        return 8
+
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Open the session, and return the keys."""
+        self.loops.add(asyncio.get_running_loop())
+        if not self.is_open:
+            self.is_open = True
+            self.notes.append("open")
+        return keys.tolist()
+
+    async def aclose(self) -> None:
+        """Close the session."""
+        self.loops.add(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        self.is_open = False
+        self.notes.append("close")
+
+
+@WORKERS
+def test_the_last_loader_closes_the_session_of_its_sources(place: dict[str, Any]) -> None:
+    """`aclose` is awaited on the source's loop when no open loader reads the source; a later read may open again."""
+    source = Session()
+    dataset = ps.read(source).batch(4)
+    for _ in range(2):
+        first, second = ps.Loader(dataset, **place), ps.Loader(dataset)
+        assert [batch.tolist() for batch in first] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        first.close()
+        assert source.is_open
+        assert len(list(second)) == 2
+        second.close()
+        second.close()
+        assert not source.is_open
+    assert source.notes == ["open", "close"] * 2
+    assert len(source.loops) == 1
+
+
+def test_a_session_is_closed_at_the_end_of_the_program(tmp_path: Path) -> None:
+    """A program that indexes a dataset, or leaves its loader open, has `aclose` awaited at its end."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import penstock as ps\n"
+        "class Source:\n"
+        "    def __len__(self): return 4\n"
+        "    async def read(self, keys): return keys.tolist()\n"
+        "    async def aclose(self): print('closed', flush=True)\n"
+        "source = Source()\n"
+        "dataset = ps.read(source).batch(2)\n"
+        "print(dataset[0].tolist())\n"
+    )
+    for more in ("", "loader = ps.Loader(dataset)\nprint(len(list(loader)))\n"):
+        with script.open("a") as file:
+            file.write(more)
+        found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+        assert found.stdout.splitlines()[-1] == "closed"
+        assert found.stdout.count("closed") == 1
+        assert found.stderr == ""
 
 
 @WORKERS
