@@ -113,14 +113,14 @@ def main() -> None:
                 model, state = {name: saved[name] for name in model}, json.loads(str(saved["loader"]))
             began = time.perf_counter()
             loader.load_state_dict(state)
-            log(resumed_at=loader.step, resume_seconds=time.perf_counter() - began)
+            log(resumed_at=loader.steps_done, resume_seconds=time.perf_counter() - began)
         for _ in range(loader.epoch, arguments.epochs):
             for batch in loader:
                 step = loader.step
                 loss = train_on(batch, model, rate=2 * (1 - step / num_steps))
                 line = {"step": step, "sha256": digest(batch), "loss": loss.hex(), "rows": len(batch["label"])}
                 log(**line, seconds=time.perf_counter(), wait_seconds=loader.stats()["wait_seconds"])
-                if (step + 1) % SAVE_EVERY == 0:
+                if loader.steps_done % SAVE_EVERY == 0:
                     save(arguments.checkpoint, model, loader.state_dict())
                     print(f"epoch {loader.epoch}, step {step}: loss {loss:.3f}")
         save(arguments.checkpoint, model, loader.state_dict())

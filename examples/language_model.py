@@ -191,15 +191,15 @@ def main() -> None:
                 model = {name: saved[name] for name in model}
                 losses = saved["losses"].tolist()
                 loader.load_state_dict(json.loads(str(saved["loader"])))
-            print(f"resuming at step {loader.step}")
+            print(f"resuming at step {loader.steps_done}")
         else:
             size = {part: sum(len(tokens) for _, tokens in documents) for part, documents in texts.items()}
             print(f"{size['code']:,} bytes of code, {size['prose']:,} of prose; before: {sample(model, 40)!r}")
         began = time.perf_counter()
         batches = iter(loader)
-        for step in range(loader.step, min(arguments.steps, arguments.stop_after or arguments.steps)):
+        for step in range(loader.steps_done, min(arguments.steps, arguments.stop_after or arguments.steps)):
             losses.append(train_on(next(batches), model, step))
-            if (step + 1) % SAVE_EVERY == 0:
+            if loader.steps_done % SAVE_EVERY == 0:
                 save(arguments.checkpoint, model, losses, loader.state_dict())
                 print(f"step {step}: {np.mean(losses[-SAVE_EVERY:]):.2f} bits per byte")
         print(f"{time.perf_counter() - began:.1f} s, {loader.stats()['wait_share']:.0%} of it waiting for data")

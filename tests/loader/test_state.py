@@ -189,6 +189,17 @@ def test_a_state_after_the_last_batch_is_the_next_epochs_start(dataset: ps.Datas
     assert len(list(other)) == 10
 
 
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(79).filter(even).batch(4)])
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 2, "ordered": False}])
+def test_steps_done_counts_the_steps_behind(dataset: ps.Dataset, arguments: dict[str, Any]) -> None:
+    """It is 0 before the first batch, one more after each, also over epochs, and the same in a loader that resumes."""
+    with ps.Loader(dataset, **arguments) as loader, ps.Loader(dataset, **arguments) as other:
+        counts = [loader.steps_done, *(loader.steps_done for _ in range(2) for _ in loader)]
+        assert counts == list(range(21))
+        other.load_state_dict(loader.state_dict())
+        assert other.steps_done == 20
+
+
 def test_iterators_have_the_state_too() -> None:
     """An iterator's `get_state` and `set_state` use its loader's state, and the iterator continues from there."""
     loader = ps.Loader(numbers())

@@ -4,7 +4,7 @@ import multiprocessing
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def unchanged(rows: list[Any]) -> list[Any]:
 
 # Made once: the module keeps the shared memory of its values.
 VALUE: Any = multiprocessing.Value("i", 0)
-SHARED: Any = torch.zeros(1).share_memory_()
+SHARED: Any = cast("Any", torch.zeros(1)).share_memory_()
 ROWS: dict[str, tuple[Counted, Callable[[Any, int], object]]] = {
     "value": (Counted(VALUE, of_value), lambda epoch, n: setattr(epoch, "value", n)),
     "tensor in shared memory": (Counted(SHARED, of_tensor), lambda epoch, n: epoch.fill_(n)),

@@ -202,8 +202,28 @@ class Loader(Generic[T_co]):
         return self._progress.current().epoch
 
     @property
+    def steps_done(self) -> int:
+        """The number of steps that lie behind, over all epochs: 0 before the first batch, 1 after it.
+
+        A loader that resumes has the number of the loader that saved the state; after `seek(step)` it is that step. So
+        it is also the number of the next step.
+
+        Example:
+            >>> import penstock as ps
+            >>> loader = ps.Loader(ps.range(8).batch(4))
+            >>> before = loader.steps_done
+            >>> batch = next(iter(loader))
+            >>> before, loader.steps_done
+            (0, 1)
+        """
+        return self._progress.next_step
+
+    @property
     def step(self) -> int:
-        """The global index, over all epochs and from 0, of the batch that `epoch` refers to."""
+        """The global index, over all epochs and from 0, of the batch that `epoch` refers to.
+
+        It is 0 before the first batch and after it; `steps_done` tells the two apart.
+        """
         return self._progress.current().step
 
     @property
@@ -390,7 +410,8 @@ class Loader(Generic[T_co]):
     def __repr__(self) -> str:
         plan = self._plan
         workers = f"{plan.workers_text} ({plan.why})" if plan.why else plan.workers_text
-        return f"Loader({self._dataset!r}\n  {workers}, rank {plan.shard.rank} of {plan.shard.count}, step {self.step})"
+        rank = f"rank {plan.shard.rank} of {plan.shard.count}"
+        return f"Loader({self._dataset!r}\n  {workers}, {rank}, {self.steps_done} steps done)"
 
     def _need_open(self) -> None:
         if not self._closer.is_open:

@@ -275,7 +275,7 @@ class Session:
         if not self.is_open:
             self.is_open = True
             self.notes.append("open")
-        return keys.tolist()
+        return [int(key) for key in keys]
 
     async def aclose(self) -> None:
         """Close the session."""
