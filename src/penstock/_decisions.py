@@ -41,9 +41,10 @@ class Decision(NamedTuple):
 # How much is computed at once.
 INLINE_BATCHES: Final = Decision("batches computed at once without workers", 1, _ENDLESS)
 DIRECT_BATCHES: Final = Decision("batches whose keys are computed at once, where records are only read", 1, _ENDLESS)
-JOB_BATCHES: Final = Decision("batches of a job", 1, 192)
+JOB_BATCHES: Final = Decision("batches of a job", 1, 1 << 12)
 JOB_POSITIONS: Final = Decision("positions of a job of elements that are read in order", 1, 1 << 14)
 JOB_BLOCKS: Final = Decision("blocks that the rows of a job are cut into", 1, 256)
+WHOLE_PARENTS: Final = Decision("whether blocks end where the elements of one parent end", 0, 1)
 SUFFIX_BATCHES: Final = Decision("batches of a job of the steps above the folds", 1, 32)
 LEAF_ELEMENTS: Final = Decision("elements computed at once below the folds, without workers", 1, 4096)
 STREAM_ELEMENTS: Final = Decision("elements of a stream that are passed on together", 1, 64)

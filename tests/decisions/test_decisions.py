@@ -63,8 +63,8 @@ def test_random_decisions_are_legal_and_repeatable(decision: Decision) -> None:
 
 def test_an_illegal_proposal_is_an_error() -> None:
     """The error names the decision, the value and the listed range."""
-    with random_decisions(1), pytest.raises(InternalError, match=r"batches of a job: 300 is not in \[1, 192\]"):
-        decide(_decisions.JOB_BATCHES, 300)
+    with random_decisions(1), pytest.raises(InternalError, match=r"batches of a job: 5000 is not in \[1, 4096\]"):
+        decide(_decisions.JOB_BATCHES, 5000)
 
 
 def test_the_block_ends_random_decisions() -> None:

@@ -39,9 +39,10 @@ from penstock.sources import Arrays
 from tests.graph.trees import Tuples, Turns, doubled, episodes, origin_map, random_map, read, trees
 
 
-def block(node: Node, epochs: list[int], positions: list[int]) -> list[Element]:
-    """Return a block's elements."""
-    return evaluate_block(node, np.array(epochs, np.int64), np.array(positions, np.int64), Context()).elements
+def block(node: Node, epochs: list[int], positions: list[int], context: Context | None = None) -> list[Element]:
+    """Return a block's elements; by default, as a thread that has evaluated nothing before."""
+    at = np.array(epochs, np.int64), np.array(positions, np.int64)
+    return evaluate_block(node, *at, context or Context()).elements
 
 
 def whole(node: Node, epoch: int = 0) -> list[Element]:
@@ -51,7 +52,10 @@ def whole(node: Node, epoch: int = 0) -> list[Element]:
 
 @given(trees(), st.data())
 def test_blocks_equal_the_definition(node: Node, data: st.DataObject) -> None:
-    """A block of any positions, repeated and of several epochs, has the elements that each has alone."""
+    """A block of any positions, repeated and of several epochs, has the elements that each has alone.
+
+    So have the blocks of one thread, of which one may use parents that another has evaluated.
+    """
     count = length(node)
     assert count is not None
     place = st.tuples(st.integers(0, 2), st.integers(0, max(count - 1, 0)))
@@ -64,7 +68,12 @@ def test_blocks_equal_the_definition(node: Node, data: st.DataObject) -> None:
             return type(error).__name__
 
     singly = outcome(lambda: [element_at(node, *place, Context()) for place in places])
-    assert outcome(lambda: block(node, [e for e, _ in places], [p for _, p in places])) == singly
+    epochs, positions = [e for e, _ in places], [p for _, p in places]
+    assert outcome(lambda: block(node, epochs, positions)) == singly
+    context, size = Context(), data.draw(st.integers(1, 8))
+    cut = [slice(start, start + size) for start in range(0, len(places), size)]
+    blocks = (block(node, epochs[part], positions[part], context) for part in cut)
+    assert outcome(lambda: [element for elements in blocks for element in elements]) == singly
 
 
 @given(trees(), st.data())

@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from penstock._graph._apply import Context
 from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._jobs import BatchJob, Learned
+from penstock._runtime._jobs import BatchJob, BlockSize, Learned
 from penstock._runtime._process_work import job_of, task_of
 from tests.runtime.plans import plan_of
 
@@ -18,7 +18,7 @@ def test_the_merging_process_reports_the_layout() -> None:
     """A process that computed no row reports the layout of the rows, too, so later rows are written in place."""
     plan = plan_of(ps.range(8).map(np.float32).batch(4), "processes", 3)
     learned, step_range = Learned(), StepRange(Unit(0, 0, 0, 4), 2, 4)
-    job = BatchJob(plan, step_range.part(0, 1), 2, learned, shared=True)
+    job = BatchJob(plan, step_range.part(0, 1), BlockSize(2), learned, shared=True)
     *computing, merging = (cast("BatchJob", job_of(task_of(job), plan, Context())) for _ in range(3))
     for block, each in enumerate(computing):
         each.run_block(block, Context())
@@ -26,13 +26,13 @@ def test_the_merging_process_reports_the_layout() -> None:
     merging.run_merge(Context())
     job.take_merged(merging.merged())
     assert [batch.tolist() for batch in job.batches()] == [[0, 1, 2, 3]]
-    assert not BatchJob(plan, step_range.part(1, 2), 2, learned, shared=True).has_merge
+    assert not BatchJob(plan, step_range.part(1, 2), BlockSize(2), learned, shared=True).has_merge
 
 
 def test_blocks_divide_the_rows_of_a_job() -> None:
     """Blocks divide a job's rows without a gap, an overlap, or a row beyond the last one."""
     plan = plan_of(ps.range(14).batch(7), "threads", 2)
-    job = BatchJob(plan, StepRange(Unit(0, 0, 0, 7), 2, 7), 4, Learned())
+    job = BatchJob(plan, StepRange(Unit(0, 0, 0, 7), 2, 7), BlockSize(4), Learned())
     assert [job.bounds_of(block) for block in range(job.blocks)] == [(0, 4), (4, 8), (8, 12), (12, 14)]
 
 

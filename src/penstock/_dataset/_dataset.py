@@ -751,7 +751,8 @@ class Dataset(Generic[T_co]):
         """Return the elements of the list `function(element)` for each element.
 
         Elements of one list that share an array are copied, unless it is read-only, so a function above may write to
-        its input.
+        its input. A loader calls the function once for the elements of a list, as long as they are needed one after
+        another; a `shuffle` above calls it again for nearly every element.
 
         Args:
             function: returns a list of elements, which may be empty.
@@ -789,7 +790,9 @@ class Dataset(Generic[T_co]):
     ) -> "Dataset[T_co]":
         """Return windows of `length` consecutive frames of each element, an episode with a leading axis of frames.
 
-        Windows have positions. If the source has `read_spans`, only the window's frames are read.
+        Windows have positions. If the source has `read_spans`, only the window's frames are read. Otherwise a loader
+        computes an episode once for its windows, as long as they are needed one after another. Under a `shuffle` of
+        the windows it computes the episode for nearly every window.
 
         Args:
             length: the number of frames in a window.
@@ -1003,6 +1006,10 @@ class Dataset(Generic[T_co]):
 
     def unbatch(self) -> "Dataset[Any]":
         """Return the rows of each batch as elements.
+
+        A loader computes a batch once for its rows, as long as they are needed one after another. A `shuffle` above
+        `unbatch` spreads the rows of a batch over the epoch, so nearly every row computes its whole batch again: put
+        `shuffle` below `batch`.
 
         Example:
             >>> import penstock as ps

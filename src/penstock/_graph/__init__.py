@@ -90,10 +90,12 @@ if TYPE_CHECKING:
     from penstock._graph._apply import whereabouts_of as whereabouts_of
     from penstock._graph._blocks import Block as Block
     from penstock._graph._blocks import element_after_crash as element_after_crash
+    from penstock._graph._blocks import elements_per_parent as elements_per_parent
     from penstock._graph._blocks import evaluate_block as evaluate_block
     from penstock._graph._blocks import handles_errors as handles_errors
     from penstock._graph._blocks import join_blocks as join_blocks
     from penstock._graph._blocks import merge_block as merge_block
+    from penstock._graph._blocks import parents_of_block as parents_of_block
     from penstock._graph._coordinates import SeedPosition as SeedPosition
     from penstock._graph._coordinates import SeedPositions as SeedPositions
     from penstock._graph._coordinates import Upcoming as Upcoming
@@ -145,10 +147,12 @@ else:
         whereabouts_of="penstock._graph._apply",
         Block="penstock._graph._blocks",
         element_after_crash="penstock._graph._blocks",
+        elements_per_parent="penstock._graph._blocks",
         evaluate_block="penstock._graph._blocks",
         handles_errors="penstock._graph._blocks",
         join_blocks="penstock._graph._blocks",
         merge_block="penstock._graph._blocks",
+        parents_of_block="penstock._graph._blocks",
         SeedPosition="penstock._graph._coordinates",
         SeedPositions="penstock._graph._coordinates",
         Upcoming="penstock._graph._coordinates",

@@ -30,6 +30,7 @@ from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
 from penstock._graph._coordinates import SeedPosition, SeedPositions, indices, source_of
 from penstock._graph._inputs import Integers
+from penstock._graph._kept_parts import KeptParts
 from penstock._graph._length import length
 from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
@@ -85,6 +86,13 @@ class Context:
     order, by (epoch, position, number of the block input). These rows are never computed."""
     read: Callable[[Source, Keys], list[Record]] = read_records
     """Returns the records of some keys of a source; records that were read ahead are taken from there."""
+    kept: KeptParts = field(default_factory=KeptParts)
+    """The parts of parent elements that the thread's next blocks may need."""
+
+    def report(self, event: Event) -> None:
+        """Pass an event to the observer."""
+        self.kept.events += 1
+        self.observe(event)
 
 
 @frozen
@@ -305,7 +313,7 @@ def after_error(step: Map, error: Exception, location: Location, context: Contex
             finally:
                 del error  # else its traceback would hold this frame, and with it the loader
         case "skip":
-            context.observe(Skipped(step.name, *_where(location), _text(error)))
+            context.report(Skipped(step.name, *_where(location), _text(error)))
             return DROPPED
         case Substitute(attempts=attempts, budget=budget):
             if budget is not None and context.substituted(step.name, *location.seed[:2]) >= budget:
@@ -335,7 +343,7 @@ def _substitute(
                 continue
             error.add_note(f"{whereabouts(step, location)}; {attempts} substitutes failed too")
             raise
-        context.observe(Substituted(step.name, *_where(location), reason, position))
+        context.report(Substituted(step.name, *_where(location), reason, position))
         return element
     raise InternalError("at least one substitute is tried")
 

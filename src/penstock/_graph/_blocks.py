@@ -7,7 +7,7 @@ The solution: one walk for many positions. Samplers map arrays of positions, sou
 seeds are derived in arrays, and a user's function is called in one loop. Positions of one block may repeat and be in
 any order, since a sampler above decides them. Where a step makes several elements of one (`unbatch`, `flat_map`,
 `windows`), each parent element is evaluated once (`distinct`), and a repeated result is copied, since a function above
-may write to its input.
+may write to its input. Of the last parent, the other parts are kept for the thread's next block (`_kept_parts`).
 
 A part of a mixture may have only a row or two in a block. Arrays of one row cost more than they save, so such blocks
 are divided with lists, and up to four rows of a part are evaluated one by one (`_mix_few`).
@@ -24,7 +24,8 @@ Invariants:
 """
 
 import itertools
-from typing import Final, NamedTuple, assert_never, cast
+import time
+from typing import Any, Final, NamedTuple, TypeGuard, assert_never, cast
 
 import numpy as np
 
@@ -47,6 +48,7 @@ from penstock._graph._coordinates import (
     indices,
     keys_of,
     locate_block,
+    passes_below,
     seed_position_block,
 )
 from penstock._graph._evaluate import (
@@ -62,7 +64,8 @@ from penstock._graph._evaluate import (
     reads_spans,
     zipped_element,
 )
-from penstock._graph._inputs import Integers, inputs
+from penstock._graph._inputs import Integers, first_inputs, inputs
+from penstock._graph._kept_parts import KeptParent
 from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
@@ -92,6 +95,7 @@ from penstock.sources import is_read_singly, read_record
 
 _ROWS_PER_PART: Final = 4  # on average; with fewer, an array for each part costs more than a list
 _MAX_SINGLY: Final = 4  # rows of a part: evaluating these one by one costs about as much as a block of arrays
+_HANDED_OUT: Final = object()  # the place of a part that an element was made of
 
 
 class Block(NamedTuple):
@@ -259,28 +263,77 @@ def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
 
 
 def _split(step: Unbatch | FlatMap | Windows, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return elements several of which may be made of one input; each input is evaluated once."""
+    """Return elements several of which may be made of one input; each input is evaluated once, or was kept."""
     if isinstance(step, Windows):
         read = reads_spans(step)
         if read is not None:
             return read_windows(step, read, epochs, positions)
+    if not len(positions):
+        return []
     (below,) = inputs(step, epochs, positions)
-    parent, input_epochs, input_positions, which = below.distinct()
-    whole = evaluate_block(parent, input_epochs, input_positions, context).elements
-    if isinstance(step, Windows):
-        spans = map(Span, *(part.tolist() for part in step.table.locate(positions)))
-        return [cut_window(step, whole[number], span) for number, span in zip(which, spans, strict=True)]
-    lists: list[list[Element]] = []
-    if isinstance(step, FlatMap):
-        locations = BlockLocations(parent, input_epochs, input_positions, None)
-        flat_into(lists, step, whole, locations, context, element_at)
-    else:
-        lists += map(split_rows, whole)
-    for position, made in zip(input_positions.tolist(), lists, strict=True):
-        check_made(step, position, len(made))
     if below.ordinals is None:
         raise InternalError("elements that are made of one input have ordinals")
-    return _take(lists, which, below.ordinals.tolist())
+    parent, input_epochs, input_positions, which = below.distinct()
+    ordinals = below.ordinals.tolist()
+    at = list(zip(input_epochs.tolist(), input_positions.tolist(), strict=True))
+    wanted = list(zip(which, ordinals, strict=True))
+    made = _kept_parts(step, at, wanted, context)
+    absent = [number for number in range(len(at)) if number not in made]
+    events = context.kept.events
+    if absent:
+        found = _parts_of(step, parent, input_epochs[absent], input_positions[absent], context)
+        made.update(zip(absent, found, strict=True))
+    elements = _cut(step, made, wanted, positions) if isinstance(step, Windows) else _take(made, wanted)
+    last = which[-1]
+    if context.kept.events == events and (isinstance(step, Windows) or not all(map(_is_handed_out, made[last]))):
+        context.kept.keep(KeptParent(step, *at[last], made[last]))
+    return elements
+
+
+def _kept_parts(
+    step: Unbatch | FlatMap | Windows, at: list[tuple[int, int]], wanted: list[tuple[int, int]], context: Context
+) -> dict[int, Any]:
+    """Return the parts of the step's kept parent by its number in the block, if the block needs them; else nothing.
+
+    Args:
+        step: the step.
+        at: the epoch and position of each of the block's parents.
+        wanted: the number of the parent, and the ordinal, of each element of the block.
+        context: of the calling thread.
+    """
+    kept = context.kept.take(step)
+    if kept is None or (kept.epoch, kept.position) not in at:
+        return {}
+    number = at.index((kept.epoch, kept.position))
+    parts = kept.parts
+    if not isinstance(step, Windows) and any(_is_handed_out(parts[each]) for of, each in wanted if of == number):
+        return {}
+    return {number: parts}
+
+
+def _parts_of(
+    step: Unbatch | FlatMap | Windows, parent: Node, epochs: Integers, positions: Integers, context: Context
+) -> list[Any]:
+    """Return the parts of some parents, each a list; for windows the parents themselves, of which parts are copied."""
+    before, began = context.kept.parent_seconds, time.perf_counter()
+    wholes = evaluate_block(parent, epochs, positions, context).elements
+    lists: list[list[Element]] = []
+    if isinstance(step, FlatMap):
+        flat_into(lists, step, wholes, BlockLocations(parent, epochs, positions, None), context, element_at)
+    elif isinstance(step, Unbatch):
+        lists += map(split_rows, wholes)
+    if not isinstance(step, Windows):
+        for position, parts in zip(positions.tolist(), lists, strict=True):
+            check_made(step, position, len(parts))
+    context.kept.parent_seconds = before + time.perf_counter() - began
+    return wholes if isinstance(step, Windows) else lists
+
+
+def _cut(
+    step: Windows, episodes: dict[int, Element], wanted: list[tuple[int, int]], positions: Integers
+) -> list[Element]:
+    spans = map(Span, *(part.tolist() for part in step.table.locate(positions)))
+    return [cut_window(step, episodes[number], span) for (number, _), span in zip(wanted, spans, strict=True)]
 
 
 def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
@@ -371,18 +424,51 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
     return element
 
 
-def _take(lists: list[list[Element]], which: list[int], ordinals: list[int]) -> list[Element]:
-    """Return one element of each list. A repeated one is a copy, since a function above may write to its input."""
-    locations = list(zip(which, ordinals, strict=True))
-    if len(set(locations)) == len(locations):
-        return [lists[number][ordinal] for number, ordinal in locations]
-    seen: set[tuple[int, int]] = set()
-    taken: list[Element] = []
-    for location in locations:
-        element = lists[location[0]][location[1]]
-        taken.append(copied(element) if location in seen else element)
-        seen.add(location)
-    return taken
+def _take(lists: dict[int, list[Element]], wanted: list[tuple[int, int]]) -> list[Element]:
+    """Take one element out of a list for each pair of a list's number and an ordinal, and mark it as handed out.
+
+    A repeated element is a copy, since a function above may write to its input.
+    """
+    taken: dict[tuple[int, int], Element] = {}
+    elements: list[Element] = []
+    for each in wanted:
+        if each in taken:
+            elements.append(copied(taken[each]))
+            continue
+        number, ordinal = each
+        element = taken[each] = lists[number][ordinal]
+        lists[number][ordinal] = _HANDED_OUT
+        elements.append(element)
+    return elements
+
+
+def _is_handed_out(part: Element) -> bool:
+    return part is _HANDED_OUT
+
+
+def elements_per_parent(node: Node) -> float | None:
+    """Return how many of a node's elements are made of one parent element, on average; None if each is made of its own.
+
+    Steps that keep the order, such as a map, may be between the node and the one that makes several of one.
+    """
+    while _keeps_order(node):
+        node = node.parent
+    if not isinstance(node, Unbatch | FlatMap | Windows) or (isinstance(node, Windows) and reads_spans(node)):
+        return None
+    return (length(node) or 0) / max(length(node.parent) or 0, 1)
+
+
+def parents_of_block(node: Node, epochs: Integers, positions: Integers) -> Integers:
+    """Return the position of the parent of each element of a block, for a node with `elements_per_parent`."""
+    while _keeps_order(node):
+        node, epochs, positions = first_inputs(node, epochs, positions)[:3]
+    return first_inputs(node, epochs, positions).positions
+
+
+def _keeps_order(node: Node) -> TypeGuard[Map | Filter | Cache | Reindex]:
+    if isinstance(node, Reindex):
+        return passes_below(node.sampler) and not node.name
+    return isinstance(node, Map | Filter | Cache)
 
 
 def handles_errors(node: Node, epoch: int, position: int) -> bool:

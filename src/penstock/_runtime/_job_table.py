@@ -32,8 +32,10 @@ CRASHING: Final = 4
 """The block crashes processes."""
 
 _RECORD_BYTES: Final = 1 << 20  # of address space; only pages that were written to take memory
-_HEAD: Final = 8  # words of a slot, before those of its blocks
-_TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _MERGE_NANOSECONDS = range(_HEAD)
+_HEAD: Final = 9  # words of a slot, before those of its blocks
+_TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _PARENT_NANOSECONDS, _MERGE_NANOSECONDS = (
+    range(_HEAD)
+)
 _BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its crashes; the suspected step and row
 _CRASHES: Final = 4
 _SUSPECT: Final = 5
@@ -105,7 +107,7 @@ class JobTable:
             return False
         self._outcomes[slot] = FINE
         self._places[slot] = 0
-        self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end, 0, 0, 0, 0
+        self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end, 0, 0, 0, 0, 0
         record[start:end] = np.frombuffer(description, np.uint8)
         return True
 
@@ -189,16 +191,18 @@ class JobTable:
         """Return whether any worker crashed at a slot's blocks."""
         return bool(self._places[slot, :, _CRASHES].any())
 
-    def count(self, slot: int, rows: int, seconds: float, cpu_seconds: float) -> None:
+    def count(self, slot: int, rows: int, seconds: float, cpu_seconds: float, parent_seconds: float) -> None:
         """Add rows, and their time, to the counts of a slot."""
         self._add(slot, _ROWS, rows)
         self._add(slot, _NANOSECONDS, int(seconds * 1e9))
         self._add(slot, _CPU_NANOSECONDS, int(cpu_seconds * 1e9))
+        self._add(slot, _PARENT_NANOSECONDS, int(parent_seconds * 1e9))
 
-    def counted(self, slot: int) -> tuple[int, float, float]:
-        """Return the number of rows computed in a slot, their seconds, and their seconds of processor time."""
-        rows, nanoseconds, cpu_nanoseconds = self._words[slot, _ROWS : _CPU_NANOSECONDS + 1].tolist()
-        return rows, nanoseconds / 1e9, cpu_nanoseconds / 1e9
+    def counted(self, slot: int) -> tuple[int, float, float, float]:
+        """Return the rows computed in a slot, their seconds, those of processor time, and those of their parents."""
+        rows, *nanoseconds = self._words[slot, _ROWS : _PARENT_NANOSECONDS + 1].tolist()
+        seconds, cpu_seconds, parent_seconds = (each / 1e9 for each in nanoseconds)
+        return rows, seconds, cpu_seconds, parent_seconds
 
     def count_merge(self, slot: int, seconds: float) -> None:
         """Write the seconds of the slot's merge."""

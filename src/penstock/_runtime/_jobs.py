@@ -21,7 +21,18 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph import Block, Context, Element, Integers, Node, Read, Upcoming, join_blocks, upcoming
+from penstock._graph import (
+    Block,
+    Context,
+    Element,
+    Integers,
+    Node,
+    Read,
+    Upcoming,
+    join_blocks,
+    parents_of_block,
+    upcoming,
+)
 from penstock._memory import Lease, Region
 from penstock._pickles import Pickled, dump_by_value
 from penstock._plan import Batches, Plan
@@ -134,6 +145,7 @@ class Learned:
     """Measurements of a running loader, by which work is cut. Any worker writes them; a lost update is harmless."""
 
     _SMOOTHING: Final = 0.2
+    _PARENT_SHARE: Final = 0.5
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
@@ -144,6 +156,7 @@ class Learned:
         """The time from a row's start to its end, including waits for storage and for the interpreter."""
         self.row_cpu_seconds: float | None = None
         """The processor time of a row."""
+        self._seconds = self._parent_seconds = 0.0
         self.merge_seconds: float | None = None
         """The time of a batch, beyond that of its rows."""
         self.merged_row_bytes = 0.0
@@ -153,11 +166,18 @@ class Learned:
         self.knows_memory = False
         """Whether a job has ended in processes, so that the memory of further jobs is known."""
 
-    def timed(self, rows: int, seconds: float, cpu_seconds: float) -> None:
-        """Record the time of a block."""
+    def timed(self, rows: int, seconds: float, cpu_seconds: float, parent_seconds: float) -> None:
+        """Record the time of a block; `parent_seconds` went into elements of which the rows are parts."""
         if rows:
+            self._seconds += seconds - self._SMOOTHING * self._seconds
+            self._parent_seconds += parent_seconds - self._SMOOTHING * self._parent_seconds
             self.row_seconds = self._smoothed(self.row_seconds, seconds / rows)
             self.row_cpu_seconds = self._smoothed(self.row_cpu_seconds, cpu_seconds / rows)
+
+    @property
+    def parents_take_most(self) -> bool:
+        """Whether most of the time goes into elements of which rows are parts, so that workers should share none."""
+        return self._parent_seconds > self._PARENT_SHARE * self._seconds
 
     def timed_merge(self, steps: int, seconds: float) -> None:
         """Record the time of merging some batches, including that of the steps above the batch; 0 for no merge."""
@@ -172,18 +192,42 @@ class Learned:
         return found if known is None else known + self._SMOOTHING * (found - known)
 
 
+class BlockSize(NamedTuple):
+    """The size of a job's blocks."""
+
+    rows: int
+    """The number of rows of a block; the last may have fewer."""
+    whole_parents: bool = False
+    """Whether a block has all rows that are parts of its last row's parent element, and so more than `rows`."""
+
+    def bounds(self, total: int, places: Callable[[int, int], tuple[Node, Integers, Integers]]) -> Sequence[int]:
+        """Return the first row of each block, and the number of rows; at least one block.
+
+        Args:
+            total: the number of rows.
+            places: returns the node of a span of rows, and their epochs and positions there.
+        """
+        bounds = [*range(0, max(total, 1), self.rows), total]
+        if not self.whole_parents or len(bounds) == 2:
+            return bounds
+        parents = parents_of_block(*places(0, total))
+        ends = np.append(np.flatnonzero(parents[1:] != parents[:-1]) + 1, total)
+        found: list[int] = np.unique(ends[np.searchsorted(ends, bounds[1:])]).tolist()
+        return [0, *found]
+
+
 class BatchJob:
     """The rows of one or several consecutive steps. With a layout they are written straight into the job's memory."""
 
     def __init__(
-        self, plan: Plan, step_range: StepRange, block_rows: int | None, learned: Learned, *, shared: bool = False
+        self, plan: Plan, step_range: StepRange, cut: BlockSize | None, learned: Learned, *, shared: bool = False
     ) -> None:
         """Cut some steps into blocks.
 
         Args:
             plan: the plan of an indexable dataset.
             step_range: the job's steps.
-            block_rows: the number of rows of a block; None for a single block.
+            cut: the size of blocks; None for a single block.
             learned: measurements of the rows.
             shared: whether processes compute the job. Rows that are merged are then in other memory than the result.
         """
@@ -192,8 +236,9 @@ class BatchJob:
         self._learned = learned
         self.step_range = step_range
         self._runs, self._bounds = rows_of_step_range(program, plan.shard, step_range)
-        self.block_rows: int = max(self.row_count, 1) if block_rows is None else block_rows
-        self.blocks = max(-(-self.row_count // self.block_rows), 1)
+        self.cut = BlockSize(max(self.row_count, 1)) if cut is None else cut
+        self._block_bounds = self.cut.bounds(self.row_count, self._places)
+        self.blocks = len(self._block_bounds) - 1
         self.failed = False
         self.arriving: list[BlockRecords] | None = None
         self.failure = NO_FAILURE
@@ -235,12 +280,14 @@ class BatchJob:
 
     def places(self, block: int) -> tuple[Node, Integers, Integers]:
         """Return the node below the batch, and the epochs and positions there of a block's rows."""
-        return self._program.rows, *row_coordinates(self._spans(*self.bounds_of(block)))
+        return self._places(*self.bounds_of(block))
+
+    def _places(self, start: int, stop: int) -> tuple[Node, Integers, Integers]:
+        return self._program.rows, *row_coordinates(self._spans(start, stop))
 
     def bounds_of(self, block: int) -> tuple[int, int]:
         """Return the span [start, stop) of the job's rows that a block has."""
-        start = block * self.block_rows
-        return start, min(start + self.block_rows, self.row_count)
+        return self._block_bounds[block], self._block_bounds[block + 1]
 
     def among(self, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
         """Return those of some elements, given by epoch and position below the batch, that are rows of the job."""
@@ -432,11 +479,12 @@ class SpanJob:
     sends_results = True
     found_layout = False
 
-    def __init__(self, block_input: BlockInput, span: range, block_rows: int) -> None:
+    def __init__(self, block_input: BlockInput, span: range, cut: BlockSize) -> None:
         self.block_input = block_input
-        self.block_rows = block_rows
+        self.cut = cut
         self.span = span
-        self.blocks = max(-(-len(span) // block_rows), 1)
+        self._bounds = cut.bounds(len(span), self._places)
+        self.blocks = len(self._bounds) - 1
         self.failed = False
         self.failure = NO_FAILURE
         self.arriving: list[BlockRecords] | None = None
@@ -452,12 +500,14 @@ class SpanJob:
 
     def places(self, block: int) -> tuple[Node, Integers, Integers]:
         """Return the node of the input, and the epochs and positions there of a block's elements."""
-        span = self._span(block)
-        positions = self.block_input.input_range.positions(span.start, span.stop)
+        return self._places(self._bounds[block], self._bounds[block + 1])
+
+    def _places(self, start: int, stop: int) -> tuple[Node, Integers, Integers]:
+        positions = self.block_input.input_range.positions(self.span.start + start, self.span.start + stop)
         return self.block_input.node, np.full(len(positions), self.block_input.epoch, np.int64), positions
 
     def _span(self, block: int) -> range:
-        return self.span[block * self.block_rows : (block + 1) * self.block_rows]
+        return self.span[self._bounds[block] : self._bounds[block + 1]]
 
     @property
     def row_count(self) -> int:

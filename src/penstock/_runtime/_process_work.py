@@ -31,7 +31,17 @@ from penstock._processes import error_text, pack_error
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._batches import StepRange
 from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTable
-from penstock._runtime._jobs import BatchJob, BeforeRow, CollateJob, CollateTask, Job, Learned, NotedError, SpanJob
+from penstock._runtime._jobs import (
+    BatchJob,
+    BeforeRow,
+    BlockSize,
+    CollateJob,
+    CollateTask,
+    Job,
+    Learned,
+    NotedError,
+    SpanJob,
+)
 from penstock._runtime._processors import CpuThrottle, shared_processors
 from penstock._runtime._scheduler import BLOCKS, SLOTS
 from penstock._runtime._shared_values import read, write
@@ -55,7 +65,7 @@ class BatchTask(NamedTuple):
     """The description of a `BatchJob`."""
 
     step_range: StepRange
-    block_rows: int
+    cut: BlockSize
     layout: bytes | None
     """Pickled and cached: it is the same for all but the first jobs of a loader, and slow to unpickle."""
 
@@ -67,7 +77,7 @@ class SpanTask(NamedTuple):
     epoch: int
     step_range: InputRange
     span: range
-    block_rows: int
+    cut: BlockSize
 
 
 class GivenTask(Protocol):
@@ -150,12 +160,10 @@ Task: TypeAlias = BatchTask | SpanTask | CollateTask | GivenTask
 def task_of(job: SharedJob) -> Task:
     """Return the description of a job."""
     if isinstance(job, BatchJob):
-        return BatchTask(job.step_range, job.block_rows, None if job.layout is None else job.layout.pickled)
+        return BatchTask(job.step_range, job.cut, None if job.layout is None else job.layout.pickled)
     if not isinstance(job, SpanJob):
         return job.task()
-    return SpanTask(
-        job.block_input.number, job.block_input.epoch, job.block_input.input_range, job.span, job.block_rows
-    )
+    return SpanTask(job.block_input.number, job.block_input.epoch, job.block_input.input_range, job.span, job.cut)
 
 
 def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
@@ -163,13 +171,11 @@ def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
     if isinstance(task, BatchTask):
         learned = Learned()
         learned.layout = None if task.layout is None else _unpickled(task.layout)
-        return BatchJob(plan, task.step_range, task.block_rows, learned, shared=True)
+        return BatchJob(plan, task.step_range, task.cut, learned, shared=True)
     if not isinstance(task, SpanTask):
         return task.job(plan)
     node = plan.streaming.inputs[task.leaf]
-    return SpanJob(
-        BlockInput(task.leaf, node, task.epoch, task.step_range, read_inline, context), task.span, task.block_rows
-    )
+    return SpanJob(BlockInput(task.leaf, node, task.epoch, task.step_range, read_inline, context), task.span, task.cut)
 
 
 @lru_cache
@@ -404,6 +410,7 @@ class _Worker:
         self._regions.keep(living)
         for gone in self._programs.keys() - self._regions.known - {OWNERS_PLAN}:
             del self._programs[gone]
+            self._context.kept.clear()  # parents of a step of that plan keep its memory mapped
         # Columns of an earlier job keep its memory mapped.
         self._jobs = {at: known for at, known in self._jobs.items() if known[0].region in living}
 
@@ -436,9 +443,10 @@ class _Worker:
             if described.crashing_rows
             else self._context
         )
+        parents_before = context.kept.parent_seconds
         rows = job.run_block(block, context, before_row)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
-        self._job_table.count(slot, rows, seconds, cpu_seconds)
+        self._job_table.count(slot, rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
         self._pace.worked(seconds, cpu_seconds, self._pace.waits() - waits)
         if described.spill is None or not job.sends_results:
             return

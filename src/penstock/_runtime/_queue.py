@@ -13,6 +13,11 @@ The cutters cut steps and positions into jobs, and jobs into blocks of rows. Arm
 block (about 100 microseconds), are Python. So small batches share a job, and rows share a block. The sizes follow from
 measurements (`Learned`); every choice is a `decide`.
 
+Where rows are parts of larger elements (`unbatch`, `flat_map`, `windows`), each block evaluates the parents of its
+rows, unless its worker has kept them (`_graph._kept_parts`). If these parents take most of the time, workers that share
+a parent waste it. So blocks then end where a parent's rows end, jobs do so if a batch ends there, too, and a job has at
+least two parents. If the functions of rows take most of the time, workers share the rows of a parent.
+
 | constant | value | bounds | reason |
 | --- | --- | --- | --- |
 | `_JOB_SECONDS` | 20 ms | work of a job of several small batches | the batches of a job come together, so not more |
@@ -22,6 +27,8 @@ measurements (`Learned`); every choice is a `decide`.
 | `_MAX_UNITS` | 64 | batches of a job | a bound for batches that take no time |
 | `_ISOLATED_TIMES` | 3 | times the last two, for an isolated loader | a job is a message, which costs as much again |
 | `_ISOLATED_BYTES` | 1 MB | a batch for which that holds | larger batches are sent without a copy |
+| `_MIN_PARENTS` | 2 | parents of a job of known bytes | a parent in two jobs is evaluated twice; every other one is |
+| `_MAX_PARENT_UNITS` | 4,096 | batches of a job that has whole parents | a parent may have as many rows |
 | `_MAX_POSITIONS` | 16,384 | positions of a job of a block input | divided by the inputs, so many parts take no more |
 | `_SPAN_BYTES` | 4 MB | elements of a job of a block input | if they are like the ones before |
 
@@ -46,13 +53,26 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock._caught import Caught, raised_by_handler
-from penstock._decisions import JOB_BATCHES, JOB_BLOCKS, JOB_POSITIONS, JOBS_AHEAD, KNOWN_LAYOUT, SEEN_NOW, decide
+from penstock._decisions import (
+    JOB_BATCHES,
+    JOB_BLOCKS,
+    JOB_POSITIONS,
+    JOBS_AHEAD,
+    KNOWN_LAYOUT,
+    SEEN_NOW,
+    WHOLE_PARENTS,
+    decide,
+)
+from penstock._graph import elements_per_parent, parents_of_block
 from penstock._os import HeldInterrupts
 from penstock._plan import Batches
-from penstock._runtime._batches import StepRange
+from penstock._runtime._batches import StepRange, row_coordinates, rows_of
 from penstock._runtime._failing_work import Stall
-from penstock._runtime._jobs import BatchJob, Job, Learned, SpanJob, row_layout
+from penstock._runtime._jobs import BatchJob, BlockSize, Job, Learned, SpanJob, row_layout
 from penstock._runtime._scheduler import BLOCKS, SLOTS_EACH, Client, Scheduler, nothing
 from penstock._streaming import BlockInput
 from penstock.errors import UsageError
@@ -66,6 +86,8 @@ _MAX_UNITS: Final = 64
 # they are too small to be computed in the memory of the pipe: on a busy machine these may wait for a while.
 _ISOLATED_TIMES: Final = 3
 _ISOLATED_BYTES: Final = 1_000_000
+_MIN_PARENTS: Final = 2.0
+_MAX_PARENT_UNITS: Final = 1 << 12
 _MAX_POSITIONS: Final = 1 << 14  # of all inputs together
 _SPAN_BYTES: Final = 4_000_000
 
@@ -87,6 +109,7 @@ class Cutter:
         # At least two rows for each worker are in the making.
         self.window = max(plan.prefetch, -(-2 * scheduler.num_workers // self._rows))
         self._jobs_with_memory = self.window + 1 + client.ahead
+        self._parents = _ParentRows(elements_per_parent(program.rows), self._workers, self.window, self._learned)
 
     def next_job(self) -> BatchJob | None:
         """Return the job of the next steps, or None at the end."""
@@ -95,25 +118,26 @@ class Cutter:
         if self._number == len(self._step_ranges):
             return None
         step_range = self._step_ranges[self._number]
-        count = min(self._units_per_job(), step_range.steps - self._next)
+        whole = self._parents.come_whole()
+        count = min(self._units_per_job(step_range, whole=whole), step_range.steps - self._next)
         if count <= 0:
             return None
         try:
-            return self._make(step_range, count)
+            return self._make(step_range, count, whole=whole)
         except Exception as error:
             if count == 1 or raised_by_handler(error):
                 raise
         # A sampler of the user raised for one of them; the batches before it are delivered first.
-        return self._make(step_range, 1)
+        return self._make(step_range, 1, whole=whole)
 
-    def _make(self, step_range: StepRange, count: int) -> BatchJob:
-        rows = block_rows(count * self._rows, self._workers, self._learned)
+    def _make(self, step_range: StepRange, count: int, *, whole: bool) -> BatchJob:
+        cut = BlockSize(block_rows(count * self._rows, self._workers, self._learned), whole)
         learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
-        job = BatchJob(self._plan, step_range.part(self._next, count), rows, learned, shared=self._shared)
+        job = BatchJob(self._plan, step_range.part(self._next, count), cut, learned, shared=self._shared)
         self._next += count
         return job
 
-    def _units_per_job(self) -> int:
+    def _units_per_job(self, step_range: StepRange, *, whole: bool) -> int:
         layout = self._learned.layout
         seconds = self._learned.row_seconds
         row_bytes = 0.0 if layout is None else layout.row_bytes
@@ -129,8 +153,25 @@ class Cutter:
         times = _ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < _ISOLATED_BYTES else 1
         most_bytes = min(times * _SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
         by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
-        most = max(int(min(by_bytes, times * _MAX_UNITS)), 1)
-        return decide(JOB_BATCHES, max(min(int(by_time), most), 1), most)
+        most = max(int(min(by_bytes, _MAX_PARENT_UNITS if whole else times * _MAX_UNITS)), 1)
+        count = max(min(int(by_time), most), 1)
+        if whole:
+            wanted = self._parents.wanted(self._rows, knows_bytes=row_bytes > 0)
+            count = self._to_parents_end(step_range, min(max(count, wanted), most), most)
+        return decide(JOB_BATCHES, count, most)
+
+    def _to_parents_end(self, step_range: StepRange, count: int, most: int) -> int:
+        """Return the number of batches up to the next one, from `count` on, that ends with a parent's last row."""
+        last = min(2 * count, count + _MAX_UNITS, most, step_range.steps - self._next - 1)
+        program, shard = self._program, self._plan.shard
+        if last <= count or not program.can_recut:  # otherwise a sampler of the user's may move batches, and raise
+            return count
+        units = [step_range.unit(self._next + number) for number in range(count - 1, last + 1)]
+        rows = [rows_of(program, shard, unit) for unit in units]
+        ends = [(each, each.total - 1, each.total) for each in rows[:-1]]
+        starts = [(each, 0, 1) for each in rows[1:]]
+        before, after = (parents_of_block(program.rows, *row_coordinates(spans)) for spans in (ends, starts))
+        return count + _first(before != after)
 
 
 class SpanCutter:
@@ -146,6 +187,9 @@ class SpanCutter:
         self._workers = scheduler.num_workers
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, 2)
+        step = max((span.step for span in block_input.input_range.spans), default=1)
+        each = elements_per_parent(block_input.node)
+        self._parents = _ParentRows(each and each / step, self._workers, self.window, self._learned)
 
     def next_job(self) -> SpanJob | None:
         """Return the job of the next positions, or None at the end."""
@@ -156,10 +200,62 @@ class SpanCutter:
         if seconds is not None and element_bytes is not None:
             by_time = max(by_time, int(_JOB_SECONDS * self._workers / max(seconds, 1e-9)))
         most = max(min(self._most, _SPAN_BYTES // max(element_bytes or 0, 1)), 1)
-        count = decide(JOB_POSITIONS, min(max(self._rows, by_time), most), most)
+        count = min(max(self._rows, by_time), most)
+        whole = self._parents.come_whole()
+        if whole:
+            wanted = self._parents.wanted(1, knows_bytes=bool(element_bytes))
+            count = self._to_parents_end(min(max(count, wanted), most), most)
+        count = decide(JOB_POSITIONS, count, most)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
-        return SpanJob(self._block_input, span, block_rows(len(span), self._workers, self._learned))
+        cut = BlockSize(block_rows(len(span), self._workers, self._learned), whole)
+        return SpanJob(self._block_input, span, cut)
+
+    def _to_parents_end(self, count: int, most: int) -> int:
+        """Return the number of positions up to the next one, from `count` on, that is its parent's last."""
+        start, stop = self._start + count - 1, min(self._start + min(2 * count, most) + 1, self._end)
+        if stop <= start:
+            return count
+        positions = self._block_input.input_range.positions(start, stop)
+        parents = parents_of_block(self._block_input.node, np.zeros_like(positions), positions)
+        return count + _first(parents[1:] != parents[:-1])
+
+
+class _ParentRows:
+    """The rows of a loader that are parts of a parent element, and whether blocks have all of a parent's rows."""
+
+    def __init__(self, each: float | None, workers: int, window: int, learned: Learned) -> None:
+        """Describe the rows.
+
+        Args:
+            each: the rows of a parent, on average; None where rows are no parts.
+            workers: the number of workers.
+            window: how many jobs are in the making.
+            learned: measurements of the rows.
+        """
+        self._each = each
+        self._workers = workers
+        self._window = window
+        self._learned = learned
+
+    def come_whole(self) -> bool:
+        """Return whether the next job's blocks should have all rows of their parents."""
+        return self._each is not None and bool(decide(WHOLE_PARENTS, int(self._learned.parents_take_most)))
+
+    def wanted(self, rows: int, *, knows_bytes: bool) -> int:
+        """Return how many units a job needs, so that all jobs have a parent for each worker.
+
+        Args:
+            rows: the number of rows of a unit.
+            knows_bytes: whether the rows' memory is known, and bounds the job; otherwise one parent is enough.
+        """
+        parents = max(self._workers / self._window, _MIN_PARENTS) if knows_bytes else 1.0
+        return math.ceil(parents * (self._each or 0.0) / rows)
+
+
+def _first(mask: NDArray[np.bool_]) -> int:
+    """Return the index of the first true value; 0 if there is none."""
+    return int(mask.argmax()) if len(mask) else 0
 
 
 def block_rows(rows: int, workers: int, learned: Learned) -> int:

@@ -644,8 +644,11 @@ class Scheduler:
                 client.learned.timed_merge(job.steps, time.perf_counter() - started)
             else:
                 self._doing[number] = AtWork(number, time.monotonic(), armed, slot, claim.block)
-                rows = job.run_block(claim.block, client.context_of(number))
-                client.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
+                context = client.context_of(number)
+                parents_before = context.kept.parent_seconds
+                rows = job.run_block(claim.block, context)
+                seconds, cpu_seconds = time.perf_counter() - started, time.thread_time() - cpu_started
+                client.learned.timed(rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
         self._rest(number)
         if caught.error is not None:
             job.failed = True  # the consumer computes the job again, in its own thread

@@ -44,8 +44,8 @@ BATCHES: Final = (
     Mutant(
         "job: the last block goes beyond the rows",
         "_runtime/_jobs.py",
-        "min(start + self.block_rows, self.row_count)",
-        "start + self.block_rows",
+        "self.rows), total]",
+        "self.rows), total + 1]",
         ("runtime/test_jobs.py", "loader/test_programs.py"),
     ),
     Mutant(
@@ -72,8 +72,8 @@ BATCHES: Final = (
     Mutant(
         "cutter: a job exceeds its step range",
         "_runtime/_queue.py",
-        "min(self._units_per_job(), step_range.steps - self._next)",
-        "self._units_per_job()",
+        "min(self._units_per_job(step_range, whole=whole), step_range.steps - self._next)",
+        "self._units_per_job(step_range, whole=whole)",
         (GOLDEN_THREADS, "equivalence/test_loader.py"),
     ),
     Mutant(

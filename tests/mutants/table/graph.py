@@ -37,8 +37,8 @@ GRAPH: Final = (
     Mutant(
         "blocks: a row that is taken twice shares its memory",
         "_graph/_blocks.py",
-        "copied(element) if location in seen else element",
-        "element",
+        "copied(taken[each])",
+        "taken[each]",
         ("failures/test_writing.py",),
     ),
     Mutant(

@@ -1,0 +1,105 @@
+"""Steps that make several elements of one: their parent elements are evaluated once, or few times, in every place."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._jobs import BatchJob, BlockSize, Learned
+from tests.places import PLACES, in_places
+from tests.runtime.plans import plan_of
+
+COUNT, EACH, FIRST_JOBS = 40, 25, 12
+
+
+class Slow:
+    """A function that takes a millisecond, and adds a byte to a file at each call, in any process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, element: Any) -> Any:
+        """Return the element."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, b".")
+        os.close(descriptor)
+        sum(range(40_000))
+        return element
+
+
+def frames(number: int) -> NDArray[np.int64]:
+    """Return an episode."""
+    return np.arange(EACH + 3) + EACH * number
+
+
+def parts(number: int) -> list[int]:
+    """Return some elements."""
+    return [EACH * number + part for part in range(EACH)]
+
+
+def is_any(element: object) -> bool:
+    """Keep every element."""
+    return element is not None
+
+
+MAKES: dict[str, Callable[[Slow], ps.Dataset[Any]]] = {
+    "unbatch": lambda slow: ps.range(COUNT * EACH).batch(EACH).map(slow).unbatch(),
+    "unbatch, in batches": lambda slow: ps.range(COUNT * EACH).batch(EACH).map(slow).unbatch().map(abs).batch(16),
+    "flat_map": lambda slow: ps.range(COUNT).map(slow).flat_map(parts, counts=[EACH] * COUNT).batch(16),
+    "windows": lambda slow: ps.range(COUNT).map(slow).map(frames).windows(4, lengths=[EACH + 3] * COUNT).batch(16),
+    "in order": lambda slow: ps.range(COUNT).map(slow).flat_map(parts, counts=[EACH] * COUNT).filter(is_any).batch(16),
+}
+
+
+@in_places("inline", "threads", "processes", "isolated threads")
+@pytest.mark.parametrize("steps", MAKES)
+def test_parents_are_evaluated_few_times(steps: str, place: dict[str, Any], tmp_path: Path) -> None:
+    """A parent element is evaluated once by a single thread, and twice at most, on average, by several workers.
+
+    The workers' first jobs are made before it is known that the parents take the time.
+    """
+    dataset = MAKES[steps](Slow(tmp_path / "calls"))
+    with ps.Loader(dataset, **place) as loader:
+        elements = np.concatenate([np.atleast_1d(batch) for batch in loader])
+    first = elements.reshape(len(elements), -1)[:, 0]
+    assert first.tolist() == list(range(COUNT * EACH))
+    calls = (tmp_path / "calls").stat().st_size
+    assert calls <= (COUNT if place == PLACES["inline"] else 2 * COUNT + FIRST_JOBS)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_blocks_end_with_a_parents_rows(whole: bool) -> None:  # noqa: FBT001 - a parametrized test
+    """Where blocks have whole parents, no parent's rows are in two of a job's blocks; no row is lost either way."""
+    plan = plan_of(ps.range(40).batch(7).unbatch().map(abs).batch(10), "threads", 2)
+    job = BatchJob(plan, StepRange(Unit(0, 0, 0, 10), 4, 10), BlockSize(4, whole), Learned())
+    spans = [job.bounds_of(block) for block in range(job.blocks)]
+    assert [row for start, stop in spans for row in range(start, stop)] == list(range(40))
+    seen = Counter(parent for start, stop in spans for parent in {row // 7 for row in range(start, stop)})
+    assert (max(seen.values()) == 1) == whole
+    assert sum(job.run_block(block, Context()) for block in range(job.blocks)) == 40
+
+
+def test_a_parent_is_kept_only_while_its_evaluation_reports_nothing() -> None:
+    """Each block reports the substitutes in its parents, so that a job that was discarded takes no event with it."""
+
+    def decode(number: int) -> int:
+        if number == 2:
+            raise ValueError("corrupt")
+        return number
+
+    node = ps.range(8).map(decode, on_error=ps.Substitute()).batch(8).unbatch()
+    events: list[object] = []
+    context = Context(observe=events.append)
+    plan = plan_of(node.batch(4), "threads", 2)
+    job = BatchJob(plan, StepRange(Unit(0, 0, 0, 4), 2, 4), BlockSize(2), Learned())
+    for block in range(job.blocks):
+        job.run_block(block, context)
+    assert len(events) == job.blocks == 4
