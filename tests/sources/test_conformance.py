@@ -1,6 +1,7 @@
 """Every source of Penstock keeps the promises that `SourceTests` checks."""
 
 import io
+import json
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.sources import Arrays, Files, ImageFolder, JsonLines, Range, Source, Tar, TFRecord, Tokens
+from penstock.sources import MDS, Arrays, Files, ImageFolder, JsonLines, Range, Source, Tar, TFRecord, Tokens
 from penstock.testing import SourceTests
 
 IMAGE = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
@@ -279,3 +280,25 @@ class TestTFRecord(WithFolder):
     def make_source(self) -> Source:
         """Return the records."""
         return TFRecord(f"{self.folder}/*.tfrecord")
+
+
+class TestMDS(WithFolder):
+    """Samples in two MDS shards."""
+
+    expected: Sequence[Any] = [{"x": np.int8(7)}, {"x": np.int8(8)}, {"x": np.int8(-1)}]
+
+    def fill(self) -> None:
+        """Write the shards and their index."""
+        columns = {"column_names": ["x"], "column_encodings": ["int8"], "column_sizes": [1]}
+        shards: list[dict[str, Any]] = []
+        for number, values in enumerate((b"\x07\x08", b"\xff")):
+            begin = 4 * (len(values) + 2)
+            head = np.array([len(values), *range(begin, begin + len(values) + 1)], "<u4")
+            (self.folder / f"{number}.mds").write_bytes(head.tobytes() + values)
+            raw = {"basename": f"{number}.mds", "bytes": begin + len(values)}
+            shards.append({**columns, "format": "mds", "version": 2, "samples": len(values), "raw_data": raw})
+        (self.folder / "index.json").write_text(json.dumps({"shards": shards}))
+
+    def make_source(self) -> Source:
+        """Return the samples."""
+        return MDS(self.folder)

@@ -1,9 +1,9 @@
 """Sources of records: any object with `__len__` and `__getitem__`, and the sources of Penstock.
 
 `Arrays` (one array, or a dict of them), `Files` and `ImageFolder` (a folder), `Tokens` (token files, as windows or
-documents), `JsonLines`, `Tar` (samples of WebDataset), `TFRecord` and `Range` are sources; `Source` defines the methods
-of any other. Datasets use a source through the functions here: `read_records` and `describe_key` for keys, the others
-once.
+documents), `JsonLines`, `Tar` (samples of WebDataset), `TFRecord`, `MDS` (shards of Streaming) and `Range` are sources;
+`Source` defines the methods of any other. Datasets use a source through the functions here: `read_records` and
+`describe_key` for keys, the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.sources._files import Files as Files
     from penstock.sources._files import ImageFolder as ImageFolder
     from penstock.sources._json_lines import JsonLines as JsonLines
+    from penstock.sources._mds import MDS as MDS
     from penstock.sources._source_loop import Call as Call
     from penstock.sources._source_loop import Outcome as Outcome
     from penstock.sources._stateful import begin_pass as begin_pass
@@ -55,6 +56,7 @@ else:
         Files="penstock.sources._files",
         ImageFolder="penstock.sources._files",
         JsonLines="penstock.sources._json_lines",
+        MDS="penstock.sources._mds",
         Call="penstock.sources._source_loop",
         Outcome="penstock.sources._source_loop",
         begin_pass="penstock.sources._stateful",
@@ -70,6 +72,7 @@ else:
     __dir__ = _lazy.listing(__name__)
 
 __all__ = [
+    "MDS",
     "Arrays",
     "Files",
     "ImageFolder",

@@ -88,6 +88,7 @@ def write_files(folder: Path) -> None:
     np.arange(64, dtype="<u2").tofile(folder / "tokens.bin")
     np.arange(100, 145, dtype="<u2").tofile(folder / "tokens2.bin")
     _write_tar(folder / "samples.tar")
+    _write_mds(folder / "mds")
     (folder / "examples.tfrecord").write_bytes(bytes.fromhex(_EXAMPLES))
     np.arange(26, dtype="<f4").reshape(13, 2).tofile(folder / "map.bin")
 
@@ -97,6 +98,22 @@ _EXAMPLES: Final = (  # {"x": [n, 100 * n]}
     "0f000000000000006d532b090a0d0a0b0a017812061a040a020164547fe0fd"
     "100000000000000095fbfe180a0e0a0c0a017812071a050a0302c801bf90dbbd"
 )
+
+
+def _write_mds(folder: Path) -> None:
+    folder.mkdir()
+    columns = {"column_names": ["x", "y"], "column_encodings": ["int", "str"], "column_sizes": [8, None]}
+    shards: list[dict[str, Any]] = []
+    for number, count in enumerate((4, 7)):
+        samples = [
+            np.array([len(f"{x}")], "<u4").tobytes() + np.array([x], "<i8").tobytes() + f"{x}".encode()
+            for x in range(10 * number, 10 * number + count)
+        ]
+        offsets = np.cumsum([4 * (count + 2), *map(len, samples)])
+        (folder / f"{number}.mds").write_bytes(np.array([count, *offsets], "<u4").tobytes() + b"".join(samples))
+        raw = {"basename": f"{number}.mds", "bytes": int(offsets[-1])}
+        shards.append({**columns, "format": "mds", "version": 2, "samples": count, "raw_data": raw})
+    (folder / "index.json").write_text(json.dumps({"shards": shards}), newline="\n")
 
 
 def _write_tar(path: Path) -> None:
@@ -165,6 +182,7 @@ SOURCES: Final[Mapping[str, Make]] = {
         .shuffle()
         .batch(2)
     ),
+    "mds": lambda folder: ps.read(ps.sources.MDS(folder / "mds", cache=folder), seed=2).shuffle().batch(4),
     "token windows": lambda folder: (
         ps.read(ps.sources.Tokens(str(folder / "tokens*.bin"), 9, dtype="<u2", stride=8), seed=2).shuffle().batch(4)
     ),

@@ -1,0 +1,246 @@
+"""MDS: the columns of MosaicML Streaming's shards, and errors that name file, column and byte."""
+
+import base64
+import json
+import os
+import pickle
+import struct
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources import MDS, describe_key, read_records
+from penstock.testing import assert_same
+
+# Three samples, as Streaming 0.13 writes them: {"a": [0.0, …, n], "s": "é" * n, "y": n, "z": [n, n]} of sample n.
+COLUMNS = {"a": ("ndarray", None), "s": ("str", None), "y": ("int32", 4), "z": ("ndarray:uint16:2", 4)}
+WRITTEN = base64.b64decode(
+    "AwAAAPgAAAAPAQAALAEAAE8BAAB7ImNvbHVtbl9lbmNvZGluZ3MiOiBbIm5kYXJyYXkiLCAic3RyIiwgImludDMyIiwgIm5kYXJyYXk6dWludDE2"
+    "OjIiXSwgImNvbHVtbl9uYW1lcyI6IFsiYSIsICJzIiwgInkiLCAieiJdLCAiY29sdW1uX3NpemVzIjogW251bGwsIG51bGwsIDQsIDRdLCAiY29t"
+    "cHJlc3Npb24iOiBudWxsLCAiZm9ybWF0IjogIm1kcyIsICJoYXNoZXMiOiBbXSwgInNpemVfbGltaXQiOiA2MDAsICJ2ZXJzaW9uIjogMn0HAAAA"
+    "AAAAACIEAQAAAAAAAAAAAAAAAAsAAAACAAAAIgQCAAAAAAAAgD/DqQEAAAABAAEADwAAAAQAAAAiBAMAAAAAAACAPwAAAEDDqcOpAgAAAAIAAgA="
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def shard_of(samples: Sequence[bytes]) -> bytes:
+    """Return a shard of encoded samples."""
+    begin = 4 * (len(samples) + 2) + 2  # the columns in the shard aren't read
+    offsets = np.cumsum([begin, *map(len, samples)])
+    return np.array([len(samples), *offsets], "<u4").tobytes() + b"{}" + b"".join(samples)
+
+
+def write(folder: Path, columns: Mapping[str, tuple[str, int | None]], *shards: bytes, **others: Any) -> Path:
+    """Write shards and their index, and return the folder; `others` are entries of each shard in the index."""
+    folder.mkdir(exist_ok=True)
+    described: list[dict[str, Any]] = []
+    for number, content in enumerate(shards):
+        (folder / f"{number}.mds").write_bytes(content)
+        described.append(
+            {
+                "column_names": list(columns),
+                "column_encodings": [encoding for encoding, _ in columns.values()],
+                "column_sizes": [size for _, size in columns.values()],
+                "format": "mds",
+                "version": 2,
+                "samples": int.from_bytes(content[:4], "little"),
+                "raw_data": {"basename": f"{number}.mds", "bytes": len(content), "hashes": {}},
+                "zip_data": None,
+                **others,
+            }
+        )
+    (folder / "index.json").write_text(json.dumps({"shards": described, "version": 2}))
+    return folder
+
+
+def one(folder: Path, encoding: str, value: bytes, size: int | None = None) -> Path:
+    """Write a folder with one sample, of one column `x`, and return it."""
+    head = b"" if size else struct.pack("<I", len(value))
+    return write(folder, {"x": (encoding, size)}, shard_of([head + value]))
+
+
+def test_files_of_streaming(tmp_path: Path) -> None:
+    """The samples that Streaming writes have the values that were written."""
+    expected = [
+        {
+            "a": np.arange(n + 1, dtype=np.float32),
+            "s": "é" * n,
+            "y": np.int32(n),
+            "z": np.array([n, n], np.uint16),
+        }
+        for n in range(3)
+    ]
+    with MDS(write(tmp_path / "data", COLUMNS, WRITTEN)) as source:
+        assert_same(source.read([2, 0, 1]), [expected[2], expected[0], expected[1]])
+        assert describe_key(source, 1) == "key 1 (byte 271 of file '0.mds')"
+
+
+ENCODED = [
+    ("bytes", b"\0\1", b"\0\1"),
+    ("jpeg", b"\xff\xd8", b"\xff\xd8"),
+    ("int", struct.pack("<q", -5), -5),
+    ("float16", struct.pack("<e", 0.5), np.float16(0.5)),
+    ("str_int", b"-1" + b"0" * 30, -(10**30)),
+    ("str_float", b"1e-3", 0.001),
+    ("str_decimal", b"0.10", Decimal("0.10")),
+    ("json", b'{"a": [1, null]}', {"a": [1, None]}),
+    ("ndarray", b"\x22\x09" + struct.pack("<HHf", 1, 1, 2.5), np.array([[2.5]], np.float32)),
+    ("ndarray:int8", b"\4\2\1\2", np.array([1, 2], np.int8)),
+    ("ndarray:uint8:2,2", b"\1\2\3\4", np.array([[1, 2], [3, 4]], np.uint8)),
+    ("pil", struct.pack("<III", 2, 1, 3) + b"RGB" + bytes(range(6)), np.arange(6, dtype=np.uint8).reshape(1, 2, 3)),
+    ("pil", struct.pack("<III", 1, 2, 1) + b"L" + b"\7\x08", np.array([[7], [8]], np.uint8)),
+    ("list[png]", struct.pack("<IIII", 0, 2, 1, 2) + b"abb", [b"a", b"bb"]),
+    ("jpeg_array", struct.pack("<II", 1, 2) + b"ab", [b"ab"]),
+    ("list[pil]", struct.pack("<III", 0, 1, 14) + struct.pack("<III", 1, 1, 1) + b"L\7", [np.array([[7]], np.uint8)]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ENCODED)), ids=[f"{n} {ENCODED[n][0]}" for n in range(len(ENCODED))])
+def test_each_encoding_has_its_value(tmp_path: Path, number: int) -> None:
+    """A column of each encoding has the value that Streaming reads; images stay bytes, or are arrays of pixels."""
+    encoding, content, value = ENCODED[number]
+    assert_same(MDS(one(tmp_path / "data", encoding, content))[0], {"x": value})
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content"),
+    [
+        ("str", b"\xff"),
+        ("int", b"\1"),
+        ("float32", b"\1" * 5),
+        ("str_int", b"seven"),
+        ("str_decimal", b"x"),
+        ("json", b"["),
+        ("json", b"[" * 100_000),
+        ("ndarray", b""),
+        ("ndarray", b"\7\0"),
+        ("ndarray", b"\x08"),
+        ("ndarray", b"\x08\xff" + b"\xff" * 500),
+        ("ndarray:int8:3", b"ab"),
+        ("pil", b"\1"),
+        ("pil", struct.pack("<III", 2, 2, 1) + b"Q" + b"abcd"),
+        ("pil", struct.pack("<III", 2**32 - 1, 2**32 - 1, 1) + b"Labcd"),
+        ("list[jpeg]", struct.pack("<II", 0, 2**32 - 1)),
+        ("jpeg_array", struct.pack("<II", 1, 5) + b"abcd"),
+    ],
+)
+def test_a_value_that_is_none_of_its_encoding_is_named(tmp_path: Path, encoding: str, content: bytes) -> None:
+    """A value that can't be decoded is a CorruptRecordError with file, byte, key, column and encoding."""
+    source = MDS(one(tmp_path / "data", encoding, content))
+    with pytest.raises(CorruptRecordError, match=r"byte 14 of '.*0.mds' \(key 0 of .* in the column 'x'") as caught:
+        read_records(source, np.array([0]))
+    assert caught.match(rf"has no '{encoding.replace('[', '.')[:5]}")
+    assert caught.value.keys == (0,)
+
+
+def test_bad_folders_are_refused(tmp_path: Path) -> None:
+    """Pickles, compressed shards, other formats and columns are a UsageError with the reason and a remedy."""
+    folder = tmp_path / "data"
+    good = shard_of([b"\1"])
+    x: dict[str, tuple[str, int | None]] = {"x": ("int8", 1)}
+    zipped = {"zip_data": {"basename": "0.mds.zstd", "bytes": 9}, "compression": "zstd:7"}
+    with pytest.raises(UsageError, match=r"index.json; '.*' has none.*merge_index"):
+        MDS(tmp_path)
+    for columns, others, reason in (
+        ({"x": ("pkl", None)}, {}, "a pickle runs code that the file contains; the column 'x' .*another encoding"),
+        ({"x": ("video", None)}, {}, "the encoding 'video' is unknown. Known are bytes, float16"),
+        ({"x": ("ndarray:int9", None)}, {}, "'ndarray:int9:' is invalid"),
+        (x, {"format": "json"}, "'json'. Read JSON lines by ps.sources.JsonLines"),
+        (x, {"version": 3}, "has version 3"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            MDS(write(folder, columns, good, **others))
+    write(folder, x, good, **zipped)
+    assert MDS(folder)[0] == {"x": 1}  # the decompressed shard is there
+    (folder / "0.mds").unlink()
+    with pytest.raises(UsageError, match=r"'.*0.mds.zstd' is, by zstd:7, so.*Decompress each shard once, to.*0.mds'"):
+        MDS(folder)
+    write(folder, x, good, good)
+    index = (folder / "index.json").read_text()
+    (folder / "index.json").write_text(index.replace('"x"', '"y"', 1))
+    with pytest.raises(UsageError, match=r"0.mds' has {'y': 'int8'}, '.*1.mds' has {'x': 'int8'}. Read them as two"):
+        MDS(folder)
+    (folder / "index.json").write_text('{"shards": []}')
+    with pytest.raises(UsageError, match=r"at least one shard"):
+        MDS(folder)
+
+
+GOOD = shard_of([b"\1", b"\2\2"])
+BAD_SHARDS = {
+    "short": (GOOD[:11], "it has 11 bytes, too few for the offsets of 2 samples"),
+    "other number": (b"\1" + GOOD[1:], "it has 1 samples, and index.json says 2"),
+    "first offset": (GOOD[:4] + b"\0" + GOOD[5:], "its offsets, from 0 to 21, don't cover 21 bytes"),
+    "last offset": (GOOD[:12] + b"\x16" + GOOD[13:], "its offsets, from 18 to 22, don't cover 21 bytes"),
+    "falling": (GOOD[:8] + b"\x16" + GOOD[9:], "its offsets, from 18 to 21"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BAD_SHARDS))
+def test_a_damaged_shard_is_refused_when_it_is_indexed(tmp_path: Path, kind: str) -> None:
+    """A shard whose offsets aren't those of the file is a CorruptRecordError with the file."""
+    content, reason = BAD_SHARDS[kind]
+    folder = write(tmp_path / "data", {"x": ("bytes", None)}, content, samples=2)
+    with pytest.raises(CorruptRecordError, match=rf"cannot index '.*0.mds' as an MDS shard: {reason}"):
+        MDS(folder)
+
+
+@pytest.mark.parametrize(
+    "index", [b"", b"[]", b'{"shards": 3}', b'{"shards": [{}]}', b"[" * 100_000, b'{"shards": {"a": 1}}']
+)
+def test_a_damaged_index_is_refused(tmp_path: Path, index: bytes) -> None:
+    """An index that lists no shards is a CorruptRecordError with the file."""
+    (tmp_path / "index.json").write_bytes(index)
+    with pytest.raises(CorruptRecordError, match=r"index.json' is no index of MDS shards"):
+        MDS(tmp_path)
+
+
+@given(place=st.integers(0, len(WRITTEN) - 1), value=st.integers(0, 255) | st.none())
+def test_a_changed_byte_gives_records_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, place: int, value: int | None
+) -> None:
+    """A shard with a changed byte, or cut there, has records of its columns, or raises a SourceError."""
+    folder = write(tmp_path_factory.mktemp("fuzz"), COLUMNS, WRITTEN)
+    changed = WRITTEN[:place] if value is None else WRITTEN[:place] + bytes([value]) + WRITTEN[place + 1 :]
+    (folder / "0.mds").write_bytes(changed)
+    try:
+        with MDS(folder, cache=folder, progress=False) as source:
+            records = source.read(range(3))
+    except SourceError:
+        return
+    assert all(list(record) == list(COLUMNS) for record in records)
+
+
+def test_changed_files_are_refused(tmp_path: Path) -> None:
+    """A shard of another size, a missing one and one that changed unnoticed are errors with the file."""
+    folder = write(tmp_path / "data", COLUMNS, WRITTEN)
+    path, time_ns = folder / "0.mds", (folder / "0.mds").stat().st_mtime_ns
+    source = MDS(folder)
+    path.write_bytes(WRITTEN[:248] + b"\xff" + WRITTEN[249:])
+    os.utime(path, ns=(time_ns, time_ns))
+    with pytest.raises(CorruptRecordError, match=r"byte 248 of '.*0.mds' \(key 0 .* too short for the column 'a'"):
+        source[0]
+    path.write_bytes(WRITTEN[:-1])
+    with pytest.raises(SourceError, match=r"0.mds' must have 335 bytes, as index.json says; it has 334.*copy it again"):
+        MDS(folder)
+    path.unlink()
+    with pytest.raises(SourceError, match=r"cannot read '.*0.mds'"):
+        MDS(folder)
+
+
+def test_a_copy_is_sent_by_path(tmp_path: Path) -> None:
+    """A pickled source has the paths and the columns, not the index."""
+    samples = [struct.pack("<I", 3) + b"%03d" % number for number in range(500)]
+    sent = pickle.dumps(MDS(write(tmp_path / "data", {"x": ("str_int", None)}, shard_of(samples))))
+    assert len(sent) < 1_500
+    assert pickle.loads(sent)[499] == {"x": 499}
