@@ -95,6 +95,24 @@ class WorkerDied:
     rows: tuple[int, int] | None
 
 
+@frozen
+class DrewGlobally:
+    """The function of a `map` drew from a global generator of `random`, NumPy or torch, so its results may not repeat.
+
+    Attributes:
+        step: the step's name.
+
+    Example:
+        >>> import random
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(8).map(lambda number: number + random.random(), name="jitter").batch(4))
+        >>> for batch in loader:  # logs a warning that names the step
+        ...     pass
+    """
+
+    step: str
+
+
 Replaced: TypeAlias = Substituted | Skipped
-Event: TypeAlias = Replaced | WorkerDied
+Event: TypeAlias = Replaced | WorkerDied | DrewGlobally
 Observer: TypeAlias = Callable[[Event], None]

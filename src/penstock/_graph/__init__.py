@@ -124,6 +124,7 @@ if TYPE_CHECKING:
     from penstock._graph._explain import mixture_lines as mixture_lines
     from penstock._graph._explain import random_lines as random_lines
     from penstock._graph._explain import reading_text as reading_text
+    from penstock._graph._global_draws import GlobalDraws as GlobalDraws
     from penstock._graph._inputs import Integers as Integers
     from penstock._graph._inputs import inputs as inputs
     from penstock._graph._per_worker import PerWorker as PerWorker
@@ -183,6 +184,7 @@ else:
         reading_text="penstock._graph._explain",
         Integers="penstock._graph._inputs",
         inputs="penstock._graph._inputs",
+        GlobalDraws="penstock._graph._global_draws",
         PerWorker="penstock._graph._per_worker",
         leave_accelerators="penstock._graph._rng",
     )

@@ -29,6 +29,7 @@ from typing import Any, Final, Protocol, assert_never, cast
 from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
 from penstock._graph._coordinates import SeedPosition, SeedPositions, indices, source_of
+from penstock._graph._global_draws import GlobalDraws
 from penstock._graph._inputs import Integers
 from penstock._graph._kept_parts import KeptParts
 from penstock._graph._length import length
@@ -84,6 +85,8 @@ class Context:
     crashing_rows: Mapping[tuple[int, ...], Exception] = field(default_factory=dict[tuple[int, ...], Exception])
     """The errors of rows that crash worker processes, by (epoch, position below the batch), or, where rows are read in
     order, by (epoch, position, number of the block input). These rows are never computed."""
+    draws: GlobalDraws | None = None
+    """Finds functions that draw from global generators; None where other threads may draw meanwhile."""
     read: Callable[[Source, Keys], list[Record]] = read_records
     """Returns the records of some keys of a source; records that were read ahead are taken from there."""
     kept: KeptParts = field(default_factory=KeptParts)
@@ -222,6 +225,8 @@ def apply_into(
     The function is called once for each element, since it may write to it.
     """
     if step.form != "globals" and (step.form != "origin" or locations.are_plain):
+        draws = context.draws
+        before = None if draws is None else draws.before(step)
         # The loop is here, in the frame that knows the step: a user's traceback is short, and a call less is faster.
         with Caught(Exception) as caught:
             function, add, arguments = step.function, results.append, _arguments(step, locations, context)
@@ -231,6 +236,8 @@ def apply_into(
             else:
                 for element, argument in zip(elements, arguments, strict=True):
                     add(function(element, argument))
+        if draws is not None and before is not None:
+            draws.after(step, before, context.observe)
         if caught.error is not None and elements:
             number = len(results)
             error = cast("Exception", caught.taken())

@@ -30,13 +30,14 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph import Cache, Context, Map, Node, PerWorker, awaits, evaluate_block, walk
+from penstock._graph import Cache, Context, GlobalDraws, Map, Node, PerWorker, awaits, evaluate_block, walk
 from penstock._os import DaemonThread
 from penstock._pickles import pickler
 from penstock._plan import Place, Plan
 from penstock._processes import has_cloudpickle, is_guarded, missing
 from penstock._runtime._batches import InlineBatches, StepRange, Unit, rows_of
 from penstock._runtime._processors import usable_processors
+from penstock._runtime._recorder import Recorder
 from penstock._storage import MemoryCache
 from penstock._streaming import count_positions
 
@@ -313,6 +314,7 @@ class _Measuring:
         self._node = plan.program.worker_inputs[0]
         self._total = plan.batches.total if plan.is_indexed else count_positions(self._node)
         self._next = 0
+        self._draws = GlobalDraws(1)  # compares in this thread only
 
     def cost(self, enough_seconds: float, *, stacking: bool, threads: bool) -> Cost | None:
         """Return the cost of rows."""
@@ -336,7 +338,7 @@ class _Measuring:
 
     def _rows(self, count: int = 1) -> _Kind:
         def make() -> _Run:
-            context = Context()
+            context = Context(observe=Recorder().observe, draws=self._draws)
 
             def run(piece: int) -> None:
                 positions = np.arange(piece * count, (piece + 1) * count, dtype=np.int64) % self._total

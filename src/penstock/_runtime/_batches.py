@@ -321,8 +321,12 @@ def _applied(steps: tuple[Map | Reindex, ...], batch: Element, locations: "_Loca
         if isinstance(step, Reindex):
             continue
         if step.form == "none":  # as `apply_one`, but a location is computed for an error only
+            draws = context.draws
+            before = None if draws is None else draws.before(step)
             try:
                 batch = step.function(batch)
+                if draws is not None and before is not None:
+                    draws.after(step, before, context.observe)
                 continue
             except Exception as error:
                 if raised_by_handler(error):

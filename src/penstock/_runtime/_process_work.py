@@ -23,7 +23,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
-from penstock._graph import Context, leave_accelerators
+from penstock._graph import Context, GlobalDraws, leave_accelerators
 from penstock._memory import Lease, Region, aligned, open_region
 from penstock._pickles import dump_by_value
 from penstock._plan import Plan
@@ -327,7 +327,7 @@ class _Worker:
         self._regions = Regions(SharedDescriptors(pipe))
         self._events: list[Event] = []  # of the current block
         self._is_elsewhere = False  # whether only the consumer can compute the current block
-        self._context = Context(observe=self._events.append, substituted=self._substituted)
+        self._context = Context(observe=self._events.append, substituted=self._substituted, draws=GlobalDraws())
         self._jobs: dict[int, tuple[Described, SharedJob]] = {}  # by slot
         self._living: tuple[int, ...] = ()  # memory that was in use when the last job was armed
 

@@ -4,11 +4,11 @@ import logging
 import threading
 import warnings
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from penstock._graph import Filter, Map, Node, is_indexable, walk
 from penstock.errors import GraphError
-from penstock.events import Event, Replaced, Skipped, Substituted, WorkerDied
+from penstock.events import DrewGlobally, Event, Replaced, Skipped, Substituted, WorkerDied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +17,8 @@ _MAX_EVENTS = 1000
 _WASTED_ELEMENTS = 10_000
 _WASTED_SHARE = 0.99
 _logger = logging.getLogger("penstock")
+_warned_of: Final[set[str]] = set()  # steps whose functions draw globally: one warning in a program for each name
+_warning: Final = threading.Lock()
 
 
 class Remembered(NamedTuple):
@@ -57,6 +59,8 @@ class Recorder:
                     self._death_count += 1
             case Substituted() | Skipped():
                 self._observe_replaced(event)
+            case DrewGlobally():
+                self._warn_of_draws(event.step)
             case _:
                 assert_never(event)
 
@@ -73,6 +77,18 @@ class Recorder:
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if str(count).strip("0") == "1":
             self._log(event, count)
+
+    def _warn_of_draws(self, step: str) -> None:
+        with _warning:
+            if step in _warned_of:
+                return
+            _warned_of.add(step)
+        _logger.warning(
+            "the function of step %r draws from a global generator of random, NumPy or torch: its elements depend on "
+            "the worker and the run, and a resumed run differs. Use random_map(f, globals=True), or random_map(f) and "
+            "draw from the generator that f gets",
+            step,
+        )
 
     def _log(self, event: Replaced, count: int) -> None:
         done = "replaced" if isinstance(event, Substituted) else "left out"
@@ -191,6 +207,9 @@ class HelperRecorder(Recorder):
     def observe(self, event: Event) -> None:
         super().observe(event)
         self._new.append(event)
+
+    def _warn_of_draws(self, step: str) -> None:
+        del step
 
     def _log(self, event: Replaced, count: int) -> None:
         del event, count

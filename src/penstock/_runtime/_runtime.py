@@ -1,6 +1,8 @@
 """The runtime of a loader: it opens the streams that the loader reads, and owns the workers behind them."""
 
-from penstock._graph import Element, Location, Origin, Read, indices, walk
+from dataclasses import replace
+
+from penstock._graph import Element, GlobalDraws, Location, Origin, Read, indices, walk
 from penstock._os import uninterrupted
 from penstock._plan import Plan
 from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
@@ -42,6 +44,7 @@ class Runtime:
         self._owner = owner
         self._scheduler: Scheduler | None = None  # started or joined when the first stream is opened
         self._is_closed = False
+        self._draws = GlobalDraws()
         sources = [node.source for node in walk(plan.node) if isinstance(node, Read)]
         self._sources = [source for source in sources if isinstance(source, AwaitedSource)]
         for source in self._sources:
@@ -204,10 +207,11 @@ class Runtime:
             self._sources.pop().end_reading()
 
     def _inline(self, step_range: StepRange) -> InlineStream | StreamingBatches:
-        plan = self._plan
+        plan, client = self._plan, self._client
         if plan.is_indexed:
-            return InlineStream(plan, step_range, self._client.learned, self._client.context())
-        return StreamingBatches(plan, step_range, self._client.consumer_context(), read_inline)
+            context = replace(client.context(), draws=self._draws)
+            return InlineStream(plan, step_range, client.learned, context)
+        return StreamingBatches(plan, step_range, replace(client.consumer_context(), draws=self._draws), read_inline)
 
 
 def process_scheduler(owner: Client) -> Scheduler:
