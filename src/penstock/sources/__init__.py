@@ -1,9 +1,9 @@
 """Sources of records: any object with `__len__` and `__getitem__`, and the sources of Penstock.
 
-`Arrays` (one array, or a dict of them), `Files` and `ImageFolder` (a folder), `Tokens` (token files, as windows or
-documents), `JsonLines`, `Tar` (samples of WebDataset), `TFRecord`, `MDS` (shards of Streaming) and `Range` are sources;
-`Source` defines the methods of any other. Datasets use a source through the functions here: `read_records` and
-`describe_key` for keys, the others once.
+`Arrays` (one array, or a dict of them), `Parquet` and `Arrow` (tables in files), `Files` and `ImageFolder` (a folder),
+`Tokens` (token files, as windows or documents), `JsonLines`, `Tar` (samples of WebDataset), `TFRecord`, `MDS` (shards
+of Streaming) and `Range` are sources; `Source` defines the methods of any other. Datasets use a source through the
+functions here: `read_records` and `describe_key` for keys, the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -34,10 +34,12 @@ from penstock.sources._source import Source as Source
 from penstock.sources._source import name_of as name_of
 
 if TYPE_CHECKING:
+    from penstock.sources._arrow import Arrow as Arrow
     from penstock.sources._files import Files as Files
     from penstock.sources._files import ImageFolder as ImageFolder
     from penstock.sources._json_lines import JsonLines as JsonLines
     from penstock.sources._mds import MDS as MDS
+    from penstock.sources._parquet import Parquet as Parquet
     from penstock.sources._source_loop import Call as Call
     from penstock.sources._source_loop import Outcome as Outcome
     from penstock.sources._stateful import begin_pass as begin_pass
@@ -53,10 +55,12 @@ else:
     # Loaded on demand: a program uses few of these.
     __getattr__ = _lazy.from_modules(
         __name__,
+        Arrow="penstock.sources._arrow",
         Files="penstock.sources._files",
         ImageFolder="penstock.sources._files",
         JsonLines="penstock.sources._json_lines",
         MDS="penstock.sources._mds",
+        Parquet="penstock.sources._parquet",
         Call="penstock.sources._source_loop",
         Outcome="penstock.sources._source_loop",
         begin_pass="penstock.sources._stateful",
@@ -74,9 +78,11 @@ else:
 __all__ = [
     "MDS",
     "Arrays",
+    "Arrow",
     "Files",
     "ImageFolder",
     "JsonLines",
+    "Parquet",
     "Range",
     "Source",
     "TFRecord",

@@ -1,0 +1,359 @@
+"""The rows of tables in files, read by blocks: the row groups of Parquet, the record batches of Arrow.
+
+A block is the least that a format decodes at once. To read one row of a compressed block takes as long as to read all
+of them, so decoded blocks are kept, and a read takes its rows block by block. `KeptBlocks` keeps them. Its guarantees:
+  - Kept blocks have at most `bound_bytes` in all, unless a single one has more. The least recently used one is dropped
+    first. A block whose values are mapped from the file counts nothing.
+  - Of several threads that need a block, one decodes it, and the others wait. Different blocks are decoded at the same
+    time. If the decoding fails, each waiting thread tries by itself, and so gets the error itself.
+  - A forked child begins without blocks, and waits for no thread of its parent.
+
+The first row of each block is found once for each file, and kept in a cache directory by `OffsetIndex`, whose records
+are blocks here. A copy of a source in another process gets these numbers and the names of the files; it opens the files
+and decodes blocks by itself.
+"""
+
+import contextlib
+import hashlib
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, ClassVar, Final, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._os import renewed_after_fork
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources._arrow_rows import NUMPY, Array, ArrowRows, names_of, need_arrow
+from penstock.sources._local_files import (
+    LocalFile,
+    OffsetIndex,
+    PathLike,
+    Scan,
+    default_cache,
+    raise_source_error,
+    stat_file,
+)
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+
+DECODED_BYTES: Final = 256 << 20
+
+Types = Mapping[str, Array]
+"""The `pyarrow.DataType` of each column."""
+Block = tuple[Sequence[Array], int]
+"""Record batches, and the bytes that were allocated for them."""
+
+
+class TableFiles:
+    """The rows of files that have the same columns, one file after the other; a subclass reads their blocks.
+
+    Args:
+        index: the files, and the first row of each of their blocks.
+        types: the columns of the records.
+        decoded_bytes: the bound of the blocks that each process keeps.
+
+    Raises:
+        UsageError: the bound is negative.
+    """
+
+    _noun: ClassVar[str]  # of a block
+    _fingerprint_prefix: ClassVar[str]
+
+    def __init__(self, index: OffsetIndex, types: Types, decoded_bytes: int) -> None:
+        if decoded_bytes < 0:
+            raise UsageError(f"decoded_bytes must be at least 0; got {decoded_bytes}. Omit it for {DECODED_BYTES:,}.")
+        self._files = index.files
+        self._names = tuple(types)
+        self._first_blocks: list[int] = [0, *accumulate(index.counts)]
+        starts = np.zeros(self._first_blocks[-1] + 1, np.int64)  # in rows
+        np.cumsum(np.concatenate([np.diff(index[number]) for number in range(len(self._files))]), out=starts[1:])
+        self._starts = starts
+        self._listed_starts: list[int] = starts.tolist()
+        self._length = self._listed_starts[-1]
+        self._described = _digest_of(self._files, types)
+        self._decoded_bytes = decoded_bytes
+        self._kept = KeptBlocks(decoded_bytes)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """The key at which each block begins, and the length: int64 of shape (blocks + 1,)."""
+        return self._starts
+
+    def __getitem__(self, key: SupportsIndex) -> Record:
+        number = as_key(key, self._length)
+        block = bisect_right(self._listed_starts, number) - 1
+        return self._rows(block)[number - self._listed_starts[block]]
+
+    def read(self, keys: Sequence[int] | Keys) -> list[Record]:
+        """Return the row of each key; all rows of one block are read together.
+
+        Args:
+            keys: in [0, length), one axis.
+
+        Returns:
+            A dict for each key.
+        """
+        checked = as_keys(keys)
+        check_range(checked, self._length)
+        blocks = np.searchsorted(self._starts, checked, side="right") - 1
+        rows: list[int] = (checked - self._starts[blocks]).tolist()
+        numbers: list[int] = blocks.tolist()
+        records: list[Record] = [None] * len(rows)
+        order: list[int] = np.argsort(blocks, kind="stable").tolist()
+        current, opened = -1, None
+        for place in order:
+            if opened is None or numbers[place] != current:
+                current = numbers[place]
+                opened = self._rows(current)
+            records[place] = opened[rows[place]]
+        return records
+
+    def lengths(self, column: str) -> NDArray[np.int64]:
+        """Return the length of a column's value in every row, for `pack` and `bucket`; other columns aren't read.
+
+        Args:
+            column: the name of a column of lists, texts or bytes.
+
+        Returns:
+            int64, one axis: `len(record[column])`, and 0 for None.
+
+        Raises:
+            UsageError: there is no such column, or its values have no length.
+        """
+        if column not in self._names:
+            raise UsageError(missing_column(column, self._names, repr(self)))
+        parts = [self._decode(block, (column,))[0].lengths(column) for block in range(self._first_blocks[-1])]
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+    def describe_key(self, key: SupportsIndex) -> str:
+        """Return the row, the block and the file of a key, for messages."""
+        row = as_key(key, self._length)
+        block = bisect_right(self._listed_starts, row) - 1
+        number = bisect_right(self._first_blocks, block) - 1
+        place = f"{self._noun} {block - self._first_blocks[number]} of file {self._files[number].name!r}"
+        return f"row {row - self._listed_starts[block]} of {place}"
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the names (without folders) and sizes of the files, and with the columns."""
+        return f"{self._fingerprint_prefix}-{self._described}"
+
+    def __repr__(self) -> str:
+        count = len(self._files)
+        return f"{type(self).__name__}({len(self)} rows in {count} {'file' if count == 1 else 'files'})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._kept = KeptBlocks(self._decoded_bytes)
+
+    def _read_block(self, number: int, block: int, names: Sequence[str]) -> Block:
+        """Return block `block` of file `number`."""
+        raise NotImplementedError
+
+    def _rows(self, block: int) -> ArrowRows:
+        known = self._kept.get(block)
+        return self._kept.opened(block, self._open) if known is None else known
+
+    def _open(self, block: int) -> tuple[ArrowRows, int]:
+        return self._decode(block, self._names)
+
+    def _decode(self, block: int, names: Sequence[str]) -> tuple[ArrowRows, int]:
+        """Return the rows of a block, and the bytes that were allocated for them.
+
+        Raises:
+            CorruptRecordError: the block hasn't as many rows as the file says.
+        """
+        number = bisect_right(self._first_blocks, block) - 1
+        file, local = self._files[number], block - self._first_blocks[number]
+        check_unchanged(file)
+        batches, size = self._read_block(number, local, names)
+        rows = ArrowRows(batches, names, NUMPY)
+        expected = self._listed_starts[block + 1] - self._listed_starts[block]
+        if len(rows) != expected:
+            raise CorruptRecordError(
+                f"{self._noun} {local} of {file.path!r} must have {expected} rows, as its description says; it has "
+                f"{len(rows)}. The file is damaged: write it again."
+            )
+        return rows, size
+
+
+class KeptBlocks:
+    """Blocks by number, decoded by one thread each, of which the last used ones are kept.
+
+    Args:
+        bound_bytes: what the kept blocks may have in all.
+    """
+
+    def __init__(self, bound_bytes: int) -> None:
+        self._bound_bytes = bound_bytes
+        self.renew_after_fork()
+        renewed_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """Begin without blocks."""
+        self._lock = threading.Lock()  # guards all below
+        self._kept: OrderedDict[int, tuple[ArrowRows, int]] = OrderedDict()
+        self._bytes = 0
+        self._opening: dict[int, threading.Event] = {}
+
+    def get(self, block: int) -> ArrowRows | None:
+        """Return a block that is kept."""
+        with self._lock:
+            known = self._kept.get(block)
+            if known is None:
+                return None
+            self._kept.move_to_end(block)
+            return known[0]
+
+    def opened(self, block: int, decode: Callable[[int], tuple[ArrowRows, int]]) -> ArrowRows:
+        """Return a block, decoded here or by another thread."""
+        while (known := self.get(block)) is None:
+            with self._lock:
+                other = self._opening.get(block)
+                if other is None and block not in self._kept:
+                    self._opening[block] = threading.Event()
+                    break
+            if other is not None:
+                other.wait()
+        else:
+            return known
+        try:
+            rows, size = decode(block)
+            self._keep(block, rows, size)
+        finally:
+            with self._lock:
+                self._opening.pop(block).set()
+        return rows
+
+    def _keep(self, block: int, rows: ArrowRows, size: int) -> None:
+        with self._lock:
+            self._kept[block] = rows, size
+            self._bytes += size
+            while self._bytes > self._bound_bytes and len(self._kept) > 1:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._bytes -= dropped
+
+
+def find_index(files: Sequence[LocalFile], scan: Scan, cache: PathLike | None, *, progress: bool) -> OffsetIndex:
+    """Return the first rows of the blocks of files, from the cache directory where that has them."""
+    directory = default_cache() if cache is None else os.path.abspath(cache)
+    return OffsetIndex(files, [scan] * len(files), directory, progress=progress)
+
+
+def types_of(schema: Array, columns: Sequence[str] | None, path: str) -> Types:
+    """Return the columns of a file that are read.
+
+    Args:
+        schema: the file's `pyarrow.Schema`.
+        columns: the names of the columns; None for all.
+        path: the file.
+
+    Raises:
+        UsageError: the file lacks a column, or two columns have one name.
+    """
+    names = names_of(schema, repr(path))
+    wanted = names if columns is None else tuple(columns)
+    for name in wanted:
+        if name not in names:
+            raise UsageError(missing_column(name, names, repr(path)))
+        if wanted.count(name) > 1:
+            raise UsageError(f"columns must be different names; got {name!r} twice in {list(wanted)}. Name it once.")
+    if not wanted:
+        raise UsageError(f"a table must have at least one column to read; {path!r}: got columns={list(wanted)}.")
+    return {name: schema.field(name).type for name in wanted}
+
+
+def missing_column(name: str, names: Sequence[str], owner: str) -> str:
+    """Return the message for a column that a table lacks."""
+    return f"there is no column {name!r} in {owner}; its columns are {', '.join(map(repr, names))}. Name one of these."
+
+
+def check_types(types: Types, first: str, found: Types, path: str) -> None:
+    """Check that a file has the columns of the first one.
+
+    Args:
+        types: the columns of the first file.
+        first: the path of the first file.
+        found: the columns of another file.
+        path: the path of the other file.
+
+    Raises:
+        UsageError: a column is in one file only, or has another type.
+    """
+    for name in [*types, *found]:
+        if types.get(name) != found.get(name):
+            kinds = " and ".join(
+                f"{of.get(name) or 'missing'} in {where!r}" for of, where in ((types, first), (found, path))
+            )
+            raise UsageError(
+                f"all files must have the same columns, of the same types; column {name!r} is {kinds}. Convert one of "
+                "the files, or name the columns to read, as in columns=['text']."
+            )
+
+
+def check_unchanged(file: LocalFile) -> None:
+    """Check that a file is the one that was indexed.
+
+    Raises:
+        SourceError: it has another size or time, or doesn't exist.
+    """
+    now = stat_file(file.path)
+    if now != file:
+        raise SourceError(
+            f"{file.path!r} changed since it was indexed: it had {file.size} bytes and has {now.size}, or was written "
+            "again. Create the source again."
+        )
+
+
+@contextlib.contextmanager
+def reading(path: str, kind: str) -> Generator[None]:
+    """Raise pyarrow's errors as those of a file.
+
+    Args:
+        path: the file.
+        kind: its format, for messages.
+
+    Raises:
+        SourceError: the system can't read the file.
+        CorruptRecordError: the file isn't a whole file of the format.
+        MemoryError: there isn't enough memory for a block.
+    """
+    try:
+        yield
+    except (SourceError, MemoryError):
+        raise
+    except (need_arrow().ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise_source_error(f"cannot read {path!r}: {error}. Check the file.", error)
+        raise CorruptRecordError(
+            f"{path!r} must be a whole file of {kind}: {' '.join(str(error).split())}. It is of another format, "
+            "truncated or damaged: restore it, or write it again."
+        ) from error
+
+
+def kind_of_scan(name: str, types: Types, *, allows_others: bool) -> str:
+    """Return the kind of a scan that checks that a file has some columns.
+
+    Args:
+        name: the scan's name and version.
+        types: the columns that a file must have.
+        allows_others: whether it may have others.
+    """
+    return f"{name} {_digest_of((), types)} {allows_others}"
+
+
+def _digest_of(files: Sequence[LocalFile], types: Types) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(f"{[(name, str(kind)) for name, kind in types.items()]}\n".encode())
+    for file in files:
+        digest.update(f"{file.name!r} {file.size}\n".encode())
+    return digest.hexdigest()

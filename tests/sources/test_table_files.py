@@ -1,0 +1,326 @@
+"""Parquet and Arrow files are sources of their rows, whatever their blocks, and refuse what isn't a whole file."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources import Arrow, Parquet, Source, read_records
+from penstock.testing import SourceTests, assert_same
+from tests.profiles import fewer
+
+pa: Any = pytest.importorskip("pyarrow")
+parquet: Any = pytest.importorskip("pyarrow.parquet")
+ipc: Any = pytest.importorskip("pyarrow.ipc")
+
+from tests.sources.arrow_values import records_of, tables  # noqa: E402 - it needs pyarrow
+
+Table = Any
+TABLE = pa.table(
+    {
+        "id": pa.array(range(10), pa.int32()),
+        "text": [None if number == 3 else "é" * number for number in range(10)],
+        "tokens": pa.array([list(range(number)) for number in range(10)], pa.list_(pa.uint16())),
+        "a.b": pa.array(["x", "y"] * 5).dictionary_encode(),
+    }
+)
+RECORDS = records_of(TABLE)
+
+
+def write_arrow(table: Table, path: Path, *, stream: bool = False, compression: str | None = None) -> None:
+    """Write an Arrow file with a batch for each three rows."""
+    new = ipc.new_stream if stream else ipc.new_file
+    options = ipc.IpcWriteOptions(compression=compression, unify_dictionaries=True)
+    with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=3)
+
+
+def write_parquet(table: Table, path: Path, **options: Any) -> None:
+    """Write a Parquet file with a group for each three rows, of which each page has a checksum."""
+    parquet.write_table(table, path, row_group_size=3, write_page_checksum=True, **options)
+
+
+class InFiles(SourceTests):
+    """A suite over two files with ten rows in all."""
+
+    expected: Sequence[Any] = RECORDS
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _prepare(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+        self.write(TABLE.slice(0, 7), tmp_path / "0.data")
+        self.write(TABLE.slice(7), tmp_path / "1.data")
+
+    def write(self, table: Table, path: Path) -> None:
+        """Write a file."""
+        raise NotImplementedError
+
+
+class TestParquet(InFiles):
+    """Row groups, of which all are kept."""
+
+    def write(self, table: Table, path: Path) -> None:
+        """Write groups."""
+        write_parquet(table, path)
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        return Parquet(f"{self.folder}/*.data", cache=self.folder)
+
+
+class TestParquetOfOneGroup(TestParquet):
+    """Row groups, of which only one is kept."""
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        return Parquet(f"{self.folder}/*.data", cache=self.folder, decoded_bytes=0)
+
+
+class TestArrow(InFiles):
+    """Mapped batches."""
+
+    def write(self, table: Table, path: Path) -> None:
+        """Write batches."""
+        write_arrow(table, path)
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        return Arrow(f"{self.folder}/*.data", cache=self.folder)
+
+
+class TestArrowStream(TestArrow):
+    """Batches in the format of streams."""
+
+    def write(self, table: Table, path: Path) -> None:
+        """Write batches."""
+        write_arrow(table, path, stream=True)
+
+
+class TestCompressedArrow(TestArrow):
+    """Compressed batches, of which one is kept."""
+
+    def write(self, table: Table, path: Path) -> None:
+        """Write batches."""
+        write_arrow(table, path, compression="lz4")
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        return Arrow(f"{self.folder}/*.data", cache=self.folder, decoded_bytes=0)
+
+
+@fewer()
+@given(tables(), st.data())
+def test_arrow_files_have_the_rows_of_any_table(
+    tmp_path_factory: pytest.TempPathFactory, table: Table, data: st.DataObject
+) -> None:
+    """Any table is read from a file or a stream, compressed or not, as pyarrow has it."""
+    folder = tmp_path_factory.mktemp("arrow")
+    stream: bool = data.draw(st.booleans())
+    compression: str | None = data.draw(st.sampled_from([None, "lz4", "zstd"]))
+    try:
+        write_arrow(table.unify_dictionaries(), folder / "a.arrow", stream=stream, compression=compression)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # pyarrow can't write the type
+        return
+    source = Arrow(folder / "a.arrow", cache=folder)
+    assert_same(read_records(source, np.arange(len(table))[::-1]), records_of(table)[::-1])
+
+
+@fewer()
+@given(tables())
+def test_parquet_files_have_the_rows_of_any_table(tmp_path_factory: pytest.TempPathFactory, table: Table) -> None:
+    """Any table that Parquet can store is read as pyarrow reads it."""
+    folder = tmp_path_factory.mktemp("parquet")
+    try:
+        write_parquet(table, folder / "a.parquet")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # pyarrow can't write the type
+        return
+    source = Parquet(folder / "a.parquet", cache=folder)
+    stored = parquet.read_table(folder / "a.parquet")
+    assert_same(read_records(source, np.arange(len(table))[::-1]), records_of(stored)[::-1])
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
+    """Return the groups that are decoded from now on, each with its columns."""
+    found: list[tuple[int, list[str]]] = []
+    read: Callable[..., Any] = parquet.ParquetFile.read_row_group
+
+    def counted(self: Any, group: int, columns: list[str], **options: Any) -> Any:
+        found.append((group, columns))
+        return read(self, group, columns, **options)
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", counted)
+    return found
+
+
+def test_a_read_decodes_each_group_once(tmp_path: Path, decoded: list[tuple[int, list[str]]]) -> None:
+    """Keys in any order cost one decoding for each group, whatever is kept; kept groups cost none."""
+    write_parquet(TABLE, tmp_path / "a.parquet")
+    keys = np.array([9, 0, 5, 1, 8, 2, 3, 0])
+    source = Parquet(tmp_path / "a.parquet", ["tokens", "id"], cache=tmp_path, decoded_bytes=0)
+    expected = [RECORDS[key] for key in keys.tolist()]
+    assert_same(source.read(keys), [{name: record[name] for name in ("tokens", "id")} for record in expected])
+    assert sorted(decoded) == [(group, ["tokens", "id"]) for group in range(4)]
+    source = Parquet(tmp_path / "a.parquet", ["a.b"], cache=tmp_path)
+    decoded.clear()
+    for _ in range(2):
+        assert_same(source.read(keys), [{"a.b": record["a.b"]} for record in expected])
+    assert len(decoded) == 4
+
+
+def test_threads_decode_a_group_once(tmp_path: Path, decoded: list[tuple[int, list[str]]]) -> None:
+    """Threads that need the same group at once wait for the one that decodes it."""
+    write_parquet(TABLE, tmp_path / "a.parquet")
+    source = Parquet(tmp_path / "a.parquet", cache=tmp_path)
+    all_came = threading.Barrier(4)
+
+    def read(_: int) -> Any:
+        all_came.wait()
+        return source.read(np.arange(10))
+
+    with ThreadPoolExecutor(4) as threads:
+        for records in threads.map(read, range(4)):
+            assert_same(records, RECORDS)
+    assert len(decoded) == 4
+
+
+def test_a_shuffle_by_blocks_decodes_few_groups(tmp_path: Path, decoded: list[tuple[int, list[str]]]) -> None:
+    """`shuffle(blocks=True)` reads all rows, and decodes each group once if the open ones fit into the bound."""
+    table = pa.table({"x": np.arange(300)})
+    write_parquet(table, tmp_path / "a.parquet")
+    source = Parquet(tmp_path / "a.parquet", cache=tmp_path, decoded_bytes=10 * 24)
+    assert source.blocks.tolist() == list(range(0, 301, 3))
+    dataset = ps.read(source, seed=2).shuffle(blocks=True, live=4, rows=4).batch(4)
+    order = np.concatenate([batch["x"] for batch in ps.Loader(dataset)])
+    assert sorted(order) == list(range(300))
+    assert not np.array_equal(order, np.arange(300))
+    assert len(decoded) <= 2 * 100
+
+
+def test_lengths_read_one_column(tmp_path: Path, decoded: list[tuple[int, list[str]]]) -> None:
+    """Lengths are `len` of the values, 0 for None, and need no other column."""
+    write_parquet(TABLE, tmp_path / "a.parquet")
+    write_arrow(TABLE, tmp_path / "a.arrow")
+    stored = Parquet(tmp_path / "a.parquet", cache=tmp_path)
+    mapped = Arrow(tmp_path / "a.arrow", cache=tmp_path)
+    for source in (stored, mapped):
+        assert source.lengths("tokens").tolist() == list(range(10))
+        assert source.lengths("text").tolist() == [0, 1, 2, 0, *range(4, 10)]
+    assert {name for _, columns in decoded for name in columns} == {"tokens", "text"}
+    with pytest.raises(UsageError, match="column 'id' has the type int32"):
+        mapped.lengths("id")
+    with pytest.raises(UsageError, match=r"no column 'ids' in Arrow\(10 rows in 1 file\); .* are 'id', 'text'"):
+        mapped.lengths("ids")
+
+
+def test_processes_read_files_and_resume(tmp_path: Path) -> None:
+    """A loader with a process delivers the batches of one thread, from the beginning and from a state."""
+    write_parquet(TABLE, tmp_path / "a.parquet")
+    write_arrow(TABLE, tmp_path / "a.arrow")
+    columns = ["id", "a.b"]
+    sources = [
+        Parquet(tmp_path / "a.parquet", columns, cache=tmp_path),
+        Arrow(tmp_path / "a.arrow", columns, cache=tmp_path),
+    ]
+    dataset = ps.zip(*(ps.read(source, seed=seed).shuffle() for seed, source in enumerate(sources))).batch(2)
+    expected = list(ps.Loader(dataset))
+    first = ps.Loader(dataset)
+    batches = iter(first)
+    assert repr([next(batches), next(batches)]) == repr(expected[:2])
+    with ps.Loader(dataset, workers="processes", num_workers=1) as loader:
+        loader.load_state_dict(first.state_dict())
+        assert repr(list(loader)) == repr(expected[2:])
+
+
+def test_messages_name_the_block(tmp_path: Path) -> None:
+    """A key's description has row, block and file; the fingerprint changes with the columns."""
+    write_parquet(TABLE, tmp_path / "a.parquet")
+    write_arrow(TABLE, tmp_path / "a.arrow", stream=True)
+    source = Parquet([tmp_path / "a.parquet"] * 2, cache=tmp_path)
+    assert source.describe_key(14) == "row 1 of group 1 of file 'a.parquet'"
+    assert Arrow(tmp_path / "a.arrow", cache=tmp_path).describe_key(9) == "row 9 of batch 0 of file 'a.arrow'"
+    assert source.fingerprint() != Parquet([tmp_path / "a.parquet"] * 2, ["id"], cache=tmp_path).fingerprint()
+
+
+Write = Callable[[Table, Path], None]
+FORMATS: dict[str, tuple[type[Parquet | Arrow], Write]] = {
+    "parquet": (Parquet, write_parquet),
+    "arrow": (Arrow, write_arrow),
+    "stream": (Arrow, lambda table, path: write_arrow(table, path, stream=True)),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_columns_must_be_those_of_the_first_file(tmp_path: Path, name: str) -> None:
+    """A column that is missing, new or of another type is named with both files, once a file is indexed or not."""
+    make, write = FORMATS[name]
+    first, other = tmp_path / "a", tmp_path / "b"
+    write(TABLE, first)
+    for table, message in (
+        (TABLE.drop_columns("id"), "column 'id' is int32 in '.*a' and missing in '.*b'"),
+        (TABLE.append_column("new", TABLE["id"]), "column 'new' is missing in '.*a' and int32 in '.*b'"),
+        (TABLE.set_column(0, "id", TABLE["text"]), "column 'id' is int32 in '.*a' and string in '.*b'"),
+    ):
+        write(table, other)
+        make([other, other], cache=tmp_path)  # it is in the cache now
+        with pytest.raises(UsageError, match=message):
+            make([first, other], cache=tmp_path)
+    source = make([first, other], ["text"], cache=tmp_path)
+    assert source[13] == {"text": None}
+    with pytest.raises(UsageError, match=r"no column 'texts' in '.*a'; its columns are 'id', 'text', 'tokens', 'a.b'"):
+        make(first, ["texts"], cache=tmp_path)
+
+
+def test_a_stream_without_an_end_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A stream that ends between two messages looks like a whole one, so a warning names the file."""
+    write_arrow(TABLE, tmp_path / "a.arrow", stream=True)
+    Arrow(tmp_path / "a.arrow", cache=tmp_path)
+    assert not caplog.records
+    content = (tmp_path / "a.arrow").read_bytes()
+    (tmp_path / "a.arrow").write_bytes(content[:-8])
+    assert len(Arrow(tmp_path / "a.arrow", cache=tmp_path)) == 10
+    assert "a.arrow' has no end mark" in caplog.text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_no_whole_file_is_refused(tmp_path: Path, name: str) -> None:
+    """An empty, truncated or foreign file is named at once, and a changed or deleted one at the next read."""
+    make, write = FORMATS[name]
+    path, good = tmp_path / "a", tmp_path / "good"
+    write(TABLE, good)
+    content = good.read_bytes()
+    for damaged in (b"", b"some text, and no table", content[: len(content) // 2], content[:20]):
+        path.write_bytes(damaged)
+        for paths in (path, [good, path]):
+            with pytest.raises(CorruptRecordError, match=r"'.*/a' must be a whole file of .*: restore it"):
+                make(paths, cache=tmp_path)
+    write(TABLE, path)
+    source = make(path, cache=tmp_path, decoded_bytes=0)
+    write(TABLE.slice(1), path)
+    with pytest.raises(SourceError, match=r"a' changed since it was indexed"):
+        source[9]
+    path.unlink()
+    with pytest.raises(SourceError, match="No such file"):
+        source[9]
+
+
+def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
+    """A flipped bit in a page of Parquet is an error that names the file and the group; other groups are read."""
+    write_parquet(TABLE.select(["id"]), tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[content.index(np.int32(4).tobytes() + np.int32(5).tobytes())] ^= 1
+    (tmp_path / "a.parquet").write_bytes(content)
+    source = Parquet(tmp_path / "a.parquet", cache=tmp_path)
+    assert source[0] == {"id": 0}
+    with pytest.raises(CorruptRecordError, match=r"a.parquet' must be a whole file of Parquet: .*CRC") as raised:
+        read_records(source, np.array([0, 4]))
+    assert "row 1 of group 1 of file 'a.parquet'" in raised.value.__notes__[0]
