@@ -2,15 +2,30 @@
 
 import io
 import json
+import sqlite3
 import tarfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock.sources import MDS, Arrays, Files, ImageFolder, JsonLines, Range, Source, Tar, TFRecord, Tokens
+from penstock.sources import (
+    MDS,
+    Arrays,
+    Csv,
+    Files,
+    ImageFolder,
+    JsonLines,
+    Range,
+    Source,
+    Sqlite,
+    Tar,
+    TFRecord,
+    Tokens,
+)
 from penstock.testing import SourceTests
 
 IMAGE = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
@@ -302,3 +317,35 @@ class TestMDS(WithFolder):
     def make_source(self) -> Source:
         """Return the samples."""
         return MDS(self.folder)
+
+
+class TestCsv(WithFolder):
+    """Rows of two CSV files, with quoted newlines."""
+
+    expected: Sequence[Any] = [{"a": 1, "b": "x,\ny"}, {"a": 2, "b": ""}, {"a": 3, "b": "é"}]
+
+    def fill(self) -> None:
+        """Write the files."""
+        (self.folder / "1.csv").write_bytes(b'\xef\xbb\xbfa,b\r\n1,"x,\ny"\r\n\r\n2,')
+        (self.folder / "2.csv").write_bytes('a,b\n3,"é"\n'.encode())
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        return Csv(f"{self.folder}/*.csv", {"a": int})
+
+
+class TestSqlite(WithFolder):
+    """Rows of a table."""
+
+    expected: Sequence[Any] = [{"id": 2, "text": "a"}, {"id": 5, "text": None}]
+
+    def fill(self) -> None:
+        """Write the database."""
+        with closing(sqlite3.connect(self.folder / "a.db")) as database:
+            database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT)")
+            database.executemany("INSERT INTO t VALUES (?, ?)", [tuple(row.values()) for row in self.expected])
+            database.commit()
+
+    def make_source(self) -> Source:
+        """Return the rows."""
+        return Sqlite(self.folder / "a.db", "t")

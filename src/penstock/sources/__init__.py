@@ -1,9 +1,9 @@
 """Sources of records: any object with `__len__` and `__getitem__`, and the sources of Penstock.
 
 `Arrays` (one array, or a dict of them), `Parquet` and `Arrow` (tables in files), `Files` and `ImageFolder` (a folder),
-`Tokens` (token files, as windows or documents), `JsonLines`, `Tar` (samples of WebDataset), `TFRecord`, `MDS` (shards
-of Streaming) and `Range` are sources; `Source` defines the methods of any other. Datasets use a source through the
-functions here: `read_records` and `describe_key` for keys, the others once.
+`Tokens` (token files, as windows or documents), `JsonLines`, `Csv`, `Sqlite`, `Tar` (samples of WebDataset),
+`TFRecord`, `MDS` (shards of Streaming) and `Range` are sources; `Source` defines the methods of any other. Datasets use
+a source through the functions here: `read_records` and `describe_key` for keys, the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ from penstock.sources._source import name_of as name_of
 
 if TYPE_CHECKING:
     from penstock.sources._arrow import Arrow as Arrow
+    from penstock.sources._csv import Csv as Csv
     from penstock.sources._files import Files as Files
     from penstock.sources._files import ImageFolder as ImageFolder
     from penstock.sources._json_lines import JsonLines as JsonLines
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.sources._parquet import Parquet as Parquet
     from penstock.sources._source_loop import Call as Call
     from penstock.sources._source_loop import Outcome as Outcome
+    from penstock.sources._sqlite import Sqlite as Sqlite
     from penstock.sources._stateful import begin_pass as begin_pass
     from penstock.sources._stateful import forget_state as forget_state
     from penstock.sources._stateful import forgets as forgets
@@ -56,6 +58,7 @@ else:
     __getattr__ = _lazy.from_modules(
         __name__,
         Arrow="penstock.sources._arrow",
+        Csv="penstock.sources._csv",
         Files="penstock.sources._files",
         ImageFolder="penstock.sources._files",
         JsonLines="penstock.sources._json_lines",
@@ -63,6 +66,7 @@ else:
         Parquet="penstock.sources._parquet",
         Call="penstock.sources._source_loop",
         Outcome="penstock.sources._source_loop",
+        Sqlite="penstock.sources._sqlite",
         begin_pass="penstock.sources._stateful",
         forget_state="penstock.sources._stateful",
         forgets="penstock.sources._stateful",
@@ -79,12 +83,14 @@ __all__ = [
     "MDS",
     "Arrays",
     "Arrow",
+    "Csv",
     "Files",
     "ImageFolder",
     "JsonLines",
     "Parquet",
     "Range",
     "Source",
+    "Sqlite",
     "TFRecord",
     "Tar",
     "Tokens",

@@ -2,13 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from typing import Final
 
 from penstock.errors import CorruptRecordError
-from penstock.sources._local_files import LineScan, PathLike, RecordFiles, find_files
+from penstock.sources._local_files import LineScan, PathLike, RecordFiles, find_files, line_number
 from penstock.sources._source import Record
-
-_COUNTED_BYTES: Final = 1 << 20
 
 
 class JsonLines(RecordFiles):
@@ -57,17 +54,8 @@ class JsonLines(RecordFiles):
         except (ValueError, RecursionError) as error:
             path, begin = self._place(key)
             raise CorruptRecordError(
-                f"a line must be one JSON value; line {_line_number(path, begin)} of {path!r} (byte {begin}, key {key} "
+                f"a line must be one JSON value; line {line_number(path, begin)} of {path!r} (byte {begin}, key {key} "
                 f"of {self!r}) isn't: {error}. Fix or remove the line.",
                 source=repr(self),
                 keys=[key],
             ) from error
-
-
-def _line_number(path: str, begin: int) -> int:
-    lines = 1
-    with open(path, "rb") as stream:
-        while begin > 0 and (chunk := stream.read(min(begin, _COUNTED_BYTES))):
-            lines += chunk.count(b"\n")
-            begin -= len(chunk)
-    return lines

@@ -51,7 +51,10 @@ _HEADER_BYTES: Final = 256
 _OFFSET: Final = np.dtype("<i8")
 Offsets = NDArray[np.int64]
 _CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the processor's cache between the read and the search
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_COMPRESSIONS: Final = {
+    "gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ",
+}  # fmt: skip
 _BLANKS: Final = b" \t\r"
 _NEWLINE: Final = 10
 _SPACE: Final = 32
@@ -249,6 +252,25 @@ class _OpenFile:
             return os.read(self._descriptor, size)
 
 
+def compression_of(begin: bytes) -> str:
+    """Return the name of the format in which a file is compressed, or "".
+
+    Args:
+        begin: the first bytes of the file, at least 6 if it has them.
+    """
+    return next((name for name, magic in _COMPRESSIONS.items() if begin.startswith(magic)), "")
+
+
+def line_number(path: str, begin: int) -> int:
+    """Return the number of the line that begins at a byte of a file, from 1 on, for messages."""
+    lines = 1
+    with open(path, "rb") as stream:
+        while begin > 0 and (chunk := stream.read(min(begin, _CHUNK_BYTES))):
+            lines += chunk.count(b"\n")
+            begin -= len(chunk)
+    return lines
+
+
 class Scan(Protocol):
     """A picklable function that finds the offsets of a file's records.
 
@@ -291,7 +313,7 @@ class LineScan:
 
     def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
         """Return the offset of each line in bytes, and the file's size."""
-        position = len(_BYTE_ORDER_MARK) if stream.read(len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK else 0
+        position = len(BYTE_ORDER_MARK) if stream.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else 0
         stream.seek(position)
         found: list[NDArray[np.int64]] = []
         unfinished: list[bytes] = []  # a line that continues in the next chunk; it begins at `position`

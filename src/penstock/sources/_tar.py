@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError
-from penstock.sources._local_files import PathLike, RecordFiles, find_files
+from penstock.sources._local_files import PathLike, RecordFiles, compression_of, find_files
 from penstock.sources._source import Record
 
 _BLOCK: Final = 512
@@ -239,9 +239,9 @@ class _Records:
 
 
 def _refuse_compressed(begin: bytes) -> None:
-    for name, magic in (("gzip", b"\x1f\x8b"), ("zstd", b"\x28\xb5\x2f\xfd"), ("bzip2", b"BZh"), ("xz", b"\xfd7zXZ")):
-        if begin.startswith(magic):
-            raise _DamageError(0, f"it is compressed by {name}, so it has no random access. Decompress it first.")
+    name = compression_of(begin)
+    if name:
+        raise _DamageError(0, f"it is compressed by {name}, so it has no random access. Decompress it first.")
 
 
 def _check_end(stream: BinaryIO, position: int) -> None:

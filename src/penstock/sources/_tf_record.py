@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from penstock import _native
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, UsageError
-from penstock.sources._local_files import PathLike, RecordFiles, find_files
+from penstock.sources._local_files import PathLike, RecordFiles, compression_of, find_files
 from penstock.sources._source import Record
 
 _LENGTH_BYTES: Final = 8
@@ -34,7 +34,6 @@ _HEAD_BYTES: Final = _LENGTH_BYTES + _CHECKSUM_BYTES
 _MASK: Final = 0xA282EAD8
 _UINT32: Final = 0xFFFFFFFF
 _REPORTED: Final = 1 << 12  # records between two reports of progress
-_GZIP: Final = b"\x1f\x8b"
 _ZLIB_METHOD, _ZLIB_CHECK = 8, 31
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -202,7 +201,7 @@ _RESTORE: Final = "The file is damaged: restore it, or write it again."
 
 
 def _not_a_length(head: bytes) -> str:
-    is_gzip = head.startswith(_GZIP)
+    is_gzip = compression_of(head) == "gzip"
     if is_gzip or (head[0] & 0xF == _ZLIB_METHOD and int.from_bytes(head[:2], "big") % _ZLIB_CHECK == 0):
         return (
             f"is compressed by {'gzip' if is_gzip else 'zlib'}, so the file has no random access. Decompress it first, "

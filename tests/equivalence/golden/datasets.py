@@ -4,9 +4,11 @@ A description here never changes, since its record was made with it; a new verb 
 the files that some of the datasets read, the same in every folder.
 """
 
+import contextlib
 import functools
 import io
 import json
+import sqlite3
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -89,6 +91,8 @@ def write_files(folder: Path) -> None:
     np.arange(100, 145, dtype="<u2").tofile(folder / "tokens2.bin")
     _write_tar(folder / "samples.tar")
     _write_mds(folder / "mds")
+    (folder / "rows.csv").write_text("number,text\n" + '7,"a\nb"\n8,c\n' * 7, newline="\n")
+    _write_database(folder / "rows.db")
     (folder / "examples.tfrecord").write_bytes(bytes.fromhex(_EXAMPLES))
     np.arange(26, dtype="<f4").reshape(13, 2).tofile(folder / "map.bin")
 
@@ -114,6 +118,13 @@ def _write_mds(folder: Path) -> None:
         raw = {"basename": f"{number}.mds", "bytes": int(offsets[-1])}
         shards.append({**columns, "format": "mds", "version": 2, "samples": count, "raw_data": raw})
     (folder / "index.json").write_text(json.dumps({"shards": shards}), newline="\n")
+
+
+def _write_database(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE numbers (id INTEGER PRIMARY KEY, text TEXT)")
+        database.executemany("INSERT INTO numbers VALUES (?, ?)", ((3 * x, f"t{x}") for x in range(15)))
+        database.commit()
 
 
 def _write_tar(path: Path) -> None:
@@ -183,6 +194,10 @@ SOURCES: Final[Mapping[str, Make]] = {
         .batch(2)
     ),
     "mds": lambda folder: ps.read(ps.sources.MDS(folder / "mds", cache=folder), seed=2).shuffle().batch(4),
+    "csv": lambda folder: (
+        ps.read(ps.sources.Csv(folder / "rows.csv", {"number": int}, cache=folder), seed=2).shuffle().batch(4)
+    ),
+    "sqlite": lambda folder: ps.read(ps.sources.Sqlite(folder / "rows.db", "numbers"), seed=2).shuffle().batch(4),
     "token windows": lambda folder: (
         ps.read(ps.sources.Tokens(str(folder / "tokens*.bin"), 9, dtype="<u2", stride=8), seed=2).shuffle().batch(4)
     ),

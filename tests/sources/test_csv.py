@@ -1,0 +1,182 @@
+"""Csv: the rows that the standard library's parser reads, with types, and errors that name file, line and key."""
+
+import csv
+import gzip
+import io
+import os
+import pickle
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources import Csv, describe_key, read_records
+
+TEXTS = st.text(st.sampled_from('ab",;\n\r é\x85\u2028\0\t'), max_size=6)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    """Write a file, and return its path."""
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@given(
+    rows=st.lists(st.tuples(TEXTS, TEXTS), max_size=6),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    delimiter=st.sampled_from([",", ";", "\t"]),
+    mark=st.sampled_from(["", "\ufeff"]),
+)
+def test_rows_are_those_of_the_writer(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], newline: str, delimiter: str, mark: str
+) -> None:
+    """What Python's `csv` writes is read back, in any order."""
+    written = io.StringIO(newline="")
+    if any("\r" in field for row in rows for field in row):  # the writer leaves it without quotes
+        writer = csv.writer(written, delimiter=delimiter, lineterminator=newline, quoting=csv.QUOTE_ALL)
+    else:
+        writer = csv.writer(written, delimiter=delimiter, lineterminator=newline)
+    writer.writerows([("a", "é b"), *rows])
+    path = write(tmp_path_factory.mktemp("csv") / "a.csv", mark + written.getvalue())
+    with Csv(path, delimiter=delimiter, cache=path.parent) as source:
+        keys = list(reversed(range(len(source))))
+        assert source.read(keys) == [{"a": a, "é b": b} for a, b in reversed(rows)]
+
+
+@given(content=st.text(st.sampled_from('ab",\n\r é'), max_size=40).map(str.encode) | st.binary(max_size=40))
+def test_any_bytes_are_the_rows_of_the_parser_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    """The rows of any bytes are those of Python's `csv` over the whole file, or a SourceError is raised."""
+    path = write(tmp_path_factory.mktemp("fuzz") / "a.csv", content)
+    try:
+        with Csv(path, names=["x", "y"], cache=path.parent, progress=False) as source:
+            records = source.read(range(len(source)))
+    except SourceError:
+        return
+    text = io.StringIO(content.decode("utf-8-sig"), newline="\n")  # lines end at \n alone
+    assert [list(record.values()) for record in records] == [row for row in csv.reader(text) if row]
+
+
+def test_fields_are_converted_by_their_types(tmp_path: Path) -> None:
+    """Fields of the names in `types` are converted, and others stay str; names may be passed instead of a first row."""
+    types = {"n": int, "x": np.float32, "flag": bool, "part": Fraction}
+    path = write(tmp_path / "a.csv", "n,x,flag,part,text\n7,.5,TRUE,1/3,007\n")
+    record = Csv(path, types)[0]
+    assert record == {"n": 7, "x": np.float32(0.5), "flag": True, "part": Fraction(1, 3), "text": "007"}
+    assert record["flag"] is True
+    assert type(record["x"]) is np.float32
+    bare = write(tmp_path / "bare.csv", '"1"|"a"\n\n2|b')
+    source = Csv(bare, {"n": int}, names=["n", "s"], delimiter="|")
+    assert source.read([1, 0]) == [{"n": 2, "s": "b"}, {"n": 1, "s": "a"}]
+    assert Csv(path).fingerprint() != Csv(path, types).fingerprint()
+
+
+def test_a_long_field_is_read(tmp_path: Path) -> None:
+    """A field may be longer than the limit of Python's `csv`, which is 128 kB."""
+    path = write(tmp_path / "a.csv", 'a,b\n1,"' + "long\n" * 50_000 + '"\n2,\n')
+    with Csv(path) as source:
+        assert source.read([0, 1]) == [{"a": "1", "b": "long\n" * 50_000}, {"a": "2", "b": ""}]
+
+
+HEAD = "a,b\n1,2\n"
+BAD_FILES: dict[str, tuple[str | bytes, str]] = {
+    "empty": ("", "there is no row of names. Remove the file"),
+    "blank": ("\n\r\n", "there is no row of names"),
+    "gzip": (gzip.compress(HEAD.encode()), "it is compressed by gzip.*Decompress it first"),
+    "names in Latin-1": ("é,b\n".encode("latin-1"), "its names aren't UTF-8.*iconv"),
+    "too few": (HEAD + '\n"x\ny"\n', r"at line 4 \(byte 9\), it has 1 fields, and there are 2 names. Fix the row"),
+    "too many": (HEAD + "1,2,3\n", r"at line 3 \(byte 8\), it has 3 fields"),
+    "open quote": (HEAD + '1,"2\n3,4\n', "the row at byte 8 has a quote that isn't closed at the end of the file"),
+    "endless row": (
+        HEAD + '1,"' + "x" * (1 << 26) + "\n",
+        "the row at byte 8, which reaches line 3, has more than ",
+    ),
+    "old Mac": ("a,b\r1,2\r", r"line 1 \(byte 0\) is no row: new-line character seen in unquoted field"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BAD_FILES))
+def test_a_bad_file_is_refused_when_it_is_indexed(tmp_path: Path, kind: str) -> None:
+    """A file that isn't rows of its names is a CorruptRecordError with file, line, byte and remedy."""
+    content, reason = BAD_FILES[kind]
+    with pytest.raises(CorruptRecordError, match=r"cannot index '.*bad.csv' as CSV") as caught:
+        Csv(write(tmp_path / "bad.csv", content))
+    assert caught.match(reason)
+
+
+def _refuse(field: str) -> Any:
+    raise KeyError(field)
+
+
+@pytest.mark.parametrize(
+    ("field", "convert", "reason"),
+    [
+        ("x", int, "the field 'b' is 'x', no int .*pass a function in types="),
+        ("1e999999", np.int8, "the field 'b' is '1e999999', no int8"),
+        ("", float, "the field 'b' is '', no float"),
+        ("yes", bool, "the field 'b' is 'yes', not one of true, false, 1 and 0"),
+        (b"\xff", str, "it isn't UTF-8.*iconv"),
+    ],
+)
+def test_a_field_that_cannot_be_converted_is_named(
+    tmp_path: Path, field: str | bytes, convert: type[Any], reason: str
+) -> None:
+    """A field of another type is a CorruptRecordError with file, line, byte and key."""
+    content = HEAD.encode() + b'"\n",0\n3,' + (field if isinstance(field, bytes) else field.encode())
+    source = Csv(write(tmp_path / "a.csv", content), {"b": convert})
+    with pytest.raises(CorruptRecordError, match=r"line 5 of '.*a.csv' \(byte 14, key 2 of Csv") as caught:
+        read_records(source, np.array([2]))
+    assert caught.match(reason)
+    assert caught.value.keys == (2,)
+    with pytest.raises(KeyError, match="'2'"):
+        Csv(tmp_path / "a.csv", {"b": _refuse})[0]
+
+
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+    """Names that repeat or differ, types of other names and long delimiters are a UsageError with a remedy."""
+    path = write(tmp_path / "a.csv", HEAD)
+    other = write(tmp_path / "b.csv", "a,c\n")
+    with pytest.raises(UsageError, match=r"same row of names; '.*a.csv' has \['a', 'b'\], '.*b.csv' has \['a', 'c'\]"):
+        Csv([path, other])
+    with pytest.raises(UsageError, match=r"fields must differ; got \['a', 'a'\] from '.*c.csv'. Pass names="):
+        Csv(write(tmp_path / "c.csv", "a,a\n"))
+    with pytest.raises(UsageError, match=r"for the names \['a', 'b'\]; got one for 'c'"):
+        Csv(path, {"c": int})
+    with pytest.raises(UsageError, match="delimiter must be one ASCII character"):
+        Csv(path, delimiter=", ")
+    with pytest.raises(UsageError, match="Csv reads files; got the folder"):
+        Csv(tmp_path)
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    """A file that grew is a SourceError; a row that changed unnoticed is a CorruptRecordError."""
+    path = write(tmp_path / "a.csv", HEAD + "3,4\n")
+    grown, swapped = Csv(path), Csv(path)
+    time_ns = path.stat().st_mtime_ns
+    write(path, HEAD + "3;4\n")
+    os.utime(path, ns=(time_ns, time_ns))
+    with pytest.raises(CorruptRecordError, match=r"line 3 of '.*a.csv' .* it has 1 fields"):
+        swapped[1]
+    write(path, HEAD + "3,4\n5,6\n")
+    with pytest.raises(SourceError, match="changed since it was indexed"):
+        grown[0]
+
+
+def test_a_copy_is_sent_by_path(tmp_path: Path) -> None:
+    """A pickled source has the paths, the names and the types, not the index."""
+    source = Csv(write(tmp_path / "a.csv", "n\n" + "7\n" * 500), {"n": int})
+    sent = pickle.dumps(source)
+    assert len(sent) < 1_500
+    assert pickle.loads(sent)[499] == {"n": 7}
+    assert describe_key(source, 2) == "key 2 (byte 6 of file 'a.csv')"

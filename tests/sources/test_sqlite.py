@@ -1,0 +1,181 @@
+"""Sqlite: rows by table or by two queries, connections of threads and processes, and databases that change."""
+
+import os
+import pickle
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import ClosedError, CorruptRecordError, SourceError, UsageError
+from penstock.sources import Sqlite, describe_key, read_records
+
+ROWS = [(3, "é", 0.5, b"\0\1"), (7, None, None, b""), (9, "", -1.0, None)]
+
+
+def write(path: Path, *statements: str) -> Path:
+    """Write a database with the table `t` of ROWS, execute the statements, and return its path."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, s TEXT, x REAL, b BLOB)")
+        database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", ROWS)
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+    return path
+
+
+def test_a_table_has_its_rows_in_the_order_of_rowid(tmp_path: Path) -> None:
+    """A table's name stands for all of its rows; values are those of SQLite."""
+    with Sqlite(write(tmp_path / "a b.db"), "t") as source:
+        expected = [dict(zip(("id", "s", "x", "b"), row, strict=True)) for row in ROWS]
+        assert source.read([2, 0, 1]) == [expected[2], expected[0], expected[1]]
+        assert describe_key(source, 1) == "key 1 (the row with the key 7 of file 'a b.db')"
+        assert pickle.loads(pickle.dumps(source))[-1]["id"] == 9
+        assert len(pickle.dumps(source)) < 700
+
+
+def test_two_queries_choose_rows_columns_and_order(tmp_path: Path) -> None:
+    """The query of keys gives the order, and the other one the record; keys may be of any type."""
+    path = write(
+        tmp_path / "a.db",
+        "CREATE TABLE names (name TEXT PRIMARY KEY, t_id INTEGER) WITHOUT ROWID",
+        "INSERT INTO names VALUES ('b', 3), ('a', 9), ('c', 7)",
+    )
+    query = "SELECT name, x FROM names JOIN t ON t.id = t_id WHERE name = ?"
+    with Sqlite(path, query, keys="SELECT name FROM names WHERE t_id != 7 ORDER BY name DESC") as source:
+        assert source.read([0, 1]) == [{"name": "b", "x": 0.5}, {"name": "a", "x": -1.0}]
+        copy = pickle.loads(pickle.dumps(source))
+        assert copy[1] == source[1]
+        assert copy.fingerprint() == source.fingerprint() != Sqlite(path, "t").fingerprint()
+        copy.close()
+    with Sqlite(path, query, keys="SELECT name FROM names WHERE 0 ORDER BY 1") as empty:
+        assert empty.read([]) == []
+
+
+def test_many_rows_have_the_order_of_their_keys(tmp_path: Path) -> None:
+    """Keys are listed in steps; the records of more than one step keep their order."""
+    path = write(tmp_path / "a.db", "CREATE TABLE n (x INTEGER)")
+    with closing(sqlite3.connect(path)) as database:
+        database.executemany("INSERT INTO n VALUES (?)", ((2 * number,) for number in range(70_000)))
+        database.commit()
+    with Sqlite(path, "n") as source:
+        assert source.read([0, 65_535, 65_536, 69_999]) == [{"x": x} for x in (0, 131_070, 131_072, 139_998)]
+
+
+@pytest.mark.parametrize(
+    ("query", "keys", "reason"),
+    [
+        ("SELECT * FROM t", None, "needs keys=, which lists the rows in an order; got 'SELECT . FROM t' alone"),
+        ("absent", None, "no such table: absent. Correct the table's name"),
+        ("SELECT * FROM t WHERE id = ?", "SELECT id FROM t", "keys must have ORDER BY"),
+        ("SELECT * FROM t", "SELECT id FROM t ORDER BY id", "a row can't be read by .*number of bindings"),
+        ("SELECT id, id FROM t WHERE id = ?", "SELECT id FROM t ORDER BY id", r"returns \['id', 'id'\]. Rename them"),
+        ("DELETE FROM t WHERE id = ?", "SELECT id FROM t ORDER BY id", "readonly database"),
+        ("SELECT * FROM t WHERE id = ?", "SELEC id ORDER BY id", "can't be listed by 'SELEC id ORDER BY id'.*syntax"),
+    ],
+)
+def test_a_wrong_query_is_refused(tmp_path: Path, query: str, keys: str | None, reason: str) -> None:
+    """A query without an order, of another shape, or that SQLite refuses is a UsageError with a remedy."""
+    with pytest.raises(UsageError, match=reason):
+        Sqlite(write(tmp_path / "a.db"), query, keys=keys)
+
+
+def test_a_key_without_one_row_is_named(tmp_path: Path) -> None:
+    """A key that finds no row, or several, and a text that isn't UTF-8 are a CorruptRecordError with file and key."""
+    path = write(tmp_path / "a.db", "INSERT INTO t VALUES (11, CAST(x'ff' AS TEXT), 0, NULL)")
+    keys = "SELECT id FROM t ORDER BY id"
+    for where, number, reason in (
+        ("WHERE id = ? AND x > 0", 1, "the key 7 of '.*a.db' .key 1 of .* has none. Let both queries"),
+        ("WHERE id >= ?", 0, "the key 3 of '.*a.db' .key 0 of .* has more"),
+        ("WHERE id = ?", 3, "the row with the key 11 .*decode.*UTF-8"),
+    ):
+        with (
+            Sqlite(path, f"SELECT * FROM t {where}", keys=keys) as source,
+            pytest.raises(CorruptRecordError, match=reason),
+        ):
+            read_records(source, np.array([number]))
+
+
+def test_each_thread_has_a_connection(tmp_path: Path) -> None:
+    """Threads read at once; a closed source, also one that another thread has closed, raises ClosedError."""
+    source = Sqlite(write(tmp_path / "a.db"), "t")
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.extend(source.read([0, 1, 2] * 200))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [row["id"] for row in found] == [3, 7, 9] * 800
+    source.close()
+    source.close()
+    with pytest.raises(ClosedError, match=r"was closed"):
+        source[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_opens_its_own_connection(tmp_path: Path) -> None:
+    """A child reads by a new connection, and the parent's still works."""
+    source = Sqlite(write(tmp_path / "a.db"), "t")
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(sending, str(source[2]["id"]).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(receiving, 9) == b"9"
+    os.close(receiving)
+    os.close(sending)
+    assert source[1]["id"] == 7
+    source.close()
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_a_database_that_changed_is_refused(tmp_path: Path, mode: str) -> None:
+    """A write of another program is a SourceError in connections of before and after, also through a log."""
+    path = write(tmp_path / "a.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA journal_mode = {mode}")
+        with Sqlite(path, "t") as source:
+            copy = pickle.loads(pickle.dumps(source))
+            assert source[0]["id"] == 3
+            database.execute("INSERT INTO t VALUES (20, 'new', 0, NULL)")
+            database.commit()
+            for reader in (source, copy):
+                with pytest.raises(SourceError, match=r"a.db' changed since it was listed"):
+                    reader[0]
+            copy.close()
+        with Sqlite(path, "t") as again:
+            assert len(again) == 4
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """Another file is a CorruptRecordError, a missing one a SourceError, and several ones a UsageError."""
+    (tmp_path / "a.db").write_bytes(b"text " * 300)
+    with pytest.raises(CorruptRecordError, match=r"a.db' is no database of SQLite, or is damaged.*Restore"):
+        Sqlite(tmp_path / "a.db", "t")
+    with pytest.raises(SourceError, match=r"cannot read"):
+        Sqlite(tmp_path / "b.db", "t")
+    write(tmp_path / "c.db")
+    with pytest.raises(UsageError, match=r"reads one database; .* matches 2"):
+        Sqlite(tmp_path / "*.db", "t")
+
+
+@given(place=st.integers(0, 8191), value=st.integers(0, 255) | st.none())
+def test_a_changed_byte_gives_rows_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, place: int, value: int | None
+) -> None:
+    """A database with a changed byte, or cut there, has rows of its columns, or raises an error of Penstock."""
+    path = write(tmp_path_factory.mktemp("fuzz") / "a.db")
+    content = path.read_bytes()
+    path.write_bytes(content[:place] if value is None else content[:place] + bytes([value]) + content[place + 1 :])
+    try:
+        with Sqlite(path, "t") as source:
+            assert all(isinstance(row, dict) for row in source.read(range(len(source))))
+    except (SourceError, UsageError):
+        pass
