@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock._graph import PerWorker
     from penstock._loader import Loader, LoaderIterator
     from penstock._plan import Explanation
+    from penstock._writing import Written, write
 else:
     _SUBMODULES = ("batching", "concurrency", "events", "jax", "pipeline", "testing", "torch", "transport")
     # The names that run a dataset, and modules of their own subject, are imported on first access: describing a dataset
@@ -40,6 +41,8 @@ else:
         Loader="penstock._loader",
         LoaderIterator="penstock._loader",
         PerWorker="penstock._graph",
+        Written="penstock._writing",
+        write="penstock._writing",
     )
     __dir__ = _lazy.listing(__name__, *_SUBMODULES)
 
@@ -56,6 +59,7 @@ __all__ = [
     "PerWorker",
     "Shard",
     "Substitute",
+    "Written",
     "__version__",
     "concatenate",
     "errors",
@@ -66,5 +70,6 @@ __all__ = [
     "sampling",
     "sources",
     "stream",
+    "write",
     "zip",
 ]

@@ -47,6 +47,7 @@ _EPOCH: Final = (
     "each epoch has an order of its own, and the loader counts epochs; one can be fixed",
     "dataset.epoch(3)",
 )
+_WRITTEN: Final = ("a function writes datasets to files", 'ps.write(dataset, "folder", "jsonl")')
 _ENDLESS: Final = ("an epoch gets another length by a repeat without end", "dataset.repeat().limit(1000)")
 
 ATTRIBUTES: Final[Mapping[str, Remedy]] = {
@@ -92,7 +93,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "rename_column": _FIELDS,
     "rename_columns": _FIELDS,
     "sample_from_datasets": _MIXED,
-    "save_to_disk": ("a cache in a directory keeps elements", 'dataset.cache("folder")'),
+    "save_to_disk": _WRITTEN,
     "scan": ("an object of your own keeps the state", "dataset.combine(Fold)"),
     "seed": _SEED,
     "select_columns": _FIELDS,
@@ -107,8 +108,10 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "to_iter_dataset": _LOADED,
     "to_iterable_dataset": _LOADED,
     "to_jax": ("a loader of JAX yields its arrays", "ps.jax.Loader(dataset.batch(32))"),
+    "to_json": _WRITTEN,
     "to_list": ("Python makes a list of it", "list(dataset)"),
     "to_numpy": _NUMPY,
+    "to_parquet": _WRITTEN,
     "to_torch": _TENSORS,
     "to_tuple": _FIELDS,
     "train_test_split": _SPLIT,
@@ -120,6 +123,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "with_index": _INDEXED,
     "with_length": _ENDLESS,
     "zip": ("a function reads datasets side by side", "ps.zip(dataset, other)"),
+    "write": _WRITTEN,
 }
 """By the name of an attribute that a dataset doesn't have."""
 

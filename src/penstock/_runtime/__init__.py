@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock._runtime._jobs import Learned as Learned
     from penstock._runtime._jobs import NotedError as NotedError
     from penstock._runtime._process_scheduler import ProcessScheduler as ProcessScheduler
+    from penstock._runtime._processors import usable_processors as usable_processors
     from penstock._runtime._queue import JobQueue as JobQueue
     from penstock._runtime._queue import ReadyQueue as ReadyQueue
     from penstock._runtime._queue import block_rows as block_rows
@@ -56,4 +57,5 @@ else:
         Workers="penstock._runtime._autotune",
         block_rows="penstock._runtime._queue",
         chosen="penstock._runtime._autotune",
+        usable_processors="penstock._runtime._processors",
     )

@@ -1,0 +1,92 @@
+"""`penstock write`: a dataset that a module describes, written to files of a common format."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import cast
+
+import penstock
+from penstock._cli.terminal import ENDED
+from penstock.errors import UsageError
+
+_DESCRIPTION = """\
+Writes the elements of a dataset to files, shard by shard. A command that was killed is
+repeated, and continues with the missing shards. Several hosts share the work by --part;
+they need no other coordination than the folder.
+
+NAME is a dataset in MODULE, or a function without arguments that returns one.
+"""
+
+
+def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add this command's parser; `add` makes it."""
+    parser = add(
+        "write",
+        help="write a dataset to files of Arrow, Parquet, tar or JSON",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "dataset", metavar="MODULE:NAME", help="such as data:train; the current folder is searched first"
+    )
+    parser.add_argument("path", metavar="PATH", help="the folder to write to")
+    parser.add_argument("--format", default="arrow", help="arrow, parquet, tar or jsonl (default: arrow)")
+    parser.add_argument("--shard-bytes", metavar="SIZE", default="256MB", help="of a shard, about (default: 256MB)")
+    parser.add_argument("--num-workers", metavar="N", type=int, help="processes (default: one for each processor)")
+    parser.add_argument("--part", metavar="K/N", type=_part, default=(0, 1), help="write part K of N only, from 0/N")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command, and return its exit status."""
+    written = penstock.write(
+        _dataset(arguments.dataset),
+        arguments.path,
+        arguments.format,
+        shard_bytes=arguments.shard_bytes,
+        num_workers=arguments.num_workers,
+        part=arguments.part,
+    )
+    state = "complete" if written.complete else "other parts are missing"
+    sys.stdout.write(
+        f"{written.path}: {written.elements:,} elements in {written.shards:,} shards, {written.new:,} of them new; "
+        f"{state}\n"
+    )
+    return ENDED
+
+
+def _dataset(text: str) -> penstock.Dataset[object]:
+    """Return the dataset that MODULE:NAME refers to.
+
+    Raises:
+        UsageError: there is no such module or name, or it is no dataset.
+    """
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(f"the dataset must be MODULE:NAME, such as data:train; got {text!r}")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0]:
+            raise  # the module is there, and imports one that isn't
+        raise UsageError(f"there is no module {module_name!r} in {os.getcwd()!r} or in the environment") from None
+    if not hasattr(module, name):
+        raise UsageError(f"module {module_name!r} has no {name!r}")
+    found: object = getattr(module, name)
+    if not isinstance(found, penstock.Dataset) and callable(found):
+        found = found()
+    if not isinstance(found, penstock.Dataset):
+        raise UsageError(f"{text} must be a dataset, or a function that returns one; got {found!r}")
+    return cast("penstock.Dataset[object]", found)
+
+
+def _part(text: str) -> tuple[int, int]:
+    turn, _, turns = text.partition("/")
+    if not (turn.isdecimal() and turns.isdecimal() and int(turn) < int(turns)):
+        message = f"part K of N, with K from 0 and below N, is needed; got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return int(turn), int(turns)

@@ -1,0 +1,186 @@
+"""The formats that `write` writes, each a value: how many bytes an element takes, and how a shard is written.
+
+A format must write equal elements as equal bytes, whatever the time, the host and the process.
+"""
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
+
+import numpy as np
+
+from penstock._frozen import frozen
+from penstock._graph import Element
+from penstock._tree import is_array
+from penstock._writing._columns import Columnar
+from penstock.errors import UsageError
+
+Numbered = tuple[int, Any]
+"""A position of the dataset and the element there."""
+
+
+class Format(Protocol):
+    """The format of all shards of a folder."""
+
+    @property
+    def suffix(self) -> str:
+        """The end of a shard's name, such as ".tar"."""
+        ...
+
+    def size_of(self, element: Element, /) -> int:
+        """Return about how many bytes an element takes in a shard."""
+        ...
+
+    def write(self, elements: Iterable[Numbered], path: str, /) -> None:
+        """Write a file with these elements.
+
+        Raises:
+            UsageError: an element doesn't fit the format; the message has its position.
+        """
+        ...
+
+
+@frozen
+class Tar:
+    """Tar files in the naming of WebDataset: a member for each field of an element, named by its key and the field."""
+
+    suffix: str = ".tar"
+
+    def size_of(self, element: object) -> int:
+        """Return the bytes of the members, each with a header and filled up to 512."""
+        fields = _members(element, 0)[1]
+        return sum(512 + -(-len(content) // 512) * 512 for content in fields.values())
+
+    def write(self, elements: Iterable[Numbered], path: str) -> None:
+        """Write the members of each element, in order."""
+        keys: set[str] = set()
+        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+            for position, element in elements:
+                key, fields = _members(element, position)
+                if key in keys:
+                    raise UsageError(
+                        f"the elements of a tar file need different keys; position {position} has the key {key!r} "
+                        "again. Give each element its own __key__, or leave __key__ out."
+                    )
+                keys.add(key)
+                for field, content in fields.items():
+                    member = tarfile.TarInfo(f"{key}.{field}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+
+
+def _members(element: object, position: int) -> tuple[str, Mapping[str, bytes]]:
+    """Return the key of an element and the content of each of its fields.
+
+    Raises:
+        UsageError: it isn't a dict, or a key or value doesn't fit.
+    """
+    fields = dict(_fields(element, position, "a tar file"))
+    key = fields.pop("__key__", f"{position:09}")
+    if not isinstance(key, str) or not key or "." in key.rpartition("/")[2] or key.startswith("/"):
+        raise UsageError(f"__key__ must be text without a dot in its last part; got {key!r} at position {position}")
+    for field in fields:
+        if not field or field != field.lower() or "/" in field or field.startswith("."):
+            raise UsageError(
+                f"a field of a tar file must be the lower-case end of a file's name, such as 'jpg'; got {field!r} at "
+                f"position {position}. Rename it in a map."
+            )
+    return key, {field: _content(value, field, position) for field, value in fields.items()}
+
+
+def _content(value: object, field: str, position: int) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if is_array(value) and value.dtype == np.uint8 and value.ndim == 1:
+        return value.tobytes()
+    raise UsageError(
+        f"a field of a tar file must be bytes or text; field {field!r} at position {position} is a "
+        f"{type(value).__name__}. Encode it in a map, for example with json.dumps or numpy.save."
+    )
+
+
+@frozen
+class JsonLines:
+    """Files of JSON, an element in each line; arrays become lists."""
+
+    suffix: str = ".jsonl"
+
+    def size_of(self, element: object) -> int:
+        """Return the bytes of the line."""
+        return len(_line(element, 0))
+
+    def write(self, elements: Iterable[Numbered], path: str) -> None:
+        """Write a line for each element."""
+        with open(path, "wb") as file:
+            file.writelines(_line(element, position) for position, element in elements)
+
+
+def _line(element: object, position: int) -> bytes:
+    """Return the line of an element.
+
+    Raises:
+        UsageError: JSON has no such value.
+    """
+    try:
+        text = json.dumps(element, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"JSON has no such value at position {position}: {error}. Convert it in a map.") from error
+    return text.encode() + b"\n"
+
+
+def _plain(value: object) -> object:
+    if is_array(value) or isinstance(value, np.generic):
+        return cast("object", value.tolist())
+    message = f"a {type(value).__name__}"
+    raise TypeError(message)
+
+
+def _fields(element: object, position: int, what: str) -> Mapping[str, Any]:
+    """Return an element as a dict with text for keys.
+
+    Raises:
+        UsageError: it isn't one.
+    """
+    kind = type(element).__name__
+    if not isinstance(element, Mapping) or not all(
+        isinstance(name, str) for name in cast("Mapping[object, Any]", element)
+    ):
+        raise UsageError(
+            f"{what} has named fields, so elements must be dicts with text for keys; the one at position {position} "
+            f'is a {kind}. Add .map(lambda element: {{"name": element}}).'
+        )
+    return cast("Mapping[str, Any]", element)
+
+
+def _columnar(suffix: str) -> Callable[[Sequence[Numbered]], Format]:
+    def make(sample: Sequence[Numbered]) -> Format:
+        fields = [(position, _fields(element, position, "a table")) for position, element in sample]
+        return Columnar.of(fields, suffix)
+
+    return make
+
+
+_FORMATS: Final[Mapping[str, Callable[[Sequence[Numbered]], Format]]] = {
+    "arrow": _columnar(".arrow"),
+    "parquet": _columnar(".parquet"),
+    "tar": lambda _: Tar(),
+    "jsonl": lambda _: JsonLines(),
+}
+
+
+def format_of(name: object, sample: Sequence[Numbered]) -> Format:
+    """Return the format of a name, for elements like those of a sample.
+
+    Raises:
+        UsageError: there is no such format, or the elements don't fit it.
+        MissingDependencyError: pyarrow isn't installed, for a table.
+    """
+    make = _FORMATS.get(name) if isinstance(name, str) else None
+    if make is None:
+        known = ", ".join(map(repr, _FORMATS))
+        raise UsageError(f"format must be one of {known}; got format={name!r}")
+    return make(sample)

@@ -1,0 +1,322 @@
+"""`write`: a folder of shards, their description before and their manifest after them."""
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, Final, cast
+
+from penstock._dataset import Dataset
+from penstock._dataset import integers as integer_range
+from penstock._frozen import frozen
+from penstock._graph import Batch, chain_text, fingerprint, need_count, need_finite, parse_bytes
+from penstock._loader import Loader
+from penstock._progress import Progress, counted
+from penstock._runtime import Workers, usable_processors
+from penstock._writing._formats import Format, format_of
+from penstock.errors import UsageError
+
+_SAMPLE: Final = 64  # elements, spread over the dataset, whose mean size gives the rows of a shard
+_DESCRIPTION: Final = "description.json"
+_MANIFEST: Final = "manifest.json"
+_VERSION: Final = 1
+
+
+@frozen
+class Written:
+    """What a call of `write` found or left in its folder.
+
+    Attributes:
+        path: the folder.
+        shards: the number of shards of the whole dataset.
+        elements: the number of elements of the whole dataset.
+        new: the number of shards that this call wrote; the others existed already, or are of other parts.
+        complete: whether the folder has all shards and the manifest.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     first = ps.write(ps.range(8), folder, "jsonl", shard_bytes=4, num_workers=0, part=(0, 2))
+        ...     second = ps.write(ps.range(8), folder, "jsonl", shard_bytes=4, num_workers=0, part=(1, 2))
+        ...     first.shards, first.new, first.complete, second.complete
+        (4, 2, False, True)
+    """
+
+    path: str
+    shards: int
+    elements: int
+    new: int
+    complete: bool
+
+
+def write(
+    dataset: Dataset[Any],
+    path: str | os.PathLike[str],
+    format: str = "arrow",
+    *,
+    shard_bytes: int | str = "256MB",
+    num_workers: int | None = None,
+    workers: Workers = "processes",
+    part: tuple[int, int] = (0, 1),
+    progress: bool = True,
+) -> Written:
+    """Write the elements of epoch 0 to files of a common format, in order, shard by shard.
+
+    Each shard is a pure function of its number: any worker on any host writes it to the same bytes. A call that was
+    killed is repeated, and continues with the shards that are missing. Several hosts share the work if each passes
+    another `part` of the same folder; the last one to finish adds the manifest.
+
+    `path` gets the shards `00000.arrow` and so on; `description.json`, the dataset and the form of the shards; and, at
+    the end, `manifest.json`, with the size and the checksum of each shard. A shard is written under another name and
+    renamed.
+
+    Args:
+        dataset: of elements, not batches, with positions and an end. Elements are dicts of named fields, but for
+            `"jsonl"`.
+        path: a folder; it is created.
+        format: `"arrow"`, IPC files of Arrow, which readers map; `"parquet"`, with groups of about 4 MiB, a page index,
+            and zstd; `"tar"`, in the naming of WebDataset, for fields of bytes or text; `"jsonl"`, a line of JSON for
+            each element. The first two need pyarrow.
+        shard_bytes: about how many bytes of elements a shard has, before compression: a number, or text such as
+            "1GiB". The mean size of 64 elements, spread over the dataset, decides how many elements that are.
+        num_workers: the number of workers, each of which writes one shard at a time; default: one for each processor.
+            0 writes in the caller's thread.
+        workers: "processes" or "threads".
+        part: (k, n) writes the shards k, k + n, k + 2 n, … only.
+        progress: show progress on stderr if that is a terminal and the work takes more than 0.5 s.
+
+    Returns:
+        What is in the folder now.
+
+    Raises:
+        GraphError: the dataset has no positions, or no end.
+        UsageError: an argument is wrong, an element doesn't fit the format, or the folder has the shards of another
+            dataset or of another form.
+        MissingDependencyError: pyarrow isn't installed.
+
+    Example:
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> numbers = ps.range(10, seed=7).shuffle().map(lambda number: {"number": number})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = ps.write(numbers, folder, "jsonl", num_workers=0)
+        ...     again = ps.read(ps.sources.JsonLines(f"{folder}/*.jsonl", cache=folder))
+        ...     list(again) == list(numbers), written.shards, written.complete
+        (True, 1, True)
+    """
+    folder, total = _folder_of(path), _count(dataset)
+    turn, turns = _checked_part(part)
+    count = usable_processors() if num_workers is None else need_count("num_workers", num_workers)
+    shards = _describe(dataset, total, format, parse_bytes("shard_bytes", shard_bytes), folder)
+    os.makedirs(folder, exist_ok=True)
+    _remove_leftovers(folder)
+    _claim(folder, shards.description)
+    if _is_complete(folder):
+        return Written(folder, shards.count, total, 0, complete=True)
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        with Progress("writing", total, enabled=progress, amount=counted) as line:
+            for entry in _computed(integer_range(turn, shards.count, turns).map(shards), count, workers):
+                found[entry["name"]] = entry
+                line.advance(entry["elements"])
+        complete = _finish(shards, found, count, workers)
+    finally:
+        _remove_leftovers(folder)
+    return Written(folder, shards.count, total, sum(entry.pop("new") for entry in found.values()), complete)
+
+
+@frozen
+class _Shards:
+    """The shards of a dataset; a call writes one, unless it exists, and returns its entry in the manifest."""
+
+    dataset: Dataset[Any]
+    format: Format
+    folder: str
+    rows: int
+    total: int
+    description: Mapping[str, Any]
+
+    @property
+    def count(self) -> int:
+        return -(-self.total // self.rows)
+
+    def name_of(self, shard: int) -> str:
+        return f"{shard:05}{self.format.suffix}"
+
+    def __call__(self, shard: int) -> dict[str, Any]:
+        name = self.name_of(shard)
+        path = os.path.join(self.folder, name)
+        begin = shard * self.rows
+        end = min(begin + self.rows, self.total)
+        new = not os.path.exists(path)
+        if new:
+            with _renamed(path) as draft:
+                self.format.write(self._elements(begin, end), draft)
+        with open(path, "rb") as file:
+            checksum = hashlib.file_digest(file, "blake2b").hexdigest()
+        size = os.path.getsize(path)
+        return {"name": name, "elements": end - begin, "bytes": size, "blake2b": checksum, "new": int(new)}
+
+    def _elements(self, begin: int, end: int) -> Iterator[tuple[int, Any]]:
+        with Loader(self.dataset[begin:end]) as loader:
+            yield from enumerate(loader, begin)
+
+
+def _computed(shards: Dataset[dict[str, Any]], count: int, workers: Workers) -> Iterator[dict[str, Any]]:
+    if count == 0:
+        yield from shards
+        return
+    with Loader(shards, num_workers=min(count, len(shards)), workers=workers, prefetch=1) as loader:
+        yield from loader
+
+
+def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, folder: str) -> _Shards:
+    """Return the shards of a dataset; the number of their rows follows from elements spread over it."""
+    count = min(total, _SAMPLE)
+    positions = [number * total // count for number in range(count)]
+    sample = [(position, dataset[position]) for position in positions]
+    chosen = format_of(name, sample)
+    size = sum(chosen.size_of(element) for _, element in sample)
+    rows = max(1, min(total, shard_bytes * len(sample) // max(size, 1)))
+    description = {
+        "version": _VERSION,
+        "dataset": chain_text(dataset.node),
+        "fingerprint": fingerprint(dataset.node).parts(),
+        "format": name,
+        "elements": total,
+        "elements_per_shard": rows,
+    }
+    return _Shards(dataset, chosen, folder, rows, total, description)
+
+
+def _claim(folder: str, description: Mapping[str, Any]) -> None:
+    """Write the description, or check that the folder has this one.
+
+    Raises:
+        UsageError: it has another one.
+    """
+    path = os.path.join(folder, _DESCRIPTION)
+    found = _read_json(path)
+    if found is None:
+        _write_json(path, description)
+    elif found != json.loads(json.dumps(description)):
+        differing = [name for name in description if found.get(name) != description[name]]
+        raise UsageError(
+            f"{folder!r} has the shards of another call of write, whose {', '.join(differing)} differ; it wrote "
+            f"{found.get('dataset')!r} as {found.get('format')!r}. Write to another folder, or empty this one."
+        )
+
+
+def _finish(shards: _Shards, found: Mapping[str, dict[str, Any]], count: int, workers: Workers) -> bool:
+    """Write the manifest if all shards exist, and return whether they do."""
+    names = [shards.name_of(shard) for shard in range(shards.count)]
+    if not all(os.path.exists(os.path.join(shards.folder, name)) for name in names):
+        return False
+    others = [shard for shard, name in enumerate(names) if name not in found]
+    entries = {
+        entry["name"]: entry
+        for entry in _computed(integer_range(shards.count).select(others).map(shards), count, workers)
+    }
+    listed = [{**(found.get(name) or entries[name])} for name in names]
+    for entry in listed:
+        del entry["new"]
+    _write_json(os.path.join(shards.folder, _MANIFEST), {**shards.description, "shards": listed})
+    return True
+
+
+def _is_complete(folder: str) -> bool:
+    """Return whether the folder has a manifest and all of its shards.
+
+    Raises:
+        UsageError: a shard has another size.
+    """
+    manifest = _read_json(os.path.join(folder, _MANIFEST))
+    if manifest is None:
+        return False
+    for entry in manifest["shards"]:
+        path = os.path.join(folder, entry["name"])
+        if not os.path.exists(path):
+            return False
+        if os.path.getsize(path) != entry["bytes"]:
+            raise UsageError(
+                f"{path!r} has {os.path.getsize(path)} bytes, and the manifest says {entry['bytes']}: it was changed. "
+                "Remove it, and call write again."
+            )
+    return True
+
+
+@contextlib.contextmanager
+def _renamed(path: str) -> Generator[str]:
+    """Yield the name of a draft in the same folder, which gets its name when it is whole."""
+    folder, name = os.path.split(path)
+    draft = os.path.join(folder, f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.draft")
+    try:
+        yield draft
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(draft)
+        raise
+
+
+def _host() -> str:
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+
+
+def _remove_leftovers(folder: str) -> None:
+    """Remove the drafts of processes of this host that have ended, as by SIGKILL."""
+    for name in os.listdir(folder):
+        parts = name.split(".")
+        if parts[0] == "" and parts[-1] == "draft" and parts[-4] == _host() and not _is_alive(int(parts[-3])):
+            with contextlib.suppress(FileNotFoundError):  # another call removed it
+                os.remove(os.path.join(folder, name))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _read_json(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return cast("dict[str, Any]", json.load(file))
+    except FileNotFoundError:
+        return None
+
+
+def _write_json(path: str, content: Mapping[str, Any]) -> None:
+    with _renamed(path) as draft, open(draft, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+
+
+def _folder_of(path: str | os.PathLike[str]) -> str:
+    if "://" in os.fspath(path):
+        raise UsageError(f"path must be a local folder; got {path!r}. Write to a folder, and copy it there.")
+    return os.path.abspath(path)
+
+
+def _count(dataset: object) -> int:
+    if not isinstance(dataset, Dataset):
+        raise UsageError(f"dataset must be a penstock Dataset; got {dataset!r}. Make one with ps.read(source).")
+    if isinstance(dataset.node, Batch):
+        raise UsageError("write takes elements, and the dataset has batches. Leave batch() out, or add unbatch().")
+    return need_finite(dataset.node, "write()")
+
+
+def _checked_part(part: tuple[int, int]) -> tuple[int, int]:
+    if len(part) != 2:
+        raise UsageError(f"part must be (k, n), part k of n; got part={part!r}")
+    turn, turns = need_count("k of part", part[0]), need_count("n of part", part[1], 1)
+    if turn >= turns:
+        raise UsageError(f"part must be (k, n) with k below n; got part={part!r}. The first part is (0, n).")
+    return turn, turns

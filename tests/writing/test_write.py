@@ -1,0 +1,224 @@
+"""A folder that `write` wrote has the same bytes whoever wrote it, in how many calls, and whatever killed them."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import GraphError, UsageError
+
+pyarrow = pytest.importorskip("pyarrow")
+FORMATS = ("arrow", "parquet", "tar", "jsonl")
+
+
+def numbered(number: int) -> dict[str, Any]:
+    """Return an element whose fields fit a tar file."""
+    return {"__key__": f"n/{number:04}", "txt": f"number {number}", "raw": number.to_bytes(2, "little") * (number % 7)}
+
+
+def numbers(count: int = 300) -> ps.Dataset[dict[str, Any]]:
+    """Return a shuffled dataset of such elements."""
+    return ps.range(count, seed=5).shuffle().map(numbered)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the content of each file of a folder, as a digest."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def read_back(folder: Path, form: str) -> list[dict[str, Any]]:
+    """Return the elements of a folder by readers of the formats."""
+    paths = sorted(folder.glob(f"*.{form}"))
+    if form == "arrow":
+        return [row for path in paths for row in pyarrow.ipc.open_file(path).read_all().to_pylist()]
+    if form == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        return [row for path in paths for row in parquet.read_table(path).to_pylist()]
+    if form == "tar":
+        samples = list(ps.read(ps.sources.Tar(list(map(str, paths)), cache=folder)))
+        return [sample | {"txt": sample["txt"].decode()} for sample in samples]
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_any_workers_and_parts_write_the_same_bytes(tmp_path: Path, form: str) -> None:
+    """The folders of one thread, of processes, and of three parts in any order are equal; read back, they have all."""
+    dataset = numbers()
+    if form == "jsonl":
+        dataset = dataset.map(lambda element: {"txt": element["txt"]})
+    size = 60_000 if form == "tar" else 1000
+    written = ps.write(dataset, tmp_path / "alone", form, shard_bytes=size, num_workers=0)
+    assert written.complete
+    assert written.new == written.shards > 3
+    ps.write(dataset, tmp_path / "many", form, shard_bytes=size, num_workers=2)
+    parts = [
+        ps.write(dataset, tmp_path / "parts", form, shard_bytes=size, num_workers=0, part=(k, 3)) for k in (2, 0, 1)
+    ]
+    assert [part.complete for part in parts] == [False, False, True]
+    assert sum(part.new for part in parts) == written.shards
+    expected = digests(tmp_path / "alone")
+    assert digests(tmp_path / "many") == expected
+    assert digests(tmp_path / "parts") == expected
+    assert read_back(tmp_path / "alone", form) == list(dataset)
+
+
+def test_the_manifest_has_the_checksum_of_each_shard(tmp_path: Path) -> None:
+    """Names, elements, bytes and checksums are those of the files."""
+    ps.write(numbers(), tmp_path, "arrow", shard_bytes=1000, num_workers=0)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert sum(entry["elements"] for entry in manifest["shards"]) == manifest["elements"] == 300
+    for entry in manifest["shards"]:
+        content = (tmp_path / entry["name"]).read_bytes()
+        assert (len(content), hashlib.blake2b(content).hexdigest()) == (entry["bytes"], entry["blake2b"])
+
+
+SCRIPT = """
+import sys, penstock as ps
+from tests.writing.test_write import numbers
+ps.write(numbers(), sys.argv[1], "tar", shard_bytes=12000, num_workers=int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers: int) -> None:
+    """Killed by SIGKILL after its first shards, it leaves whole ones only; the next call writes the others."""
+    ps.write(numbers(), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
+    expected, folder = digests(tmp_path / "whole"), tmp_path / "killed"
+    for wanted in (1, 3, 6):
+        with subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), str(workers)], start_new_session=True) as run:
+            while run.poll() is None and len(list(folder.glob("0*.tar"))) < wanted:
+                os.sched_yield()
+            os.killpg(run.pid, signal.SIGKILL)
+        found = {name: digest for name, digest in digests(folder).items() if name.endswith(".tar") and name[0] != "."}
+        assert found.items() <= expected.items()
+    times = {path.name: path.stat().st_mtime_ns for path in folder.glob("0*.tar")}
+    again = ps.write(numbers(), folder, "tar", shard_bytes=12_000, num_workers=2)
+    assert again.new == again.shards - len(times)
+    assert {name: (folder / name).stat().st_mtime_ns for name in times} == times
+    assert digests(folder) == expected
+    assert ps.write(numbers(), folder, "tar", shard_bytes=12_000).new == 0
+
+
+@given(st.integers(0, 40), st.integers(1, 400), st.integers(1, 5))
+def test_shards_divide_the_elements(count: int, size: int, parts: int) -> None:
+    """Whatever the sizes, the shards of all parts have each element once, in order."""
+    dataset = ps.range(count).map(lambda number: {"n": number})
+    with tempfile.TemporaryDirectory() as folder:
+        ends = [
+            ps.write(dataset, folder, "jsonl", shard_bytes=size, num_workers=0, part=(part, parts)).complete
+            for part in range(parts)
+        ]
+        assert ends[-1]
+        assert read_back(Path(folder), "jsonl") == [{"n": number} for number in range(count)]
+
+
+def test_tables_keep_arrays_and_their_types(tmp_path: Path) -> None:
+    """Lists, tensors, missing values, numbers of NumPy and of Python have columns of their types."""
+
+    def make(number: int) -> dict[str, Any]:
+        return {
+            "ids": np.arange(number % 3, dtype=np.uint16),
+            "image": np.full((2, 3), number, np.float32),
+            "score": np.float32(number / 3),
+            "name": None if number == 4 else str(number),
+        }
+
+    ps.write(ps.range(9).map(make), tmp_path, "arrow", num_workers=0)
+    table = pyarrow.ipc.open_file(tmp_path / "00000.arrow").read_all()
+    tensors = table["image"].combine_chunks().to_numpy_ndarray()
+    assert np.array_equal(tensors, np.stack([make(number)["image"] for number in range(9)]))
+    assert [str(field.type) for field in table.schema if field.name != "image"] == [
+        "list<item: uint16>",
+        "float",
+        "string",
+    ]
+    assert table["name"].to_pylist()[3:6] == ["3", None, "5"]
+
+
+def late(value: object) -> Callable[[int], dict[str, object]]:
+    """Return a function whose element 77 has another value, which the sample of elements doesn't have."""
+    return lambda number: {"x": value if number == 77 else 1}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arguments", "error", "text"),
+    [
+        (lambda: ps.range(4).batch(2), {}, UsageError, "the dataset has batches. Leave batch"),
+        (lambda: ps.stream([1, 2]), {}, GraphError, "write"),
+        (
+            lambda: ps.range(4),
+            {"format": "csv"},
+            UsageError,
+            "format must be one of 'arrow', 'parquet', 'tar', 'jsonl'",
+        ),
+        (lambda: ps.range(4), {}, UsageError, "elements must be dicts .* position 0 is a int"),
+        (lambda: ps.range(4), {"part": (4, 4)}, UsageError, "k below n"),
+        (lambda: ps.range(4), {"path": "s3://bucket/folder"}, UsageError, "local folder"),
+        (
+            lambda: ps.range(200).map(late("a")),
+            {},
+            UsageError,
+            "'x' at position 77 is a str, which doesn't fit into int64",
+        ),
+        (lambda: ps.range(200).map(late(0.5)), {}, UsageError, "'x' at position 77 is a float"),
+        (lambda: ps.range(4).map(lambda _: {"x": object()}), {}, UsageError, "'x' at position 0 is a object"),
+        (lambda: ps.range(4).map(lambda n: {"jpg": n}), {"format": "tar"}, UsageError, "'jpg' at position 0 is a int"),
+        (lambda: ps.range(4).map(lambda _: {"JPG": b""}), {"format": "tar"}, UsageError, "lower-case end"),
+        (lambda: ps.range(9).map(lambda _: {"__key__": "a", "x": b""}), {"format": "tar"}, UsageError, "key 'a' again"),
+        (lambda: ps.range(4).map(lambda _: float("nan")), {"format": "jsonl"}, UsageError, "JSON has no such value"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_place(
+    tmp_path: Path, dataset: Callable[[], ps.Dataset[Any]], arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    """The error names the rule, the value and its position; no shard with a part of the elements is left."""
+    with pytest.raises(error, match=text):
+        ps.write(dataset(), **cast("dict[str, Any]", {"path": tmp_path / "out", "num_workers": 0, **arguments}))
+    assert not list(tmp_path.glob("out/0*")) + list(tmp_path.glob("out/.*"))
+
+
+def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
+    """The error names what differs; a changed shard is found as well."""
+    ps.write(numbers(), tmp_path, num_workers=0)
+    others: list[tuple[ps.Dataset[Any], dict[str, Any], str]] = [
+        (numbers(301), {}, "fingerprint, elements"),
+        (numbers(), {"format": "parquet"}, "whose format differ"),
+        (numbers(), {"shard_bytes": 100}, "elements_per_shard"),
+    ]
+    for other, arguments, text in others:
+        with pytest.raises(UsageError, match=text):
+            ps.write(other, tmp_path, num_workers=0, **arguments)
+    (tmp_path / "00000.arrow").write_bytes(b"short")
+    with pytest.raises(UsageError, match="has 5 bytes, and the manifest says"):
+        ps.write(numbers(), tmp_path, num_workers=0)
+
+
+def test_the_command_writes_parts(tmp_path: Path) -> None:
+    """`penstock write MODULE:NAME PATH --part K/N` writes what the function writes, and prints it."""
+    ps.write(numbers(), tmp_path / "alone", "tar", shard_bytes=60_000, num_workers=0)
+    command = [sys.executable, "-m", "penstock", "write"]
+    options = ["--format", "tar", "--shard-bytes", "60000", "--num-workers", "0", "--part"]
+
+    def run(name: str, part: str) -> "subprocess.CompletedProcess[str]":
+        arguments = [*command, name, str(tmp_path / "parts"), *options, part]
+        return subprocess.run(arguments, capture_output=True, text=True, check=False)
+
+    assert run("tests.writing.test_write:numbers", "1/2").stdout.rstrip().endswith("other parts are missing")
+    assert run("tests.writing.test_write:numbers", "0/2").stdout.rstrip().endswith("complete")
+    assert digests(tmp_path / "parts") == digests(tmp_path / "alone")
+    for name, text in (("data", "MODULE:NAME"), ("no_such:x", "no module"), ("json:dumps_", "has no")):
+        failed = run(name, "0/1")
+        assert failed.returncode == 2
+        assert text in failed.stderr
