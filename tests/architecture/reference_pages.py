@@ -5,15 +5,18 @@ calls it.
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
+import importlib.util
 import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import penstock
 from tests.architecture.public_names import public_members, public_modules, public_objects
@@ -25,7 +28,7 @@ TITLES = {"dataset": "Dataset: the verbs", "loader": "Loader", "penstock": "pens
 # The groups of the index, in the order in which a user needs them.
 GROUPS = {
     "Datasets and loaders": ("dataset", "loader", "penstock.sources", "penstock", "penstock.batching"),
-    "Frameworks": ("penstock.torch", "penstock.jax"),
+    "Frameworks": ("penstock.torch", "penstock.jax", "penstock.jax.checkpoint"),
     "Errors, events and tests": ("penstock.errors", "penstock.events", "penstock.testing"),
     "Below the datasets": ("penstock.sampling", "penstock.pipeline", "penstock.concurrency", "penstock.transport"),
 }
@@ -33,8 +36,49 @@ SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples):
 NAMED = re.compile(r"(?P<name>\*{0,2}\w+(?:, \w+)*): (?P<text>.*)", re.DOTALL)
 
 
+class _StandIn(type):
+    """The class of a framework's stand-in: any of its names is the stand-in, and its decorators do nothing."""
+
+    def __getattr__(cls, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __call__(cls, *_: object, **__: object) -> object:
+        return _unchanged
+
+
+def _unchanged(decorated: object) -> object:
+    return decorated
+
+
+@contextlib.contextmanager
+def stand_ins() -> Generator[None]:
+    """Let `penstock.jax` be imported and read where JAX isn't installed; its pages are the same."""
+    if importlib.util.find_spec("jax") is not None and importlib.util.find_spec("orbax") is not None:
+        yield
+        return
+    modules: dict[str, Any] = sys.modules
+    before = set(modules)
+    modules |= dict.fromkeys(
+        ("jax", "orbax", "orbax.checkpoint", "etils", "etils.epath"), _StandIn("Framework", (), {})
+    )
+    try:
+        yield
+    finally:
+        for name in modules.keys() - before:
+            if name.startswith("penstock.jax") or isinstance(modules[name], _StandIn):
+                del modules[name]
+        penstock.__dict__.pop("jax", None)
+
+
 def pages() -> dict[str, str]:
     """Return the text of each page by its file name."""
+    with stand_ins():
+        return _pages()
+
+
+def _pages() -> dict[str, str]:
     listed: dict[str, list[tuple[str, object]]] = {}
     for name, value in public_objects():
         page = OWN_PAGES.get(name, name.rpartition(".")[0])

@@ -263,9 +263,14 @@ def test_shardings(devices: Any) -> None:
 def test_rows_that_cannot_be_cut(devices: Any) -> None:
     """A last batch that the devices can't share is an error with the remedy, as is a shard that isn't its own."""
     rows = sharded(devices)
-    loader = iter(door.Loader(ps.range(10).map(element).batch(8), rows))
+    with pytest.raises(GraphError, match=r"the last batch has 2 rows.*into 4 equal parts.*remainder=\"drop\""):
+        door.Loader(ps.range(10).map(element).batch(8), rows)
+    with pytest.raises(GraphError, match=r"is a single value.*Make batches with batch"):
+        door.Loader(ps.range(8), rows)
+    assert len(list(door.Loader(ps.range(4).map(lambda number: np.full(8, number)), rows))) == 4
+    loader = iter(door.Loader(ps.range(10).filter(bool).map(element).batch(8), rows))
     next(loader)
-    with pytest.raises(GraphError, match=r"^\['label'\] of the global batch, of shape \(2,\).*remainder=\"drop\""):
+    with pytest.raises(GraphError, match=r"^\['label'\] of the global batch, of shape \(1,\).*remainder=\"drop\""):
         next(loader)
     padded = door.Loader(ps.range(10).batch(8, remainder="pad"), rows)
     assert [len(batch) for batch in padded] == [8, 8]

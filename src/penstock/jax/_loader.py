@@ -5,6 +5,7 @@ and with it the memory's lease. To other devices JAX copies it, and holds it unt
 """
 
 import importlib
+import math
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -57,7 +58,8 @@ class Loader(ThreadPlacedLoader):
     Args:
         dataset: the dataset to load.
         sharding: the placement of global batches: a `jax.sharding.Sharding`, a device, or a pytree of them that has the
-            structure of a batch or of its upper part. By default JAX's default device.
+            structure of a batch or of its upper part. By default JAX's default device. If the dataset isn't batched,
+            its first element is computed to check that it can be placed so.
         ahead: the number of batches placed before they are requested, at least 0; they need memory for as many more
             batches. On CPU devices no batch is placed ahead without workers, which would gain nothing, or with
             `memory=`, since placed batches might hold all of it.
@@ -73,8 +75,9 @@ class Loader(ThreadPlacedLoader):
 
     Raises:
         UsageError: an argument is invalid, or the shard isn't that of the sharding.
-        GraphError: the dataset can't be run this way. Iterating raises it for a leaf that JAX has no array for, or that
-            can't be cut as the sharding says; exceptions of the dataset's own functions pass through.
+        GraphError: the dataset can't be run this way, or its last batch can't be cut as the sharding says. Iterating
+            raises it for a leaf that JAX has no array for, or that can't be cut; exceptions of the dataset's own
+            functions pass through.
 
     Example:
         >>> import penstock as ps
@@ -122,16 +125,37 @@ class Loader(ThreadPlacedLoader):
         # On CPU devices only that thread can place ahead, and placed batches may hold all of `memory=`.
         on_request = self._keeps_memory and (self._thread is None or self._plan.memory is not None)
         self._ahead = 0 if on_request else ahead
-        if sharding is not None and not _has_equal_rows(self._plan):
-            raise GraphError(
-                f"{chain_text(dataset.node)}: the rows of the last batch may not divide by {self._plan.shard.count} "
-                'ranks, and global arrays have equal parts. Use batch(…, remainder="drop") or remainder="pad".'
-            )
+        if sharding is not None:
+            self._check_rows(dataset)
         if shard is None and jax.process_count() > 1:
             warnings.warn(
                 f"this job has {jax.process_count()} processes, and each loads all rows of each batch. Pass shard=, as "
                 "in Shard.from_jax(sharding, shape), or shard=Shard(0, 1) if that is intended.",
                 stacklevel=3,
+            )
+
+    def _check_rows(self, dataset: Dataset[Any]) -> None:
+        """Check that the last batch can be cut as the sharding says, and that elements that aren't batched can.
+
+        Raises:
+            GraphError: they can't.
+        """
+        plan = self._plan
+        if not _has_equal_rows(plan):
+            raise GraphError(
+                f"{chain_text(dataset.node)}: the rows of the last batch may not divide by {plan.shard.count} "
+                'ranks, and global arrays have equal parts. Use batch(…, remainder="drop") or remainder="pad".'
+            )
+        if not plan.is_indexed or not plan.length:
+            return
+        if plan.batches.batch is None:
+            self.batch_at(0)
+            return
+        rows, parts = plan.batches.rest, self._placing.parts_of_rows()
+        if plan.remainder == "keep" and not is_endless(plan.node) and rows % parts:
+            raise GraphError(
+                f"{chain_text(dataset.node)}: the last batch has {rows} rows, which the sharding can't cut into "
+                f'{parts} equal parts. Use batch(…, remainder="drop") or remainder="pad".'
             )
 
     def _place(self, batch: Element) -> Callable[[], Element]:
@@ -179,6 +203,11 @@ class Placing:
         """Return whether all arrays are on CPU devices, where they need no copy."""
         shardings = jax.tree_util.tree_leaves(self._sharding) or [jax.device_put(0).sharding]
         return all(device.platform == "cpu" for sharding in shardings for device in sharding.device_set)
+
+    def parts_of_rows(self) -> int:
+        """Return into how many parts the shardings cut rows; 1 if they don't say so."""
+        shardings = jax.tree_util.tree_leaves(self._sharding)
+        return math.lcm(*(_parts_of_rows(each) for each in shardings))
 
     def depends_on_settings(self, batch: Element) -> bool:
         """Return whether `settings` affect how a batch is placed."""
@@ -268,7 +297,12 @@ class Placing:
             return
         try:
             sharding.shard_shape(shape)
-        except ValueError as error:
+        except (ValueError, IndexError) as error:
+            if not shape:
+                raise GraphError(
+                    f"{_path(batch, index)} is a single value, which {sharding} can't cut ({error}). Make batches with "
+                    "batch(…) first"
+                ) from error
             raise GraphError(
                 f"{_path(batch, index)} of the global batch, of shape {shape}, can't be cut as {sharding} says "
                 f'({error}). For a last batch that isn\'t full, use batch(…, remainder="drop") or "pad"; for leaves '
@@ -287,6 +321,15 @@ class Placing:
 def settings() -> tuple[object, object]:
     """Return the thread's JAX settings, such as those of `with jax.default_device(…)`, that placing depends on."""
     return jax.config.jax_enable_x64, jax.config.jax_default_device
+
+
+def _parts_of_rows(sharding: Sharding) -> int:
+    """Return into how many parts a sharding over a mesh cuts the first axis."""
+    spec, mesh = getattr(sharding, "spec", None), getattr(sharding, "mesh", None)
+    if not spec or mesh is None or spec[0] is None:
+        return 1
+    names: tuple[Any, ...] = spec[0] if isinstance(spec[0], tuple) else (spec[0],)
+    return math.prod(mesh.shape[name] for name in names)
 
 
 def _as_sharding(given: Sharding) -> Sharding:
