@@ -89,12 +89,14 @@ class LoaderIterator(Generic[T_co]):
         loader: Stateful,
         progress: Progress,
         open_stream: Callable[[list[StepRange]], Stream],
+        note_end: Callable[[int], None],
         clock: Clock,
         recorder: Recorder,
     ) -> None:
         self._loader = loader  # keeps it alive: it owns the workers
         self._progress = progress
         self._open_stream = open_stream
+        self._note_end = note_end  # called with the epoch when all of it was delivered
         self._clock = clock
         self._recorder = recorder
         self._retired = ""
@@ -193,6 +195,8 @@ class LoaderIterator(Generic[T_co]):
         self.close()
         if self._is_whole and self._clock.batches == self._batches_before:
             self._recorder.check_empty_epoch(epoch)
+        elif self._is_whole:
+            self._note_end(epoch)
 
     def _refuse_retired(self) -> None:
         if self._retired:

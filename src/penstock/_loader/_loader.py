@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self
 import numpy as np
 
 from penstock import _runtime
+from penstock._caught import Caught
 from penstock._dataset import Dataset, T_co, explain_methods
-from penstock._graph import Fingerprint, Map, Origin, Read, fingerprint, need_count, note_held_values, seen_past, walk
+from penstock._graph import (
+    Fingerprint,
+    Map,
+    Origin,
+    Read,
+    fingerprint,
+    need_count,
+    note_held_values,
+    seen_past,
+    varies_by_epoch,
+    walk,
+)
+from penstock._loader._beginnings import has_delivered, line_of_caller, note_delivered, warn_if_repeated
 from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, Progress, StreamingProgress
 from penstock._os import Closer
@@ -154,6 +167,7 @@ class Loader(Generic[T_co]):
         self._runtime = _runtime_of(self._plan, owner)
         clock, rows = self._clock, max(self._plan.batch_size // self._plan.shard.count, 1)
         self._runtime.recorder.delivered = lambda: clock.batches * rows  # refers to the clock, not to the loader
+        self._made_at = line_of_caller()
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprints: dict[object, Fingerprint] = {}
         self._closer = Closer(self._runtime.close)
@@ -172,12 +186,30 @@ class Loader(Generic[T_co]):
             if isinstance(node, Read):
                 check_length(node.source, node.length)
         self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
+        at = self._progress.current()
+        if (at.step, at.epoch, at.position) == (0, 0, 0) and has_delivered(self._made_at):
+            warn_if_repeated(self._made_at, self._text_if_epochs_differ())
         iterator: LoaderIterator[T_co] = LoaderIterator(
-            self, self._progress, self._open_stream, self._clock, self._runtime.recorder
+            self, self._progress, self._open_stream, self._note_end, self._clock, self._runtime.recorder
         )
         self._iterator = weakref.ref(iterator)
         self._need_open()  # another thread may have closed the loader before it could see this iterator
         return iterator
+
+    def _note_end(self, epoch: int) -> None:
+        """Note that an iterator has delivered all of an epoch."""
+        if epoch == 0 and (dataset := self._text_if_epochs_differ()):
+            note_delivered(self._made_at, dataset)
+
+    def _text_if_epochs_differ(self) -> str:
+        """Return a text that identifies the dataset; "" if its epochs are alike, or it can't be identified."""
+        node, text = self._plan.node, ""
+        steps = (each for each in walk(node) if isinstance(each, Map))
+        if varies_by_epoch(node) or any(each.form not in {"none", "origin"} for each in steps):
+            with Caught(Exception):  # of a source's own fingerprint
+                known = self._fingerprint_at(0, 0)
+                text = f"{known.parts()} {known.details} {self._plan.shard}"
+        return text
 
     def _open_stream(self, step_ranges: list[StepRange]) -> Stream:
         return self._runtime.open_stream(step_ranges)
