@@ -58,7 +58,7 @@ def test_sections_become_lists_and_examples_blocks() -> None:
 
 def test_signatures_are_those_of_the_source(written: dict[str, str]) -> None:
     """A verb's own instance is left out; defaults and annotations are those of the source."""
-    assert "\n```text\nshuffle(*, seed: int | None = None) -> Dataset[T_co]\n```\n" in written["dataset.md"]
+    assert "\n```text\nlimit(count: int) -> Dataset[T_co]\n```\n" in written["dataset.md"]
     assert "\n```text\nShard(rank: int, count: int, uneven: bool = False)\n```\n" in written["penstock.md"]
     assert 'remainder: Remainder = "keep",\n' in written["dataset.md"]
 
