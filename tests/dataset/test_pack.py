@@ -232,6 +232,8 @@ def test_errors_name_the_document() -> None:
     ("made", "message"),
     [
         (lambda: ps.range(3).pack(4), "arrays with one axis"),
+        (lambda: ps.read([[1, 2]]).pack(4), r"a list\. Convert .* as in np\.asarray\(tokens, np\.int32\), or"),
+        (lambda: ps.read(["a text"]).pack(4), r"a str\. Convert it in \.map, by a tokenizer and np\.asarray, or"),
         (lambda: ps.read([np.zeros(2), np.zeros(2, np.int8)]).pack(4), "one dtype"),
         (lambda: ps.read([np.zeros(2)]).pack(4, meta=["url"]), "must be dicts"),
         (lambda: ps.read([{"a": np.zeros(2), "b": np.zeros(3)}]).pack(4), "must have one length"),

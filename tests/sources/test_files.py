@@ -149,13 +149,16 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    """A path that doesn't exist is a SourceError with its errno."""
+    """A path that doesn't exist is a SourceError with its errno; a file in place of a folder has its own remedy."""
     for make in (Files, ImageFolder):
         with pytest.raises(SourceError, match=r"cannot list the folder .*missing.* Check the path") as caught:
             make(tmp_path / "missing")
         assert caught.value.errno == errno.ENOENT
     with pytest.raises(SourceError, match=r"cannot read .*missing"):
         Files([tmp_path / "missing"])
+    (tmp_path / "a.txt").write_bytes(b"")
+    with pytest.raises(SourceError, match=r"cannot list the folder .*a\.txt.* Pass single files in a list"):
+        Files(tmp_path / "a.txt")
 
 
 def test_classes_are_numbered_in_the_order_of_their_names(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ BARE: Final = "tokens"
 
 _MAX_ROWS: Final = 64
 _BLOCK_BYTES: Final = 1 << 21
+_CONVERSIONS: Final[dict[type[object], str]] = {
+    list: "Convert it in .map, as in np.asarray(tokens, np.int32)",
+    str: "Convert it in .map, by a tokenizer and np.asarray",
+}
 _dtype = attrgetter("dtype")
 _ndim = attrgetter("ndim")
 
@@ -346,9 +350,10 @@ def _is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
 
 def _array(value: object, what: str) -> NDArray[Any]:
     if not is_array(value) or value.ndim != 1:
+        remedy = _CONVERSIONS.get(type(value), "Convert it in .map")
         raise GraphError(
-            f"pack() takes arrays with one axis; {what} is {_described(value)}. Convert it in .map, or name other "
-            "leaves in meta=."
+            f"pack() takes arrays with one axis; {what} is {_described(value)}. {remedy}, or name other leaves in "
+            "meta=."
         )
     return value
 

@@ -308,7 +308,8 @@ def list_files(root: str, keep: Callable[[str], bool]) -> list[tuple[bytes, int]
             elif entry.is_symlink():
                 dangling.append(name)
     except OSError as error:
-        raise_source_error(f"cannot list the folder {root!r}: {error}. Check the path and its permissions.", error)
+        remedy = "Pass single files in a list" if os.path.isfile(root) else "Check the path and its permissions"
+        raise_source_error(f"cannot list the folder {root!r}: {error}. {remedy}.", error)
     if dangling:
         logging.getLogger("penstock").warning(
             "%d links below %r lead to no file and are left out, such as %r",
