@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._graph import Filter, Map, Node, Stream, outermost_batch, parents_of, walk, with_parents
-from penstock._memory import Lease, Region, aligned, create_region
+from penstock._memory import Lease, Region, create_region
 from penstock._pickles import Pickled, dump, load, pickler, stream_of
 from penstock._plan import Plan
 from penstock._processes import missing, modules_of, naming
@@ -24,14 +24,13 @@ _SCANNED_BYTES: Final = 1 << 20  # the beginning of a plan, scanned for the modu
 
 
 def joined(pickles: list[Pickled]) -> tuple[Pickled, list[slice]]:
-    """Join pickles to one; return it, and the place of each in it."""
+    """Join pickles to one; return it, and the place of each in it. None is aligned: readers copy the arrays."""
     pieces: list[tuple[int, bytes | memoryview]] = []
     places: list[slice] = []
     end = 0
     for pickled in pickles:
-        start = aligned(end)
+        start, end = end, end + pickled.nbytes
         pieces += ((start + offset, piece) for offset, piece in pickled.pieces)
-        end = start + pickled.nbytes
         places.append(slice(start, end))
     return Pickled(end, pieces), places
 

@@ -114,13 +114,6 @@ PROCESSES: Final = (
         ("workers/processes/test_merging.py",),
     ),
     Mutant(
-        "pickle buffers: the second one isn't aligned",
-        "_runtime/_shared_values.py",
-        "start = aligned(end)",
-        "start = end",
-        ("workers/processes/test_collate_jobs.py", "workers/test_rows_above_folds.py"),
-    ),
-    Mutant(
         "watcher: a dead worker's blocks stay claimed",
         "_runtime/_worker_processes.py",
         "self._ring.release_worker(number)",
