@@ -69,11 +69,18 @@ def test_other_tasks_run_during_a_wait(kind: str, workers: int) -> None:
         assert [batch.tolist() for batch in asyncio.run(read_while_another_opens(loader, gate))] == EXPECTED
 
 
-def large(number: int) -> Any:
-    """Return a row so large that no job has several batches."""
-    return np.full(1 << 20, number, np.int32)
+def row(number: int) -> Any:
+    """Return a row."""
+    return np.array([number])
 
 
+@pytest.fixture
+def single_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each batch above a fold a job of its own, however little time the batches take."""
+    monkeypatch.setattr("penstock._runtime._collate_stream._JOB_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("single_batches")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: int) -> None:
     """The loop also runs while the batch after a skipped one is computed."""
@@ -85,12 +92,13 @@ def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: in
         gate(int(batch[0, 0]))
         return batch[:, 0]
 
-    dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails, on_error="skip")
+    dataset = ps.range(40).filter(keep).map(row).batch(4).map(second_fails, on_error="skip")
     with ps.Loader(dataset, num_workers=workers) as loader:
         found = asyncio.run(read_while_another_opens(loader, gate))
     assert [batch.tolist() for batch in found] == [EXPECTED[0], *EXPECTED[2:]]
 
 
+@pytest.mark.usefixtures("single_batches")
 def test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop also runs where the skipped batch is complete as soon as its job gets memory."""
     gate, has_skipped, has_memory = Gate(8), threading.Event(), threading.Event()
@@ -118,12 +126,13 @@ def test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory(monkeypatc
 
     monkeypatch.setattr(GivenQueue, "is_ready", is_ready_later)
     monkeypatch.setattr(GivenQueue, "_fits", fits_if_there_is_memory)
-    dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails, on_error="skip")
+    dataset = ps.range(40).filter(keep).map(row).batch(4).map(second_fails, on_error="skip")
     with ps.Loader(dataset, num_workers=1) as loader:
         found = asyncio.run(read_while_another_opens(loader, gate))
     assert [int(step) for step in found] == [0, *range(2, 10)]
 
 
+@pytest.mark.usefixtures("single_batches")
 def test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed_at() -> None:
     """The loop runs while that batch is read again, and, since it is left out, while the next one is computed."""
     first, again = Gate(8), Gate(8)
@@ -160,7 +169,7 @@ def test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed
         return reading.result()
 
     requested = asyncio.Event()
-    dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails).map(leaves_out_second, on_error="skip")
+    dataset = ps.range(40).filter(keep).map(row).batch(4).map(second_fails).map(leaves_out_second, on_error="skip")
     with ps.Loader(dataset, num_workers=1) as loader:
         found = asyncio.run(run(loader))
     assert [batch.tolist() for batch in found] == [EXPECTED[0], *EXPECTED[2:]]
