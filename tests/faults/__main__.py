@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from tests.faults.datasets import TRAPPED_KINDS
-from tests.faults.family import in_group
+from tests.faults.family import in_group, processor_seconds
 from tests.faults.findings import BATCHES, POISONED, RAISED, WRONG, Findings
 from tests.faults.rounds import run_round
 from tests.faults.work import WORKING_KINDS
 
 _HANGING_SECONDS: Final = 240.0
+_WORKING_SECONDS: Final = 1.0  # of processor in this time: then a round is slow, since other programs use the machine
+_MOST_WAITS: Final = 4  # of so long, for a slow round; one that works without end hangs, too
 _LINE_SECONDS: Final = 15.0
 _REDRAWN_SECONDS: Final = 0.2
 _MAX_BAD: Final = 20  # findings; later ones are rarely new
@@ -81,9 +83,14 @@ class _Watch:
         )
 
     def _look(self) -> None:
-        while self._moved.wait(_HANGING_SECONDS):
-            self._moved.clear()
+        waits, used = 0, processor_seconds()
+        while waits < _MOST_WAITS:
             faulthandler.dump_traceback_later(2 * _HANGING_SECONDS, exit=True, file=self._stream)  # if this can't run
+            has_moved, before, used = self._moved.wait(_HANGING_SECONDS), used, processor_seconds()
+            if not has_moved and used - before < _WORKING_SECONDS:
+                break
+            self._moved.clear()
+            waits = 0 if has_moved else waits + 1
         self._stream.write(f"\nfound: seed {self._seed}, round {self._findings.rounds} hangs; {self.text()}\n")
         for process in in_group():
             self._stream.write(f"{process}, waits in {_waits_in(process.pid)}\n")

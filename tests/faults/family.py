@@ -96,6 +96,12 @@ def in_group() -> list[Process]:
     return [process for process in found if process is not None and process.name.startswith("penstock-")]
 
 
+def processor_seconds() -> float:
+    """Return the seconds of processor that this program and the running processes of `in_group` have used."""
+    ticks = sum(sum(map(int, _stat(pid)[11:13])) for pid in (os.getpid(), *(process.pid for process in in_group())))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _is_in_group(pid: int) -> bool:
     with suppress(ProcessLookupError):
         return os.getpgid(pid) == os.getpgrp()
@@ -119,3 +125,10 @@ def _process(pid: int, depth: int) -> Process | None:
         if after.split()[0] not in "ZX":
             return Process(pid, before.partition("(")[2], depth)
     return None
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process after its name, as `man proc_pid_stat` lists them; zeros if it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return ["0"] * 50
