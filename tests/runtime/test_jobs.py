@@ -1,39 +1,54 @@
 """Jobs as values: the results of several processes make the same batches as those of one."""
 
 import threading
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
 from penstock._graph._apply import Context
+from penstock._runtime._batch_work import BatchWork
 from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._jobs import BatchJob, BlockSize, Learned
-from penstock._runtime._process_work import job_of, task_of
+from penstock._runtime._jobs import BlockSize, Job, Learned
+from penstock.batching import Layout
 from tests.runtime.plans import plan_of
 
 
 def test_the_merging_process_reports_the_layout() -> None:
     """A process that computed no row reports the layout of the rows, too, so later rows are written in place."""
     plan = plan_of(ps.range(8).map(np.float32).batch(4), "processes", 3)
-    learned, step_range = Learned(), StepRange(Unit(0, 0, 0, 4), 2, 4)
-    job = BatchJob(plan, step_range.part(0, 1), BlockSize(2), learned, shared=True)
-    *computing, merging = (cast("BatchJob", job_of(task_of(job), plan, Context())) for _ in range(3))
+    learned, step_range = Learned[Layout](), StepRange(Unit(0, 0, 0, 4), 2, 4)
+    task = BatchWork(plan, step_range.part(0, 1), BlockSize(2), learned, shared=True).task()
+    *computing, merging = (Job(task.work(plan)) for _ in range(3))
     for block, each in enumerate(computing):
         each.run_block(block, Context())
-        merging.take_elements(block, cast("list[object]", each.elements(block)))
+        merging.parts[block] = each.parts[block]
     merging.run_merge(Context())
-    job.take_merged(merging.merged())
-    assert [batch.tolist() for batch in job.batches()] == [[0, 1, 2, 3]]
-    assert not BatchJob(plan, step_range.part(1, 2), BlockSize(2), learned, shared=True).has_merge
+    assert [batch.tolist() for batch in merging.results] == [[0, 1, 2, 3]]
+    learned.layout = merging.work.found_layout
+    assert not Job(BatchWork(plan, step_range.part(1, 2), BlockSize(2), learned, shared=True)).has_merge
 
 
 def test_blocks_divide_the_rows_of_a_job() -> None:
     """Blocks divide a job's rows without a gap, an overlap, or a row beyond the last one."""
     plan = plan_of(ps.range(14).batch(7), "threads", 2)
-    job = BatchJob(plan, StepRange(Unit(0, 0, 0, 7), 2, 7), BlockSize(4), Learned())
+    job = Job(BatchWork(plan, StepRange(Unit(0, 0, 0, 7), 2, 7), BlockSize(4), Learned()))
     assert [job.bounds_of(block) for block in range(job.blocks)] == [(0, 4), (4, 8), (8, 12), (12, 14)]
+
+
+def test_threads_compute_rows_of_texts() -> None:
+    """Rows whose leaves are all texts need no memory of the job, and are computed by workers, too."""
+    threads: set[int] = set()
+
+    def text(number: int) -> str:
+        threads.add(threading.get_ident())
+        return f"text {number}"
+
+    with ps.Loader(ps.range(400).map(text).batch(4), num_workers=2, workers="threads") as loader:
+        batches = list(loader)
+    assert batches == [[f"text {number}" for number in range(start, start + 4)] for start in range(0, 400, 4)]
+    assert threading.get_ident() not in threads
 
 
 class Counted:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock._graph._apply import Context
+from penstock._runtime._batch_work import BatchWork
 from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._jobs import BatchJob, BlockSize, Learned
+from penstock._runtime._jobs import BlockSize, Job, Learned
 from tests.places import PLACES, in_places
 from tests.runtime.plans import plan_of
 
@@ -79,7 +80,7 @@ def test_parents_are_evaluated_few_times(steps: str, place: dict[str, Any], tmp_
 def test_blocks_end_with_a_parents_rows(whole: bool) -> None:  # noqa: FBT001 - a parametrized test
     """Where blocks have whole parents, no parent's rows are in two of a job's blocks; no row is lost either way."""
     plan = plan_of(ps.range(40).batch(7).unbatch().map(abs).batch(10), "threads", 2)
-    job = BatchJob(plan, StepRange(Unit(0, 0, 0, 10), 4, 10), BlockSize(4, whole), Learned())
+    job = Job(BatchWork(plan, StepRange(Unit(0, 0, 0, 10), 4, 10), BlockSize(4, whole), Learned()))
     spans = [job.bounds_of(block) for block in range(job.blocks)]
     assert [row for start, stop in spans for row in range(start, stop)] == list(range(40))
     seen = Counter(parent for start, stop in spans for parent in {row // 7 for row in range(start, stop)})
@@ -99,7 +100,7 @@ def test_a_parent_is_kept_only_while_its_evaluation_reports_nothing() -> None:
     events: list[object] = []
     context = Context(observe=events.append)
     plan = plan_of(node.batch(4), "threads", 2)
-    job = BatchJob(plan, StepRange(Unit(0, 0, 0, 4), 2, 4), BlockSize(2), Learned())
+    job = Job(BatchWork(plan, StepRange(Unit(0, 0, 0, 4), 2, 4), BlockSize(2), Learned()))
     for block in range(job.blocks):
         job.run_block(block, context)
     assert len(events) == job.blocks == 4

@@ -10,13 +10,12 @@ if TYPE_CHECKING:
     from penstock._runtime._batches import StepRange as StepRange
     from penstock._runtime._batches import Unit as Unit
     from penstock._runtime._batches import Where as Where
-    from penstock._runtime._io_prefetch import BlockRecords as BlockRecords
     from penstock._runtime._isolated import IsolatedRuntime as IsolatedRuntime
-    from penstock._runtime._jobs import NO_FAILURE as NO_FAILURE
-    from penstock._runtime._jobs import BeforeRow as BeforeRow
-    from penstock._runtime._jobs import JobFailure as JobFailure
+    from penstock._runtime._jobs import Job as Job
     from penstock._runtime._jobs import Learned as Learned
     from penstock._runtime._jobs import NotedError as NotedError
+    from penstock._runtime._jobs import Shape as Shape
+    from penstock._runtime._jobs import Work as Work
     from penstock._runtime._process_scheduler import ProcessScheduler as ProcessScheduler
     from penstock._runtime._processors import usable_processors as usable_processors
     from penstock._runtime._queue import JobQueue as JobQueue
@@ -34,26 +33,25 @@ else:
     # example, are slow to import.
     __getattr__ = _lazy.from_modules(
         __name__,
-        BlockRecords="penstock._runtime._io_prefetch",
         Client="penstock._runtime._scheduler",
-        BeforeRow="penstock._runtime._jobs",
         EndOfEpoch="penstock._runtime._streams",
         IsolatedRuntime="penstock._runtime._isolated",
-        JobFailure="penstock._runtime._jobs",
+        Job="penstock._runtime._jobs",
         JobQueue="penstock._runtime._queue",
         LARGE_BYTES="penstock._runtime._shared_values",
         Learned="penstock._runtime._jobs",
-        NO_FAILURE="penstock._runtime._jobs",
         ProcessScheduler="penstock._runtime._process_scheduler",
         ReadyQueue="penstock._runtime._queue",
         Recorder="penstock._runtime._recorder",
         Runtime="penstock._runtime._runtime",
         Scheduler="penstock._runtime._scheduler",
+        Shape="penstock._runtime._jobs",
         StepRange="penstock._runtime._batches",
         Stream="penstock._runtime._streams",
         NotedError="penstock._runtime._jobs",
         Unit="penstock._runtime._batches",
         Where="penstock._runtime._batches",
+        Work="penstock._runtime._jobs",
         Workers="penstock._runtime._autotune",
         block_rows="penstock._runtime._queue",
         chosen="penstock._runtime._autotune",

@@ -24,81 +24,29 @@ Guarantees:
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, SUFFIX_BATCHES, decide
-from penstock._graph import DROPPED, Context, Element
+from penstock._graph import DROPPED, Element
 from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork, collate_run
 from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_thread import FoldedAlone, FoldedStream, Folding, Made
-from penstock._runtime._jobs import BeforeRow, CollateJob, Cut, Given, collate_run
+from penstock._runtime._jobs import Job
 from penstock._runtime._queue import GivenQueue, block_rows
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._streaming import ThreadStreamingBatches
 from penstock._runtime._streams import MAX_REPEATED, EndOfEpoch, Stream
-from penstock._streaming import Collate, CollateRun, Rest, Token
+from penstock._streaming import Collate, Rest, Token
 from penstock.errors import WorkerError
 
 _JOB_SECONDS: Final = 0.005  # of work in several small batches; passing them on takes a tenth of that
 _MAX_STEPS: Final = 32
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all jobs together
-
-
-class _Job(CollateJob):
-    """A collate job, with the tokens and counts of its batches.
-
-    Attributes:
-        made: the token, counts and provenance of each batch; its rows too, if they are kept.
-        is_remade: whether a batch at which workers fail is read from the dataset again, since its rows aren't kept.
-        error: the exception that a thread raised in place of the first batch that `batches` lacks, if it is kept.
-        index: how many batches were delivered or left out.
-    """
-
-    def __init__(
-        self, run: CollateRun, client: Client, made: Sequence[Made], workers: int, *, keeps_errors: bool
-    ) -> None:
-        lengths = [len(each.batch) if run.collate.rows else 0 for each in made]
-        bounds = tuple(itertools.accumulate(lengths, initial=0))
-        rows = max(block_rows(bounds[-1], workers, client.learned), 1)
-        ends_in_rest = isinstance(made[-1].batch, Rest)  # only an error or the end follows a rest
-        cut = Cut(np.concatenate([each.provenance[:1] for each in made]), bounds, rows, ends_in_rest)
-        super().__init__(run, cut, client.learned, [Given(each.batch, each.provenance) for each in made])
-        self.made: Sequence[Made] = [each._replace(batch=None) for each in made]
-        self.is_remade = True
-        self.error: BaseException | None = None
-        self.index = 0
-        self._keeps_errors = keeps_errors
-        self._errors: dict[int, BaseException] = {}  # by block
-
-    def send(self, made: Sequence[Made], *, keeps_rows: bool) -> None:
-        """Pickle the job for processes, and keep its rows if `keeps_rows`, or if they can't be pickled."""
-        self.is_remade = self.pack() and not keeps_rows
-        if not self.is_remade:
-            self.made = made
-
-    def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
-        if not self._keeps_errors:
-            return super().run_block(block, context, before_row)
-        with Caught() as caught:
-            return super().run_block(block, context, before_row)
-        self._errors[block] = caught.taken()
-        return 0
-
-    def run_merge(self, context: Context, before_row: BeforeRow | None = None) -> None:
-        if not self._keeps_errors:
-            super().run_merge(context, before_row)
-            return
-        with Caught() as caught:
-            super().run_merge(context, before_row)
-        if caught.error is not None:  # of a batch before the one with a failed row
-            self.error = caught.taken()
-        elif self._errors:
-            self.error = self._errors[min(self._errors)]
-        self._errors.clear()  # their tracebacks refer to the job
 
 
 class CollateStream:
@@ -128,9 +76,11 @@ class CollateStream:
         self._run = collate_run(client.plan)
         self._wake = _waker(scheduler, collate_client)
         self._takes = False  # whether the consumer reads the fold itself, which may take long
-        self._failed: _Job | None = None  # the consumer reads its batch again, and computes it
+        self._failed: CollateJob | None = None  # the consumer reads its batch again, and computes it
         self._waiting: deque[Made] = deque()  # batches that are in no job yet
-        self._job: _Job | None = None
+        self._job: CollateJob | None = None
+        self._index = 0  # of the job's next batch
+        self._error: BaseException | None = None  # kept in place of the first batch that `_ready` lacks
         self._ready: list[Element] = []  # the remaining batches of the job, in reverse order
         # A stream is not read twice to find the row that failed: it may be slow, or give other elements. So an error of
         # a thread is kept and raised, and the rows for processes are kept, so that the consumer can compute them. Rows
@@ -146,7 +96,7 @@ class CollateStream:
     def _new_fold(self) -> Folding:
         return self._folds(self._scheduler, self._client, self._step_range, self._run.collate)
 
-    def _new_queue(self) -> GivenQueue[_Job]:
+    def _new_queue(self) -> GivenQueue[CollateJob]:
         plan = self._client.plan
         window = plan.limits.num_batch_workers or plan.prefetch
         if self._run.collate.rows:  # at least two rows for each worker are in the making
@@ -181,7 +131,7 @@ class CollateStream:
 
     # -- jobs: batches from the fold go to the workers
 
-    def _awaited(self) -> _Job | None:
+    def _awaited(self) -> CollateJob | None:
         """Wait until the first job is complete, and return it; return None if another job can be armed first."""
         if self._failed is not None:
             return self._remade(self._failed)
@@ -225,7 +175,7 @@ class CollateStream:
     def _arm(self) -> None:
         self._queue.arm()
 
-    def _next_job(self) -> _Job | None:
+    def _next_job(self) -> CollateJob | None:
         """Return a job of the batches that have come; with the scheduler owned, in any thread."""
         if self._takes or self._failed is not None:
             return None
@@ -236,10 +186,21 @@ class CollateStream:
         if not made:
             return None
         self._singly = max(self._singly - len(made), 0)
-        job = _Job(self._run, self._collate_client, made, self._scheduler.num_workers, keeps_errors=self._reads_streams)
-        if self._scheduler.shares:
-            job.send(made, keeps_rows=self._keeps_rows)
+        job = self._job_of(made)
+        if self._scheduler.shares and (not job.pack() or self._keeps_rows):
+            job.work.made, job.work.is_remade = made, False
         return job
+
+    def _job_of(self, made: list[Made]) -> CollateJob:
+        takes_rows, learned = bool(self._run.collate.rows), self._collate_client.learned
+        bounds = tuple(itertools.accumulate([len(each.batch) if takes_rows else 0 for each in made], initial=0))
+        rows = max(block_rows(bounds[-1], self._scheduler.num_workers, learned), 1)
+        ends_in_rest = isinstance(made[-1].batch, Rest)  # only an error or the end follows a rest
+        task = CollateTask(np.concatenate([each.provenance[:1] for each in made]), bounds, rows, ends_in_rest)
+        memory_bytes = max(int(len(made) * learned.merged_row_bytes), 1) if self._scheduler.shares else 0
+        work = CollateWork(self._run, task, _given(made, task), memory_bytes)
+        work.made = [each._replace(batch=None) for each in made]
+        return Job(work, keeps_errors=self._reads_streams)
 
     def _steps_per_job(self) -> int:
         learned = self._collate_client.learned
@@ -256,36 +217,36 @@ class CollateStream:
 
     # -- batches
 
-    def _begun(self, job: _Job | None) -> _Job | None:
+    def _begun(self, job: CollateJob | None) -> CollateJob | None:
         if job is not None:
-            self._job, self._ready = job, job.batches()[::-1]
+            self._job, self._index, self._ready, self._error = job, 0, job.take_results()[::-1], job.take_error()
             if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0):
                 self._ready = []  # as if the first batch of the job had failed
             self._arm()  # another job in its place
         return job
 
-    def _next_of(self, job: _Job) -> tuple[Element, Token] | None:
+    def _next_of(self, job: CollateJob) -> tuple[Element, Token] | None:
         """Return the next batch of the job; None if it is left out, or computed again."""
-        made = job.made[job.index]
+        made = job.work.made[self._index]
         if self._ready:
             return self._delivered(made, self._ready.pop())
-        if job.error is not None:
-            self._raise_kept(job)
+        if self._error is not None:
+            self._raise_kept()
         failure = job.failure
-        if failure.crash is not None and job.index >= failure.step:
+        if failure.crash is not None and self._index >= failure.step:
             self._replace_crashing(made, failure.crash, failure.row)
             return None
         if self._recomputes_rest(job):
             self._recompute_rest(job)
             return None
-        if job.is_remade:
+        if job.work.is_remade:
             self._remake(job)
             return None
         return self._delivered(made, self._computed(job))
 
-    def _computed(self, job: _Job) -> Element:
+    def _computed(self, job: CollateJob) -> Element:
         """Return the next batch of a failed job that has its rows, computed here."""
-        made = job.made[job.index]
+        made = job.work.made[self._index]
         try:
             self._scheduler.prepare_consumer()
             batch = self._run.result(made.batch, made.provenance, self._collate_client.context())
@@ -296,36 +257,36 @@ class CollateStream:
         self._keeps_rows = True
         return batch
 
-    def _remake(self, job: _Job) -> None:
+    def _remake(self, job: CollateJob) -> None:
         """Read the batch of a failed job from the dataset again."""
         self._restart()
         self._failed = job
 
-    def _remade(self, failed: _Job) -> _Job:
+    def _remade(self, failed: CollateJob) -> CollateJob:
         """Wait for the batch of a failed job; return a job that has its rows, and fails as well."""
         try:
             made = [self._folded.take()]
         finally:
             self._failed = None
-        job = _Job(self._run, self._collate_client, made, self._scheduler.num_workers, keeps_errors=False)
-        job.made, job.is_remade, job.failure = made, False, failed.failure
-        self._job, self._ready = job, []
+        job = self._job_of(made)
+        job.work.made, job.work.is_remade, job.failure = made, False, failed.failure
+        self._job, self._index, self._ready, self._error = job, 0, [], None
         return job
 
-    def _recomputes_rest(self, job: _Job) -> bool:
+    def _recomputes_rest(self, job: CollateJob) -> bool:
         """Return whether workers compute the rest of a failed job again."""
         return job.steps > 1 or (
-            job.is_remade and job.failure.is_passing and self._repeated < decide(REPEATED_JOBS, MAX_REPEATED)
+            job.work.is_remade and job.failure.is_passing and self._repeated < decide(REPEATED_JOBS, MAX_REPEATED)
         )
 
-    def _recompute_rest(self, job: _Job) -> None:
+    def _recompute_rest(self, job: CollateJob) -> None:
         self._repeated += job.failure.is_passing
         self._restart()
-        self._singly = job.steps - job.index  # so that the batch that fails is known
+        self._singly = job.steps - self._index  # so that the batch that fails is known
 
-    def _raise_kept(self, job: _Job) -> None:
+    def _raise_kept(self) -> None:
         """Raise the exception of a worker thread; the next call reads the batch from the dataset again."""
-        error, job.error = job.error, None
+        error, self._error = self._error, None
         self._restart()
         try:
             if error is not None:
@@ -345,8 +306,8 @@ class CollateStream:
     def _delivered(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
         job = self._job
         if job is not None:
-            job.index += 1
-            self._job = job if job.index < job.steps else None
+            self._index += 1
+            self._job = job if self._index < job.steps else None
         self._repeated = 0
         self._folded.count(made)
         is_left_out = batch is DROPPED
@@ -359,7 +320,7 @@ class CollateStream:
         with self._scheduler.owned():  # after this no other thread reads the fold
             self._waiting.clear()
         self._folded.close()
-        self._job, self._ready, self._failed = None, [], None
+        self._job, self._ready, self._error, self._failed = None, [], None, None
         self._folded, self._queue = self._new_fold(), self._new_queue()
         if self._closed:  # another thread closed the stream, and may not have seen the new ones
             self.close()
@@ -405,38 +366,50 @@ class CollateStream:
         self._arm()
         return None
 
-    def _skips(self, job: _Job) -> bool:
+    def _skips(self, job: CollateJob) -> bool:
         """Leave out the next batch of a job, or have it computed again; after either, `next` may wait.
 
         A batch that the consumer computes is computed here, and its error is kept for `next`.
         """
         failure = job.failure
-        if not self._ready and job.error is None:
-            if failure.crash is not None and job.index >= failure.step:
+        if not self._ready and self._error is None:
+            if failure.crash is not None and self._index >= failure.step:
                 with Caught(Exception):  # `next` raises it
-                    self._replace_crashing(job.made[job.index], failure.crash, failure.row)
+                    self._replace_crashing(job.work.made[self._index], failure.crash, failure.row)
                     return True
                 return False
             if self._recomputes_rest(job):
                 self._recompute_rest(job)
                 return True
-            if job.is_remade:
+            if job.work.is_remade:
                 self._remake(job)
                 return True
             with Caught(Exception) as caught:
                 self._ready = [self._computed(job)]
             if caught.error is not None:
-                job.error, self._job = caught.taken(), job
+                self._error, self._job = caught.taken(), job
         if not self._ready or self._ready[-1] is not DROPPED:
             return False
-        self._delivered(job.made[job.index], self._ready.pop())
+        self._delivered(job.work.made[self._index], self._ready.pop())
         return True
 
     def close(self) -> None:
         self._closed = True
         self._folded.close()
         self._queue.close()
-        self._job, self._ready, self._failed = None, [], None
+        self._job, self._ready, self._error, self._failed = None, [], None, None
+
+
+def _given(made: list[Made], task: CollateTask) -> dict[int, Any]:
+    """Return the rows of each block, with their provenance; or, if no function takes rows, what the merge takes."""
+    rows_in_all = task.bounds[-1]
+    if not rows_in_all:
+        return {1: [each.batch for each in made]}  # without rows there is one block, and the merge is the next
+    rows = list(itertools.chain.from_iterable(each.batch for each in made))
+    provenance = np.concatenate([each.provenance for each in made])
+    starts = range(0, rows_in_all, task.block_rows)
+    spans = [slice(start, start + task.block_rows) for start in starts]
+    return {block: (rows[span], provenance[span]) for block, span in enumerate(spans)}
 
 
 def _waker(scheduler: Scheduler, client: Client) -> Callable[[], None]:

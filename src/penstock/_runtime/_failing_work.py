@@ -23,7 +23,7 @@ from penstock._caught import Caught
 from penstock._graph import Node, Read, locate, source_of
 from penstock._plan import Batches, Shard
 from penstock._runtime._batches import Unit, origin, rows_of
-from penstock._runtime._jobs import BatchJob, Job, SpanJob
+from penstock._runtime._jobs import Job, Work
 from penstock._streaming import BlockInput
 from penstock.errors import WorkerError
 from penstock.sources import describe_key
@@ -211,7 +211,7 @@ def _line(frame: FrameType) -> str:
     return f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 
-def describe_block(job: Job, block: int) -> str:
+def describe_block(job: Job[Work], block: int) -> str:
     """Describe the rows of a block, or the steps that are merged.
 
     Args:
@@ -220,7 +220,7 @@ def describe_block(job: Job, block: int) -> str:
     """
     step, rows = job.extent(block)
     if block >= job.blocks:
-        last = None if step is None else step + max(job.steps, 1) - 1
+        last = None if step is None else step + job.steps - 1
         return "a merge" if last is None else f"the merge of {_counted('step', step or 0, last)}"
     known = "some rows" if step is None or rows is None else f"{_counted('row', *rows)} of step {step}"
     records = ""
@@ -229,12 +229,12 @@ def describe_block(job: Job, block: int) -> str:
     return f"{known}{records}"
 
 
-def _records(job: Job, block: int) -> str:
-    if not isinstance(job, BatchJob | SpanJob):
+def _records(job: Job[Work], block: int) -> str:
+    places = job.places(block)
+    if places is None:
         return ""
-    node, epochs, positions = job.places(block)
-    at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
-    named = [describe_record(node, *each) for each in at[:_MAX_RECORDS]]
+    at = list(zip(places.epochs.tolist(), places.positions.tolist(), strict=True))
+    named = [describe_record(places.node, *each) for each in at[:_MAX_RECORDS]]
     more = f" and {len(at) - _MAX_RECORDS} more" if len(at) > _MAX_RECORDS else ""
     return f", epoch {at[0][0]}, {_counted('position', at[0][1], at[-1][1])}: {', '.join(named)}{more}"
 

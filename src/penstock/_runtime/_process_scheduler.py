@@ -30,21 +30,20 @@ import pickle
 import sys
 from functools import partial
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from penstock._caught import Caught
-from penstock._graph import Context
 from penstock._memory import Lease, Region, aligned, create_region
 from penstock._pickles import Pickled
 from penstock._plan import Plan
 from penstock._processes import Starting, is_imported, observe_seeds
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, Doing, JobTable
-from penstock._runtime._jobs import NO_FAILURE, CollateJob, Job, JobFailure
-from penstock._runtime._process_work import OWNERS_PLAN, Described, SharedJob, task_of, work
+from penstock._runtime._jobs import NO_FAILURE, Job, JobFailure, Work
+from penstock._runtime._process_work import OWNERS_PLAN, Described, parts_of, work
 from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Client, Scheduler
 from penstock._runtime._shared_values import LARGE_BYTES, needs_of, read, shared, without_streams, write
-from penstock._runtime._worker_processes import Work, WorkerProcesses
+from penstock._runtime._worker_processes import ProcessWork, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 
@@ -92,7 +91,7 @@ class ProcessScheduler(Scheduler):
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            work=Work(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
+            work=ProcessWork(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
             owner=self,
             seeds=seeds,
             starting=Starting(limits.start_method, limits.worker_threads, is_imported(), keeps_spare=True),
@@ -145,7 +144,7 @@ class ProcessScheduler(Scheduler):
         if id(plan) in self._plans and not any(client.plan is plan for client in clients):
             self._discard([self._plans.pop(id(plan))])
 
-    def _region_bytes(self, job: Job) -> int:
+    def _region_bytes(self, job: Job[Work]) -> int:
         return self._room_bytes if job.has_merge else job.memory_bytes
 
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
@@ -154,49 +153,50 @@ class ProcessScheduler(Scheduler):
         if job.has_merge:
             self._leases[number] = lease
         else:
-            job.use(lease)
+            job.work.use(lease)
 
-    def begins_alone(self, client: Client, job: Job) -> bool:
+    def begins_alone(self, client: Client, job: Job[Work]) -> bool:
         # Rows of unknown layout are in memory twice, as elements and merged, so there is only one such batch at a time.
-        return cast("SharedJob", job).merges_in_worker and job.has_merge and not client.learned.knows_memory
+        return job.has_merge and not client.learned.knows_memory
 
-    def _spill_of(self, slot: int, client: Client, job: SharedJob, given: Pickled | None) -> Region | None:
-        """Return memory for the rows that are given to a job, and for its results; None if none is needed."""
-        if not job.has_merge and not job.sends_results:
+    def _spill_of(self, slot: int, client: Client, job: Job[Work], given: Pickled) -> Region | None:
+        """Return memory for the content that is given to a job, and for its results; None if none is needed."""
+        if not job.has_merge and not job.work.shape.sends_results:
             return None
         idle = self._idle_spills[client]
-        size = max(self._room_bytes, 2 * job.row_bytes, 0 if given is None else 2 * given.nbytes)
+        size = max(self._room_bytes, 2 * job.work.shape.row_bytes, 2 * given.nbytes)
         while idle and len(idle[-1]) < size:
             self._discard([idle.pop()])
         region = self._spills[slot] = idle.pop() if idle else self._allocate(size)
-        if given is not None:
-            write(given, region, 0)
+        write(given, region, 0)
         return region
 
     def _publish(self, slot: int, armed: Armed, region: Region | None) -> None:
-        client, job = armed.client, cast("SharedJob", armed.job)
-        given = job.take_pickled() if isinstance(job, CollateJob) else None
+        client, job = armed.client, armed.job
+        given, places = job.take_packed()
         spill = self._spill_of(slot, client, job, given)
         plan = self._plans.get(id(client.plan))
         described = Described(
             armed.number,
             OWNERS_PLAN if plan is None else self._regions[id(plan)][0],
-            task_of(job),
+            job.work.task(),
             None if spill is None else self._regions[id(spill)][0],
             None if region is None else self._regions[id(region)][0],
             tuple(known for known, _ in self._regions.values()),
             {at: str(client.crashing_rows[at])[:_ERROR_CHARACTERS] for at in job.among(client.crashing_rows)}
             if client.crashing_rows
             else {},
+            places,
         )
-        taken = aligned(job.row_bytes + (0 if given is None else given.nbytes))
+        taken = aligned(job.work.shape.row_bytes + given.nbytes)
         if not self._job_table.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
             # Without a description the job fails, and the consumer computes it.
             self._job_table.describe(slot, pickle.dumps(None), taken)
-        self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.merges_in_worker)
+        self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge)
 
     def _conclude(self, slot: int, armed: Armed) -> None:
-        number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
+        number, client, job = armed
+        knew_layout = client.learned.layout is not None
         client.learned.timed(*self._job_table.counted(slot))
         client.learned.timed_merge(job.steps, self._job_table.counted_merge(slot))
         lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
@@ -216,7 +216,9 @@ class ProcessScheduler(Scheduler):
                     job.failed = True
                     self._take(slot, armed, lease, spill)
                     job.failed = False
-        if spill is not None and client in self._idle_spills and not job.found_layout:
+        # Elements were in the spill memory before their layout was known; later jobs need less, so its pages are freed.
+        keeps_spill = knew_layout or client.learned.layout is None
+        if spill is not None and client in self._idle_spills and keeps_spill:
             self._idle_spills[client].append(spill)
         elif spill is not None:
             self._discard([spill])
@@ -232,19 +234,16 @@ class ProcessScheduler(Scheduler):
 
     def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region) -> None:
         """Take the results of a job from the memory in which processes left them."""
-        number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
+        number, client, job = armed
         if lease is None:
-            for block in range(job.blocks):
-                elements: Any = read(spill, self._job_table.place(slot, block), sys.maxsize)
-                job.take_elements(block, elements)
-            if job.has_merge:
-                job.run_merge(Context())
+            job.parts = parts_of(self._job_table, slot, job.blocks, spill)
             return
         place = self._job_table.place(slot, job.blocks)
         merged: Any = read(lease, place, sys.maxsize if client.plan.copy else LARGE_BYTES)
-        job.take_merged(merged)
+        job.results, layout = merged
+        client.learned.layout = client.learned.layout or layout
         client.region_pool.use(number, place.stop)
-        each = (self._job_table.needed(slot) + place.stop) / max(job.row_count, 1)
+        each = (self._job_table.needed(slot) + place.stop) / max(job.work.shape.memory_units, 1)
         client.learned.merged_row_bytes = max(client.learned.merged_row_bytes, each)
 
     def _at_work(self) -> list[AtWork]:

@@ -16,38 +16,26 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, GlobalDraws, leave_accelerators
-from penstock._memory import Lease, Region, aligned, open_region
+from penstock._memory import Region, aligned, open_region
 from penstock._pickles import dump_by_value
 from penstock._plan import Plan
 from penstock._processes import error_text, pack_error
 from penstock._ring import Claim, SlotRing
-from penstock._runtime._batches import StepRange
 from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTable
-from penstock._runtime._jobs import (
-    BatchJob,
-    BeforeRow,
-    BlockSize,
-    CollateJob,
-    CollateTask,
-    Job,
-    Learned,
-    NotedError,
-    SpanJob,
-)
+from penstock._runtime._jobs import BeforeRow, Job, NotedError, Task, Unsendable, Work
 from penstock._runtime._processors import CpuThrottle, shared_processors
 from penstock._runtime._scheduler import BLOCKS, SLOTS
 from penstock._runtime._shared_values import read, write
 from penstock._runtime._worker_processes import Inherited, SharedDescriptors, answer_with_stack
-from penstock._streaming import BlockInput, InputRange, read_inline
-from penstock.batching import Layout, LayoutMismatchError
+from penstock.batching import LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
 
 if TYPE_CHECKING:
@@ -59,129 +47,6 @@ OWNERS_PLAN: Final = -1
 """The number of the plan that a process gets when it starts; any other plan has the number of its memory."""
 _DESCRIPTION_CHARACTERS: Final = 500
 _TRACEBACK_CHARACTERS: Final = 2_000  # the last ones
-
-
-class BatchTask(NamedTuple):
-    """The description of a `BatchJob`."""
-
-    step_range: StepRange
-    cut: BlockSize
-    layout: bytes | None
-    """Pickled and cached: it is the same for all but the first jobs of a loader, and slow to unpickle."""
-
-
-class SpanTask(NamedTuple):
-    """The description of a `SpanJob`."""
-
-    leaf: int
-    epoch: int
-    step_range: InputRange
-    span: range
-    cut: BlockSize
-
-
-class GivenTask(Protocol):
-    """The description of a `GivenJob`."""
-
-    def job(self, plan: Plan) -> "GivenJob":
-        """Return the job, in a process that has the plan."""
-        ...
-
-
-class GivenJob(Job, Protocol):
-    """A job of a layer above: its content is given to it, rather than described by steps or positions."""
-
-    @property
-    def row_bytes(self) -> int:
-        """The bytes of its rows; 0 where rows aren't written straight into memory."""
-        ...
-
-    @property
-    def found_layout(self) -> bool:
-        """Whether the layout of the rows was not known before this job, and is now."""
-        ...
-
-    @property
-    def row_count(self) -> int:
-        """The number of rows of the job."""
-        ...
-
-    sends_results: bool
-    """Whether a block's result is more than rows in memory: elements, for the process that merges or the consumer."""
-
-    merges_in_worker: bool
-    """Whether the merge combines the results of all blocks, so that a process runs it."""
-
-    def use(self, lease: Lease | Region) -> None:
-        """Take memory for its rows."""
-        ...
-
-    def among(self, elements: object, /) -> set[tuple[int, ...]]:
-        """Return those of some elements, given as in `Context.crashing_rows`, that are rows of the job."""
-        ...
-
-    def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
-        """Compute one block, row by row if there is a `before_row`; return its number of rows."""
-        ...
-
-    def try_row(self, step: int, row: int, context: Context) -> None:
-        """Compute one row of one of the job's steps, and drop the result."""
-        ...
-
-    def run_merge(self, context: Context, before_row: BeforeRow | None = None) -> None:
-        """Compute the part that needs all blocks."""
-        ...
-
-    def elements(self, block: int) -> object:
-        """Return the result of a block, and release it."""
-        ...
-
-    def take_elements(self, block: int, elements: object, /) -> None:
-        """Take the result of a block from another process."""
-        ...
-
-    def merged(self) -> object:
-        """Return the result of the merge."""
-        ...
-
-    def take_merged(self, merged: object, /) -> None:
-        """Take the result of the merge from another process."""
-        ...
-
-    def task(self) -> GivenTask:
-        """Return the description of the job."""
-        ...
-
-
-SharedJob: TypeAlias = BatchJob | SpanJob | CollateJob | GivenJob
-Task: TypeAlias = BatchTask | SpanTask | CollateTask | GivenTask
-
-
-def task_of(job: SharedJob) -> Task:
-    """Return the description of a job."""
-    if isinstance(job, BatchJob):
-        return BatchTask(job.step_range, job.cut, None if job.layout is None else job.layout.pickled)
-    if not isinstance(job, SpanJob):
-        return job.task()
-    return SpanTask(job.block_input.number, job.block_input.epoch, job.block_input.input_range, job.span, job.cut)
-
-
-def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
-    """Return the job that a task describes."""
-    if isinstance(task, BatchTask):
-        learned = Learned()
-        learned.layout = None if task.layout is None else _unpickled(task.layout)
-        return BatchJob(plan, task.step_range, task.cut, learned, shared=True)
-    if not isinstance(task, SpanTask):
-        return task.job(plan)
-    node = plan.streaming.inputs[task.leaf]
-    return SpanJob(BlockInput(task.leaf, node, task.epoch, task.step_range, read_inline, context), task.span, task.cut)
-
-
-@lru_cache
-def _unpickled(pickled: bytes) -> Layout:
-    layout: Layout = pickle.loads(pickled)
-    return layout
 
 
 class Described(NamedTuple):
@@ -199,6 +64,8 @@ class Described(NamedTuple):
     """The numbers of all memory that was in use when the job was armed; a process releases other memory."""
     crashing_rows: dict[tuple[int, ...], str]
     """The errors of the job's rows that crash workers, as in `Context`."""
+    given: dict[int, slice]
+    """The places in the spill memory of the content that was given for blocks; the merge is the block after them."""
 
 
 class _NoRoomError(Exception):
@@ -328,7 +195,7 @@ class _Worker:
         self._events: list[Event] = []  # of the current block
         self._is_elsewhere = False  # whether only the consumer can compute the current block
         self._context = Context(observe=self._events.append, substituted=self._substituted, draws=GlobalDraws())
-        self._jobs: dict[int, tuple[Described, SharedJob]] = {}  # by slot
+        self._jobs: dict[int, tuple[Described, Job[Work]]] = {}  # by slot
         self._living: tuple[int, ...] = ()  # memory that was in use when the last job was armed
 
     def run(self) -> None:
@@ -388,17 +255,17 @@ class _Worker:
             return IRREGULAR
         return FINE if error is None else FAILED
 
-    def _job(self, slot: int, number: int) -> tuple[Described, SharedJob]:
+    def _job(self, slot: int, number: int) -> tuple[Described, Job[Work]]:
         known = self._jobs.get(slot)
         if known is not None and known[0].number == number:
             return known
         described: Described | None = pickle.loads(self._job_table.description(slot))
         if described is None:
             raise UsageError("the job's description is too long for the job table; elements have too many leaves")
-        job = job_of(described.task, self._program(described).plan, self._context)
+        job = Job(described.task.work(self._program(described).plan))
         memory = described.spill if job.has_merge else described.region
-        if job.row_bytes and memory is not None:
-            job.use(self._regions.get(memory))
+        if job.work.shape.row_bytes and memory is not None:
+            job.work.use(self._regions.get(memory))
         if described.living != self._living:
             self._living = described.living
             self._forget_others(described.living)
@@ -420,22 +287,23 @@ class _Worker:
             self._programs[number] = _program(self._regions.get(number), self._number)
         return self._programs[number]
 
-    def _give(self, described: Described, job: SharedJob, block: int) -> None:
-        """Give a job a copy of a block's rows: a function may write to them, and crash."""
-        if isinstance(job, CollateJob) and job.has_rows:
-            place = job.cut.places[block]
-            job.take_given(
-                block, cast("Any", read(self._regions.get(cast("int", described.spill)), place, sys.maxsize))
-            )
+    def _give(self, described: Described, job: Job[Work], block: int) -> None:
+        """Give a job a copy of the content for a block or the merge: a function may write to it, and crash."""
+        if block not in described.given or described.spill is None:
+            return
+        content = read(self._regions.get(described.spill), described.given[block], sys.maxsize)
+        if isinstance(content, Unsendable):
+            raise UsageError(content.why)
+        job.work.given = {block: content}
 
-    def _try(self, described: Described, job: SharedJob, block: int, step: int, row: int) -> None:
+    def _try(self, described: Described, job: Job[Work], block: int, step: int, row: int) -> None:
         """Compute the row at which another process crashed, and drop the result: a crash proves the row at fault."""
         self._job_table.begin_row(self._number, step, row, is_alone=True)
         self._give(described, job, block)
         with Caught():  # it is raised again by the block
             job.try_row(step, row, Context(crashing_rows=_crashing_rows(described)))
 
-    def _run(self, slot: int, described: Described, job: SharedJob, block: int, before_row: BeforeRow | None) -> None:
+    def _run(self, slot: int, described: Described, job: Job[Work], block: int, before_row: BeforeRow | None) -> None:
         self._give(described, job, block)
         waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
         context = (
@@ -448,9 +316,11 @@ class _Worker:
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
         self._job_table.count(slot, rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
         self._pace.worked(seconds, cpu_seconds, self._pace.waits() - waits)
-        if described.spill is None or not job.sends_results:
+        job.work.given = {}
+        if described.spill is None or not job.work.shape.sends_results:
             return
-        pickled = dump_by_value(job.elements(block))
+        pickled = dump_by_value(job.parts[block])
+        job.parts[block] = []
         region = self._regions.get(described.spill)
         start = self._job_table.take_room(slot, aligned(pickled.nbytes))
         if start + pickled.nbytes > len(region):
@@ -458,7 +328,7 @@ class _Worker:
         write(pickled, region, start)
         self._job_table.put(slot, block, start, pickled.nbytes)
 
-    def _merge(self, claim: Claim, described: Described, job: SharedJob, before_row: BeforeRow | None) -> None:
+    def _merge(self, claim: Claim, described: Described, job: Job[Work], before_row: BeforeRow | None) -> None:
         if described.spill is None or described.region is None:
             raise InternalError("batches are merged in memory, from memory")
         slot = claim.slot
@@ -470,29 +340,30 @@ class _Worker:
             began = time.perf_counter()
             job.run_merge(self._context, before_row)
             self._job_table.count_merge(slot, time.perf_counter() - began)
-            pickled = dump_by_value(job.merged())
+            pickled = dump_by_value((job.results, job.work.found_layout))
             if pickled.nbytes > len(region):
                 raise _NoRoomError(pickled.nbytes)
             write(pickled, region, 0)
             self._job_table.put(slot, job.blocks, 0, pickled.nbytes)
         del self._jobs[slot]  # with the batches
 
-    def _take_in(self, slot: int, described: Described, job: SharedJob) -> None:
+    def _take_in(self, slot: int, described: Described, job: Job[Work]) -> None:
         """Give the job a copy of the rows to merge: a function may write to them, and crash.
 
         Mapping it privately would take longer, up to some 10 MB at least.
         """
         spill = self._regions.get(cast("int", described.spill))
-        if isinstance(job, CollateJob) and not job.has_rows:
-            given: Any = read(spill, job.cut.places[0], sys.maxsize)
-            job.take_given(0, given)
-            return
-        if job.row_bytes:
-            rows: Any = np.frombuffer(cast("memoryview", spill), np.uint8, job.row_bytes).copy()
-            job.use(rows)
-        for block in range(job.blocks) if job.sends_results else ():
-            elements: Any = read(spill, self._job_table.place(slot, block), sys.maxsize)
-            job.take_elements(block, elements)
+        self._give(described, job, job.blocks)
+        if row_bytes := job.work.shape.row_bytes:
+            rows: Any = np.frombuffer(cast("memoryview", spill), np.uint8, row_bytes).copy()
+            job.work.use(rows)
+        if job.work.shape.sends_results:
+            job.parts = parts_of(self._job_table, slot, job.blocks, spill)
+
+
+def parts_of(job_table: JobTable, slot: int, blocks: int, spill: Region) -> list[list[Any]]:
+    """Return copies of the results that processes have left in the spill memory, for each block of a job."""
+    return [cast("list[Any]", read(spill, job_table.place(slot, block), sys.maxsize)) for block in range(blocks)]
 
 
 def _crashing_rows(described: Described) -> dict[tuple[int, ...], Exception]:

@@ -51,7 +51,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,12 +70,17 @@ from penstock._decisions import (
 from penstock._graph import elements_per_parent, parents_of_block
 from penstock._os import HeldInterrupts
 from penstock._plan import Batches
+from penstock._runtime._batch_work import BatchJob, BatchWork, row_layout
 from penstock._runtime._batches import StepRange, row_coordinates, rows_of
 from penstock._runtime._failing_work import Stall
-from penstock._runtime._jobs import BatchJob, BlockSize, Job, Learned, SpanJob, row_layout
+from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._scheduler import BLOCKS, SLOTS_EACH, Client, Scheduler, nothing
+from penstock._runtime._span_work import SpanJob, SpanWork
 from penstock._streaming import BlockInput
 from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.batching import Layout
 
 _JOB_SECONDS: Final = 0.02
 _MAX_BLOCK_SECONDS: Final = 0.005
@@ -98,7 +103,7 @@ class Cutter:
     def __init__(self, scheduler: Scheduler, client: Client, program: Batches, step_ranges: list[StepRange]) -> None:
         plan = client.plan
         self._plan = plan
-        self._learned: Learned = client.learned
+        self._learned: Learned[Layout] = client.learned
         self._workers = scheduler.num_workers
         self._program = program
         self._shared = scheduler.shares
@@ -132,10 +137,10 @@ class Cutter:
 
     def _make(self, step_range: StepRange, count: int, *, whole: bool) -> BatchJob:
         cut = BlockSize(block_rows(count * self._rows, self._workers, self._learned), whole)
-        learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
-        job = BatchJob(self._plan, step_range.part(self._next, count), cut, learned, shared=self._shared)
+        learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned["Layout"]()
+        work = BatchWork(self._plan, step_range.part(self._next, count), cut, learned, shared=self._shared)
         self._next += count
-        return job
+        return Job(work)
 
     def _units_per_job(self, step_range: StepRange, *, whole: bool) -> int:
         layout = self._learned.layout
@@ -209,7 +214,7 @@ class SpanCutter:
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         cut = BlockSize(block_rows(len(span), self._workers, self._learned), whole)
-        return SpanJob(self._block_input, span, cut)
+        return Job(SpanWork(self._block_input, span, cut))
 
     def _to_parents_end(self, count: int, most: int) -> int:
         """Return the number of positions up to the next one, from `count` on, that is its parent's last."""
@@ -224,7 +229,7 @@ class SpanCutter:
 class _ParentRows:
     """The rows of a loader that are parts of a parent element, and whether blocks have all of a parent's rows."""
 
-    def __init__(self, each: float | None, workers: int, window: int, learned: Learned) -> None:
+    def __init__(self, each: float | None, workers: int, window: int, learned: Learned[Any]) -> None:
         """Describe the rows.
 
         Args:
@@ -258,7 +263,7 @@ def _first(mask: NDArray[np.bool_]) -> int:
     return int(mask.argmax()) if len(mask) else 0
 
 
-def block_rows(rows: int, workers: int, learned: Learned) -> int:
+def block_rows(rows: int, workers: int, learned: Learned[Any]) -> int:
     """Return the number of rows of a block. Each worker has two blocks; more where rows take long, fewer where not.
 
     Only processor time counts: rows that wait for storage are better spread over many blocks.
@@ -272,7 +277,7 @@ def block_rows(rows: int, workers: int, learned: Learned) -> int:
     return -(-rows // decide(JOB_BLOCKS, max(min(blocks, most), 1), most))
 
 
-AnyJob = TypeVar("AnyJob", bound=Job)
+AnyJob = TypeVar("AnyJob", bound=Job[Work])
 
 
 class JobQueue(Generic[AnyJob]):

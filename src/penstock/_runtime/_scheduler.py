@@ -41,7 +41,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
@@ -52,7 +52,7 @@ from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._failing_work import Patience, Stall, describe_block
-from penstock._runtime._jobs import Job, Learned
+from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._recorder import Recorder
 from penstock.errors import ClosedError, InternalError, UsageError
 
@@ -156,7 +156,7 @@ class Client:
         self.plan = plan
         self.recorder = recorder
         self.memory_provider = memory_provider
-        self.learned = Learned()
+        self.learned: Learned[Any] = Learned()
         self.crashing_rows: dict[tuple[int, ...], Exception] = {}
         self.ahead = 0
         self.region_pool = RegionPool()
@@ -228,7 +228,7 @@ class Armed(NamedTuple):
 
     number: int
     client: Client
-    job: Job
+    job: Job[Work]
 
 
 class AtWork(NamedTuple):
@@ -307,13 +307,13 @@ class Scheduler:
             for region in regions:
                 memory_provider.discard(region)
 
-    def _region_bytes(self, job: Job) -> int:
+    def _region_bytes(self, job: Job[Work]) -> int:
         return job.memory_bytes
 
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
-        armed.job.use(lease)
+        armed.job.work.use(lease)
 
-    def begins_alone(self, client: Client, job: Job) -> bool:
+    def begins_alone(self, client: Client, job: Job[Work]) -> bool:
         """Return whether a client's next jobs are armed only after this one has ended."""
         del client, job
         return False
@@ -447,7 +447,7 @@ class Scheduler:
             region_pool.take_back(number)
             self._discard(region_pool.spare())
 
-    def arm(self, client: Client, job: Job) -> int:
+    def arm(self, client: Client, job: Job[Work]) -> int:
         """Put a client's job into a slot for the workers; return the slot."""
         slot = self._free.pop()
         self._number += 1
@@ -651,7 +651,7 @@ class Scheduler:
                 client.learned.timed(rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
         self._rest(number)
         if caught.error is not None:
-            job.failed = True  # the consumer computes the job again, in its own thread
+            job.fail(job.blocks if claim.merge else claim.block, caught.taken())
 
     def _rest(self, number: int) -> None:
         self._doing[number] = AtWork(number, time.monotonic(), is_idle=True)

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from types import GeneratorType
 
 from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, decide
-from penstock._graph import Context, Element, Location, Stream, awaits, handles_errors
+from penstock._graph import Block, Context, Element, Location, Stream, awaits, handles_errors
 from penstock._plan import Plan
 from penstock._runtime._batches import (
     StepRange,
     Unit,
 )
 from penstock._runtime._failing_work import crashing_position_error
-from penstock._runtime._jobs import SpanJob
 from penstock._runtime._queue import JobQueue, SpanCutter
 from penstock._runtime._scheduler import Client, Scheduler
+from penstock._runtime._span_work import SpanJob
 from penstock._runtime._streams import MAX_REPEATED, EndOfEpoch, prefetched
 from penstock._streaming import (
     BlockInput,
@@ -210,23 +210,24 @@ class ThreadReader:
         repeated = 0
         while (job := queue.next_job()) is not None:
             if job.failure.crash is not None:
-                crashing_rows = job.span.start + (job.failure.row or 0)
-                yield from one_by_one(block_input, job.span.start, crashing_rows)
+                crashing_rows = job.work.span.start + (job.failure.row or 0)
+                yield from one_by_one(block_input, job.work.span.start, crashing_rows)
                 self._replace_crashing(block_input, crashing_rows, job.failure.crash)
                 queue = self._open(block_input, crashing_rows)
                 continue
             if job.failed and job.failure.is_passing and repeated < decide(REPEATED_JOBS, MAX_REPEATED):
                 repeated += 1
-                queue = self._open(block_input, job.span.start)
+                queue = self._open(block_input, job.work.span.start)
                 continue
             repeated = 0
             if job.failed or decide(LEFT_TO_CONSUMER, 0):
                 self._scheduler.prepare_consumer()
-                yield from one_by_one(block_input, job.span.start, job.span.stop)
+                yield from one_by_one(block_input, job.work.span.start, job.work.span.stop)
                 self._client.log_complaint(job.failure.complaint)
             else:
-                self._client.learned.sized(_array_bytes(_any_element(job)))
-                for span, block in job.parts:
+                parts: list[tuple[range, Block]] = [part for parts in job.parts for part in parts]
+                self._client.learned.sized(_array_bytes(parts))
+                for span, block in parts:
                     yield block_input.chunk(span.start, span.stop, block)
         if self._queues.get(block_input.number) is queue:
             self._close(block_input.number)
@@ -317,10 +318,7 @@ class ThreadStreamingBatches(StreamingBatches):
         self._reader.close()
 
 
-def _any_element(job: SpanJob) -> list[Element]:
-    nothing: list[Element] = []
-    return next((block.elements[:1] for _, block in job.parts if block.elements), nothing)
-
-
-def _array_bytes(elements: list[Element]) -> int:
-    return sum(leaf.nbytes for leaf in flatten(elements)[0] if is_array(leaf))
+def _array_bytes(parts: list[tuple[range, Block]]) -> int:
+    """Return the bytes of the arrays of the first element; 0 where there is none."""
+    elements = next((block.elements for _, block in parts if block.elements), None)
+    return 0 if elements is None else sum(leaf.nbytes for leaf in flatten(elements[0])[0] if is_array(leaf))

@@ -17,6 +17,7 @@ from penstock._caught import Caught
 from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LEFT_TO_CONSUMER, REPEATED_JOBS, decide
 from penstock._graph import Context, Element, Mix, Node, awaits, handles_errors, root
 from penstock._plan import Plan
+from penstock._runtime._batch_work import BatchJob, row_layout
 from penstock._runtime._batches import (
     DirectBatches,
     InlineBatches,
@@ -31,11 +32,11 @@ from penstock._runtime._batches import (
     without,
 )
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._jobs import BatchJob, Learned, SpanJob, row_layout
+from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
-from penstock.batching import LayoutMismatchError, layout_of, write_rows
+from penstock.batching import Layout, LayoutMismatchError, layout_of, write_rows
 from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ _CHUNK_BYTES: Final = 1_000_000
 _MAX_UNITS: Final = 64
 _ROWS_PER_PART: Final = 32  # of a mixture: in larger blocks a row is hardly cheaper
 _MAX_DIRECT_ROWS: Final = 4096  # their keys are computed at once, in about 0.1 ms
-AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
+AnyJob = TypeVar("AnyJob", bound=Job[Work])
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
@@ -106,7 +107,7 @@ class InlineStream:
     From `next` to a user's function there are few calls, since each is a frame of the user's traceback.
     """
 
-    def __init__(self, plan: Plan, step_range: StepRange, learned: Learned, context: Context) -> None:
+    def __init__(self, plan: Plan, step_range: StepRange, learned: Learned[Layout], context: Context) -> None:
         program = plan.batches
         self._plan = plan
         self._program = program
@@ -265,7 +266,7 @@ class ThreadBatchStream:
         if not job.failed:
             return self._delivered(job, self._next_of(job))
         self._scheduler.prepare_consumer()
-        batch = self._inline.batch(job.step_range.unit(self._index), careful=job.failure.is_suspect)
+        batch = self._inline.batch(job.work.step_range.unit(self._index), careful=job.failure.is_suspect)
         return self._delivered(job, batch)
 
     def _is_repeated(self, job: BatchJob) -> bool:
@@ -294,7 +295,7 @@ class ThreadBatchStream:
 
     def _next_of(self, job: BatchJob) -> Element:
         if not self._ready:
-            self._ready = job.batches(self._copied_bytes)[::-1]
+            self._ready = job.work.batches(job.parts, job.results, self._copied_bytes)[::-1]
         return self._ready.pop()
 
     def _awaited(self) -> BatchJob:
@@ -309,15 +310,15 @@ class ThreadBatchStream:
     def _begun(self, job: BatchJob | None) -> BatchJob | None:
         if job is not None:
             self._job, self._index = job, 0
-            self._left = without(self._left, job.step_range)
+            self._left = without(self._left, job.work.step_range)
             job.failed = job.failed or bool(decide(LEFT_TO_CONSUMER, 0))
         return job
 
     def _delivered(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
-        step = None if self._plan.ordered else job.step_range.first.step + self._index
+        step = None if self._plan.ordered else job.work.step_range.first.step + self._index
         self._index += 1
         self._repeated = 0
-        if self._index == job.step_range.steps:
+        if self._index == job.work.step_range.steps:
             self._client.log_complaint(job.failure.complaint)
             self._job = None
         return batch, step
@@ -329,17 +330,17 @@ class ThreadBatchStream:
         """
         job = self._awaited()
         failure = job.failure
-        stacked = None if self._index or job.failed or failure.crash is not None else job.stacked()
+        stacked = None if self._index or job.failed or failure.crash is not None else job.work.stacked()
         if stacked is None:
             return None
         self._client.log_complaint(failure.complaint)
         self._job = None
-        first, steps = job.step_range.first.step, job.step_range.steps
+        first, steps = job.work.step_range.first.step, job.work.step_range.steps
         return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
 
     def _note_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> None:
         """Have the row that crashes workers replaced from now on; raise if no step allows that."""
-        program, unit, shard = self._program, job.step_range.unit(self._index), self._plan.shard
+        program, unit, shard = self._program, job.work.step_range.unit(self._index), self._plan.shard
         error, crashing_rows = crashing_row_error(program, shard, unit, row, crash), self._client.crashing_rows
         at = None if row is None else coordinates_of(program, shard, unit, row)
         # The replacement of a row that is known already crashes, too.
@@ -355,11 +356,11 @@ class ThreadBatchStream:
         self._queue.close()
         self._job = None
         self._ready = []
-        self._left = [job.step_range.part(self._index, job.step_range.steps), *self._left]
+        self._left = [job.work.step_range.part(self._index, job.work.step_range.steps), *self._left]
         self._queue = self._open(self._left)
 
     def failing(self) -> Unit | None:
-        return None if self._job is None or self._plan.ordered else self._job.step_range.unit(self._index)
+        return None if self._job is None or self._plan.ordered else self._job.work.step_range.unit(self._index)
 
     def fileno(self) -> int | None:
         return self._descriptor

@@ -85,7 +85,7 @@ class ProcessOwner(Protocol):
 
 
 @frozen
-class Work:
+class ProcessWork:
     """The program that runs in each process.
 
     Attributes:
@@ -145,7 +145,7 @@ class WorkerProcesses:
         ring: SlotRing,
         count: int,
         *,
-        work: Work,
+        work: ProcessWork,
         owner: ProcessOwner,
         seeds: GlobalSeeds,
         starting: Starting,

@@ -74,8 +74,8 @@ PROCESSES: Final = (
     Mutant(
         "worker: a merge writes to the rows that its successor needs",
         "_runtime/_process_work.py",
-        "np.uint8, job.row_bytes).copy()",
-        "np.uint8, job.row_bytes)",
+        "np.uint8, row_bytes).copy()",
+        "np.uint8, row_bytes)",
         ("workers/processes/trouble/test_deaths.py",),
     ),
     Mutant(

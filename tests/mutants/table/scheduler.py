@@ -30,8 +30,8 @@ SCHEDULER: Final = (
     Mutant(
         "scheduler: an error in a job is lost",
         "_runtime/_scheduler.py",
-        "job.failed = True  # the consumer",
-        "pass  # the consumer",
+        "job.fail(job.blocks if claim.merge else claim.block, caught.taken())",
+        "pass",
         ("loader/test_user_errors.py",),
     ),
     Mutant(
@@ -86,22 +86,22 @@ SCHEDULER: Final = (
     Mutant(
         "threads: a restart repeats the current job",
         "_runtime/_streams.py",
-        "self._left = without(self._left, job.step_range)",
+        "self._left = without(self._left, job.work.step_range)",
         "pass",
         ("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py"),
     ),
     Mutant(
         "threads: a restart repeats the batches before the failing one",
         "_runtime/_streams.py",
-        "job.step_range.part(self._index, job.step_range.steps)",
-        "job.step_range.part(0, job.step_range.steps)",
+        "job.work.step_range.part(self._index, job.work.step_range.steps)",
+        "job.work.step_range.part(0, job.work.step_range.steps)",
         ("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py", "equivalence/test_processes.py"),
     ),
     Mutant(
         "threads: out of order each batch of a job has the first one's step",
         "_runtime/_streams.py",
-        "None if self._plan.ordered else job.step_range.first.step + self._index",
-        "None if self._plan.ordered else job.step_range.first.step",
+        "None if self._plan.ordered else job.work.step_range.first.step + self._index",
+        "None if self._plan.ordered else job.work.step_range.first.step",
         ("loader/test_unordered.py",),
     ),
     Mutant(
@@ -190,9 +190,9 @@ SCHEDULER: Final = (
     ),
     Mutant(
         "collate jobs: the rows of a batch begin one row late",
-        "_runtime/_jobs.py",
-        "bisect.bisect_right(self.cut.bounds, row) - 1",
-        "bisect.bisect_left(self.cut.bounds, row) - 1",
+        "_runtime/_collate_work.py",
+        "block, first = divmod(start, self._task.block_rows)",
+        "block, first = divmod(start + 1, self._task.block_rows)",
         ("workers/test_rows_above_folds.py", "workers/processes/test_collate_jobs.py"),
     ),
     Mutant(

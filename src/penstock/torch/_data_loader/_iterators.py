@@ -28,10 +28,11 @@ import torch
 
 from penstock._caught import Caught
 from penstock._os import HeldInterrupts, holding_interrupts
+from penstock._runtime import Learned
 from penstock._seeds import derive
 from penstock._tracebacks import trim
 from penstock.errors import WorkerError
-from penstock.torch._data_loader._job import BatchJob, RowsLearned
+from penstock.torch._data_loader._job import DrawnJob
 from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._state import Epoch, Place, Places, Saved, generators_restored, parts
 from penstock.torch._data_loader._torch_private import (
@@ -43,7 +44,7 @@ from penstock.torch._data_loader._torch_private import (
     reported_length,
 )
 from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, is_stateful
-from penstock.torch._data_loader._workers import JobRules, Queue, Sampled, TimedOutError, Workers, work_of_loader
+from penstock.torch._data_loader._workers import JobRules, Queue, Sampled, TimedOutError, Workers, user_code_of_loader
 
 At = TypeVar("At")
 _NOTHING: Final = object()
@@ -142,9 +143,9 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             self._begun = self._begun._replace(base_seed=saved.base_seed)  # the workers start with it
         given: Any = loader
         prefetch = check_prefetch(given.prefetch_factor)
-        work = work_of_loader(given)
+        work = user_code_of_loader(given)
         rules = self._rules = JobRules(
-            RowsLearned(),
+            Learned(),
             given.num_workers,
             stacks=work.is_batched and given.collate_fn is default_collate and collates_plainly(),
             is_batched=work.is_batched,
@@ -213,7 +214,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             queue = self._queue = self._workers.open(self._sampled)
         raise StopIteration
 
-    def _next_job(self, queue: Queue, held: HeldInterrupts) -> BatchJob | None:
+    def _next_job(self, queue: Queue, held: HeldInterrupts) -> DrawnJob | None:
         try:
             return self._workers.next_job(queue, self._sampled, held)
         except TimedOutError:
@@ -223,7 +224,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
                 self._end()  # the workers could not start
             raise
 
-    def _deliver(self, job: BatchJob) -> None:
+    def _deliver(self, job: DrawnJob) -> None:
         self._sampled.delivered(job)
         self.epoch.reached += 1
 
@@ -366,7 +367,7 @@ class _Stream:
 
     def __init__(self, loader: object, start: Start, ahead: int) -> None:
         given: Any = loader
-        self._rules = JobRules(RowsLearned(), 1, stacks=False, is_batched=False, at_once=False)
+        self._rules = JobRules(Learned(), 1, stacks=False, is_batched=False, at_once=False)
         self._workers = Workers(loader, self._rules, start, least=ahead, most=max(ahead, 2))
         self._is_stateful = is_stateful(given.dataset)
         self._queue: Queue | None = None
@@ -405,7 +406,7 @@ class _Stream:
             self._queue.close()
         return None
 
-    def _next_job(self, held: HeldInterrupts) -> BatchJob:
+    def _next_job(self, held: HeldInterrupts) -> DrawnJob:
         assert self._queue is not None
         try:
             job = self._workers.next_job(self._queue, self._sampled, held)
@@ -418,7 +419,7 @@ class _Stream:
         assert job is not None
         return job
 
-    def _fail(self, job: BatchJob) -> None:
+    def _fail(self, job: DrawnJob) -> None:
         """Raise the error of a job; if its worker died and the dataset's state is known, resume instead."""
         try:
             self._sampled.delivered(job)

@@ -13,8 +13,9 @@ it would refuse or convert.
 import operator
 import pickle
 import reprlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -24,19 +25,15 @@ from penstock._frozen import frozen
 from penstock._graph import Context, Read
 from penstock._memory import Lease, Region
 from penstock._plan import Plan
-from penstock._runtime import NO_FAILURE, BeforeRow, JobFailure, Learned
+from penstock._runtime import Job, Learned, Shape, Work
 from penstock._seeds import derive, derive_block
 from penstock._tree import Structure
 from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, layout_of, write_rows
 from penstock.errors import InternalError
-from penstock.torch._data_loader._pickling import Arrived, Sealed
+from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._seeding import seed_all, seeded
 from penstock.torch._data_loader._torch_private import collates_plainly, default_collate
-from penstock.torch._data_loader._worker import StreamRequest, Work, sending_errors, streamed, work_of
-
-if TYPE_CHECKING:
-    from penstock._runtime import BlockRecords
-
+from penstock.torch._data_loader._worker import StreamRequest, UserCode, sending_errors, streamed, user_code_of
 
 Way: TypeAlias = Literal["rows", "merge", "whole"]  # described above
 _LARGE_ROW_BYTES: Final = 1 << 16  # larger rows are written one by one: only one element is in memory beside its batch
@@ -65,139 +62,107 @@ class DrawnBatch:
     is_list: bool
 
 
-class RowsLearned(Learned):
-    """The layout and sizes learned from the rows of earlier batches."""
+class DrawnTask(NamedTuple):
+    """The description of a `DrawnWork`."""
 
-    row_layout: "RowLayout | None" = None
-
-
-class BatchTask(NamedTuple):
-    """The value from which a process makes a `BatchJob`."""
-
-    given: DrawnBatch
+    drawn: DrawnBatch
     seed: int
     way: Way
     block_rows: int
     row_layout: "RowLayout | None"
 
-    def job(self, plan: Plan) -> "BatchJob":
-        """Return the job."""
+    def work(self, plan: Plan) -> "DrawnWork":
+        """Return the work, in a process."""
         assert isinstance(plan.node, Read)
-        return BatchJob(self, RowsLearned(), work_of(plan.node.source))
+        return DrawnWork(self, Learned(), user_code_of(plan.node.source))
 
 
-class BatchJob:
-    """The job of one batch, in the consumer or, with `work`, in a worker."""
+class DrawnWork(Work):
+    """One batch of drawn indices, in the consumer or, with `here`, in a worker.
 
-    merges_in_worker = True
-    steps = 1
+    Attributes:
+        drawn: the indices.
+    """
 
-    def __init__(self, task: BatchTask, learned: RowsLearned, work: Work | None = None) -> None:
-        self.given = task.given
-        self.failed = False
-        self.failure: JobFailure = NO_FAILURE
-        self.arriving: list[BlockRecords] | None = None
+    def __init__(self, task: DrawnTask, learned: "Learned[RowLayout]", here: UserCode | None = None) -> None:
+        self.drawn = drawn = task.drawn
         self._task = task
-        self._work = work
+        self._work = here
         self._learned = learned
-        self.row_count = task.given.rows
-        self.blocks = 1 if task.way == "whole" else max(-(-self.row_count // task.block_rows), 1)
-        self.has_merge = task.way != "rows"
-        self.sends_results = task.row_layout is None
-        self.row_bytes = 0 if task.row_layout is None else task.row_layout.layout.leaf_offsets(self.row_count)[1]
-        self.memory_bytes = self.row_bytes or max(int(self.row_count * learned.merged_row_bytes), 1)
+        layout = task.row_layout
+        row_bytes = 0 if layout is None else layout.layout.leaf_offsets(drawn.rows)[1]
+        rows = 0 if task.way == "whole" else drawn.rows
+        shape = Shape(
+            (0, rows),
+            [*range(0, max(rows, 1), task.block_rows), rows],
+            drawn.number,
+            has_merge=task.way != "rows",
+            sends_results=layout is None,
+            is_whole=here is not None and here.reads_at_once,
+            row_bytes=row_bytes,
+            memory_bytes=row_bytes or max(int(drawn.rows * learned.merged_row_bytes), 1),
+            memory_units=drawn.rows,
+        )
+        super().__init__(shape)
         self._columns: list[Column] = []
-        self._parts: list[Any] = [None] * self.blocks
-        self._merged: Sealed | Arrived | None = None
         self._indices: Any = None
 
-    def task(self) -> BatchTask:
-        """Return the value from which a process makes this job."""
+    def task(self) -> DrawnTask:
         return self._task
 
     @property
-    def found_layout(self) -> bool:
-        """Whether the layout was unknown, so that rows were not written into the batch, and is known for later jobs."""
-        return self._task.row_layout is None and self._learned.row_layout is not None
+    def found_layout(self) -> "RowLayout | None":
+        """The layout of the rows, if it is known now."""
+        return self._learned.layout
 
-    def use(self, lease: Lease | Region) -> None:
+    def use(self, memory: Lease | Region) -> None:
         """Let the rows be written into memory, which is kept as long as a view of a row exists."""
         if self._task.row_layout is not None:
             layout: Layout = self._task.row_layout.layout
-            self._columns = layout.columns(self.row_count, cast("memoryview", lease))
-
-    def extent(self, block: int) -> tuple[int, tuple[int, int]]:
-        """Return the batch's number, and the first and last row of a block."""
-        start, stop = self._bounds(block) if block < self.blocks else (0, self.row_count)
-        return self.given.number, (start, stop - 1)
-
-    def among(self, elements: object, /) -> set[tuple[int, ...]]:
-        """Return an empty set: torch's elements have no positions."""
-        del elements
-        return set()
-
-    def _bounds(self, block: int) -> tuple[int, int]:
-        size = self.row_count if self._task.way == "whole" else self._task.block_rows
-        return block * size, min((block + 1) * size, self.row_count)
+            self._columns = layout.columns(self.drawn.rows, cast("memoryview", memory))
 
     # -- in a process
 
-    def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
-        """Compute one block."""
+    def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
+        """Write rows into memory if their layout is known; otherwise add their elements to the results."""
         del context
-        if self._task.way == "whole":
-            return 0
-        start, stop = self._bounds(block)
         with sending_errors():
             if self._task.row_layout is None:
-                self._parts[block] = Sealed(self._elements(start, stop, before_row))
+                results.append(Sealed(self._elements(start, stop)))
             else:
-                self._write(self._task.row_layout, start, stop, before_row)
-        return stop - start
+                self._write(self._task.row_layout, start, stop)
 
-    def _write(self, layout: "RowLayout", start: int, stop: int, before_row: BeforeRow | None) -> None:
-        work = self._here
-        rows = 1 if self.row_bytes > _LARGE_ROW_BYTES * self.row_count and not work.reads_at_once else stop - start
+    def _write(self, layout: "RowLayout", start: int, stop: int) -> None:
+        is_large = self.shape.row_bytes > _LARGE_ROW_BYTES * self.drawn.rows
+        rows = 1 if is_large and not self._here.reads_at_once else stop - start
         for row in range(start, stop, rows):
-            layout.write(self._elements(row, min(row + rows, stop), before_row), self._columns, row)
+            layout.write(self._elements(row, min(row + rows, stop)), self._columns, row)
 
-    def _elements(self, start: int, stop: int, before_row: BeforeRow | None) -> list[Any]:
+    def _elements(self, start: int, stop: int) -> list[Any]:
         self._open()
         dataset, indices, seed = self._here.dataset, self._indices, self._task.seed
         if self._here.reads_at_once:
             return list(seeded(derive(seed, start), dataset.__getitems__, indices))
-        elements: list[Any] = []
         seeds: list[int] = derive_block(seed, np.arange(start, stop)).tolist()
-        for row, seed_of_row in enumerate(seeds, start):
-            if before_row is not None:
-                before_row(0, row)
-            elements.append(seeded(seed_of_row, operator.getitem, dataset, indices[row]))
-        return elements
+        return [seeded(each, operator.getitem, dataset, indices[row]) for row, each in enumerate(seeds, start)]
 
-    def try_row(self, step: int, row: int, context: Context) -> None:
-        """Compute one row, and discard it."""
-        del step, context
-        self._open()
-        seeded(derive(self._task.seed, row), operator.getitem, self._here.dataset, self._indices[row])
-
-    def run_merge(self, context: Context, before_row: BeforeRow | None = None) -> None:
+    def merge(self, parts: Sequence[list[Any]], context: Context) -> Iterator[object]:
         """Collate the elements of all blocks, or compute the whole batch."""
         del context
-        if before_row is not None:
-            before_row(0, None)
+        yield self._collated(parts)
+
+    def _collated(self, parts: Sequence[list[Any]]) -> Sealed:
         with sending_errors():
             collate = self._here.collate_fn
             self._open()
             if isinstance(self._indices, StreamRequest):
-                repeated = before_row is not None
-                self._merged = streamed(self._here, self._indices, self.given.number, is_repeated=repeated)
-                return
-            elements: Any = self._whole() if self._task.way == "whole" else self._gathered()
+                return streamed(self._here, self._indices, self.drawn.number, is_repeated=self.is_repeated)
+            elements: Any = self._whole() if self._task.way == "whole" else _gathered(parts)
             if collate is default_collate and collates_plainly() and len(elements):
-                self._learned.row_layout = row_layout(elements[0])
+                self._learned.layout = row_layout(elements[0])
             if collate is not default_collate:  # `default_collate` draws no random numbers
                 seed_all(derive(self._task.seed, _NO_ROW))
-            self._merged = Sealed(collate(elements))
+            return Sealed(collate(elements))
 
     def _whole(self) -> object:
         work, indices = self._here, self._indices
@@ -208,52 +173,41 @@ class BatchJob:
             return seeded(seed, work.dataset.__getitems__, indices)
         return [work.dataset[index] for index in indices]
 
-    def _gathered(self) -> list[Any]:
-        parts, self._parts = self._parts, []
-        return [element for part in parts for element in cast("list[object]", part.opened())]
-
     def _open(self) -> None:
         if self._indices is None:
-            self._indices = pickle.loads(self.given.indices)
+            self._indices = pickle.loads(self.drawn.indices)
 
     @property
-    def _here(self) -> Work:
+    def _here(self) -> UserCode:
         if self._work is None:
             raise InternalError("a batch can be computed only in a worker process")
         return self._work
 
-    def elements(self, block: int) -> object:
-        """Return the elements of a block, and release them."""
-        part, self._parts[block] = self._parts[block], None
-        return part
-
-    def take_elements(self, block: int, elements: object, /) -> None:
-        """Receive the elements of a block from another process."""
-        if elements is not None:
-            self._parts[block] = elements
-
-    def merged(self) -> object:
-        """Return the collated batch, and the layout learned from its rows."""
-        return self._merged, self._learned.row_layout
-
     # -- in the consumer
-
-    def take_merged(self, merged: object, /) -> None:
-        """Receive the collated batch from a process."""
-        self._merged, layout = cast("tuple[Arrived, RowLayout | None]", merged)
-        self._learned.row_layout = self._learned.row_layout or layout
 
     def index(self, row: int) -> str:
         """Return the index of a row, as text."""
         self._open()
         return reprlib.repr(self._indices[row])
 
-    def take(self, copied_bytes: int) -> object:
-        """Return the batch; arrays of up to `copied_bytes` are copied out of the job's memory."""
+    def batch(self, merged: Sequence[Any], copied_bytes: int) -> object:
+        """Return the batch; arrays of up to `copied_bytes` are copied out of the job's memory.
+
+        Args:
+            merged: the collated batch, as it came from a process; empty where rows are in memory.
+            copied_bytes: the maximum size of the arrays that are copied.
+        """
         if self._task.row_layout is not None:
             return self._task.row_layout.batch(self._columns, copied_bytes)
-        assert isinstance(self._merged, Arrived)
-        return self._merged.opened(copied_bytes)
+        (arrived,) = merged
+        return arrived.opened(copied_bytes)
+
+
+DrawnJob: TypeAlias = Job[DrawnWork]
+
+
+def _gathered(parts: Sequence[list[Any]]) -> list[Any]:
+    return [element for part in chain.from_iterable(parts) for element in part.opened()]
 
 
 @frozen

@@ -35,7 +35,7 @@ _KEPT_BYTES: Final = (
 
 
 @frozen(eq=False)
-class Work:
+class UserCode:
     """The user's dataset and functions, which workers call.
 
     Attributes:
@@ -75,7 +75,7 @@ class Start:
 
     def __call__(self, place: int) -> None:
         number = self.first + place
-        work = work_of(self.work)
+        work = user_code_of(self.work)
         become_worker(number, self.num_workers, self.base_seed, work.dataset)
         if work.init_fn is None:
             return
@@ -87,10 +87,10 @@ class Start:
             raise caught.taken()
 
 
-def work_of(sent: object) -> Work:
+def user_code_of(sent: object) -> UserCode:
     """Return the work that a worker received."""
     assert isinstance(sent, Arrived)
-    return cast("Work", sent.value)
+    return cast("UserCode", sent.value)
 
 
 def sent_error(error: BaseException) -> SentError:
@@ -214,7 +214,7 @@ def is_stateful(dataset: object) -> TypeGuard[Stateful]:
     return has_state_dict(dataset)
 
 
-def streamed(work: Work, wanted: StreamRequest, number: int, *, is_repeated: bool) -> Sealed:
+def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated: bool) -> Sealed:
     """Return the next batch of this process's stream. Random generators aren't seeded between batches.
 
     Args:

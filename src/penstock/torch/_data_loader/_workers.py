@@ -29,7 +29,9 @@ from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
 from penstock._runtime import (
     LARGE_BYTES,
     Client,
+    Job,
     JobQueue,
+    Learned,
     ProcessScheduler,
     ReadyQueue,
     Recorder,
@@ -38,9 +40,9 @@ from penstock._runtime import (
 )
 from penstock._seeds import derive
 from penstock.errors import WorkerError
-from penstock.torch._data_loader._job import BatchJob, BatchTask, DrawnBatch, RowsLearned, Way
+from penstock.torch._data_loader._job import DrawnBatch, DrawnJob, DrawnTask, DrawnWork, RowLayout, Way
 from penstock.torch._data_loader._pickling import Sealed, pickled
-from penstock.torch._data_loader._worker import Start, Work, received_error
+from penstock.torch._data_loader._worker import Start, UserCode, received_error
 
 _NOTHING: Final = object()  # the sampler's end
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # while all batches take less, more than `prefetch_factor` are loaded ahead
@@ -62,7 +64,7 @@ class JobRules:
     """
 
     def __init__(
-        self, learned: RowsLearned, num_workers: int, *, stacks: bool, is_batched: bool, at_once: bool
+        self, learned: Learned[RowLayout], num_workers: int, *, stacks: bool, is_batched: bool, at_once: bool
     ) -> None:
         self.learned = learned
         self.num_workers = num_workers
@@ -73,24 +75,24 @@ class JobRules:
     @property
     def is_learning(self) -> bool:
         """Whether the size of batches is still unknown."""
-        return self.learned.row_layout is None and not self.learned.merged_row_bytes
+        return self.learned.layout is None and not self.learned.merged_row_bytes
 
     @property
     def is_whole(self) -> bool:
         """Whether one worker makes a whole batch, so that each worker needs a batch of its own."""
         return self.at_once or not self.is_batched
 
-    def job(self, given: DrawnBatch, seed: int) -> BatchJob:
+    def job(self, given: DrawnBatch, seed: int) -> DrawnJob:
         """Return the job of a batch."""
         learned = self.learned
-        layout = learned.row_layout if self._stacks and given.is_list and not learned.is_irregular else None
+        layout = learned.layout if self._stacks and given.is_list and not learned.is_irregular else None
         if layout is not None and not (given.rows and decide(KNOWN_LAYOUT, 1)):
             layout = None
         way: Way = "rows"
         if layout is None:
             way = "merge" if given.is_list and given.rows and not self.at_once else "whole"
         rows = max(given.rows, 1) if self.at_once else block_rows(max(given.rows, 1), self.num_workers, learned)
-        return BatchJob(BatchTask(given, derive(seed, given.number), way, rows, layout), learned)
+        return Job(DrawnWork(DrawnTask(given, derive(seed, given.number), way, rows, layout), learned))
 
 
 class Sampled:
@@ -114,7 +116,7 @@ class Sampled:
         self._number = number
         self._has_ended = False
         self._waiting: deque[DrawnBatch] = deque()
-        self._under_way: list[BatchJob] = []
+        self._under_way: list[DrawnJob] = []
 
     def draw(self, most: int) -> None:
         """Draw batches until `most` are drawn and not delivered."""
@@ -141,7 +143,7 @@ class Sampled:
         self._number += 1
         return given
 
-    def next_job(self) -> BatchJob | None:
+    def next_job(self) -> DrawnJob | None:
         """Return the job of the next batch; None at the end."""
         if self._waiting:
             job = self._rules.job(self._waiting.popleft(), self._seed)
@@ -153,13 +155,13 @@ class Sampled:
             raise _NotDrawnError
         return None
 
-    def delivered(self, job: BatchJob) -> None:
+    def delivered(self, job: DrawnJob) -> None:
         """Drop a batch that was delivered, or that failed finally."""
         self._under_way.remove(job)
 
     def again(self) -> None:
         """Return all undelivered batches to the queue, to be computed again."""
-        self._waiting.extendleft(job.given for job in reversed(self._under_way))
+        self._waiting.extendleft(job.work.drawn for job in reversed(self._under_way))
         self._under_way.clear()
 
     def is_at(self, error: Exception) -> bool:
@@ -170,7 +172,7 @@ class Sampled:
         return True
 
 
-class InOrder(JobQueue[BatchJob]):
+class InOrder(JobQueue[DrawnJob]):
     """The jobs of drawn batches, in order.
 
     Args:
@@ -195,7 +197,7 @@ class InOrder(JobQueue[BatchJob]):
         is_alone = self._rules.is_learning and not self._rules.is_whole
         return 1 if is_alone else self._jobs_ahead()
 
-    def _fits(self, job: BatchJob) -> bool:
+    def _fits(self, job: DrawnJob) -> bool:
         """Return whether one more job may be under way; this bounds the memory of large batches."""
         if not super()._fits(job):
             return False
@@ -208,7 +210,7 @@ class InOrder(JobQueue[BatchJob]):
         super()._grow(held)
 
 
-class AsReady(InOrder, ReadyQueue[BatchJob]):
+class AsReady(InOrder, ReadyQueue[DrawnJob]):
     """The jobs of drawn batches, in the order of their completion."""
 
 
@@ -262,7 +264,7 @@ class Workers:
         kind = InOrder if self._is_ordered else AsReady
         return kind(self._scheduler, self._client, sampled, self._rules, (self.least, self.most))
 
-    def next_job(self, queue: Queue, sampled: Sampled, held: HeldInterrupts) -> BatchJob | None:
+    def next_job(self, queue: Queue, sampled: Sampled, held: HeldInterrupts) -> DrawnJob | None:
         """Return the next job, complete or failed; None at the end.
 
         An error means that the workers can't start, unless the sampler or a signal's handler raised it.
@@ -287,18 +289,18 @@ class Workers:
             if is_late:
                 raise TimedOutError(f"DataLoader timed out after {self._timeout} seconds")
 
-    def batch(self, job: BatchJob) -> object:
+    def batch(self, job: DrawnJob) -> object:
         """Return the batch of a complete job."""
         self.attempts = 0
         kept = self._client.region_pool.leased - self.most > _MAX_KEPT
-        return job.take(_EVERYTHING if kept else LARGE_BYTES)
+        return job.work.batch(job.results, _EVERYTHING if kept else LARGE_BYTES)
 
-    def is_to_be_repeated(self, job: BatchJob) -> bool:
+    def is_to_be_repeated(self, job: DrawnJob) -> bool:
         """Count an attempt, and return whether a failed job only needs another one, in other memory."""
         self.attempts += 1
         return job.failure.crash is None and not job.failure.note and self.attempts < _MAX_ATTEMPTS
 
-    def raise_for(self, job: BatchJob) -> None:
+    def raise_for(self, job: DrawnJob) -> None:
         """Raise the error of a failed job."""
         failure, attempts, self.attempts = job.failure, self.attempts, 0
         if failure.crash is not None:
@@ -306,7 +308,7 @@ class Workers:
         sent = received_error(failure.note)
         if sent is None:
             complaint = failure.complaint or f"it was tried {attempts} times"
-            raise WorkerError(f"batch {job.given.number} can't be made: {complaint}")
+            raise WorkerError(f"batch {job.work.drawn.number} can't be made: {complaint}")
         sent.raise_again()
 
     @property
@@ -324,16 +326,16 @@ class TimedOutError(RuntimeError):
     """A batch took longer than `timeout`."""
 
 
-def work_of_loader(loader: object) -> Work:
+def user_code_of_loader(loader: object) -> UserCode:
     """Return the dataset and the functions of a loader."""
     given: Any = loader
-    return Work(given.collate_fn, given.worker_init_fn, given.batch_sampler is not None, given.dataset)
+    return UserCode(given.collate_fn, given.worker_init_fn, given.batch_sampler is not None, given.dataset)
 
 
 def sealed(loader: object) -> Sealed:
     """Return a loader's dataset and functions, pickled; an object that can't be pickled raises its own error."""
     try:
-        return Sealed(work_of_loader(loader), shares=True)
+        return Sealed(user_code_of_loader(loader), shares=True)
     except Exception as error:
         error.add_note(
             "the dataset, collate_fn and worker_init_fn are sent to worker processes, which aren't forks of this one; "
@@ -343,11 +345,11 @@ def sealed(loader: object) -> Sealed:
         raise
 
 
-def _raise_crash(job: BatchJob, crash: WorkerError) -> NoReturn:
+def _raise_crash(job: DrawnJob, crash: WorkerError) -> NoReturn:
     row = job.failure.row
-    cause = "collating it, or reading it as a whole," if row is None else f"row {row}, index {job.index(row)},"
+    cause = "collating it, or reading it as a whole," if row is None else f"row {row}, index {job.work.index(row)},"
     raise WorkerError(
-        f"DataLoader worker exited unexpectedly: in batch {job.given.number}, {cause} repeatedly crashes workers. "
+        f"DataLoader worker exited unexpectedly: in batch {job.work.drawn.number}, {cause} repeatedly crashes workers. "
         f"Leave it out, or fix the dataset or collate_fn. The last crash: {crash}",
         exit_code=crash.exit_code,
     )

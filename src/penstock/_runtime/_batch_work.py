@@ -1,0 +1,223 @@
+"""The work of batches of an indexable dataset: the rows of consecutive steps, one batch or several small ones.
+
+Where the layout of rows is known, workers write them straight into the job's memory, and the batches are views of it.
+Else the rows are elements, which the merge stacks, or passes to the user's function.
+"""
+
+import contextlib
+import itertools
+import pickle
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from penstock._graph import Context, Element, Read
+from penstock._memory import Lease, Region
+from penstock._plan import Batches, Plan
+from penstock._runtime._batches import (
+    Merger,
+    Rows,
+    StepRange,
+    apply_above,
+    direct_keys,
+    evaluate_rows,
+    reads_directly,
+    row_coordinates,
+    rows_of,
+    rows_of_step_range,
+    with_masks,
+)
+from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work
+from penstock._tree import map_leaves
+from penstock.batching import Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
+from penstock.errors import InternalError, UsageError
+
+
+class BatchTask(NamedTuple):
+    """The description of a `BatchWork`."""
+
+    step_range: StepRange
+    cut: BlockSize
+    layout: bytes | None
+    """Pickled and cached: it is the same for all but the first jobs of a loader, and slow to unpickle."""
+
+    def work(self, plan: Plan) -> "BatchWork":
+        """Return the work."""
+        learned: Learned[Layout] = Learned()
+        learned.layout = None if self.layout is None else _unpickled(self.layout)
+        return BatchWork(plan, self.step_range, self.cut, learned, shared=True)
+
+
+@lru_cache
+def _unpickled(pickled: bytes) -> Layout:
+    layout: Layout = pickle.loads(pickled)
+    return layout
+
+
+class BatchWork(Work):
+    """The rows of one or several consecutive steps. With a layout they are written straight into the job's memory."""
+
+    def __init__(
+        self, plan: Plan, step_range: StepRange, cut: BlockSize, learned: Learned[Layout], *, shared: bool = False
+    ) -> None:
+        """Cut some steps into blocks.
+
+        Args:
+            plan: the plan of an indexable dataset.
+            step_range: the job's steps.
+            cut: the size of blocks.
+            learned: measurements of the rows.
+            shared: whether processes compute the job. Rows that are merged are then in other memory than the result.
+        """
+        self._program = program = plan.batches
+        self._shard = plan.shard
+        self._learned = learned
+        self.step_range = step_range
+        self._cut = cut
+        self._runs, self._bounds = rows_of_step_range(program, plan.shard, step_range)
+        layout = row_layout(program, learned)
+        if shared and layout is not None and not layout.row_bytes:
+            layout = None  # there is nothing to write into shared memory
+        self.layout = layout
+        rows = self._bounds[-1]
+        row_bytes = memory_bytes = 0 if layout is None else layout.leaf_offsets(rows)[1]
+        has_merge = bool(program.above) or (layout is None and program.batch is not None)
+        if shared and has_merge:
+            memory_bytes = max(int(rows * learned.merged_row_bytes), 1)
+        kinds = () if layout is None else layout.kinds
+        # Leaves that are texts, which can't be written into shared memory.
+        self._lists = [number for number, kind in enumerate(kinds) if shared and not isinstance(kind, LeafSpec | None)]
+        shape = Shape(
+            self._bounds,
+            cut.bounds(rows, self.places),
+            step_range.first.step,
+            has_merge=has_merge,
+            sends_results=layout is None or bool(self._lists),
+            row_bytes=row_bytes,
+            memory_bytes=memory_bytes,
+            memory_units=rows,
+        )
+        super().__init__(shape)
+        # For each leaf an array, a list, or None.
+        self._columns: list[Any] = [] if layout is None or row_bytes else layout.columns(rows)
+
+    def task(self) -> BatchTask:
+        return BatchTask(self.step_range, self._cut, None if self.layout is None else self.layout.pickled)
+
+    def use(self, memory: Lease | Region) -> None:
+        """Make the columns of the rows views of leased memory, which lives as long as they do."""
+        if self.layout is not None:
+            # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
+            self._columns = self.layout.columns(self._bounds[-1], cast("memoryview", memory))
+
+    def places(self, start: int, stop: int) -> Places:
+        return Places(self._program.rows, *row_coordinates(self._spans(start, stop)))
+
+    def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
+        """Write rows into memory; add the elements to the results if the layout isn't known, else the texts."""
+        spans = self._spans(start, stop)
+        read = reads_directly(self._program)
+        if self.layout is None:
+            results += evaluate_rows(self._program, spans, context)
+            self._learn(results)
+        elif read is not None and all(isinstance(column, np.ndarray) for column in self._columns):
+            self._read_directly(read, self.layout, spans, start, stop)
+        else:
+            try:
+                write_rows(self.layout, evaluate_rows(self._program, spans, context), self._columns, start)
+            except LayoutMismatchError:
+                self._learned.is_irregular = True
+                raise
+        if self._lists:
+            results.append((start, [self._columns[number][start:stop] for number in self._lists]))
+
+    def _learn(self, elements: list[Element]) -> None:
+        step = self._program.batch
+        if self._learned.layout is None and elements and step is not None and isinstance(step.merge, Stack):
+            self._learned.layout = layout_of(elements[0])
+
+    def _read_directly(
+        self, read: Read, layout: Layout, spans: list[tuple[Rows, int, int]], start: int, stop: int
+    ) -> None:
+        keys = direct_keys(self._program, *row_coordinates(spans))
+        out = layout.batch([column if column is None else column[start:stop] for column in self._columns])
+        read.source.read_into(keys, out)
+
+    def _spans(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
+        """Return the job's rows [start, stop) as spans of its runs of rows."""
+        if len(self._runs) == 1:
+            return [(self._runs[0], start, stop)]
+        spans: list[tuple[Rows, int, int]] = []
+        for rows, first, end in zip(self._runs, self._bounds, self._bounds[1:], strict=False):
+            if first < stop and end > start:
+                spans.append((rows, max(start, first) - first, min(stop, end) - first))
+        return spans
+
+    def merge(self, parts: Sequence[list[Any]], context: Context) -> Iterator[Element]:
+        """Merge the rows of each step, and apply the steps above the batch."""
+        units = [self.step_range.unit(index) for index in range(self.step_range.steps)]
+        if self.layout is None:
+            merge = Merger(self._program, context)
+            elements = list(itertools.chain.from_iterable(parts))
+            self._learn(elements)  # other processes may have computed all of them
+            for unit, (start, stop) in zip(units, itertools.pairwise(self._bounds), strict=True):
+                yield merge(rows_of(self._program, self._shard, unit), unit, elements[start:stop])
+            return
+        for unit, batch in zip(units, self._stacked(parts), strict=True):
+            yield apply_above(self._program, rows_of(self._program, self._shard, unit), unit, batch, context)
+
+    @property
+    def found_layout(self) -> Layout | None:
+        """The layout of the rows, if it is known now."""
+        return self._learned.layout
+
+    def stacked(self) -> tuple[Element, list[int]] | None:
+        """Return all rows as one batch, and the bounds of the steps in it; None where rows aren't stacked so."""
+        step = self._program.batch
+        if self.shape.has_merge or self.layout is None or step is None or step.mask is not None:
+            return None
+        if not all(isinstance(kind, LeafSpec | None) for kind in self.layout.kinds):
+            return None
+        return self.layout.batch(self._columns), self._bounds
+
+    def batches(self, parts: Sequence[list[Any]], merged: list[Element], copied_bytes: int = 0) -> list[Element]:
+        """Return the batches of the job's steps, for the consumer.
+
+        Args:
+            parts: the results of all blocks.
+            merged: the merged batches, if the job has a merge.
+            copied_bytes: arrays of at most this size are copied out of the job's memory, so that they don't keep it.
+        """
+        if self.shape.has_merge:
+            return [_copied_out(batch, copied_bytes) for batch in merged] if self._columns and copied_bytes else merged
+        # Without a batch, each step has one row, which is delivered as it is.
+        return list(itertools.chain.from_iterable(parts)) if self.layout is None else self._stacked(parts, copied_bytes)
+
+    def _stacked(self, parts: Sequence[list[Any]], copied_bytes: int = 0) -> list[Element]:
+        layout = self.layout
+        if layout is None:
+            raise InternalError("only batches with a layout are stacked in memory")
+        for start, lists in itertools.chain.from_iterable(parts):
+            for number, texts in zip(self._lists, lists, strict=True):
+                self._columns[number][start : start + len(texts)] = texts
+        batches = layout.batches(self._columns, self._bounds, copied_bytes)
+        return with_masks(self._program, self._shard, self.step_range, batches)
+
+
+BatchJob: TypeAlias = Job[BatchWork]
+
+
+def _copied_out(batch: Element, copied_bytes: int) -> Element:
+    """Return a batch with its small arrays copied; the batch itself, if its type can't be built of other leaves."""
+    with contextlib.suppress(UsageError):
+        return map_leaves(lambda leaf: copied(leaf, copied_bytes), batch)
+    return batch
+
+
+def row_layout(program: Batches, learned: Learned[Layout]) -> Layout | None:
+    """Return the layout in which rows are written into a job's memory; None where they are kept as elements."""
+    if program.stack is None or learned.is_irregular:
+        return None
+    return learned.layout
