@@ -228,3 +228,10 @@ def test_the_name_is_short() -> None:
     source = Arrays({"image": np.zeros((5, 2, 3), np.uint8), "label": [1, 2, 3, 4, 5]})
     assert repr(source) == "Arrays({'image': uint8[5, 2, 3], 'label': int64[5]})"
     assert repr(Arrays(np.zeros(7, bool))) == "Arrays(bool[7])"
+
+
+def test_an_array_of_the_other_byte_order_keeps_its_values_in_a_copy() -> None:
+    """A pickled source of an array that isn't in the machine's byte order has the same rows."""
+    for order in "<>":
+        source = Arrays(np.arange(3, dtype=f"{order}i4"))
+        assert [int(row) for row in pickle.loads(pickle.dumps(source)).read([2, 1])] == [2, 1]

@@ -1,6 +1,5 @@
 """Objects that are sources, and the remedy for objects that aren't."""
 
-import pathlib
 from collections import UserDict
 from collections.abc import Iterator
 
@@ -56,9 +55,7 @@ def _numbers() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("train/", r"got 'train/', a str. To read from a path, name the format: ps.sources.ImageFolder, Files, Tokens"),
-        (b"train/", "ImageFolder, Files, Tokens or JsonLines"),
-        (pathlib.Path("train"), "ImageFolder, Files, Tokens or JsonLines"),
+        (b"train/", r"a bytes. Bytes have no records: pass a path as a str"),
         (Plain, "create an instance of it"),
         (_numbers(), "pass an iterable that fits into memory as list"),
         ({1, 2}, "pass an iterable that fits into memory as list"),

@@ -1,6 +1,7 @@
 """Functions that make a dataset of a source, a range of integers, or a stream."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike
 from typing import Any, Protocol, TypeVar, cast, overload
 
 import numpy as np
@@ -40,6 +41,8 @@ class AsyncRecords(Protocol[T_co]):
 
 
 @overload
+def read(source: str | PathLike[str], *, seed: int = 0) -> Dataset[Any]: ...
+@overload
 def read(source: dict[str, Any], *, seed: int = 0) -> Dataset[dict[str, Any]]: ...
 @overload
 def read(source: NDArray[Any], *, seed: int = 0) -> Dataset[Any]: ...
@@ -55,12 +58,14 @@ def read(source: object, *, seed: int = 0) -> Dataset[Any]:
 
     Args:
         source: any object with `__len__` and `__getitem__`; a dict of arrays of one length, whose records are dicts of
-            rows; or a source of `penstock.sources`. Its methods `read(keys)` and `__getitems__(keys)` are used if it
+            rows; a path of one file, a glob or a folder, whose source is chosen by the names and first bytes of the
+            files; or a source of `penstock.sources`. Its methods `read(keys)` and `__getitems__(keys)` are used if it
             has them. A source with `async def read(self, keys)`, such as a client of a server, needs no `__getitem__`.
         seed: any integer. The orders of shuffles and the random numbers of random maps derive from it.
 
     Raises:
-        UsageError: the object isn't a source, or the seed isn't an integer.
+        UsageError: the object isn't a source, the format of a path is unknown, or the seed isn't an integer.
+        SourceError: a file can't be read.
 
     Example:
         >>> import numpy as np

@@ -1,6 +1,7 @@
 """The source of arrays in memory or in memory-mapped files; records are their rows."""
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, SupportsIndex, cast
@@ -8,12 +9,15 @@ from typing import Any, Final, SupportsIndex, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from penstock import _lazy
 from penstock.errors import UsageError
 from penstock.sources._mapped import MappedArray, RowTable, find_mapped
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 SAMPLED_BYTES: Final = 1 << 20  # the fingerprint covers all content of arrays up to this size
 SAMPLED_BLOCKS: Final = 64
+
+_load: Final = _lazy.from_modules(__name__, open_arrays="penstock.sources._saved_arrays")  # zipfile is slow to import
 
 
 class Arrays:
@@ -66,6 +70,37 @@ class Arrays:
         self._has_plain_rows = all(dtype.kind not in "OV" for dtype, _ in self._layout)
         self._tables: list[RowTable | None] | None = None
         self._fingerprint: str | None = None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], names: Sequence[str] | None = None) -> "Arrays":
+        """Return the source of an array in a `.npy` file, or of the arrays in an `.npz` file.
+
+        The arrays are memory-mapped, also those inside of an `.npz` that `np.savez` has written. Those that
+        `np.savez_compressed` has written are decompressed into memory, once for each call, and sent to worker processes
+        with all of their bytes: save them without compression if they are large.
+
+        Args:
+            path: the file.
+            names: the arrays of an `.npz` that make a record, which must have one length. Default: all.
+
+        Returns:
+            The source; records are dicts of rows, or bare rows of a `.npy`.
+
+        Raises:
+            UsageError: the file is neither, or has an array of Python objects; a name isn't in it; lengths differ.
+            SourceError: the file can't be read.
+            CorruptRecordError: the file is damaged.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = pathlib.Path(folder, "digits.npz")
+            ...     np.savez(path, x=np.zeros((3, 2), np.uint8), y=np.arange(3))
+            ...     Arrays.open(path)
+            Arrays({'x': uint8[3, 2], 'y': int64[3]})
+        """
+        opened: Any = _load("open_arrays")
+        return cls(opened(os.path.abspath(path), names))
 
     @property
     def fixed_shape(self) -> bool:
@@ -187,7 +222,11 @@ class Arrays:
         kept = cast("list[MappedArray | NDArray[Any]]", state["_mapped"])
         self._mapped = [part if isinstance(part, MappedArray) else None for part in kept]
         if None in self._mapped:  # else the first read opens the maps
-            self._columns = [part.open() if isinstance(part, MappedArray) else part for part in kept]
+            # NumPy unpickles an array of the other byte order in the machine's own.
+            self._columns = [
+                part.open() if isinstance(part, MappedArray) else part.astype(dtype, copy=False)
+                for part, (dtype, _) in zip(kept, self._layout, strict=True)
+            ]
 
     def _opened(self) -> list[NDArray[Any]]:
         # Two threads may do this at once: both map the files, and the list of one is kept.

@@ -5,12 +5,14 @@ run on the source's own event loop. Code that reads ahead awaits `read_async`.
 """
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex, TypeGuard, cast
 
 import numpy as np
 
+from penstock import _lazy
 from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import Arrays
 from penstock.sources._arrow_table import ArrowTable
@@ -24,16 +26,19 @@ if TYPE_CHECKING:
 
     from penstock.sources._source_loop import Call, Loops, SourceLoop, Work
 
+_load: Final = _lazy.from_modules(__name__, source_of_path="penstock.sources._path")  # it loads all sources of files
+
 
 def as_source(value: object) -> Source:
     """Return `value` as a source.
 
-    A dict of arrays, or an array, becomes `Arrays`, and so does a data frame of pandas, without its index. A
-    `pyarrow.Table`, a data frame of polars, and any other table that exports Arrow's C stream becomes a source of its
-    rows as dicts. A Hugging Face `Dataset` becomes a source of the same records that reads the dataset's table. Any
-    other object with `__len__` and `__getitem__` is returned unchanged: a list, a torch map-style dataset, an
-    ArrayRecord data source. An object with an async `read` needs no `__getitem__`; it becomes a source that any code
-    can read.
+    A path becomes the source of the files that are there, by their names and first bytes: a file, a glob or a folder in
+    one of the formats of `penstock.sources`. A dict of arrays, or an array, becomes `Arrays`, and so does a data frame
+    of pandas, without its index. A `pyarrow.Table`, a data frame of polars, and any other table that exports Arrow's C
+    stream becomes a source of its rows as dicts. A Hugging Face `Dataset` becomes a source of the same records that
+    reads the dataset's table. Any other object with `__len__` and `__getitem__` is returned unchanged: a list, a torch
+    map-style dataset, an ArrayRecord data source. An object with an async `read` needs no `__getitem__`; it becomes a
+    source that any code can read.
 
     Args:
         value: the user's object.
@@ -42,7 +47,8 @@ def as_source(value: object) -> Source:
         A source.
 
     Raises:
-        UsageError: it is no source. The message has a remedy.
+        UsageError: it is no source, or a path whose format is unknown. The message has a remedy.
+        SourceError: a file can't be read.
         MissingDependencyError: it is a table that only pyarrow reads, which isn't installed.
 
     Example:
@@ -51,6 +57,9 @@ def as_source(value: object) -> Source:
         >>> as_source(["a", "b"])
         ['a', 'b']
     """
+    if isinstance(value, str | os.PathLike):
+        source_of_path = cast("Callable[[object], Source]", _load("source_of_path"))
+        return source_of_path(cast("object", value))
     if isinstance(value, dict | np.ndarray):
         return Arrays(cast("dict[str, Any]", value))
     if is_async(value):
@@ -78,11 +87,8 @@ def _table(value: object) -> Source | None:
 
 
 def _remedy(value: object) -> str | None:
-    if isinstance(value, str | bytes | bytearray) or hasattr(value, "__fspath__"):
-        return (
-            "To read from a path, name the format: ps.sources.ImageFolder, Files, Tokens or JsonLines, "
-            "as in ps.read(ps.sources.ImageFolder(path))."
-        )
+    if isinstance(value, bytes | bytearray):
+        return "Bytes have no records: pass a path as a str, or a list of such bytes."
     if isinstance(value, type):
         return "That is the class itself: create an instance of it."
     if isinstance(value, Mapping):

@@ -340,6 +340,26 @@ def _translated(error: sqlite3.Error, path: str, failure: str) -> Exception:
     return SourceError(f"{failure} from {path!r}: {error}. Check the file's permissions, and that no program locks it.")
 
 
+def only_table(path: str) -> str:
+    """Return the name of a database's one table.
+
+    Args:
+        path: the database's file.
+
+    Raises:
+        UsageError: it has none, or several.
+    """
+    keys = "SELECT rowid FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY name"
+    with Sqlite(path, "SELECT name FROM sqlite_master WHERE rowid = ?", keys=keys) as tables:
+        names = [table["name"] for table in tables.read(range(len(tables)))]
+    if len(names) != 1:
+        raise UsageError(
+            f"a database that is read by its path must have one table; {path!r} has {names}. Name one, as in "
+            "ps.read(ps.sources.Sqlite(path, 'table'))."
+        )
+    return str(names[0])
+
+
 def _key_at(keys: _RowKeys, number: int) -> object:
     return keys.item(number) if isinstance(keys, np.ndarray) else keys[number]
 

@@ -1,0 +1,159 @@
+"""The source of a path: the format is chosen by the names of the files that are there, and by how they begin."""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from penstock._frozen import frozen
+from penstock.errors import UsageError
+from penstock.sources._arrays import Arrays
+from penstock.sources._arrow import Arrow
+from penstock.sources._csv import Csv
+from penstock.sources._files import IMAGE_EXTENSIONS, Files, ImageFolder
+from penstock.sources._json_lines import JsonLines
+from penstock.sources._local_files import PathLike, compression_of, find_files, raise_source_error
+from penstock.sources._mds import MDS
+from penstock.sources._parquet import Parquet
+from penstock.sources._source import Source
+from penstock.sources._sqlite import Sqlite, only_table
+from penstock.sources._tar import Tar
+from penstock.sources._tf_record import TFRecord
+
+_BEGIN_BYTES: Final = 512
+_SHOWN: Final = 3  # names of files in a message
+_PART: Final = re.compile(r"-\d+-of-\d+$")  # as in train.tfrecord-00003-of-00010
+
+
+@frozen
+class _Format:
+    """A format of files: the suffixes of their names, the bytes at an offset, and the function that opens them."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    magic: bytes
+    offset: int
+    open: Callable[[Sequence[str]], Source]
+
+
+def _arrays(paths: Sequence[str]) -> Source:
+    return Arrays.open(_one(paths))
+
+
+def _table(paths: Sequence[str]) -> Source:
+    return Sqlite(_one(paths), only_table(_one(paths)))
+
+
+def _one(paths: Sequence[str]) -> str:
+    if len(paths) > 1:
+        raise UsageError(
+            f"a path of this format must be one file; got {len(paths)}, {paths[0]!r} first. Read each, and join the "
+            "datasets by ps.concatenate."
+        )
+    return paths[0]
+
+
+_FORMATS: Final = (
+    _Format("Arrays.open", (".npy",), b"\x93NUMPY", 0, _arrays),
+    _Format("Arrays.open", (".npz",), b"PK\x03\x04", 0, _arrays),
+    _Format("Arrow", (".arrow", ".feather"), b"ARROW1", 0, Arrow),
+    _Format("Csv", (".csv",), b"", 0, Csv),
+    _Format("Csv", (".tsv",), b"", 0, partial(Csv, delimiter="\t")),
+    _Format("JsonLines", (".jsonl", ".ndjson"), b"", 0, JsonLines),
+    _Format("Parquet", (".parquet",), b"PAR1", 0, Parquet),
+    _Format("Sqlite", (".db", ".sqlite", ".sqlite3"), b"SQLite format 3\0", 0, _table),
+    _Format("TFRecord", (".tfrecord", ".tfrecords", ".tfrec"), b"", 0, TFRecord),
+    _Format("Tar", (".tar",), b"ustar", 257, Tar),
+)
+_KNOWN: Final = ", ".join(suffix for known in _FORMATS for suffix in known.suffixes)
+_REMEDY: Final = (
+    f"Known are files that end in {_KNOWN} or begin like one, and folders of one of these, of images, of images in "
+    "class folders, or of MDS shards. Name the source for others, as in "
+    "ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))."
+)
+
+
+def source_of_path(path: PathLike) -> Source:
+    """Return the source of a file, of the files of a glob, or of a folder.
+
+    Args:
+        path: a file, a glob, or a folder.
+
+    Returns:
+        The source, of one format.
+
+    Raises:
+        UsageError: the format is unknown, or there are several.
+        SourceError: a file can't be read.
+    """
+    given = os.fspath(path)
+    if os.path.isdir(given):
+        return _source_of_folder(given)
+    paths = [file.path for file in find_files(given, "ps.read")]
+    return _common([(found, _format_of(found)) for found in paths], given).open(paths)
+
+
+def _source_of_folder(folder: str) -> Source:
+    if os.path.exists(os.path.join(folder, "index.json")):
+        return MDS(folder)
+    try:
+        names = sorted((name for name in os.listdir(folder) if not name.startswith(".")), key=os.fsencode)
+    except OSError as error:
+        raise_source_error(f"cannot list {folder!r}: {error.strerror}. Check its permissions.", error)
+    paths = [os.path.join(folder, name) for name in names]
+    known = [(path, found) for path in paths if (found := _named(path)) is not None]
+    if known:
+        return _common(known, folder).open([path for path, _ in known])
+    if any(map(_is_image, names)):
+        return Files(folder)
+    if any(_is_image(inner) for path in paths if os.path.isdir(path) for inner in os.listdir(path)):
+        return ImageFolder(folder)
+    raise UsageError(f"the format of the folder {folder!r} is unknown: it has {_listed(names)}. {_REMEDY}")
+
+
+def _common(found: Sequence[tuple[str, _Format]], given: str) -> _Format:
+    first_path, first = found[0]
+    for path, other in found:
+        if other is not first:
+            raise UsageError(
+                f"a path must have files of one format; {given!r} has {os.path.basename(first_path)!r} "
+                f"({first.name}) and {os.path.basename(path)!r} ({other.name}). Pass a glob of one of them, such as "
+                f"{os.path.join(os.path.dirname(path), '*' + other.suffixes[0])!r}."
+            )
+    return first
+
+
+def _named(path: str) -> _Format | None:
+    name = _PART.sub("", os.path.basename(path)).lower()
+    return next((known for known in _FORMATS if name.endswith(known.suffixes)), None)
+
+
+def _format_of(path: str) -> _Format:
+    named = _named(path)
+    if named is not None:
+        return named
+    try:
+        with open(path, "rb") as stream:
+            begin = stream.read(_BEGIN_BYTES)
+    except OSError as error:
+        raise_source_error(f"cannot read {path!r}: {error.strerror}. Check its permissions.", error)
+    for known in _FORMATS:
+        if known.magic and begin[known.offset :].startswith(known.magic):
+            return known
+    compression = compression_of(begin)
+    if compression:
+        raise UsageError(
+            f"{path!r} is compressed by {compression}, so it has no random access. Decompress it first, and pass the "
+            "file inside."
+        )
+    raise UsageError(f"the format of {path!r} is unknown: it begins with {begin[:8]!r}. {_REMEDY}")
+
+
+def _is_image(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN])) or "no files"
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -1,0 +1,127 @@
+"""A path as a source: the format of a file, a glob or a folder is chosen by what is there."""
+
+import gzip
+import io
+import json
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import SourceError, UsageError
+from penstock.sources import as_source
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _tar() -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as tar:
+        member = tarfile.TarInfo("7.txt")
+        member.size = 2
+        tar.addfile(member, io.BytesIO(b"hi"))
+    return written.getvalue()
+
+
+def _numpy(*, is_archive: bool) -> bytes:
+    written = io.BytesIO()
+    if is_archive:
+        np.savez(written, x=np.arange(3))
+    else:
+        np.save(written, np.arange(3))
+    return written.getvalue()
+
+
+def _database(path: Path, *tables: str) -> bytes:
+    with closing(sqlite3.connect(path)) as database:
+        for table in tables:
+            database.execute(f"CREATE TABLE {table} (x INTEGER)")
+            database.execute(f"INSERT INTO {table} VALUES (5)")
+        database.commit()
+    content = path.read_bytes()
+    path.unlink()
+    return content
+
+
+TFRECORD = bytes.fromhex("01000000000000000175de4161786ee428")
+
+
+def test_a_file_is_read_by_its_suffix_or_its_first_bytes(tmp_path: Path) -> None:
+    """Each format is known by the suffix; those with magic bytes also under another name."""
+    database = _database(tmp_path / "a", "t")
+    for suffix, content, described, has_magic in (
+        (".tar", _tar(), "Tar(1 records in 1 file)", True),
+        (".tfrecord-00000-of-00002", TFRECORD, "TFRecord(1 records in 1 file)", False),
+        (".jsonl", b"[1]\n2\n", "JsonLines(2 lines in 1 file)", False),
+        (".CSV", b"a,b\n1,2\n", "Csv(1 rows in 1 file)", False),
+        (".tsv", b"a\tb\n1\t2\n", "Csv(1 rows in 1 file)", False),
+        (".npy", _numpy(is_archive=False), "Arrays(int64[3])", True),
+        (".npz", _numpy(is_archive=True), "Arrays({'x': int64[3]})", True),
+        (".db", database, "Sqlite(1 rows of 'data.db')", True),
+    ):
+        path = tmp_path / f"data{suffix}"
+        path.write_bytes(content)
+        assert repr(as_source(path)) == described
+        if has_magic:
+            path.rename(tmp_path / "bare")
+            assert repr(as_source(str(tmp_path / "bare"))) == described.replace("data.db", "bare")
+    assert as_source(tmp_path / "data.tsv")[0] == {"a": "1", "b": "2"}
+
+
+def test_globs_and_folders_are_read_in_the_order_of_names(tmp_path: Path) -> None:
+    """The files of a glob, and those in a folder beside others of no format, are one source in the order of names."""
+    for number in (1, 0, 2):
+        (tmp_path / f"{number}.jsonl").write_text(f'"{number}"\n')
+    (tmp_path / "README.md").touch()
+    (tmp_path / ".hidden.csv").touch()
+    assert list(ps.read(tmp_path)) == list(ps.read(f"{tmp_path}/*.jsonl")) == ["0", "1", "2"]
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises(UsageError, match=r"'0.jsonl' \(JsonLines\) and 'a.csv' \(Csv\). Pass a glob .*\*.csv'"):
+        ps.read(tmp_path)
+
+
+def test_folders_of_images_and_shards_are_known(tmp_path: Path) -> None:
+    """A folder of images, one of class folders, and one with the index of MDS are the sources of these."""
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "1.png").write_bytes(b"png")
+    (tmp_path / "classes" / "cat").mkdir(parents=True)
+    (tmp_path / "classes" / "cat" / "1.JPG").write_bytes(b"jpg")
+    (tmp_path / "mds").mkdir()
+    columns = {"column_names": ["x"], "column_encodings": ["int8"], "column_sizes": [1]}
+    shard = {"raw_data": {"basename": "0", "bytes": 13}, "samples": 1, "format": "mds", "version": 2, **columns}
+    (tmp_path / "mds" / "index.json").write_text(json.dumps({"shards": [shard]}))
+    (tmp_path / "mds" / "0").write_bytes(np.array([1, 12, 13], "<u4").tobytes() + b"\7")
+    assert ps.read(tmp_path / "flat")[0] == {"path": "1.png", "bytes": b"png"}
+    assert ps.read(tmp_path / "classes")[0] == {"bytes": b"jpg", "label": 0}
+    assert ps.read(tmp_path / "mds")[0] == {"x": 7}
+
+
+def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
+    """Files and folders of no known format are a UsageError with what is there, what is known, and a remedy."""
+    (tmp_path / "a.bin").write_bytes(b"\1\2\3")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b"1\n"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "two.db").write_bytes(_database(tmp_path / "a", "t", "u"))
+    (tmp_path / "none.db").write_bytes(_database(tmp_path / "a"))
+    for path, reason in (
+        ("a.bin", r"a.bin' is unknown: it begins with b'.x01.x02.x03'. Known are files that end in .npy, .*Tokens"),
+        ("b.jsonl.gz", "b.jsonl.gz' is compressed by gzip, .*Decompress it first"),
+        ("empty", "the folder '.*empty' is unknown: it has no files. Known are"),
+        ("two.db", r"must have one table; '.*two.db' has \['t', 'u'\]. Name one"),
+        ("*.none", "must match at least one file"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            ps.read(tmp_path / path)
+    (tmp_path / "two.npy").write_bytes(_numpy(is_archive=False))
+    (tmp_path / "one.npy").write_bytes(_numpy(is_archive=False))
+    with pytest.raises(UsageError, match=r"must be one file; got 2, .*Read each"):
+        ps.read(f"{tmp_path}/*.npy")
+    with pytest.raises(SourceError, match=r"cannot read '.*absent'"):
+        ps.read(tmp_path / "absent")
