@@ -6,6 +6,7 @@ from benchmarks.bench import Bench
 from benchmarks.macro import (
     audio,
     batch_map,
+    formats,
     images,
     import_time,
     jax_feed,
@@ -54,6 +55,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "audio": audio.build,
     "video": video.build,
     "seeks": seeks.build,
+    "formats": formats.build,
     "jax-feed": jax_feed.build,
     "kill": kill.build,
     "import": import_time.build,

@@ -167,7 +167,8 @@ def test_a_read_decodes_each_group_once(tmp_path: Path, decoded: list[tuple[int,
     write_parquet(TABLE, tmp_path / "a.parquet")
     keys = np.array([9, 0, 5, 1, 8, 2, 3, 0])
     source = Parquet(tmp_path / "a.parquet", ["tokens", "id"], cache=tmp_path, decoded_bytes=0)
-    expected = [RECORDS[key] for key in keys.tolist()]
+    order: list[int] = keys.tolist()
+    expected = [RECORDS[key] for key in order]
     assert_same(source.read(keys), [{name: record[name] for name in ("tokens", "id")} for record in expected])
     assert sorted(decoded) == [(group, ["tokens", "id"]) for group in range(4)]
     source = Parquet(tmp_path / "a.parquet", ["a.b"], cache=tmp_path)

@@ -16,9 +16,10 @@ Guarantees:
     `as_py` trusts offsets, so batches of files must have passed pyarrow's `validate`.
 """
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -67,6 +68,10 @@ Style = Sequence[tuple[str, Callable[[Array], Column]]]
 """For types without children: a predicate of `pyarrow.types`, and the function that makes the column."""
 
 
+_Columns = list[tuple[str, Callable[[int], Value]]]
+"""The columns of a batch: each name with its column's `at`."""
+
+
 class ArrowRows:
     """Rows of record batches that have one schema, one batch after the other; a row is a dict.
 
@@ -83,7 +88,7 @@ class ArrowRows:
         self._ends = list(accumulate(batch.num_rows for batch in self._batches))
         self._starts = [0, *self._ends]
         self._length: int = self._starts[-1]
-        self._readers: list[Callable[[int], Record] | None] = [None] * len(self._batches)
+        self._made: list[_Columns | None] = [None] * len(self._batches)
 
     def __len__(self) -> int:
         return self._length
@@ -95,14 +100,31 @@ class ArrowRows:
             CorruptRecordError: the row's bytes are damaged.
         """
         number = bisect_right(self._ends, row)
-        read = self._readers[number] or self._reader(number)
+        columns = self._made[number] or self._columns(number)
+        local = row - self._starts[number]
         try:
-            return read(row - self._starts[number])
+            return {name: at(local) for name, at in columns}
         except (ValueError, IndexError) as error:
             raise CorruptRecordError(
                 f"a value must be as its Arrow type says; row {row} isn't: {error}. The data is damaged: write it "
                 "again."
             ) from error
+
+    def take(self, rows: Sequence[int]) -> list[Record]:
+        """Return the dicts of several rows.
+
+        Args:
+            rows: each in [0, length).
+
+        Raises:
+            CorruptRecordError: the bytes of one are damaged.
+        """
+        if len(self._batches) == 1 and len(rows) > 1:
+            with contextlib.suppress(ValueError, IndexError):  # below, the error names the row
+                columns = [map(at, rows) for _, at in self._columns(0)]
+                # A dict for each row, without a Python loop.
+                return list(map(dict, map(zip, repeat(self._names), zip(*columns, strict=True))))
+        return [self[row] for row in rows]
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Return `len(row[name])` of every row, and 0 for None.
@@ -115,15 +137,13 @@ class ArrowRows:
             raise UsageError(f"lengths are those of one column; there is no column {name!r}; there are {listed}.")
         return np.concatenate([np.empty(0, np.int64), *(_lengths(batch.column(name), name) for batch in self._batches)])
 
-    def _reader(self, number: int) -> Callable[[int], Record]:
-        batch = self._batches[number]
-        columns = [(name, column_of(batch.column(name), self._style).at) for name in self._names]
-
-        def read(row: int) -> Record:
-            return {name: at(row) for name, at in columns}
-
-        self._readers[number] = read
-        return read
+    def _columns(self, number: int) -> _Columns:
+        made = self._made[number]
+        if made is None:
+            batch = self._batches[number]
+            made = [(name, column_of(batch.column(name), self._style).at) for name in self._names]
+            self._made[number] = made
+        return made
 
 
 def names_of(schema: Array, place: str) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class HuggingFaceRows:
             return records
         check_range(checked, len(self))
         rows, indices = self._open()
-        return [rows[row] for row in (checked if indices is None else indices[checked]).tolist()]
+        return rows.take((checked if indices is None else indices[checked]).tolist())
 
     def fingerprint(self) -> str:
         """Return the type and length, as for any object without a fingerprint."""

@@ -20,7 +20,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Final, SupportsIndex
 
 import numpy as np
@@ -103,16 +103,17 @@ class TableFiles:
         checked = as_keys(keys)
         check_range(checked, self._length)
         blocks = np.searchsorted(self._starts, checked, side="right") - 1
-        rows: list[int] = (checked - self._starts[blocks]).tolist()
-        numbers: list[int] = blocks.tolist()
-        records: list[Record] = [None] * len(rows)
-        order: list[int] = np.argsort(blocks, kind="stable").tolist()
-        current, opened = -1, None
-        for place in order:
-            if opened is None or numbers[place] != current:
-                current = numbers[place]
-                opened = self._rows(current)
-            records[place] = opened[rows[place]]
+        order = np.argsort(blocks, kind="stable")
+        blocks = blocks[order]
+        rows: list[int] = (checked[order] - self._starts[blocks]).tolist()
+        cuts: list[int] = (np.flatnonzero(np.diff(blocks)) + 1).tolist()
+        found: list[Record] = []
+        for begin, end in pairwise([0, *cuts, len(rows)] if rows else []):
+            found += self._rows(blocks.item(begin)).take(rows[begin:end])
+        records: list[Record] = [None] * len(found)
+        places: list[int] = order.tolist()
+        for place, record in zip(places, found, strict=True):
+            records[place] = record
         return records
 
     def lengths(self, column: str) -> NDArray[np.int64]:
