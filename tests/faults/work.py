@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock._dataset import Dataset
+from penstock._graph._flat_map import FlatMap
 from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Filter, FlatMap, Fold, Group, Map, Node, Read, parents_of, walk
+from penstock._graph._nodes import Batch, Filter, Fold, Group, Map, Node, Read, Split, parents_of, walk
 from penstock._graph._rewrite import with_parents
 from tests.equivalence.asynchronous import Awaited
 from tests.equivalence.definition import epoch_of
@@ -237,8 +238,8 @@ def _paced(node: Node, pace: Pace, awaited: tuple[int, float] | None) -> Node:
     match node:
         case Map():
             return replace(node, function=partial(paced, pace, node.function))
-        case FlatMap():
-            return replace(node, function=partial(paced, pace, node.function))
+        case Split(value=FlatMap() as value):
+            return replace(node, value=replace(value, function=partial(paced, pace, value.function)))
         case Filter():
             return replace(node, predicate=partial(paced, pace, node.predicate))
         case Batch():
@@ -249,7 +250,7 @@ def _paced(node: Node, pace: Pace, awaited: tuple[int, float] | None) -> Node:
 
 def _holds_own_function(node: Node) -> bool:
     match node:
-        case Map() | FlatMap() | Filter():
+        case Map() | Split(value=FlatMap()) | Filter():
             return True
         case Batch():
             return isinstance(node.merge, partial) or getattr(node.merge, "__module__", "").startswith("tests.")

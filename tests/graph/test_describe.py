@@ -7,20 +7,21 @@ import pytest
 
 import penstock as ps
 from penstock._graph._describe import chain_text, tree_text
+from penstock._graph._flat_map import FlatMap
 from penstock._graph._nodes import (
     Batch,
     Chain,
-    FlatMap,
     Fold,
     Group,
     Map,
     Mix,
     Node,
+    Split,
     Stream,
     StreamingMix,
-    Windows,
     Zip,
 )
+from penstock._graph._windows import Windows
 from penstock._streaming import Bucket, Limit, Pack, WindowShuffle, check_graph
 from penstock.batching import Stack
 from penstock.batching._bucketing import Bucketing
@@ -40,15 +41,15 @@ TEXTS: dict[str, Node] = {
     "zip({x: …, y: …}).limit(3)": Fold(Zip(PARTS, ("x", "y"), 0, as_dict=True), Limit(3)),
     "mix({a: …, b: …, c: …, d: …, … 3 more})": StreamingMix((PARTS[0],) * 7, tuple("abcdefg"), (), "all", 0, "mix"),
     "read(Range(0, 4, 1)).flat_map(doubled).window_shuffle(8)": Fold(
-        FlatMap(PARTS[0], doubled, "doubled"), WindowShuffle(8, "window_shuffle", 0)
+        Split(PARTS[0], FlatMap(doubled, "doubled")), WindowShuffle(8, "window_shuffle", 0)
     ),
     "stream(list).pack(16)": Group(Stream([1], 0), Tuples(()), "pack(16)"),
     "stream(list, times=None).pack(8, how='split')": Fold(Stream([1], 0, None), Pack(Packing((("", 8),), how="split"))),
     "stream(list).bucket(len, [4, 8])": Fold(
         Stream([1], 0), Bucket(Bucketing(len, (4, 8), (2, 1), (Stack(), Stack())))
     ),
-    "read(Arrays({'state': float32[2, 6, 2], 'label': int64[2]})).windows(4, stride=2)": Windows(
-        episodes(2, 6), WindowTable(np.array([6, 6]), 4, stride=2, partial="drop")
+    "read(Arrays({'state': float32[2, 6, 2], 'label': int64[2]})).windows(4, stride=2)": Split(
+        episodes(2, 6), Windows(WindowTable(np.array([6, 6]), 4, stride=2, partial="drop"))
     ),
 }  # fmt: skip
 

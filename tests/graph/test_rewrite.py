@@ -18,14 +18,15 @@ from penstock._graph._nodes import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Windows,
     Zip,
     walk,
 )
 from penstock._graph._rewrite import hold_order, prefixed, varies_by_epoch
 from penstock._graph._verify import finite_length, need_fixed_order, need_indexable
+from penstock._graph._windows import Windows
 from penstock._seeds import derive
 from penstock._streaming import Limit, WindowShuffle
 from penstock.errors import GraphError, NoLengthError
@@ -92,7 +93,7 @@ def test_zips_and_concatenations_are_held_part_by_part() -> None:
     for node in (
         Zip((read(9), SHUFFLED), (), 0, as_dict=False),
         Mix((read(9), SHUFFLED), ("a", "b"), Concatenation((9, 9)), 0, "concatenate"),
-        Windows(over(episodes(4, 6), Shuffle(4, 1)), WindowTable(np.full(4, 6), 3, stride=3, partial="drop")),
+        Split(over(episodes(4, 6), Shuffle(4, 1)), Windows(WindowTable(np.full(4, 6), 3, stride=3, partial="drop"))),
     ):
         assert varies_by_epoch(node)
         held = hold_order(node)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock._graph._fingerprint import fingerprint
-from penstock._graph._nodes import Batch, Cache, Filter, FlatMap, Map, Mix, Node, Reindex, Zip
+from penstock._graph._flat_map import FlatMap
+from penstock._graph._nodes import Batch, Cache, Filter, Map, Mix, Node, Reindex, Split, Zip
 from penstock.batching import Stack
 from penstock.sampling import Shuffle, WeightedMixture
 from tests.graph.trees import doubled, read
@@ -72,7 +73,7 @@ def test_a_reordered_mixture_counts_as_a_whole() -> None:
         lambda node: Reindex(node, Shuffle(10, 1), "shuffle()"),
         lambda node: Filter(node, bool, "bool"),
         lambda node: Zip((node, node), (), 0, as_dict=False),
-        lambda node: FlatMap(node, doubled, "double"),
+        lambda node: Split(node, FlatMap(doubled, "double")),
     ]
     for wrap in wraps:
         assert not same(wrap(mix(CHANGING)), wrap(OTHER_FUTURE))

@@ -12,13 +12,13 @@ from penstock._graph._apply import Context
 from penstock._graph._blocks import evaluate_block
 from penstock._graph._coordinates import locate, seed_position
 from penstock._graph._evaluate import element_at
+from penstock._graph._flat_map import FlatMap
 from penstock._graph._length import is_endless, is_indexable, length
 from penstock._graph._nodes import (
     Cache,
     Chain,
     Element,
     Filter,
-    FlatMap,
     Fold,
     Group,
     Map,
@@ -26,11 +26,12 @@ from penstock._graph._nodes import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Windows,
     Zip,
 )
+from penstock._graph._windows import Windows
 from penstock._storage import MemoryCache
 from penstock._streaming import Limit, WindowShuffle
 from penstock.errors import GraphError, UsageError
@@ -125,7 +126,7 @@ def test_a_flat_map_runs_once_for_each_parent_of_a_block() -> None:
         calls.append(number)
         return [number * 10 + index for index in range(number)]
 
-    node = FlatMap(read(4), counted, "counted", Ragged(np.arange(4)))
+    node = Split(read(4), FlatMap(counted, "counted", Ragged(np.arange(4))))
     assert block(node, [0] * 6, [5, 4, 3, 2, 1, 0]) == [32, 31, 30, 21, 20, 10]
     assert calls == [1, 2, 3]
     assert seed_position(node, 0, 4) == (0, 3, 1)
@@ -133,12 +134,12 @@ def test_a_flat_map_runs_once_for_each_parent_of_a_block() -> None:
 
 def test_a_flat_map_must_keep_its_counts() -> None:
     """Another count is an error with step, position and both counts."""
-    node = FlatMap(read(4), doubled, "double", Ragged(np.array([2, 2, 3, 2])))
+    node = Split(read(4), FlatMap(doubled, "double", Ragged(np.array([2, 2, 3, 2]))))
     for compute in (lambda: element_at(node, 0, 5, Context()), lambda: block(node, [0], [5])):
         with pytest.raises(GraphError, match=r"'double' made 2 elements of the one at position 2, where .* 3"):
             compute()
     with pytest.raises(GraphError, match="must return a list of elements; got a str"):
-        element_at(FlatMap(read(2), str, "text", Ragged(np.array([1, 1]))), 0, 0, Context())
+        element_at(Split(read(2), FlatMap(str, "text", Ragged(np.array([1, 1])))), 0, 0, Context())
 
 
 class Whole:
@@ -165,7 +166,7 @@ def test_windows_of_spans_equal_those_of_whole_episodes(
     order = Slice(count - 1, -1, count)
     results: list[list[Element]] = []
     for source in (spans, Read(Whole(spans.source), count, 0)):
-        node = Windows(Reindex(source, order, "[::-1]"), table, mask)
+        node = Split(Reindex(source, order, "[::-1]"), Windows(table, mask))
         singly = whole(node)
         assert repr(singly) == repr(block(node, [0] * len(table), list(range(len(table)))))
         results.append(singly)
@@ -186,7 +187,7 @@ def test_only_the_frames_of_a_window_are_read() -> None:
             raise AssertionError(f"whole records {keys!r} were read")
 
     source = Spans({"x": np.arange(20).reshape(2, 10)})
-    node = Windows(Read(source, 2, 0), WindowTable(np.array([10, 10]), 4, stride=3, partial="drop"))
+    node = Split(Read(source, 2, 0), Windows(WindowTable(np.array([10, 10]), 4, stride=3, partial="drop")))
     assert [window["x"].tolist() for window in block(node, [0, 0], [1, 5])] == [[3, 4, 5, 6], [16, 17, 18, 19]]
     assert seed_position(node, 0, 5) == (0, 1, 2)
 
@@ -194,16 +195,17 @@ def test_only_the_frames_of_a_window_are_read() -> None:
 def test_arrays_without_frames_are_an_error() -> None:
     """An array with another first axis is named, with both lengths; numbers and text pass."""
     element = {"x": np.zeros(4), "name": "a", "goal": np.zeros(3)}
-    node = Windows(Read([element], 1, 0), WindowTable(np.array([4]), 2, stride=2, partial="drop"))
+    table = WindowTable(np.array([4]), 2, stride=2, partial="drop")
+    node = Split(Read([element], 1, 0), Windows(table))
     with pytest.raises(GraphError, match=r"\['goal'\] at position 0 has shape \(3,\), where 4 frames were expected"):
         element_at(node, 0, 0, Context())
     with pytest.raises(GraphError, match="must name a new leaf of a dict; the window is a ndarray"):
-        element_at(Windows(Read([np.zeros(4)], 1, 0), node.table, "mask"), 0, 0, Context())
+        element_at(Split(Read([np.zeros(4)], 1, 0), Windows(table, "mask")), 0, 0, Context())
 
 
 def test_windows_that_overlap_share_no_memory() -> None:
     """Writing to one window changes no other."""
-    node = Windows(Map(episodes(1, 6), dict, "copy", 0), WindowTable(np.array([6]), 4, stride=1, partial="drop"))
+    node = Split(Map(episodes(1, 6), dict, "copy", 0), Windows(WindowTable(np.array([6]), 4, stride=1, partial="drop")))
     first, second, _ = block(node, [0] * 3, [0, 1, 2])
     first["state"][:] = -1
     assert second["state"].min() >= 0
@@ -259,7 +261,8 @@ def test_steps_read_in_order_have_no_length() -> None:
     """Steps above such a node have no length either."""
     filtered = Filter(read(9), bool, "bool")
     ordered: list[Node] = [
-        filtered, FlatMap(read(3), doubled, "double"), FlatMap(filtered, doubled, "double", Ragged(np.array([2]))),
+        filtered, Split(read(3), FlatMap(doubled, "double")),
+        Split(filtered, FlatMap(doubled, "double", Ragged(np.array([2])))),
         Zip((read(3), filtered), (), 0, as_dict=False), Chain((read(3), read(3)), ("a", "b"), 0),
         StreamingMix((read(3), read(3)), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"), Fold(read(9), Limit(3)),
         Fold(filtered, WindowShuffle(4, "window", 0)), Stream([1, 2], 0), Cache(filtered, None, "cache()"),

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import penstock as ps
+from penstock._graph._flat_map import FlatMap
 from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    FlatMap,
     Group,
     Map,
     Mix,
@@ -20,11 +20,12 @@ from penstock._graph._nodes import (
     Origin,
     Read,
     Reindex,
-    Unbatch,
+    Split,
     Zip,
     walk,
 )
 from penstock._graph._rewrite import prefixed, varies_by_epoch
+from penstock._graph._unbatch import Unbatch
 from penstock._storage import MemoryCache
 from penstock.batching import Stack
 from penstock.sampling import Concatenation, Ragged, Repeat, Select, Shuffle, Slice, WeightedMixture
@@ -168,7 +169,7 @@ def stepped(draw: st.DrawFn, node: Node, number: int) -> Node:
         case 1:
             return origin_map(node, f"origin{number}")
         case 2:
-            return FlatMap(node, doubled, f"double{number}", Ragged(np.full(count, 2)))
+            return Split(node, FlatMap(doubled, f"double{number}", Ragged(np.full(count, 2))))
         case 3 if count:
             member = st.integers(0, count - 1)
             groups = draw(st.lists(st.lists(member, min_size=1, max_size=3), max_size=4))
@@ -177,7 +178,7 @@ def stepped(draw: st.DrawFn, node: Node, number: int) -> Node:
             return Cache(node, MemoryCache(1 << 20), "cache()")
         case 5:
             merged = Batch(node, draw(st.integers(1, 4)), Stack())
-            return merged if draw(st.booleans()) else Unbatch(replace(merged, remainder="pad"))
+            return merged if draw(st.booleans()) else Split(replace(merged, remainder="pad"), Unbatch())
         case _:
             return reordered(draw, node, number)
 

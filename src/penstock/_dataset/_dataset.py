@@ -34,7 +34,6 @@ from penstock._graph import (
     Combiner,
     Element,
     Filter,
-    FlatMap,
     Fold,
     Map,
     Merge,
@@ -44,8 +43,7 @@ from penstock._graph import (
     RandomForm,
     Reindex,
     Remainder,
-    Unbatch,
-    Windows,
+    Split,
     cache_identity,
     chain,
     choose,
@@ -773,11 +771,11 @@ class Dataset(Generic[T_co]):
         need_function("flat_map", function)
         step_name = self._step_name(function_name(function), name)
         if counts is None:
-            return self._new(FlatMap(self._node, function, step_name))
+            return self._new(Split(self._node, _graph.FlatMap(function, step_name)))
         total = need_finite(self._node, "flat_map(…, counts=…)")
         need_fixed_order(self._node, "flat_map(…, counts=…)")
         known = Ragged(_one_each("counts", counts, total))
-        return self._new(FlatMap(self._node, function, step_name, known))
+        return self._new(Split(self._node, _graph.FlatMap(function, step_name, known)))
 
     def windows(
         self,
@@ -819,7 +817,8 @@ class Dataset(Generic[T_co]):
         known = _one_each("lengths", lengths, total)
         if mask is not None:
             need_name(mask)
-        return self._new(Windows(self._node, WindowTable(known, length, stride=stride, partial=partial), mask))
+        table = WindowTable(known, length, stride=stride, partial=partial)
+        return self._new(Split(self._node, _graph.Windows(table, mask)))
 
     def cache(
         self,
@@ -1016,7 +1015,7 @@ class Dataset(Generic[T_co]):
             >>> [int(row) for row in ps.range(5).batch(2).map(lambda batch: batch * 10).unbatch()]
             [0, 10, 20, 30, 40]
         """
-        return self._new(Unbatch(self._node))
+        return self._new(Split(self._node, _graph.Unbatch()))
 
     def rebatch(self, size: int, *, remainder: Remainder = "keep", drop_last: bool = False) -> "Dataset[T_co]":
         """Return batches of another size, with the same rows in the same order.
@@ -1031,7 +1030,7 @@ class Dataset(Generic[T_co]):
             >>> [batch.tolist() for batch in ps.range(5).batch(2).rebatch(3)]
             [[0, 1, 2], [3, 4]]
         """
-        unbatched = Unbatch(self._node)
+        unbatched = Split(self._node, _graph.Unbatch())
         return self._new(Batch(unbatched, need_count("size", size, 1), Stack(), _last(remainder, drop_last), None))
 
     # Lengths: elements grouped by how long they are
@@ -1219,7 +1218,7 @@ class Dataset(Generic[T_co]):
     def _step_name(self, default: str, explicit: str | None) -> str:
         """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""
         steps = chain(self._node)
-        taken = {step.name for step in steps if isinstance(step, Map | Reindex | FlatMap)}
+        taken = {step.name for step in steps if isinstance(step, Map | Reindex | Split)}
         taken |= {step.value.random.name for step in steps if isinstance(step, Fold) and step.value.random is not None}
         if explicit is not None:
             need_name(explicit)

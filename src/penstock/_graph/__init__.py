@@ -28,7 +28,6 @@ from penstock._graph._nodes import Chain as Chain
 from penstock._graph._nodes import Combiner as Combiner
 from penstock._graph._nodes import Element as Element
 from penstock._graph._nodes import Filter as Filter
-from penstock._graph._nodes import FlatMap as FlatMap
 from penstock._graph._nodes import Fold as Fold
 from penstock._graph._nodes import FoldFacts as FoldFacts
 from penstock._graph._nodes import Group as Group
@@ -43,12 +42,12 @@ from penstock._graph._nodes import RandomStream as RandomStream
 from penstock._graph._nodes import Read as Read
 from penstock._graph._nodes import Reindex as Reindex
 from penstock._graph._nodes import Remainder as Remainder
+from penstock._graph._nodes import Split as Split
+from penstock._graph._nodes import SplitFacts as SplitFacts
 from penstock._graph._nodes import Step as Step
 from penstock._graph._nodes import Stream as Stream
 from penstock._graph._nodes import StreamingMix as StreamingMix
 from penstock._graph._nodes import Substitute as Substitute
-from penstock._graph._nodes import Unbatch as Unbatch
-from penstock._graph._nodes import Windows as Windows
 from penstock._graph._nodes import Zip as Zip
 from penstock._graph._nodes import chain as chain
 from penstock._graph._nodes import parents_of as parents_of
@@ -84,8 +83,7 @@ if TYPE_CHECKING:
     from penstock._graph._apply import apply_block as apply_block
     from penstock._graph._apply import apply_into as apply_into
     from penstock._graph._apply import apply_one as apply_one
-    from penstock._graph._apply import flat_elements as flat_elements
-    from penstock._graph._apply import flat_into as flat_into
+    from penstock._graph._apply import location_of as location_of
     from penstock._graph._apply import salt_of as salt_of
     from penstock._graph._apply import whereabouts as whereabouts
     from penstock._graph._apply import whereabouts_of as whereabouts_of
@@ -115,7 +113,6 @@ if TYPE_CHECKING:
     from penstock._graph._coordinates import upcoming as upcoming
     from penstock._graph._evaluate import element_at as element_at
     from penstock._graph._evaluate import keeps as keeps
-    from penstock._graph._evaluate import location_of as location_of
     from penstock._graph._evaluate import merge_rows as merge_rows
     from penstock._graph._evaluate import row_location as row_location
     from penstock._graph._evaluate import with_mask as with_mask
@@ -125,11 +122,15 @@ if TYPE_CHECKING:
     from penstock._graph._explain import mixture_lines as mixture_lines
     from penstock._graph._explain import random_lines as random_lines
     from penstock._graph._explain import reading_text as reading_text
+    from penstock._graph._flat_map import FlatMap as FlatMap
     from penstock._graph._global_draws import GlobalDraws as GlobalDraws
     from penstock._graph._inputs import Integers as Integers
     from penstock._graph._inputs import inputs as inputs
     from penstock._graph._per_worker import PerWorker as PerWorker
     from penstock._graph._rng import leave_accelerators as leave_accelerators
+    from penstock._graph._splitting import list_splitting_of as list_splitting_of
+    from penstock._graph._unbatch import Unbatch as Unbatch
+    from penstock._graph._windows import Windows as Windows
 else:
     # Loaded on demand: a program that only describes a dataset evaluates nothing.
     __getattr__ = _lazy.from_modules(
@@ -142,8 +143,7 @@ else:
         apply_block="penstock._graph._apply",
         apply_into="penstock._graph._apply",
         apply_one="penstock._graph._apply",
-        flat_elements="penstock._graph._apply",
-        flat_into="penstock._graph._apply",
+        location_of="penstock._graph._apply",
         salt_of="penstock._graph._apply",
         whereabouts="penstock._graph._apply",
         whereabouts_of="penstock._graph._apply",
@@ -173,7 +173,6 @@ else:
         upcoming="penstock._graph._coordinates",
         element_at="penstock._graph._evaluate",
         keeps="penstock._graph._evaluate",
-        location_of="penstock._graph._evaluate",
         merge_rows="penstock._graph._evaluate",
         row_location="penstock._graph._evaluate",
         with_mask="penstock._graph._evaluate",
@@ -183,9 +182,13 @@ else:
         mixture_lines="penstock._graph._explain",
         random_lines="penstock._graph._explain",
         reading_text="penstock._graph._explain",
+        FlatMap="penstock._graph._flat_map",
         Integers="penstock._graph._inputs",
         inputs="penstock._graph._inputs",
         GlobalDraws="penstock._graph._global_draws",
         PerWorker="penstock._graph._per_worker",
         leave_accelerators="penstock._graph._rng",
+        list_splitting_of="penstock._graph._splitting",
+        Unbatch="penstock._graph._unbatch",
+        Windows="penstock._graph._windows",
     )

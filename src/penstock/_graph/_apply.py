@@ -17,8 +17,6 @@ element, for a block on a thread, and in a worker process, though a block is one
 - What an interrupt handler of the user raises is no error of the element: it passes through (`raised_by_handler`).
 
 No frame holds an exception after it is raised (`del error`): its traceback would keep rows, or the loader, alive.
-
-The function of a `flat_map` is applied like that of a `map` to lists.
 """
 
 import threading
@@ -28,16 +26,15 @@ from typing import Any, Final, Protocol, assert_never, cast
 
 from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
-from penstock._graph._coordinates import SeedPosition, SeedPositions, indices, source_of
+from penstock._graph._coordinates import SeedPosition, SeedPositions, indices, locate, seed_position, source_of
 from penstock._graph._global_draws import GlobalDraws
 from penstock._graph._inputs import Integers
-from penstock._graph._kept_parts import KeptParts
+from penstock._graph._kept_pieces import KeptPieces
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
+from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Read, Split, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
 from penstock._seeds import derive, derive_block
-from penstock._tree import independent
-from penstock.errors import GraphError, InternalError
+from penstock.errors import InternalError
 from penstock.events import Event, Observer, Skipped, Substituted
 from penstock.sources import RETRY_WAITS_SECONDS, Keys, Record, Source, describe_key, is_transient, read_records
 
@@ -89,7 +86,7 @@ class Context:
     """Finds functions that draw from global generators; None where other threads may draw meanwhile."""
     read: Callable[[Source, Keys], list[Record]] = read_records
     """Returns the records of some keys of a source; records that were read ahead are taken from there."""
-    kept: KeptParts = field(default_factory=KeptParts)
+    kept: KeptPieces = field(default_factory=KeptPieces)
     """The parts of parent elements that the thread's next blocks may need."""
 
     def report(self, event: Event) -> None:
@@ -131,6 +128,12 @@ class Location:
     def path(self) -> str:
         """The names of all mixture parts from the step to the record, joined as in "web/en"."""
         return "/".join(filter(None, (self.component, self.part)))
+
+
+def location_of(node: Node, epoch: int, position: int) -> Location:
+    """Return the location of the element at (epoch, position) of an indexable node."""
+    _, part, key = locate(node, epoch, position)
+    return Location(epoch, position, seed_position(node, epoch, position), key, part=part)
 
 
 def salt_of(component: str) -> int:
@@ -355,7 +358,7 @@ def _substitute(
     raise InternalError("at least one substitute is tried")
 
 
-def whereabouts(step: Map | Filter | FlatMap, location: Location) -> str:
+def whereabouts(step: Map | Filter | Split, location: Location) -> str:
     """Return which step, epoch, position and record an error is about, the record as its source describes it."""
     return whereabouts_of(step.name, location.node or step, location)
 
@@ -374,45 +377,3 @@ def _where(location: Location) -> tuple[int, int, int]:
 
 def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def flat_elements(
-    step: FlatMap, element: Element, location: Location, context: Context, element_at: ElementAt
-) -> list[Element]:
-    """Return the elements that the step makes of one element of its parent.
-
-    Raises:
-        GraphError: the function didn't return a list.
-    """
-    return _as_list(step, apply_one(_as_map(step), element, location, context, element_at))
-
-
-def flat_into(
-    lists: list[list[Element]],
-    step: FlatMap,
-    elements: list[Element],
-    locations: Locations,
-    context: Context,
-    element_at: ElementAt,
-) -> None:
-    """Add `flat_elements` of every element of a block to an empty list; after an error the list has those before it."""
-    made: list[Element] = []
-    try:
-        apply_into(made, _as_map(step), elements, locations, context, element_at)
-    finally:
-        lists.extend(_as_list(step, each) for each in made)
-
-
-def _as_map(step: FlatMap) -> Map:
-    """Return the step as a map to lists, which has the same errors, notes and retries."""
-    return Map(step.parent, step.function, step.name, seed=0)
-
-
-def _as_list(step: FlatMap, made: Element) -> list[Element]:
-    kind = type(made).__name__
-    if isinstance(made, str | bytes | dict) or not hasattr(made, "__iter__"):
-        raise GraphError(
-            f"the function of step {step.name!r} must return a list of elements; got a {kind}. "
-            "Return [element] for a single one, and [] for none."
-        )
-    return independent(list(made))  # a function above may write to its input

@@ -7,7 +7,7 @@ The solution: one walk for many positions. Samplers map arrays of positions, sou
 seeds are derived in arrays, and a user's function is called in one loop. Positions of one block may repeat and be in
 any order, since a sampler above decides them. Where a step makes several elements of one (`unbatch`, `flat_map`,
 `windows`), each parent element is evaluated once (`distinct`), and a repeated result is copied, since a function above
-may write to its input. Of the last parent, the other parts are kept for the thread's next block (`_kept_parts`).
+may write to its input. Of the last parent, the other pieces are kept for the thread's next block (`_kept_pieces`).
 
 A part of a mixture may have only a row or two in a block. Arrays of one row cost more than they save, so such blocks
 are divided with lists, and up to four rows of a part are evaluated one by one (`_mix_few`).
@@ -25,6 +25,7 @@ Invariants:
 
 import itertools
 import time
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeGuard, assert_never, cast
 
 import numpy as np
@@ -38,7 +39,7 @@ from penstock._graph._apply import (
     apply_again,
     apply_into,
     apply_one,
-    flat_into,
+    location_of,
 )
 from penstock._graph._coordinates import (
     SeedPosition,
@@ -52,20 +53,14 @@ from penstock._graph._coordinates import (
     seed_position_block,
 )
 from penstock._graph._evaluate import (
-    Span,
     cached,
-    check_made,
-    cut_window,
     element_at,
     keeps,
-    location_of,
     merge_rows,
-    read_windows,
-    reads_spans,
     zipped_element,
 )
 from penstock._graph._inputs import Integers, first_inputs, inputs
-from penstock._graph._kept_parts import KeptParent
+from penstock._graph._kept_pieces import KeptParent
 from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
@@ -73,7 +68,6 @@ from penstock._graph._nodes import (
     Chain,
     Element,
     Filter,
-    FlatMap,
     Fold,
     Group,
     Map,
@@ -81,21 +75,19 @@ from penstock._graph._nodes import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
-    Windows,
     Zip,
 )
-from penstock._tree import copied
-from penstock.batching import Stack, fast_stack, split_rows
+from penstock._graph._splitting import splitting_of
+from penstock.batching import Stack, fast_stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sources import is_read_singly, read_record
 
 _ROWS_PER_PART: Final = 4  # on average; with fewer, an array for each part costs more than a list
 _MAX_SINGLY: Final = 4  # rows of a part: evaluating these one by one costs about as much as a block of arrays
-_HANDED_OUT: Final = object()  # the place of a part that an element was made of
 
 
 class Block(NamedTuple):
@@ -218,7 +210,7 @@ def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: C
             return Block(context.read(source, positions), None)
         case Batch() | Group():
             return Block(_gathered(node, epochs, positions, context), None)
-        case Unbatch() | FlatMap() | Windows():
+        case Split():
             return Block(_split(node, epochs, positions, context), None)
         case Cache():
             return Block(_cached(node, epochs, positions, context), None)
@@ -262,38 +254,36 @@ def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
     return merge_rows(step, rows, size, fast_stack if isinstance(step.merge, Stack) else None)
 
 
-def _split(step: Unbatch | FlatMap | Windows, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+def _split(step: Split, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
     """Return elements several of which may be made of one input; each input is evaluated once, or was kept."""
-    if isinstance(step, Windows):
-        read = reads_spans(step)
-        if read is not None:
-            return read_windows(step, read, epochs, positions)
+    value = splitting_of(step)
+    if value.reads_pieces(step):
+        return value.read(step, epochs, positions)
     if not len(positions):
         return []
     (below,) = inputs(step, epochs, positions)
     if below.ordinals is None:
         raise InternalError("elements that are made of one input have ordinals")
-    parent, input_epochs, input_positions, which = below.distinct()
-    ordinals = below.ordinals.tolist()
+    _, input_epochs, input_positions, which = below.distinct()
+    wanted = list(zip(which, below.ordinals.tolist(), strict=True))
     at = list(zip(input_epochs.tolist(), input_positions.tolist(), strict=True))
-    wanted = list(zip(which, ordinals, strict=True))
-    made = _kept_parts(step, at, wanted, context)
-    absent = [number for number in range(len(at)) if number not in made]
+    prepared = _kept_parent(step, at, wanted, context)
+    absent = [number for number in range(len(at)) if number not in prepared]
     events = context.kept.events
     if absent:
-        found = _parts_of(step, parent, input_epochs[absent], input_positions[absent], context)
-        made.update(zip(absent, found, strict=True))
-    elements = _cut(step, made, wanted, positions) if isinstance(step, Windows) else _take(made, wanted)
+        made = _prepared(step, input_epochs[absent], input_positions[absent], context)
+        prepared.update(zip(absent, made, strict=True))
+    elements = value.taken(prepared, wanted, positions)
     last = which[-1]
-    if context.kept.events == events and (isinstance(step, Windows) or not all(map(_is_handed_out, made[last]))):
-        context.kept.keep(KeptParent(step, *at[last], made[last]))
+    if context.kept.events == events and value.has_more(prepared[last]):
+        context.kept.keep(KeptParent(step, *at[last], prepared[last]))
     return elements
 
 
-def _kept_parts(
-    step: Unbatch | FlatMap | Windows, at: list[tuple[int, int]], wanted: list[tuple[int, int]], context: Context
+def _kept_parent(
+    step: Split, at: list[tuple[int, int]], wanted: list[tuple[int, int]], context: Context
 ) -> dict[int, Any]:
-    """Return the parts of the step's kept parent by its number in the block, if the block needs them; else nothing.
+    """Return the step's kept parent, by its number in the block, if the block needs it; else nothing.
 
     Args:
         step: the step.
@@ -305,35 +295,18 @@ def _kept_parts(
     if kept is None or (kept.epoch, kept.position) not in at:
         return {}
     number = at.index((kept.epoch, kept.position))
-    parts = kept.parts
-    if not isinstance(step, Windows) and any(_is_handed_out(parts[each]) for of, each in wanted if of == number):
-        return {}
-    return {number: parts}
+    ordinals = [ordinal for of, ordinal in wanted if of == number]
+    return {number: kept.pieces} if splitting_of(step).has(kept.pieces, ordinals) else {}
 
 
-def _parts_of(
-    step: Unbatch | FlatMap | Windows, parent: Node, epochs: Integers, positions: Integers, context: Context
-) -> list[Any]:
-    """Return the parts of some parents, each a list; for windows the parents themselves, of which parts are copied."""
+def _prepared(step: Split, epochs: Integers, positions: Integers, context: Context) -> Sequence[Any]:
+    """Evaluate some parents, and prepare them to take their pieces."""
     before, began = context.kept.parent_seconds, time.perf_counter()
-    wholes = evaluate_block(parent, epochs, positions, context).elements
-    lists: list[list[Element]] = []
-    if isinstance(step, FlatMap):
-        flat_into(lists, step, wholes, BlockLocations(parent, epochs, positions, None), context, element_at)
-    elif isinstance(step, Unbatch):
-        lists += map(split_rows, wholes)
-    if not isinstance(step, Windows):
-        for position, parts in zip(positions.tolist(), lists, strict=True):
-            check_made(step, position, len(parts))
+    elements = evaluate_block(step.parent, epochs, positions, context).elements
+    locations = BlockLocations(step.parent, epochs, positions, None)
+    prepared = splitting_of(step).prepared(step, elements, positions, locations, context, element_at)
     context.kept.parent_seconds = before + time.perf_counter() - began
-    return wholes if isinstance(step, Windows) else lists
-
-
-def _cut(
-    step: Windows, episodes: dict[int, Element], wanted: list[tuple[int, int]], positions: Integers
-) -> list[Element]:
-    spans = map(Span, *(part.tolist() for part in step.table.locate(positions)))
-    return [cut_window(step, episodes[number], span) for (number, _), span in zip(wanted, spans, strict=True)]
+    return prepared
 
 
 def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
@@ -424,28 +397,6 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
     return element
 
 
-def _take(lists: dict[int, list[Element]], wanted: list[tuple[int, int]]) -> list[Element]:
-    """Take one element out of a list for each pair of a list's number and an ordinal, and mark it as handed out.
-
-    A repeated element is a copy, since a function above may write to its input.
-    """
-    taken: dict[tuple[int, int], Element] = {}
-    elements: list[Element] = []
-    for each in wanted:
-        if each in taken:
-            elements.append(copied(taken[each]))
-            continue
-        number, ordinal = each
-        element = taken[each] = lists[number][ordinal]
-        lists[number][ordinal] = _HANDED_OUT
-        elements.append(element)
-    return elements
-
-
-def _is_handed_out(part: Element) -> bool:
-    return part is _HANDED_OUT
-
-
 def elements_per_parent(node: Node) -> float | None:
     """Return how many of a node's elements are made of one parent element, on average; None if each is made of its own.
 
@@ -453,7 +404,7 @@ def elements_per_parent(node: Node) -> float | None:
     """
     while _keeps_order(node):
         node = node.parent
-    if not isinstance(node, Unbatch | FlatMap | Windows) or (isinstance(node, Windows) and reads_spans(node)):
+    if not isinstance(node, Split) or splitting_of(node).reads_pieces(node):
         return None
     return (length(node) or 0) / max(length(node.parent) or 0, 1)
 

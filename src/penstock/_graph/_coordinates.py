@@ -53,9 +53,9 @@ from penstock._graph._nodes import (
     Read,
     Reindex,
     SourceNode,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
     Zip,
     root,
     walk,
@@ -238,7 +238,7 @@ def locate_block(node: Node, epochs: Integers, positions: Integers) -> list[Shar
 def _first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node, Integers, Integers]:
     """Return the node below, and the coordinates there of the first input of each element; of a row, the row's own."""
     below = first_inputs(node, epochs, positions)
-    if not isinstance(node, Unbatch) or below.ordinals is None:
+    if not isinstance(node, Split) or not node.value.pieces_are_inputs or below.ordinals is None:
         return below[:3]
     rows = below.ordinals
     node, epochs, positions = below[:3]

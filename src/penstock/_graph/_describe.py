@@ -17,7 +17,6 @@ from penstock._graph._nodes import (
     Chain,
     Element,
     Filter,
-    FlatMap,
     Fold,
     Group,
     JoinNode,
@@ -26,10 +25,9 @@ from penstock._graph._nodes import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
-    Windows,
     Zip,
     chain,
     root,
@@ -69,18 +67,11 @@ def verb_text(node: Node) -> str:
                 return f"padded_batch({size}{extra})"
             merged = "" if isinstance(merge, Stack) else f", merge={function_name(merge)}"
             return f"batch({size}{merged}{extra})"
-        case Unbatch():
-            return "unbatch()"
-        case FlatMap(name=name):
-            return f"flat_map({name})"
-        case Windows(table=table):
-            stride = "" if table.stride == table.length else f", stride={table.stride}"
-            return f"windows({table.length}{stride})"
         case Group(verb=verb) | Cache(verb=verb):
             return verb
         case Mix() | StreamingMix() | Chain() | Zip():
             return _join_text(node)
-        case Fold(value=value):
+        case Fold(value=value) | Split(value=value):
             return value.text
         case Stream(iterable=iterable, times=times):
             extra = "" if times == 1 else f", times={times}"

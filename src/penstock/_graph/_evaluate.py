@@ -7,9 +7,6 @@ but where a table is looked up.
 
 The functions of single steps below it are shared with blocks:
 
-- *Windows* are spans of consecutive frames of episodes, which are elements whose arrays have a leading axis of frames.
-  If a source can read a span of frames, only the window's frames are read; otherwise the whole episode is evaluated and
-  cut. A window that runs past the end of its episode is padded with the last frame.
 - *Caches*: a store that fails costs time, and never an element. The store's key is the parent's position. So the parent
   must have the same order in every epoch and no random step; the verb `cache` checks both.
 - *Masks* are bool leaves that are true where an element has data and not padding.
@@ -20,23 +17,20 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard, assert_never
+from typing import Any, TypeGuard, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock._caught import raised_by_handler
-from penstock._graph._apply import Context, Location, apply_one, flat_elements, whereabouts
-from penstock._graph._coordinates import locate, row_seed_position, seed_position
-from penstock._graph._inputs import Integers
-from penstock._graph._length import length, rows_per_batch
+from penstock._graph._apply import Context, Location, apply_one, location_of, whereabouts
+from penstock._graph._coordinates import row_seed_position
+from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
     Chain,
     Element,
     Filter,
-    FlatMap,
     Fold,
     Group,
     Map,
@@ -45,19 +39,16 @@ from penstock._graph._nodes import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
-    Windows,
     Zip,
 )
+from penstock._graph._splitting import splitting_of
 from penstock._storage import MISSING, Missing
 from penstock._storage import Cache as ElementStore
-from penstock._tree import flatten, is_array, leaf_paths, subject, unflatten
-from penstock.batching import split_rows
 from penstock.errors import GraphError, InternalError
-from penstock.sampling import apply_block
-from penstock.sources import can_read_spans, read_records, read_spans
+from penstock.sources import read_records
 
 
 def element_at(node: Node, epoch: int, position: int, context: Context) -> Element:
@@ -74,22 +65,8 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             start, stop = node.size * position, min(node.size * (position + 1), length(parent) or 0)
             rows = [element_at(parent, epoch, row, context) for row in range(start, stop)]
             return merge_rows(node, rows, node.size)
-        case Unbatch(parent=parent):
-            known = rows_per_batch(parent)
-            if known is None:
-                raise InternalError("rows of batches that are read in order have no positions")
-            batch, row = divmod(position, known.size)
-            rows = split_rows(element_at(parent, epoch, batch, context))
-            check_made(node, batch, len(rows))
-            return rows[row]
-        case FlatMap(parent=parent, counts=counts) if counts is not None:
-            number, ordinal = counts.locate_one(position)
-            location = location_of(parent, epoch, number)
-            made = flat_elements(node, element_at(parent, epoch, number, context), location, context, element_at)
-            check_made(node, number, len(made))
-            return made[ordinal]
-        case Windows():
-            return _window(node, epoch, position, context)
+        case Split():
+            return splitting_of(node).piece_at(node, epoch, position, context, element_at)
         case Group(parent=parent, grouping=grouping):
             group = np.array([position], np.int64)
             members = grouping.members(group)[1].tolist()
@@ -101,29 +78,15 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             return element_at(parts[number], part_epoch, part_position, context)
         case Zip(parts=parts):
             return zipped_element(node, [element_at(part, epoch, position, context) for part in parts])
-        case Filter() | Stream() | StreamingMix() | Chain() | FlatMap() | Fold():
+        case Filter() | Stream() | StreamingMix() | Chain() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
 
 
-def _window(step: Windows, epoch: int, position: int, context: Context) -> Element:
-    read = reads_spans(step)
-    if read is not None:
-        return read_windows(step, read, np.array([epoch], np.int64), np.array([position], np.int64))[0]
-    span = Span(*step.table.locate_one(position))
-    return cut_window(step, element_at(step.parent, epoch, span.episode, context), span)
-
-
 def zipped_element(step: Zip, elements: list[Element]) -> Element:
     """Return one element of each part as one element."""
     return dict(zip(step.names, elements, strict=True)) if step.as_dict else tuple(elements)
-
-
-def location_of(node: Node, epoch: int, position: int) -> Location:
-    """Return the location of the element at (epoch, position) of an indexable node."""
-    _, part, key = locate(node, epoch, position)
-    return Location(epoch, position, seed_position(node, epoch, position), key, part=part)
 
 
 def row_location(batch: Location, row: int) -> Location:
@@ -153,104 +116,6 @@ def merge_rows(step: Batch, rows: list[Element], size: int, merge: Merge | None 
     if step.remainder == "pad":
         rows = rows + [rows[-1]] * (size - count)
     return with_mask(step, (merge or step.merge)(rows), count, len(rows))
-
-
-def check_made(step: Unbatch | FlatMap, parent: int, found: int) -> None:
-    """Raise a GraphError if an input was split into another number of elements than the step's positions assume.
-
-    Args:
-        step: the step.
-        parent: the input's position in the parent.
-        found: the number of elements.
-    """
-    if isinstance(step, FlatMap):
-        expected = found if step.counts is None else int(step.counts.counts[parent])
-        if found != expected:
-            raise GraphError(
-                f"step {step.name!r} made {found} elements of the one at position {parent}, where counts= says "
-                f"{expected}. Give the counts that the function makes, or leave counts= out and read in order."
-            )
-        return
-    known = rows_per_batch(step.parent)
-    expected = found if known is None else min(known.size, known.total - known.size * parent)
-    if found != expected:
-        raise GraphError(
-            f"unbatch() found {found} rows in batch {parent} instead of {expected}: "
-            "a function above batch() must keep the number of rows"
-        )
-
-
-class Span(NamedTuple):
-    """Frames [start, stop) of an episode."""
-
-    episode: int
-    start: int
-    stop: int
-
-
-def reads_spans(step: Windows) -> Read | None:
-    """Return the source's node if the windows are cut from its records and it can read spans of frames; else None."""
-    node: Node = step.parent
-    while isinstance(node, Reindex):
-        node = node.parent
-    return node if isinstance(node, Read) and can_read_spans(node.source) else None
-
-
-def read_windows(step: Windows, read: Read, epochs: Integers, positions: Integers) -> list[Element]:
-    """Return a block of windows of a source that `reads_spans` returned."""
-    keys, starts, stops = step.table.locate(positions)
-    node, episodes = step.parent, keys
-    while isinstance(node, Reindex):
-        epochs, keys = apply_block(node.sampler, epochs, keys)
-        node = node.parent
-    records = read_spans(read.source, keys, starts, stops)
-    spans = map(Span, episodes.tolist(), starts.tolist(), stops.tolist())
-    return [_finished_window(step, record, span) for record, span in zip(records, spans, strict=True)]
-
-
-def cut_window(step: Windows, episode: Element, span: Span) -> Element:
-    """Return a window cut out of an episode; its arrays are copies."""
-    leaves, structure = flatten(episode)
-    frames = int(step.table.lengths[span.episode])
-    cut = list(leaves)
-    for index, leaf in enumerate(leaves):
-        array = _frames_of(leaf)
-        if array is not None:
-            _check_frames(array, frames, leaf_paths(structure)[index], span.episode)
-            # A view would keep the whole episode in memory, and share frames with overlapping windows.
-            cut[index] = array[span.start : span.stop].copy()
-    return _finished_window(step, unflatten(structure, cut), span)
-
-
-def _finished_window(step: Windows, window: Element, span: Span) -> Element:
-    """Return a window with its frames checked, padded to the table's length, and with the step's mask."""
-    frames, total = span.stop - span.start, step.table.length
-    leaves, structure = flatten(window)
-    padded = list(leaves)
-    for index, leaf in enumerate(leaves):
-        array = _frames_of(leaf)
-        if array is not None:
-            _check_frames(array, frames, leaf_paths(structure)[index], span.episode)
-            padded[index] = array if frames == total else np.concatenate([array, *[array[-1:]] * (total - frames)])
-    window = unflatten(structure, padded)
-    return window if step.mask is None else add_mask(window, step.mask, frames, total, "window")
-
-
-def _frames_of(leaf: object) -> NDArray[Any] | None:
-    """Return a leaf as an array of frames, or None for a leaf of the whole episode: a number, text, None."""
-    if is_array(leaf):
-        return leaf
-    has_frames = hasattr(type(leaf), "__array__") and not isinstance(leaf, np.generic)
-    return np.asarray(leaf) if has_frames else None
-
-
-def _check_frames(array: NDArray[Any], expected: int, path: str, episode: int) -> None:
-    if not array.ndim or len(array) != expected:
-        raise GraphError(
-            f"windows() cuts every array along its first axis, the frames; {subject(path)} at position {episode} has "
-            f"shape {array.shape}, where {expected} frames were expected. Give the episodes' lengths, and add arrays "
-            "that don't hold frames in a map above windows()."
-        )
 
 
 def cached(step: Cache, positions: Sequence[int], compute: Callable[[list[int]], list[Element]]) -> list[Element]:

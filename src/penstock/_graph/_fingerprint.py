@@ -35,7 +35,6 @@ from penstock._graph._nodes import (
     Cache,
     Chain,
     Filter,
-    FlatMap,
     Fold,
     Group,
     JoinNode,
@@ -45,10 +44,9 @@ from penstock._graph._nodes import (
     Read,
     Reindex,
     SourceNode,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
-    Windows,
     Zip,
     chain,
     walk,
@@ -250,17 +248,11 @@ def _order_parts(step: Node) -> Iterator[str]:
             yield "filter"
         case Batch():
             yield "batch"
-        case Unbatch():
-            yield "unbatch"
         case Map(on_error=on_error):
             yield f"map {'skip' if on_error == 'skip' else ''}"
-        case FlatMap(counts=counts):
-            yield f"flat_map {'' if counts is None else _array_text(counts.counts)}"
-        case Windows(table=table):
-            yield f"windows {table.length} {table.stride} {table.partial} {_array_text(table.lengths)}"
         case Group(grouping=grouping):
             yield f"group {grouping.fingerprint()}"
-        case Fold(value=value):
+        case Fold(value=value) | Split(value=value):
             yield value.order_text
         case Cache():
             pass  # a cache changes no element
@@ -270,7 +262,8 @@ def _order_parts(step: Node) -> Iterator[str]:
             assert_never(step)
 
 
-def _array_text(array: NDArray[Any]) -> str:
+def array_text(array: NDArray[Any]) -> str:
+    """Return a digest of an array's content."""
     return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()
 
 
@@ -281,7 +274,7 @@ def _sampler_text(sampler: ScalarSampler) -> str:
     if isinstance(sampler, CheckedSampler):
         return _sampler_text(sampler.sampler)
     if isinstance(sampler, Select):  # the repr of a long array is shortened
-        return f"Select {_array_text(sampler.keys)}"
+        return f"Select {array_text(sampler.keys)}"
     return _own_text(sampler) or _probed_text(sampler, functools.partial(apply_block, sampler))
 
 
@@ -316,11 +309,9 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
             yield f"filter {name} {_function_text(predicate, known)}"
         case Batch(merge=merge):
             yield f"merge {_function_text(merge, known)}"
-        case FlatMap(function=function, name=name):
-            yield f"flat_map {name} {_function_text(function, known)}"
-        case Fold(value=value):
+        case Fold(value=value) | Split(value=value):
             yield from (f"{text} {_function_text(function, known)}" for text, function in value.functions)
-        case Reindex() | Unbatch() | Windows() | Group() | Cache():
+        case Reindex() | Group() | Cache():
             pass
         case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
             raise InternalError("the first node of a chain is no step")
@@ -338,13 +329,13 @@ def note_held_values(node: Node) -> None:
 def functions_of(node: Node) -> list[Callable[..., Any]]:
     """Return the user's functions of a node."""
     match node:
-        case Map(function=function) | FlatMap(function=function) | Filter(predicate=function) | Batch(merge=function):
+        case Map(function=function) | Filter(predicate=function) | Batch(merge=function):
             return [function]
         case StreamingMix(measure=measure) if measure is not None:
             return [measure]
         case Stream(iterable=iterable) if callable(iterable):
             return [iterable]
-        case Fold(value=value):
+        case Fold(value=value) | Split(value=value):
             return [function for _, function in value.functions]
         case _:
             return []

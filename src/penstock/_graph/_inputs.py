@@ -21,13 +21,12 @@ from typing import NamedTuple, TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph._length import length, rows_per_batch
+from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
     Chain,
     Filter,
-    FlatMap,
     Fold,
     Group,
     Map,
@@ -35,10 +34,9 @@ from penstock._graph._nodes import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
-    Windows,
     Zip,
 )
 from penstock.errors import InternalError
@@ -115,23 +113,14 @@ def inputs(node: Node, epochs: Integers, positions: Integers) -> list[Inputs]:
             # Several groups may begin with pieces of one element, so each has its number as the ordinal.
             counts, members = grouping.members(positions)
             return [Inputs(parent, np.repeat(epochs, counts), members, counts, positions)]
-        case Unbatch(parent=parent):
-            known = rows_per_batch(parent)
-            if known is None:
-                raise InternalError("rows of batches that are read in order have no positions")
-            batches = positions // known.size
-            return [Inputs(parent, epochs, batches, ordinals=positions - batches * known.size)]
-        case FlatMap(parent=parent, counts=known_counts) if known_counts is not None:
-            parents, ordinals = known_counts.locate(positions)
+        case Split(parent=parent, value=value):
+            parents, ordinals = value.locate(parent, positions)
             return [Inputs(parent, epochs, parents, ordinals=ordinals)]
-        case Windows(parent=parent, table=table):
-            episodes, starts, _ = table.locate(positions)
-            return [Inputs(parent, epochs, episodes, ordinals=starts // table.stride)]
         case Mix(parts=parts, rule=rule):
             return _inputs_by_part(parts, rule, epochs, positions)
         case Zip(parts=parts):
             return [Inputs(part, epochs, positions, part=number) for number, part in enumerate(parts)]
-        case Stream() | StreamingMix() | Chain() | FlatMap() | Fold():
+        case Stream() | StreamingMix() | Chain() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)

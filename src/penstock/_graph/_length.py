@@ -7,7 +7,6 @@ from penstock._graph._nodes import (
     Cache,
     Chain,
     Filter,
-    FlatMap,
     Fold,
     Group,
     Map,
@@ -15,10 +14,9 @@ from penstock._graph._nodes import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
-    Windows,
     Zip,
 )
 from penstock.sampling import Repeat, WeightedMixture
@@ -38,13 +36,8 @@ def length(node: Node) -> int | None:
             if rows is None:
                 return None
             return rows // size if remainder == "drop" else -(-rows // size)
-        case Unbatch(parent=parent):
-            known = rows_per_batch(parent)
-            return None if known is None else known.total
-        case FlatMap(parent=parent, counts=counts):
-            return None if counts is None or length(parent) is None else len(counts)
-        case Windows(parent=parent, table=table):
-            return None if length(parent) is None else len(table)
+        case Split(parent=parent, value=value):
+            return value.count(parent)
         case Group(parent=parent, grouping=grouping):
             return None if length(parent) is None else len(grouping)
         case Cache(parent=parent):
@@ -69,7 +62,7 @@ def is_indexable(node: Node) -> bool:
 def is_endless(node: Node) -> bool:
     """Return whether the node repeats without end."""
     match node:
-        case Read() | Windows() | Group():
+        case Read() | Group():
             return False
         case Fold(parent=parent, value=value):
             return value.limit is None and is_endless(parent)
@@ -79,15 +72,9 @@ def is_endless(node: Node) -> bool:
             if isinstance(sampler, Repeat):
                 return sampler.endless
             return is_endless(parent) and length(parent) == len(sampler)
-        case FlatMap(parent=parent, counts=counts):
-            return counts is None and is_endless(parent)
-        case (
-            Map(parent=parent)
-            | Filter(parent=parent)
-            | Batch(parent=parent)
-            | Unbatch(parent=parent)
-            | Cache(parent=parent)
-        ):
+        case Split(parent=parent, value=value):
+            return not value.is_by_position and is_endless(parent)
+        case Map(parent=parent) | Filter(parent=parent) | Batch(parent=parent) | Cache(parent=parent):
             return is_endless(parent)
         case Mix(parts=parts, rule=rule):
             if isinstance(rule, WeightedMixture):
@@ -139,11 +126,7 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             if known is None or known.total % known.size:
                 return None  # the sampler may move the short batch anywhere
             return RowsPerBatch(known.size, len(sampler) * known.size)
-        case (
-            Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip() | Filter() | Unbatch() | FlatMap() | Windows()
-        ):
-            return None
-        case Group() | Fold():
+        case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip() | Filter() | Split() | Group() | Fold():
             return None
         case _:
             assert_never(node)
@@ -156,11 +139,11 @@ def outermost_batch(node: Node) -> Batch | Fold | None:
     `pack` above a batch makes sequences of several batches, so there ranks share no batch, either.
     """
     while not (isinstance(node, Batch | Fold) and node.rows):
-        if not isinstance(node, Map | Filter | FlatMap | Unbatch | Fold):
+        if not isinstance(node, Map | Filter | Split | Fold):
             return None
         if isinstance(node, Fold) and not node.value.passes_all:
             return None
-        if isinstance(node, FlatMap | Unbatch) and is_indexable(node):
+        if isinstance(node, Split) and is_indexable(node):
             return None
         node = node.parent
     return node

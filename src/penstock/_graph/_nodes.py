@@ -4,7 +4,8 @@ A node describes one step and computes nothing. Several functions read the graph
 its fingerprint, rewrite it. Each is a `match` over the kinds of nodes in a file of its own, so the set of kinds is
 closed, and the type checker finds the function that lacks a case. Nodes as classes with methods were rejected: one
 reading would be spread over twenty classes. Users extend datasets by the values that nodes hold: a source, a sampler,
-a function, a merge function, a mixture's rule. All folds are one kind of node, `Fold`, and differ in its value.
+a function, a merge function, a mixture's rule. All folds are one kind of node, `Fold`, and differ in its value;
+likewise `Split` for all steps that make several elements of one.
 
 A node is evaluated at coordinates (epoch, position); the position is in [0, length of the node). A node without a
 length is read in order (`_streaming`).
@@ -14,10 +15,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock._frozen import frozen
 from penstock.batching import Grouping
 from penstock.errors import UsageError
-from penstock.sampling import MixtureRule, Ragged, ScalarSampler, WindowTable
+from penstock.sampling import MixtureRule, ScalarSampler
 
 T_contra = TypeVar("T_contra", contravariant=True)
 U_co = TypeVar("U_co", covariant=True)
@@ -145,34 +149,83 @@ class Batch:
         return (self.size,)
 
 
-@frozen
-class Unbatch:
-    """The rows of each batch as elements again."""
+class SplitFacts(ABC):
+    """The facts about a step that makes several elements of one, on which the graph depends.
 
-    parent: "Node"
-
-
-@frozen
-class FlatMap:
-    """The elements of the list that a function makes of each element; indexable if the counts are known."""
-
-    parent: "Node"
-    function: Callable[[Element], Sequence[Element]]
-    name: str
-    counts: Ragged | None = None
-
-
-@frozen
-class Windows:
-    """Spans of consecutive frames of each element, an episode; its leaves have a leading axis of frames.
-
-    The table maps a position to an episode and a span. A window that runs past the end of its episode is padded with
-    the episode's last frame; `mask` names a bool leaf of shape (frames,) that is true for frames of data.
+    A split's value inherits from `penstock._graph._splitting.Splitting`, which adds the definition. It overrides the
+    defaults that don't hold for it: a split is taken to call no function of the user's, to have no table, and to make
+    pieces of the whole parent element.
     """
 
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The verb, as the user wrote it."""
+
+    @property
+    @abstractmethod
+    def order_text(self) -> str:
+        """The text for the fingerprint of the order. Saved states hold its digest, so it never changes."""
+
+    @property
+    def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
+        """The user's functions, each after a text for the fingerprint of functions, which never changes."""
+        return ()
+
+    @property
+    def step_name(self) -> str:
+        """The name of the step of a user's function; empty for other steps."""
+        return ""
+
+    @property
+    def is_by_position(self) -> bool:
+        """Whether a table has an entry for each position of the parent.
+
+        So the parent's order must not change, nor its seed in a mixture, and the parent has an end.
+        """
+        return False
+
+    @property
+    def pieces_are_inputs(self) -> bool:
+        """Whether each piece is made of one input of the parent element, as the row of a batch is."""
+        return False
+
+    @property
+    def positions_remedy(self) -> str:
+        """A sentence for errors: a form of the verb whose elements have positions; empty if there is none."""
+        return ""
+
+    @abstractmethod
+    def count(self, parent: "Node") -> int | None:
+        """Return the number of elements, or None if it is unknown: they are read in order."""
+
+    @abstractmethod
+    def locate(self, parent: "Node", positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return, for elements with positions, the positions of their parent elements, and their ordinals there.
+
+        Args:
+            parent: the parent node.
+            positions: int64 (elements,).
+        """
+
+    @abstractmethod
+    def locate_one(self, parent: "Node", position: int) -> tuple[int, int]:
+        """Return `locate` of one element."""
+
+
+@frozen
+class Split:
+    """The pieces of each of the parent's elements, as elements; the value decides which these are."""
+
     parent: "Node"
-    table: WindowTable
-    mask: str | None = None
+    value: SplitFacts
+
+    @property
+    def name(self) -> str:
+        """The name of the step of a user's function; empty for other steps."""
+        return self.value.step_name
 
 
 @frozen
@@ -398,7 +451,7 @@ class Cache:
 
 SourceNode: TypeAlias = Read | Stream
 JoinNode: TypeAlias = Mix | StreamingMix | Chain | Zip
-Step: TypeAlias = Reindex | Map | Filter | FlatMap | Windows | Group | Batch | Unbatch | Fold | Cache
+Step: TypeAlias = Reindex | Map | Filter | Split | Group | Batch | Fold | Cache
 Node: TypeAlias = SourceNode | JoinNode | Step
 
 

@@ -16,7 +16,6 @@ from penstock._graph._nodes import (
     Cache,
     Chain,
     Filter,
-    FlatMap,
     Fold,
     Group,
     Map,
@@ -24,10 +23,9 @@ from penstock._graph._nodes import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
-    Windows,
     Zip,
     parents_of,
     root,
@@ -60,9 +58,7 @@ def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
             return node
         case Mix() | StreamingMix() | Chain() | Zip():
             return replace(node, parts=parents)
-        case Reindex() | Map() | Filter() | Batch() | Unbatch() | FlatMap() | Windows() | Group() | Cache():
-            return replace(node, parent=parents[0])
-        case Fold():
+        case Reindex() | Map() | Filter() | Batch() | Split() | Group() | Cache() | Fold():
             return replace(node, parent=parents[0])
         case _:
             assert_never(node)
@@ -168,11 +164,11 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
             reorders = reorders and value.limit is None  # a limit is a choice
         case Read() | Stream() | Map() | Mix() | StreamingMix() | Chain() | Zip():
             node = _with_seed(node, change)
-        case FlatMap(counts=counts):
-            reorders = reorders and counts is None
-        case Windows() | Group() | Cache():
+        case Split(value=value):
+            reorders = reorders and not value.is_by_position
+        case Group() | Cache():
             reorders = False  # tables and stores are by position in the parent
-        case Filter() | Batch() | Unbatch():
+        case Filter() | Batch():
             pass
         case _:
             assert_never(node)

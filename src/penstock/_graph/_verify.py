@@ -6,13 +6,14 @@ from typing import NoReturn, SupportsIndex
 
 from penstock._graph._code import is_lambda_or_local
 from penstock._graph._describe import chain_text, function_name
+from penstock._graph._fingerprint import functions_of
 from penstock._graph._length import is_endless, is_indexable, length
 from penstock._graph._nodes import (
     Filter,
-    FlatMap,
     Fold,
     Map,
     Node,
+    Split,
     Stream,
     Substitute,
     parents_of,
@@ -75,9 +76,7 @@ def _positions_remedy(culprit: Node, verb: str, remedy: str) -> str:
             return f"{instead.get(verb, 'Make')} the dataset of a source with a length and items, by ps.read."
         case Filter():
             return f"{remedy} Or give the filter an index: filter(…, index=path)."
-        case FlatMap():
-            return f"{remedy} Or pass the lengths of the lists: flat_map(…, counts=…)."
-        case Fold(value=value) if value.positions_remedy:
+        case Fold(value=value) | Split(value=value) if value.positions_remedy:
             return f"{remedy} {value.positions_remedy}"
         case Map():
             return f"{remedy} Or use on_error=ps.Substitute(), which leaves out no element."
@@ -180,13 +179,13 @@ def verify_cached(node: Node, *, on_disk: bool, version: str | None) -> None:
                 node,
                 f"cache() would repeat the random numbers of step {step.name!r} in every epoch. Put it before.",
             )
-        function = step.function if isinstance(step, Map | FlatMap) else None
-        if on_disk and version is None and function is not None and is_lambda_or_local(function):
-            refuse(
-                node,
-                f"a cache on disk must distinguish versions of step {function_name(function)!r}, which is a lambda or "
-                'a local function. Define it in a module, or pass version="1" and change that with the code.',
-            )
+        for function in functions_of(step) if isinstance(step, Map | Split) else ():
+            if on_disk and version is None and is_lambda_or_local(function):
+                refuse(
+                    node,
+                    f"a cache on disk must distinguish versions of step {function_name(function)!r}, which is a lambda "
+                    'or a local function. Define it in a module, or pass version="1" and change that with the code.',
+                )
 
 
 def parse_bytes(name: str, size: object) -> int:

@@ -8,13 +8,12 @@ from penstock._graph import (
     Batch,
     Chain,
     Context,
-    FlatMap,
     Fold,
     Node,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
     Zip,
     awaits,
     cache_lines,
@@ -254,7 +253,7 @@ def _held_lines(step: Node) -> list[str]:
     match step:
         case Stream():
             return [f"{verb_text(step)}: its own state; if it has none, what was read is read again"]
-        case Unbatch() | FlatMap(counts=None):
+        case Split(value=value) if not value.is_by_position:
             return [f"{verb_text(step)}: which row of an element comes next; that element is computed again"]
         case Fold(value=value):
             return [f"{verb_text(step)}: {value.state_text}"]

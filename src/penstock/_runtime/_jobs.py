@@ -82,6 +82,7 @@ class Learned(Generic[AnyLayout]):
     """Measurements of a running loader, by which work is cut. Any worker writes them; a lost update is harmless."""
 
     _SMOOTHING: Final = 0.2
+    _SHARE_SMOOTHING: Final = 0.05  # one block that had to wait for a processor changes no share
     _PARENT_SHARE: Final = 0.5
 
     def __init__(self) -> None:
@@ -104,16 +105,16 @@ class Learned(Generic[AnyLayout]):
         """Whether a job has ended in processes, so that the memory of further jobs is known."""
 
     def timed(self, rows: int, seconds: float, cpu_seconds: float, parent_seconds: float) -> None:
-        """Record the time of a block; `parent_seconds` went into elements of which the rows are parts."""
+        """Record the time of a block; `parent_seconds` went into elements of which the rows are pieces."""
         if rows:
-            self._seconds += seconds - self._SMOOTHING * self._seconds
-            self._parent_seconds += parent_seconds - self._SMOOTHING * self._parent_seconds
+            self._seconds += seconds - self._SHARE_SMOOTHING * self._seconds
+            self._parent_seconds += parent_seconds - self._SHARE_SMOOTHING * self._parent_seconds
             self.row_seconds = self._smoothed(self.row_seconds, seconds / rows)
             self.row_cpu_seconds = self._smoothed(self.row_cpu_seconds, cpu_seconds / rows)
 
     @property
     def parents_take_most(self) -> bool:
-        """Whether most of the time goes into elements of which rows are parts, so that workers should share none."""
+        """Whether most of the time goes into elements of which rows are pieces, so that workers should share none."""
         return self._parent_seconds > self._PARENT_SHARE * self._seconds
 
     def timed_merge(self, steps: int, seconds: float) -> None:
@@ -145,7 +146,7 @@ class BlockSize(NamedTuple):
     rows: int
     """The number of rows of a block; the last may have fewer."""
     whole_parents: bool = False
-    """Whether a block has all rows that are parts of its last row's parent element, and so more than `rows`."""
+    """Whether a block has all rows that are pieces of its last row's parent element, and so more than `rows`."""
 
     def bounds(self, total: int, places: Callable[[int, int], Places]) -> Sequence[int]:
         """Return the first row of each block, and the number of rows; at least one block.

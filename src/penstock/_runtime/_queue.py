@@ -13,10 +13,10 @@ The cutters cut steps and positions into jobs, and jobs into blocks of rows. Arm
 block (about 100 microseconds), are Python. So small batches share a job, and rows share a block. The sizes follow from
 measurements (`Learned`); every choice is a `decide`.
 
-Where rows are parts of larger elements (`unbatch`, `flat_map`, `windows`), each block evaluates the parents of its
-rows, unless its worker has kept them (`_graph._kept_parts`). If these parents take most of the time, workers that share
-a parent waste it. So blocks then end where a parent's rows end, jobs do so if a batch ends there, too, and a job has at
-least two parents. If the functions of rows take most of the time, workers share the rows of a parent.
+Where rows are pieces of larger elements (`unbatch`, `flat_map`, `windows`), each block evaluates the parents of its
+rows, unless its worker has kept them (`_graph._kept_pieces`). If these parents take most of the time, workers that
+share a parent waste it. So blocks then end where a parent's rows end, jobs do so if a batch ends there, too, and a job
+has at least two parents. If the functions of rows take most of the time, workers share the rows of a parent.
 
 | constant | value | bounds | reason |
 | --- | --- | --- | --- |
@@ -227,13 +227,13 @@ class SpanCutter:
 
 
 class _ParentRows:
-    """The rows of a loader that are parts of a parent element, and whether blocks have all of a parent's rows."""
+    """The rows of a loader that are pieces of a parent element, and whether blocks have all of a parent's rows."""
 
     def __init__(self, each: float | None, workers: int, window: int, learned: Learned[Any]) -> None:
         """Describe the rows.
 
         Args:
-            each: the rows of a parent, on average; None where rows are no parts.
+            each: the rows of a parent, on average; None where rows are no pieces.
             workers: the number of workers.
             window: how many jobs are in the making.
             learned: measurements of the rows.

@@ -12,12 +12,12 @@ from penstock._graph import (
     Context,
     Element,
     Filter,
-    FlatMap,
     Fold,
     Location,
     Map,
     Node,
     Read,
+    Split,
     Stream,
     StreamingMix,
     Zip,
@@ -25,11 +25,11 @@ from penstock._graph import (
     chain,
     chain_text,
     element_at,
-    flat_elements,
     inputs,
     is_indexable,
     keeps,
     length,
+    list_splitting_of,
     location_of,
     root,
     walk,
@@ -113,9 +113,9 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context) ->
         if not same_element(first, element_at(step, epoch, position, context)):
             raise GraphError(f"{chain_text(step)} returned two different records for key {position}. {_REMEDY}")
         return
-    if isinstance(step, FlatMap):
+    if isinstance(step, Split) and step.value.functions:
         (_, epoch, position), *_ = _below(step, epoch, position)
-    if isinstance(step, Map | FlatMap):
+    if isinstance(step, Map) or (isinstance(step, Split) and step.value.functions):
         location = location_of(step.parent, epoch, position)
         element = element_at(step.parent, epoch, position, context)
         before = copy.deepcopy(element)
@@ -147,7 +147,7 @@ def _check_ordered(steps: list[Node], base: Node, epoch: int, position: int, con
             return  # the elements of a fold depend on more than one element
 
 
-def _check_map(step: Map | FlatMap, element: Element, location: Location, context: Context) -> Element:
+def _check_map(step: Map | Split, element: Element, location: Location, context: Context) -> Element:
     """Return the step's result for an element, or raise if a second call differs."""
     first, second = (copy.deepcopy(_applied(step, copy.deepcopy(element), location, context)) for _ in range(2))
     if not same_element(first, second):
@@ -155,13 +155,13 @@ def _check_map(step: Map | FlatMap, element: Element, location: Location, contex
     return first
 
 
-def _applied(step: Map | FlatMap, element: Element, location: Location, context: Context) -> Element:
-    if isinstance(step, FlatMap):
-        return flat_elements(step, element, location, context, element_at)
+def _applied(step: Map | Split, element: Element, location: Location, context: Context) -> Element:
+    if isinstance(step, Split):
+        return list_splitting_of(step).split(step, element, lambda: location, context, element_at)
     return apply_one(step, element, location, context, element_at)
 
 
-def _refuse(step: Map | FlatMap | Filter, location: Location) -> NoReturn:
+def _refuse(step: Map | Split | Filter, location: Location) -> NoReturn:
     raise GraphError(
         f"step {step.name!r} in {chain_text(step)} isn't a function of its input: it returned two different results "
         f"for epoch {location.seed.epoch}, position {location.seed.position}, key {location.key}. {_REMEDY}"

@@ -1,8 +1,8 @@
-"""Steps that pass on elements one by one: `map`, `filter`, `flat_map`, `unbatch`.
+"""Steps that pass on elements one by one: `map`, `filter`, and the splits `flat_map` and `unbatch`.
 
 A token of `map` and `filter` is the parent's.
 
-`flat_map` and `unbatch` make several elements, here called rows, of one parent element. Their token is (the parent
+A split makes several elements, here called rows, of one parent element. Their token is (the parent
 element's start, the number of its rows before). If that number is not 0, the token also has the parent element's
 `after`, so that a deal to other ranks keeps the element's other rows.
 """
@@ -10,6 +10,7 @@ element's start, the number of its rows before). If that number is not 0, the to
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -22,15 +23,14 @@ from penstock._graph import (
     Context,
     Element,
     Filter,
-    FlatMap,
     Integers,
+    Location,
     Map,
-    Unbatch,
+    Split,
     apply_block,
     apply_into,
     element_at,
-    flat_elements,
-    flat_into,
+    list_splitting_of,
     nested_ordinals,
     row_location,
     whereabouts,
@@ -56,7 +56,6 @@ from penstock._streaming._stage import (
     parts_of,
     refuse,
 )
-from penstock.batching import split_rows
 
 _MAX_AT_ONCE: Final = 1024  # parent elements, and rows; the rows of one element are never divided
 
@@ -131,18 +130,23 @@ def _only(chunk: Chunk, kept: list[int]) -> Chunk:
     return chunk.pick(np.array(kept, np.int64), [chunk.elements[number] for number in kept])
 
 
-def flat_mapped(step: FlatMap, below: Iterator[LocatedElement], context: Context) -> Iterator[LocatedElement]:
-    """Yield the elements that the function makes of each element."""
+def split(step: Split, below: Iterator[LocatedElement], context: Context) -> Iterator[LocatedElement]:
+    """Yield the pieces of each element: the definition."""
+    value = list_splitting_of(step)
     for element, location in below:
-        for number, made in enumerate(flat_elements(step, element, location, context, element_at)):
-            yield made, row_location(location, number)
+        for number, piece in enumerate(value.split(step, element, partial(_same, location), context, element_at)):
+            yield piece, row_location(location, number)
+
+
+def _same(location: Location) -> Location:
+    return location
 
 
 @frozen
 class RowsStage:
     """The rows of each parent element."""
 
-    step: Unbatch | FlatMap
+    step: Split
     below: Stage
     inputs: Mapping[int, InputRef]
     context: Context
@@ -177,10 +181,8 @@ class RowsStage:
 
     def _split(self, lists: list[list[Element]], elements: list[Element], provenance: Provenance) -> None:
         """Add the rows of each element to an empty list; after an error the list has those before it."""
-        if isinstance(self.step, Unbatch):
-            lists.extend(map(split_rows, elements))
-        else:
-            flat_into(lists, self.step, elements, StreamedLocations(self.inputs, provenance), self.context, element_at)
+        locations = StreamedLocations(self.inputs, provenance)
+        list_splitting_of(self.step).split_into(lists, self.step, elements, locations, self.context, element_at)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         if not tokens:
@@ -202,11 +204,11 @@ class RowsStage:
         return found, np.concatenate(found_provenance)
 
     def check(self, token: Token, /) -> None:
-        start, *more = parts_of(token, 2, 3, of="unbatch() or flat_map()")
+        start, *more = parts_of(token, 2, 3, of=self.step.value.text)
         self.below.check(start)
-        skip = check_number(more[0], LARGEST, "unbatch() or flat_map()")
+        skip = check_number(more[0], LARGEST, self.step.value.text)
         if bool(skip) != (len(more) > 1):
-            refuse(token, "unbatch() or flat_map() has the end of an element some of whose rows were delivered")
+            refuse(token, f"{self.step.value.text} has the end of an element some of whose rows were delivered")
         if skip:
             self.below.check(more[1])
 

@@ -17,7 +17,6 @@ from penstock._graph import (
     Context,
     Element,
     Filter,
-    FlatMap,
     Fold,
     Group,
     Map,
@@ -25,10 +24,9 @@ from penstock._graph import (
     Node,
     Read,
     Reindex,
+    Split,
     Stream,
     StreamingMix,
-    Unbatch,
-    Windows,
     Zip,
     apply_one,
     element_at,
@@ -37,16 +35,14 @@ from penstock._graph import (
     length,
     location_of,
     outermost_batch,
-    row_location,
 )
 from penstock._streaming._batch import batched
-from penstock._streaming._elementwise import flat_mapped
+from penstock._streaming._elementwise import split
 from penstock._streaming._fold import folding_of
 from penstock._streaming._join import mixed, zipped
 from penstock._streaming._stage import LocatedElement, within
 from penstock._streaming._stream import streamed
 from penstock._tracebacks import trim
-from penstock.batching import split_rows
 from penstock.errors import InternalError
 
 
@@ -98,14 +94,10 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return (result for result in results if result[0] is not DROPPED)
         case Filter():
             return ((e, location) for e, location in below(node.parent) if keeps(node, e, location))
-        case FlatMap():
-            return flat_mapped(node, below(node.parent), context)
+        case Split():
+            return split(node, below(node.parent), context)
         case Batch():
             return batched(node, below(node.parent), node.size // (share.ranks if node is share.batch else 1))
-        case Unbatch():
-            return (
-                (row, row_location(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch))
-            )
         case Fold():
             value = folding_of(node)
             return (value.of_rank(share.ranks) if node is share.batch else value).in_order(below(node.parent))
@@ -120,5 +112,5 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return zipped(node, [below(part) for part in node.parts])
         case Stream():
             return streamed(node, epoch, share.rank, share.ranks)
-        case Read() | Reindex() | Windows() | Group() | Mix():
+        case Read() | Reindex() | Group() | Mix():
             raise InternalError("a source and its samplers are indexable")

@@ -26,16 +26,15 @@ from penstock._graph import (
     Chain,
     Context,
     Filter,
-    FlatMap,
     Fold,
     Map,
     Mix,
     Node,
     Read,
+    Split,
     Step,
     Stream,
     StreamingMix,
-    Unbatch,
     Zip,
     outermost_batch,
     parents_of,
@@ -303,7 +302,7 @@ class _Opener:
                 return MapStage(node, stage, inputs, self.opening.context)
             case Filter():
                 return FilterStage(node, stage, inputs, self.opening.context)
-            case Unbatch() | FlatMap():
+            case Split():
                 return RowsStage(node, stage, inputs, self.opening.context)
             case Batch():
                 return BatchStage(node, node.size, stage)
@@ -340,7 +339,7 @@ def positions_of(node: Node) -> int:
     while is_above or not is_block_input(step):
         if step is shared and isinstance(step, Batch):
             is_above = False
-        elif not isinstance(step, Map | Filter | FlatMap | Unbatch):
+        elif not isinstance(step, Map | Filter | Split):
             _refuse_position(step)
         step = step.parent
     return count_positions(step)

@@ -77,6 +77,13 @@ BATCHES: Final = (
         (GOLDEN_THREADS, "equivalence/test_loader.py"),
     ),
     Mutant(
+        "cutter: workers share parents that take most of the time",
+        "_runtime/_queue.py",
+        "int(self._learned.parents_take_most)",
+        "0",
+        ("runtime/test_parents.py",),
+    ),
+    Mutant(
         "cutter: the step range after a finished one is skipped",
         "_runtime/_queue.py",
         "self._number, self._next = self._number + 1, 0",

@@ -1,22 +1,22 @@
-"""The remaining parts of the last parent element of each step that makes several elements of one.
+"""The remaining pieces of the last parent element of each step that makes several elements of one.
 
 The problem: `unbatch`, `flat_map` and `windows` make many elements of one parent element. A block evaluates each parent
 once, but the elements of one parent are often in several blocks, one after the other. Each block would evaluate the
 parent again, for a row alone as often as it has rows.
 
 The solution: a thread keeps, for each such step, the parent of the last element of its last block. The next block takes
-the parts that it needs from there. Blocks of whole parents (`_runtime._queue`) do the rest where several workers share
+the pieces that it needs from there. Blocks of whole parents (`_runtime._queue`) do the rest where several workers share
 the elements of one parent.
 
 Rejected: keeping several parents of a step, which costs the memory of as many episodes or batches, and gains little
 under a random order. Sharing parents between threads, since a thread would wait for another in the midst of a block.
 
 Invariants:
-  - Each part is handed out once, and forgotten: no two elements share an array. (A window is a copy of its frames, so
+  - Each piece is handed out once, and forgotten: no two elements share an array. (A window is a copy of its frames, so
     there the episode itself is kept.)
   - A parent is kept only after its evaluation succeeded without an event, such as a substitution: each element whose
     evaluation observes something is evaluated for each block, so no observer misses it.
-  - A part belongs to a step by the step's identity, so datasets never exchange parts.
+  - A piece belongs to a step by the step's identity, so datasets never exchange pieces.
   - `take` removes a parent at once: code that interrupts an evaluation, such as a signal handler, finds nothing.
 """
 
@@ -30,17 +30,17 @@ _MAX_STEPS: Final = 16
 
 
 class KeptParent(NamedTuple):
-    """A parent element whose parts may be needed by the next block."""
+    """A parent element whose pieces may be needed by the next block."""
 
     step: "Node"
     """The step that makes elements of it."""
     epoch: int
     position: int
-    parts: Any
-    """Its parts that were not handed out, by their ordinal; or the element, if its parts are copies."""
+    pieces: Any
+    """Its pieces that were not handed out, by their ordinal; or the element, if its pieces are copies."""
 
 
-class KeptParts:
+class KeptPieces:
     """The kept parents of one thread.
 
     Attributes:
