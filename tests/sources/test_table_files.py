@@ -32,7 +32,7 @@ TABLE = pa.table(
         "a.b": pa.array(["x", "y"] * 5).dictionary_encode(),
     }
 )
-RECORDS = records_of(TABLE)
+RECORDS: list[dict[str, Any]] = records_of(TABLE)
 
 
 def write_arrow(table: Table, path: Path, *, stream: bool = False, compression: str | None = None) -> None:

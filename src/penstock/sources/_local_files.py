@@ -604,7 +604,7 @@ class RecordFiles:
         bounds = [np.zeros(1, np.int64)]
         for number, end in enumerate(self._ends):
             offsets = self._index[number]
-            cuts = offsets.searchsorted(np.arange(offsets[0], offsets[-1], _BLOCK_BYTES)[1:])
+            cuts = offsets.searchsorted(np.arange(offsets.item(0), offsets.item(-1), _BLOCK_BYTES)[1:])
             bounds.append(np.unique(np.append(cuts, len(offsets) - 1)) + (end - len(offsets) + 1))
         return np.unique(np.concatenate(bounds))
 
