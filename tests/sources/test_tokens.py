@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.errors import SourceError, UsageError
 from penstock.sources import Tokens, can_read_into, describe_key, read_records
 
@@ -268,3 +269,67 @@ def test_read_into_refuses_what_does_not_fit(tmp_path: Path) -> None:
         documents.read_into([0], np.zeros((1, 4), np.uint16))
     with pytest.raises(IndexError, match=r"a key must be in \[0, 2\); got -1"):
         documents.read([-1])
+
+
+def test_records_are_cast_by_the_read(tmp_path: Path) -> None:
+    """`astype` returns the same records in another dtype, by every way of reading; the fingerprint has the dtype."""
+    np.arange(40, dtype=">u2").tofile(tmp_path / "a.bin")
+    path = tmp_path / "a.bin"
+    for own in (Tokens(path, 4, dtype=">u2"), Tokens(path, dtype=">u2", documents=[0, 4, 9])):
+        cast = pickle.loads(pickle.dumps(own.astype(np.int64)))
+        for record, wanted in zip(cast.read([1, 0]), own.read([1, 0]), strict=True):
+            assert record.dtype == cast.dtype == np.int64
+            assert record.tolist() == wanted.tolist()
+            record[:] = 0  # a copy
+        assert cast[1].tolist() == own[1].tolist()
+        assert cast.fingerprint() != own.fingerprint()
+    out = np.zeros((2, 4), np.int64)
+    windows = Tokens(tmp_path / "a.bin", 4, dtype=">u2").astype(np.int64)
+    windows.read_into([9, 0], out)
+    assert out.tolist() == [[36, 37, 38, 39], [0, 1, 2, 3]]
+    with pytest.raises(UsageError, match=r"out must be C-contiguous int64 of shape"):
+        windows.read_into([0], np.zeros((1, 4), ">u2"))
+    for dtype in ("u1", "i2", "f8"):
+        with pytest.raises(UsageError, match=r"integers that hold all values of >u2; got dtype=.*Pass 'int64'"):
+            windows.astype(dtype)
+
+
+def test_lengths_are_those_of_the_records(tmp_path: Path) -> None:
+    """The lengths of windows and documents, found or given, are known without a read, and plan a packing."""
+    np.array([5, 6, 0, 7, 0, 8], np.uint16).tofile(tmp_path / "a.bin")
+    np.array([9, 0], np.uint16).tofile(tmp_path / "b.bin")
+    paths = [tmp_path / "a.bin", tmp_path / "b.bin"]
+    for source in (
+        Tokens(paths, 2, dtype="u2"),
+        Tokens(paths, dtype="u2", separator=0),
+        Tokens(paths, dtype="u2", documents=[np.array([1, 1, 6], np.uint8), np.array([0, 2])]),
+    ):
+        lengths = source.lengths()
+        assert lengths.dtype == np.int64
+        assert lengths.tolist() == [len(record) for record in source.read(range(len(source)))]
+    documents = Tokens(paths, dtype="u2", separator=0)
+    packed = ps.read(documents).pack(4, lengths=documents.lengths())
+    assert sum(int((element["segment_ids"] > 0).sum()) for element in packed) == 8
+
+
+def _with_header(tokens: "np.ndarray[Any, Any]", magic: int, version: int, count: int | None = None) -> bytes:
+    header = np.zeros(256, "<i4")
+    header[:3] = magic, version, len(tokens) if count is None else count
+    return header.tobytes() + tokens.tobytes()
+
+
+def test_files_of_llm_c_have_their_dtype_in_the_header(tmp_path: Path) -> None:
+    """The header of llm.c names dtype and number of tokens, is no part of a record, and must match the file."""
+    path = tmp_path / "a.bin"
+    for magic, version, dtype in ((20240520, 1, np.uint16), (20240801, 7, np.uint32)):
+        path.write_bytes(_with_header(np.arange(9, dtype=dtype), magic, version))
+        for passed in (None, dtype):
+            source = Tokens(path, 3, dtype=passed)
+            assert source.dtype == dtype
+            assert [record.tolist() for record in source.read([2, 0])] == [[6, 7, 8], [0, 1, 2]]
+        assert Tokens(path, separator=4)[1].tolist() == [5, 6, 7, 8]
+    with pytest.raises(UsageError, match=r"a.bin' has uint32 by its header; got dtype=uint16"):
+        Tokens(path, 3, dtype="u2")
+    path.write_bytes(_with_header(np.arange(9, dtype=np.uint16), 20240520, 1, count=10))
+    with pytest.raises(UsageError, match=r"10 tokens of uint16, so it must have 1044 bytes; it has 1042. Copy"):
+        Tokens(path, 3, dtype="u2")

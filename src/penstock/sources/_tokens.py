@@ -4,7 +4,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, SupportsIndex, cast
+from typing import Any, Final, SupportsIndex, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,7 +24,10 @@ from penstock.sources._local_files import (
 from penstock.sources._mapped import MappedArray, RowTable, find_mapped, map_file
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
-Tokens1D = NDArray[Any]  # integers of the files' dtype, one axis
+Tokens1D = NDArray[Any]  # integers, one axis
+_HEADER_BYTES: Final = 1024  # of llm.c: 256 numbers of 4 bytes, of which three are used
+_HEADER_FIELDS: Final = 3
+_HEADERS: Final = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # by magic number and version: the tokens' dtype
 Documents = NDArray[Any] | Sequence[int] | Sequence[NDArray[Any]]
 
 
@@ -39,6 +42,9 @@ class Tokens:
     **Documents**: with `separator`, a document ends with that token; the last document of a file may lack it. One scan
     of the files finds the documents, and their offsets are kept in the cache directory of `JsonLines`
     (`$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`). With `documents`, you pass the offsets.
+
+    **llm.c**: a file that begins with the header of llm.c (`.bin` files of FineWeb, of nanoGPT's speed runs) needs no
+    `dtype`: its header has the dtype and the number of tokens.
 
     Exactly one of `length`, `documents` and `separator` must be given. Each process maps the files at its first read,
     without keeping descriptors. Files must not be truncated while they are read.
@@ -94,11 +100,53 @@ class Tokens:
         else:
             self._parts = _GivenDocuments(files, cast("Documents", documents))
         self._length = len(self._parts)
+        self._cast: np.dtype[Any] | None = None
+
+    def astype(self, dtype: DTypeLike) -> "Tokens":
+        """Return a source of the same records in another integer dtype, which must hold all values of the files' dtype.
+
+        Embeddings of torch refuse uint16, and most indices of tensors are int64. The cast is a part of the read, on a
+        worker, and costs less than one in a `map`; the files stay as small as they are.
+
+        Args:
+            dtype: the dtype of the records, such as `"int64"`.
+
+        Returns:
+            A new source over the same files.
+
+        Raises:
+            UsageError: it is no integer dtype, or can't hold all values.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     np.arange(10, dtype=np.uint16).tofile(pathlib.Path(folder, "a.bin"))
+            ...     Tokens(f"{folder}/a.bin", 5, dtype="uint16").astype("int64")[1]
+            array([5, 6, 7, 8, 9])
+        """
+        wanted = np.dtype(dtype)
+        own = self._parts.files[0].dtype
+        if wanted.kind not in "iu" or not np.can_cast(own, wanted, "safe"):
+            raise UsageError(
+                f"records must be integers that hold all values of {own}; got dtype={wanted}. Pass 'int64', or a "
+                "signed dtype larger than the files'."
+            )
+        copy = Tokens.__new__(Tokens)
+        copy.__dict__.update({**self.__dict__, "_cast": wanted})
+        return copy
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the number of tokens of each record, for `pack` and `bucket`; no token is read.
+
+        Returns:
+            int64, one axis.
+        """
+        return self._parts.lengths()
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the tokens."""
-        return self._parts.files[0].dtype
+        return self._parts.files[0].dtype if self._cast is None else self._cast
 
     @property
     def fixed_shape(self) -> bool:
@@ -120,21 +168,21 @@ class Tokens:
         Returns:
             Arrays of one axis. Windows of one call share one block of memory.
         """
-        return self._parts.read(as_keys(keys))
+        return self._parts.read(as_keys(keys), self.dtype)
 
     def read_into(self, keys: Sequence[int] | Keys, out: NDArray[Any]) -> None:
         """Copy the windows of `keys` into the rows of `out`.
 
         Args:
             keys: in [0, length), one axis.
-            out: the files' dtype, shape (`len(keys)`, `length`), C-contiguous.
+            out: the source's dtype, shape (`len(keys)`, `length`), C-contiguous.
 
         Raises:
             UsageError: `out` has another shape or dtype, or the records are documents.
         """
         if not isinstance(self._parts, _Windows):
             raise UsageError("read_into needs records of one shape; documents have different lengths. Use read.")
-        self._parts.read_into(as_keys(keys), out)
+        self._parts.read_into(as_keys(keys), out, self.dtype)
 
     def describe_key(self, key: SupportsIndex) -> str:
         """Return the token range and the file of a key, for messages."""
@@ -145,8 +193,11 @@ class Tokens:
         """Return a str that changes with the files' names (without folders), sizes and dtype, and with the records."""
         digest = hashlib.blake2b(digest_size=16)
         for part in self._parts.files:
-            digest.update(f"{part.file.name!r} {part.file.size} {part.dtype.str}\n".encode())
+            header = " llm.c" if part.has_header else ""
+            digest.update(f"{part.file.name!r} {part.file.size} {part.dtype.str}{header}\n".encode())
         self._parts.describe_into(digest)
+        if self._cast is not None:
+            digest.update(f" as {self._cast.str}".encode())
         return f"tokens-{digest.hexdigest()}"
 
     def __repr__(self) -> str:
@@ -163,12 +214,14 @@ class TokenFile:
         begin_bytes: the start of the first token.
         dtype: the tokens' dtype, an integer one.
         count: the number of tokens.
+        has_header: whether it begins with the header of llm.c.
     """
 
     file: LocalFile
     begin_bytes: int
     dtype: np.dtype[Any]
     count: int
+    has_header: bool = False
 
     def map_bytes(self) -> NDArray[np.uint8]:
         """Return the tokens' bytes, memory-mapped and read-only.
@@ -231,6 +284,10 @@ def find_token_files(paths: PathLike | Sequence[PathLike], dtype: DTypeLike | No
 
 
 def _raw_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
+    begin = _begin_of(file.path)
+    own = _HEADERS.get((begin[0], begin[1])) if len(begin) == _HEADER_FIELDS else None
+    if own is not None:
+        return _file_with_header(file, np.dtype(own), int(begin[2]), dtype)
     if dtype is None:
         raise UsageError(f"raw tokens need a dtype; got none for {file.path!r}. Pass one, as in dtype='uint16'.")
     if dtype.itemsize == 0 or file.size % dtype.itemsize:
@@ -239,6 +296,29 @@ def _raw_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
             "Check dtype=, and that the file was copied completely."
         )
     return TokenFile(file, 0, dtype, file.size // dtype.itemsize)
+
+
+def _begin_of(path: str) -> list[int]:
+    try:
+        with open(path, "rb") as stream:
+            found: list[int] = np.frombuffer(stream.read(_HEADER_FIELDS * 4), "<i4").tolist()
+    except OSError as error:
+        raise_source_error(f"cannot read {path!r}: {error.strerror}. Check its permissions.", error)
+    except ValueError:  # a part of a number
+        return []
+    return found
+
+
+def _file_with_header(file: LocalFile, own: np.dtype[Any], count: int, dtype: np.dtype[Any] | None) -> TokenFile:
+    expected = _HEADER_BYTES + count * own.itemsize
+    if count < 0 or file.size != expected:
+        raise UsageError(
+            f"{file.path!r} has the header of llm.c for {count} tokens of {own}, so it must have {expected} bytes; it "
+            f"has {file.size}. Copy it again completely."
+        )
+    if dtype is not None and dtype != own:
+        raise UsageError(f"{file.path!r} has {own} by its header; got dtype={dtype}. Omit dtype= for files of llm.c.")
+    return TokenFile(file, _HEADER_BYTES, own, count, has_header=True)
 
 
 def _npy_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
@@ -293,19 +373,27 @@ class _Windows:
         begin = (key - (self._ends[number - 1] if number else 0)) * self._stride
         return number, begin, begin + self._length
 
-    def read(self, keys: Keys) -> list[Tokens1D]:
-        block = np.empty((len(keys), self._length), self.files[0].dtype)
-        self._opened().gather(keys, block)
-        return list(block)
+    def lengths(self) -> NDArray[np.int64]:
+        return np.full(len(self), self._length, np.int64)
 
-    def read_into(self, keys: Keys, out: NDArray[Any]) -> None:
-        dtype = self.files[0].dtype
+    def read(self, keys: Keys, dtype: np.dtype[Any]) -> list[Tokens1D]:
+        return list(self._block(keys).astype(dtype, copy=False))
+
+    def read_into(self, keys: Keys, out: NDArray[Any], dtype: np.dtype[Any]) -> None:
         if out.dtype != dtype or out.shape != (len(keys), self._length) or not out.flags.c_contiguous:
             raise UsageError(
                 f"out must be C-contiguous {dtype} of shape {(len(keys), self._length)}; "
                 f"got {out.dtype} of shape {out.shape}"
             )
-        self._opened().gather(keys, out)
+        if dtype == self.files[0].dtype:
+            self._opened().gather(keys, out)
+        else:
+            out[...] = self._block(keys)
+
+    def _block(self, keys: Keys) -> NDArray[Any]:
+        block = np.empty((len(keys), self._length), self.files[0].dtype)
+        self._opened().gather(keys, block)
+        return block
 
     def describe_into(self, digest: "hashlib.blake2b") -> None:
         digest.update(f"windows {self._length} {self._stride}".encode())
@@ -345,13 +433,17 @@ class _Documents:
         offsets = self._offsets(number)
         return number, int(offsets[local]), int(offsets[local + 1])
 
-    def read(self, keys: Keys) -> list[Tokens1D]:
+    def lengths(self) -> NDArray[np.int64]:
+        parts = [np.diff(self._offsets(number)).astype(np.int64) for number in range(len(self.files))]
+        return np.concatenate(parts)
+
+    def read(self, keys: Keys, dtype: np.dtype[Any]) -> list[Tokens1D]:
         check_range(keys, len(self))
         tokens = self._tokens
         if tokens is None:
             tokens = self._tokens = [file.map_tokens() for file in self.files]
         found = [self.find(key) for key in keys.tolist()]
-        return [tokens[number][begin:end].copy() for number, begin, end in found]
+        return [tokens[number][begin:end].astype(dtype) for number, begin, end in found]  # a copy in any case
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tokens": None}
