@@ -1,6 +1,9 @@
 """Parquet and Arrow files are sources of their rows, whatever their blocks, and refuse what isn't a whole file."""
 
+import os
+import signal
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -192,6 +195,46 @@ def test_threads_decode_a_group_once(tmp_path: Path, decoded: list[tuple[int, li
         for records in threads.map(read, range(4)):
             assert_same(records, RECORDS)
     assert len(decoded) == 4
+
+
+def test_wasted_decoding_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A source that decodes many rows for each that it returns logs a warning; one that is read in order doesn't."""
+    parquet.write_table(pa.table({"x": np.arange(12_000)}), tmp_path / "a.parquet", row_group_size=50)
+    read_in_order = Parquet(tmp_path / "a.parquet", cache=tmp_path, decoded_bytes=0)
+    assert [record["x"] for record in read_records(read_in_order, np.arange(12_000))] == list(range(12_000))
+    assert not caplog.records
+    source = Parquet(tmp_path / "a.parquet", cache=tmp_path, decoded_bytes=0)
+    for key in range(0, 24_000, 50):
+        source[key % 12_000]
+    (logged,) = caplog.messages
+    assert "decoded 10,000 rows to return 200, since a group is decoded as a whole" in logged
+
+
+def test_a_forked_child_waits_for_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is forked while a thread decodes a group decodes it by itself."""
+    write_parquet(TABLE, tmp_path / "a.parquet")
+    source = Parquet(tmp_path / "a.parquet", cache=tmp_path)
+    read: Callable[..., Any] = parquet.ParquetFile.read_row_group
+    is_inside, may_go_on = threading.Event(), threading.Event()
+
+    def waiting(*arguments: Any, **options: Any) -> Any:
+        is_inside.set()
+        may_go_on.wait()
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", waiting)
+    with ThreadPoolExecutor(1) as threads, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread, which is what is tested
+        record = threads.submit(source.__getitem__, 5)
+        is_inside.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            may_go_on.set()
+            os._exit(0 if source[5]["id"] == 5 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        may_go_on.set()
+        assert record.result()["id"] == 5
 
 
 def test_a_shuffle_by_blocks_decodes_few_groups(tmp_path: Path, decoded: list[tuple[int, list[str]]]) -> None:

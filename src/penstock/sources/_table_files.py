@@ -15,6 +15,7 @@ and decodes blocks by itself.
 
 import contextlib
 import hashlib
+import logging
 import os
 import threading
 from bisect import bisect_right
@@ -41,6 +42,8 @@ from penstock.sources._local_files import (
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 DECODED_BYTES: Final = 256 << 20
+_JUDGED: Final = 200  # decoded blocks, after which a warning is due
+_WASTEFUL: Final = 20  # decoded rows for each that is returned
 
 Types = Mapping[str, Array]
 """The `pyarrow.DataType` of each column."""
@@ -76,7 +79,15 @@ class TableFiles:
         self._length = self._listed_starts[-1]
         self._described = _digest_of(self._files, types)
         self._decoded_bytes = decoded_bytes
-        self._kept = KeptBlocks(decoded_bytes)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without blocks, as every process does."""
+        self._kept = KeptBlocks(self._decoded_bytes)
+        # For a warning alone, so threads may count at once.
+        self._decoded_blocks = 0
+        self._decoded_rows = 0
+        self._returned_rows = 0
 
     def __len__(self) -> int:
         return self._length
@@ -89,6 +100,7 @@ class TableFiles:
     def __getitem__(self, key: SupportsIndex) -> Record:
         number = as_key(key, self._length)
         block = bisect_right(self._listed_starts, number) - 1
+        self._returned_rows += 1
         return self._rows(block)[number - self._listed_starts[block]]
 
     def read(self, keys: Sequence[int] | Keys) -> list[Record]:
@@ -102,6 +114,7 @@ class TableFiles:
         """
         checked = as_keys(keys)
         check_range(checked, self._length)
+        self._returned_rows += len(checked)
         blocks = np.searchsorted(self._starts, checked, side="right") - 1
         order = np.argsort(blocks, kind="stable")
         blocks = blocks[order]
@@ -154,7 +167,7 @@ class TableFiles:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._kept = KeptBlocks(self._decoded_bytes)
+        self._begin()
 
     def _read_block(self, number: int, block: int, names: Sequence[str]) -> Block:
         """Return block `block` of file `number`."""
@@ -165,7 +178,21 @@ class TableFiles:
         return self._kept.opened(block, self._open) if known is None else known
 
     def _open(self, block: int) -> tuple[ArrowRows, int]:
-        return self._decode(block, self._names)
+        rows, size = self._decode(block, self._names)
+        if size:
+            self._decoded_blocks += 1
+            self._decoded_rows += len(rows)
+            if self._decoded_blocks == _JUDGED and self._decoded_rows > _WASTEFUL * self._returned_rows:
+                logging.getLogger("penstock").warning(
+                    "%r decoded %s rows to return %s, since a %s is decoded as a whole, and those that were used last "
+                    "are kept only up to decoded_bytes=%s. Shuffle with blocks=True, keep more, or write smaller ones.",
+                    self,
+                    f"{self._decoded_rows:,}",
+                    f"{self._returned_rows:,}",
+                    self._noun,
+                    f"{self._decoded_bytes:,}",
+                )
+        return rows, size
 
     def _decode(self, block: int, names: Sequence[str]) -> tuple[ArrowRows, int]:
         """Return the rows of a block, and the bytes that were allocated for them.
