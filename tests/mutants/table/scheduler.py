@@ -112,6 +112,13 @@ SCHEDULER: Final = (
         ("workers/processes/trouble/test_deadly.py",),
     ),
     Mutant(
+        "threads: a stream is ready while workers compute its batch again",
+        "_runtime/_streams.py",
+        "if self._is_repeated(self._awaited()):",
+        "if self._awaited() is None:",
+        ("loader/test_async.py::test_next_waits_for_no_worker_where_may_wait_is_none",),
+    ),
+    Mutant(
         "stalls: a slow consumer counts as a stall",
         "_runtime/_failing_work.py",
         "self._began if stall is None else max(self._began, stall.since)",
@@ -187,6 +194,13 @@ SCHEDULER: Final = (
         "return None if self._queue.has_armed else is_ready",
         "return is_ready or (None if self._queue.has_armed else False)",
         ("loader/test_async.py::test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory",),
+    ),
+    Mutant(
+        "collate jobs: a batch that the consumer computes is ready, though it is left out",
+        "_runtime/_collate_stream.py",
+        "self._ready = [self._computed(job)]",
+        "return False",
+        ("loader/test_async.py::test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed_at",),
     ),
     Mutant(
         "collate jobs: the rows of a batch begin one row late",
