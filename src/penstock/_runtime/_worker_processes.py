@@ -8,6 +8,7 @@ Guarantees:
     themselves, or ten that were killed. If processes had started and died before they had finished any block, the next
     ones are started later and later.
   - A process gets only the descriptors that it requests, so nothing piles up in the pipe to a busy one.
+  - An exception in a thread that watches a process, whatever raised it, is raised to the consumer.
   - `close` returns when all processes have ended and were waited for; one that is inside a function of the dataset is
     killed after `FUNCTION_SECONDS`. Processes end with their parent, and print nothing on Ctrl-C.
 
@@ -199,21 +200,27 @@ class WorkerProcesses:
 
     def _watch(self, number: int) -> None:
         stack: StackFile | None = None
-        try:
+        with Caught() as caught:
             stack = None if self._work.timeout is None else StackFile()
             while self._live(number, stack):
                 pass
-        except OSError as error:
-            self._give_up(error)
-        finally:
-            if stack is not None:
-                stack.close()
+        if caught.error is not None:  # of a filter of the log, perhaps; the consumer would wait for ever
+            self._give_up(caught.taken())
+        if stack is not None:
+            stack.close()
 
     def _live(self, number: int, stack: StackFile | None) -> bool:
         """Start a process and watch it until it has died; return whether another one replaces it."""
         child = self._start(number, stack)
         if child is None:
             return False
+        try:
+            return self._outlive(number, child, stack)
+        except BaseException:
+            self._supervisor.release(child)
+            raise
+
+    def _outlive(self, number: int, child: "ChildProcess", stack: StackFile | None) -> bool:
         started, hung = self._listen(number, child)
         if hung:
             child.kill(STACK_SIGNAL)

@@ -44,6 +44,22 @@ def test_a_death_is_counted_and_reported(tmp_path: Path, caplog: pytest.LogCaptu
     assert any("replaces one that died" in record.message for record in caplog.records)
 
 
+def test_an_exception_where_a_death_is_logged_is_raised(tmp_path: Path) -> None:
+    """A filter of the log that raises ends the thread that watches the process; the consumer doesn't wait for it."""
+
+    def refuse(record: logging.LogRecord) -> bool:
+        raise ZeroDivisionError(record.msg)
+
+    logger = logging.getLogger("penstock")
+    logger.addFilter(refuse)
+    try:
+        dataset = ps.range(64).map(dying.Once(str(tmp_path / "died"), dying.killed)).batch(8)
+        with processes(dataset, limits=MARKED) as loader, pytest.raises(ZeroDivisionError):
+            list(loader)
+    finally:
+        logger.removeFilter(refuse)
+
+
 @pytest.mark.parametrize(
     "finish", [functions.stacked, functions.as_lists, functions.in_order], ids=["stacked", "merged", "in order"]
 )
