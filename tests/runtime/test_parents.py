@@ -1,5 +1,6 @@
 """Steps that make several elements of one: their parent elements are evaluated once, or few times, in every place."""
 
+import asyncio
 import os
 import threading
 from collections import Counter
@@ -87,6 +88,31 @@ def test_workers_share_no_parent_that_takes_most_of_the_time() -> None:
     with ps.Loader(dataset, num_workers=8, workers="threads") as loader:
         assert np.concatenate(list(loader)).tolist() == list(range(COUNT * EACH))
     assert len(calls) <= 3 * COUNT
+
+
+class Awaited:
+    """An async source of numbers that counts the records that it reads."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def __len__(self) -> int:
+        return COUNT * EACH
+
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Return the numbers."""
+        await asyncio.sleep(0)
+        self.records += len(keys)
+        return list(map(int, keys))
+
+
+@pytest.mark.parametrize("rows", [5, 16])
+def test_records_of_parents_are_requested_few_times(rows: int) -> None:
+    """Records that are read ahead of the workers are requested about once, however many blocks need their batch."""
+    source = Awaited()
+    with ps.Loader(ps.read(source).batch(EACH).unbatch().batch(rows), num_workers=4, workers="threads") as loader:
+        assert np.concatenate(list(loader)).tolist() == list(range(COUNT * EACH))
+    assert source.records <= 2 * COUNT * EACH
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -16,7 +16,9 @@ measurements (`Learned`); every choice is a `decide`.
 Where rows are pieces of larger elements (`unbatch`, `flat_map`, `windows`), each block evaluates the parents of its
 rows, unless its worker has kept them (`_graph._kept_pieces`). If these parents take most of the time, workers that
 share a parent waste it. So blocks then end where a parent's rows end, jobs do so if a batch ends there, too, and a job
-has at least two parents. If the functions of rows take most of the time, workers share the rows of a parent.
+has at least two parents. If the functions of rows take most of the time, workers share the rows of a parent. Where
+records of async sources are requested ahead, blocks always have whole parents, since records are requested for each
+block.
 
 | constant | value | bounds | reason |
 | --- | --- | --- | --- |
@@ -67,7 +69,7 @@ from penstock._decisions import (
     WHOLE_PARENTS,
     decide,
 )
-from penstock._graph import elements_per_parent, parents_of_block
+from penstock._graph import Node, awaits, elements_per_parent, parents_of_block
 from penstock._os import HeldInterrupts
 from penstock._plan import Batches
 from penstock._runtime._batch_work import BatchJob, BatchWork, row_layout
@@ -114,7 +116,7 @@ class Cutter:
         # At least two rows for each worker are in the making.
         self.window = max(plan.prefetch, -(-2 * scheduler.num_workers // self._rows))
         self._jobs_with_memory = self.window + 1 + client.ahead
-        self._parents = _ParentRows(elements_per_parent(program.rows), self._workers, self.window, self._learned)
+        self._parents = _ParentRows(program.rows, 1, client, self._workers, self.window)
 
     def next_job(self) -> BatchJob | None:
         """Return the job of the next steps, or None at the end."""
@@ -152,7 +154,8 @@ class Cutter:
             if self._program.above or self._program.batch is not None:
                 merge_seconds = self._learned.merge_seconds
         if seconds is None or merge_seconds is None:
-            return 1  # so that the first batch waits for no other
+            # The first batch waits for no other; those of its parent element are computed from the same records.
+            return self._to_parents_end(step_range, self._parents.wanted(self._rows), _MAX_UNITS) if whole else 1
         # Workers share the rows of a job; its batches are merged one after the other.
         by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
         times = _ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < _ISOLATED_BYTES else 1
@@ -193,8 +196,7 @@ class SpanCutter:
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, 2)
         step = max((span.step for span in block_input.input_range.spans), default=1)
-        each = elements_per_parent(block_input.node)
-        self._parents = _ParentRows(each and each / step, self._workers, self.window, self._learned)
+        self._parents = _ParentRows(block_input.node, step, client, self._workers, self.window)
 
     def next_job(self) -> SpanJob | None:
         """Return the job of the next positions, or None at the end."""
@@ -229,25 +231,31 @@ class SpanCutter:
 class _ParentRows:
     """The rows of a loader that are pieces of a parent element, and whether blocks have all of a parent's rows."""
 
-    def __init__(self, each: float | None, workers: int, window: int, learned: Learned[Any]) -> None:
+    def __init__(self, node: Node, step: int, client: Client, workers: int, window: int) -> None:
         """Describe the rows.
 
         Args:
-            each: the rows of a parent, on average; None where rows are no pieces.
+            node: the node of the rows.
+            step: the distance between the positions of two rows.
+            client: the client that computes them.
             workers: the number of workers.
             window: how many jobs are in the making.
-            learned: measurements of the rows.
         """
-        self._each = each
+        each = elements_per_parent(node)
+        self._each = None if each is None else each / step  # on average
         self._workers = workers
         self._window = window
-        self._learned = learned
+        self._learned = client.learned
+        # The time of a parent doesn't show that its records were requested again.
+        self._is_read_ahead = each is not None and client.plan.place == "threads" and awaits(node)
 
     def come_whole(self) -> bool:
         """Return whether the next job's blocks should have all rows of their parents."""
-        return self._each is not None and bool(decide(WHOLE_PARENTS, int(self._learned.parents_take_most)))
+        if self._each is None:
+            return False
+        return bool(decide(WHOLE_PARENTS, int(self._is_read_ahead or self._learned.parents_take_most)))
 
-    def wanted(self, rows: int, *, knows_bytes: bool) -> int:
+    def wanted(self, rows: int, *, knows_bytes: bool = False) -> int:
         """Return how many units a job needs, so that all jobs have a parent for each worker.
 
         Args:

@@ -79,8 +79,15 @@ BATCHES: Final = (
     Mutant(
         "cutter: workers share parents that take most of the time",
         "_runtime/_queue.py",
-        "int(self._learned.parents_take_most)",
-        "0",
+        "self._is_read_ahead or self._learned.parents_take_most",
+        "self._is_read_ahead",
+        ("runtime/test_parents.py",),
+    ),
+    Mutant(
+        "cutter: records of a parent are requested for each block",
+        "_runtime/_queue.py",
+        "self._is_read_ahead or self._learned.parents_take_most",
+        "self._learned.parents_take_most",
         ("runtime/test_parents.py",),
     ),
     Mutant(
