@@ -3,6 +3,7 @@
 import io
 import json
 import sqlite3
+import struct
 import tarfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -19,6 +20,7 @@ from penstock.sources import (
     Files,
     ImageFolder,
     JsonLines,
+    Megatron,
     Range,
     Source,
     Sqlite,
@@ -227,6 +229,22 @@ class TestGivenDocuments(WithFolder):
         offsets = np.load(self.folder / "offsets.npy", mmap_mode="r")
         paths = [self.folder / "a.bin", self.folder / "b.npy"]
         return Tokens(paths, dtype=np.uint8, documents=[offsets, np.array([0, 1])])
+
+
+class TestMegatron(WithFolder):
+    """Documents of Megatron's files."""
+
+    expected: Sequence[Any] = [np.array(document, np.uint16) for document in ([5, 6], [7])]
+
+    def fill(self) -> None:
+        """Write the tokens and their index."""
+        np.array([5, 6, 7], np.uint16).tofile(self.folder / "text.bin")
+        head = b"MMIDIDX" + struct.pack("<xxQBQQ", 1, 8, 2, 3)
+        (self.folder / "text.idx").write_bytes(head + struct.pack("<iiqqqqq", 2, 1, 0, 4, 0, 1, 2))
+
+    def make_source(self) -> Source:
+        """Return the documents."""
+        return Megatron(self.folder / "text")
 
 
 class TestJsonLines(WithFolder):

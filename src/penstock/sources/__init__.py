@@ -1,9 +1,9 @@
 """Sources of records: any object with `__len__` and `__getitem__`, and the sources of Penstock.
 
 `Arrays` (one array, or a dict of them), `Parquet` and `Arrow` (tables in files), `Files` and `ImageFolder` (a folder),
-`Tokens` (token files, as windows or documents), `JsonLines`, `Csv`, `Sqlite`, `Tar` (samples of WebDataset),
-`TFRecord`, `MDS` (shards of Streaming) and `Range` are sources; `Source` defines the methods of any other. Datasets use
-a source through the functions here: `read_records` and `describe_key` for keys, the others once.
+`Tokens` and `Megatron` (token files, as windows or documents), `JsonLines`, `Csv`, `Sqlite`, `Tar` (samples of
+WebDataset), `TFRecord`, `MDS` (shards of Streaming) and `Range` are sources; `Source` defines the methods of any other.
+Datasets use a source through the functions here: `read_records` and `describe_key` for keys, the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.sources._files import ImageFolder as ImageFolder
     from penstock.sources._json_lines import JsonLines as JsonLines
     from penstock.sources._mds import MDS as MDS
+    from penstock.sources._megatron import Megatron as Megatron
     from penstock.sources._parquet import Parquet as Parquet
     from penstock.sources._source_loop import Call as Call
     from penstock.sources._source_loop import Outcome as Outcome
@@ -63,6 +64,7 @@ else:
         ImageFolder="penstock.sources._files",
         JsonLines="penstock.sources._json_lines",
         MDS="penstock.sources._mds",
+        Megatron="penstock.sources._megatron",
         Parquet="penstock.sources._parquet",
         Call="penstock.sources._source_loop",
         Outcome="penstock.sources._source_loop",
@@ -87,6 +89,7 @@ __all__ = [
     "Files",
     "ImageFolder",
     "JsonLines",
+    "Megatron",
     "Parquet",
     "Range",
     "Source",

@@ -4,7 +4,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Final, SupportsIndex, cast
+from typing import Any, Final, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,7 +28,26 @@ Tokens1D = NDArray[Any]  # integers, one axis
 _HEADER_BYTES: Final = 1024  # of llm.c: 256 numbers of 4 bytes, of which three are used
 _HEADER_FIELDS: Final = 3
 _HEADERS: Final = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # by magic number and version: the tokens' dtype
-Documents = NDArray[Any] | Sequence[int] | Sequence[NDArray[Any]]
+
+
+@runtime_checkable
+class StoredOffsets(Protocol):
+    """The offsets of documents that another file has, for one file of tokens. It is picklable, and small."""
+
+    def load(self) -> NDArray[np.int64]:
+        """Return n + 1 offsets in tokens, never decreasing.
+
+        Raises:
+            SourceError: the file no longer exists or has changed.
+        """
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the offsets."""
+        ...
+
+
+Documents: TypeAlias = NDArray[Any] | Sequence[int] | Sequence[NDArray[Any]] | StoredOffsets
 
 
 class Tokens:
@@ -92,13 +111,15 @@ class Tokens:
         if stride is not None and length is None:
             raise UsageError(f"stride requires length, for windows; got stride={stride} for documents. Omit it.")
         files = find_token_files(paths, dtype)
-        self._parts: _Windows | _FoundDocuments | _GivenDocuments
+        self._parts: _Windows | _FoundDocuments | _GivenDocuments | _StoredDocuments
         if length is not None:
             self._parts = _Windows(files, length, length if stride is None else stride)
         elif separator is not None:
             self._parts = _FoundDocuments(files, separator)
+        elif isinstance(documents, StoredOffsets):
+            self._parts = _StoredDocuments(files, documents)
         else:
-            self._parts = _GivenDocuments(files, cast("Documents", documents))
+            self._parts = _GivenDocuments(files, () if documents is None else documents)
         self._length = len(self._parts)
         self._cast: np.dtype[Any] | None = None
 
@@ -478,7 +499,7 @@ class _FoundDocuments(_Documents):
 class _GivenDocuments(_Documents):
     """Documents at offsets that the user passed."""
 
-    def __init__(self, files: list[TokenFile], documents: Documents) -> None:
+    def __init__(self, files: list[TokenFile], documents: "NDArray[Any] | Sequence[Any]") -> None:
         given = _one_for_each(files, documents)
         for file, offsets in zip(files, given, strict=True):
             _check_offsets(file, offsets)
@@ -505,7 +526,30 @@ class _GivenDocuments(_Documents):
         return opened[number]
 
 
-def _one_for_each(files: list[TokenFile], documents: Documents) -> list[NDArray[Any]]:
+class _StoredDocuments(_Documents):
+    """Documents at the offsets of another file, which each process loads."""
+
+    def __init__(self, files: list[TokenFile], stored: StoredOffsets) -> None:
+        self._stored = stored
+        offsets = stored.load()
+        _check_offsets(files[0], offsets)
+        self._loaded: list[NDArray[np.int64]] | None = [offsets]  # of the one file
+        super().__init__(files, [len(offsets) - 1])
+
+    def describe_into(self, digest: "hashlib.blake2b") -> None:
+        digest.update(f"stored {self._stored.fingerprint()}".encode())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_loaded": None}
+
+    def _offsets(self, number: int) -> NDArray[np.int64]:
+        loaded = self._loaded
+        if loaded is None:
+            loaded = self._loaded = [self._stored.load()]
+        return loaded[number]
+
+
+def _one_for_each(files: list[TokenFile], documents: "NDArray[Any] | Sequence[Any]") -> list[NDArray[Any]]:
     if not isinstance(documents, np.ndarray) and any(isinstance(part, np.ndarray) for part in documents):
         given = [np.asanyarray(part) for part in documents]
     else:
