@@ -8,9 +8,11 @@ A connection of SQLite belongs to one thread, and mustn't be used after a fork. 
 own at its first read, read-only. A connection that a fork has copied is kept, but never used or closed.
 
 A database changes in place. Each connection compares the state of the files with that of the first listing, and each
-read compares the version that SQLite counts for the connection, so rows of two states are never mixed.
+read compares the version that SQLite counts for the connection, so rows of two states are never mixed. A read is one
+transaction: locking the file for each row would take most of the time.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -121,10 +123,12 @@ class Sqlite:
         connection = self._connection()
         known = self._known_keys()
         try:
-            connection.check()
+            connection.begin()
+            return [self._row(connection, number, _key_at(known, number)) for number in checked.tolist()]
         except sqlite3.Error as error:
             raise self._error_of(error, "the database can't be read") from error
-        return [self._row(connection, number, _key_at(known, number)) for number in checked.tolist()]
+        finally:
+            connection.end()
 
     def describe_key(self, key: SupportsIndex) -> str:
         """Return the database's file and the key of a row, for messages."""
@@ -258,7 +262,9 @@ class _Connection:
         self.process = os.getpid()
         try:
             # Another thread may close it, and a fork's child never does.
-            self.handle = sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True, check_same_thread=False)
+            self.handle = sqlite3.connect(
+                f"{Path(path).as_uri()}?mode=ro", uri=True, check_same_thread=False, isolation_level=None
+            )
         except sqlite3.Error as error:
             raise _translated(error, path, "the database can't be opened") from error
         self._finalizer = weakref.finalize(self, _close, self.handle, self.process)
@@ -270,14 +276,21 @@ class _Connection:
         if _state_of(path) != state:
             raise SourceError(_CHANGED.format(path))
 
-    def check(self) -> None:
-        """Check that no other connection has changed the database since this one was opened.
+    def begin(self) -> None:
+        """Begin to read: the file is locked once for all rows, and they are of one state.
 
         Raises:
-            SourceError: it has changed.
+            SourceError: another connection has changed the database since this one was opened.
         """
+        self.handle.execute("BEGIN")
         if self._current_version() != self._version:
             raise SourceError(_CHANGED.format(self._path))
+
+    def end(self) -> None:
+        """End what `begin` has begun, if it has."""
+        with contextlib.suppress(sqlite3.Error):  # it was closed by another thread
+            if self.handle.in_transaction:
+                self.handle.execute("ROLLBACK")
 
     def close(self) -> None:
         """Close the connection."""

@@ -127,7 +127,7 @@ class Tokens:
         """Return a source of the same records in another integer dtype, which must hold all values of the files' dtype.
 
         Embeddings of torch refuse uint16, and most indices of tensors are int64. The cast is a part of the read, on a
-        worker, and costs less than one in a `map`; the files stay as small as they are.
+        worker, and the files stay as small as they are.
 
         Args:
             dtype: the dtype of the records, such as `"int64"`.
