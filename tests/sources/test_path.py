@@ -119,6 +119,8 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=reason):
             ps.read(tmp_path / path)
+    with pytest.raises(UsageError, match=r"of this machine; got 's3://bucket/a.tar'.*read-from-a-server"):
+        ps.read("s3://bucket/a.tar")
     (tmp_path / "two.npy").write_bytes(_numpy(is_archive=False))
     (tmp_path / "one.npy").write_bytes(_numpy(is_archive=False))
     with pytest.raises(UsageError, match=r"must be one file; got 2, .*Read each"):

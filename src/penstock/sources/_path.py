@@ -88,6 +88,11 @@ def source_of_path(path: PathLike) -> Source:
         SourceError: a file can't be read.
     """
     given = os.fspath(path)
+    if "://" in given:
+        raise UsageError(
+            f"a path must be one of this machine; got {given!r}. Read from a server by a source with an async read, as "
+            "docs/how-to/read-from-a-server.md shows."
+        )
     if os.path.isdir(given):
         return _source_of_folder(given)
     paths = [file.path for file in find_files(given, "ps.read")]
