@@ -32,6 +32,7 @@ NOT_AT_ONCE = {
     "penstock._runtime",
     "penstock._storage._disk_cache",
     "penstock.pipeline",
+    "penstock.sources._arrow_rows",
     "penstock.sources._files",
     "random",
     "tempfile",

@@ -163,6 +163,18 @@ def test_a_format_or_a_feature_of_hugging_face_is_applied() -> None:
     assert repr(as_source(arrays)[0]) == repr(arrays[0])
 
 
+def test_lengths_of_hugging_face_follow_its_indices() -> None:
+    """Lengths are those of the selected records; a format, which may change them, is refused."""
+    dataset = datasets.Dataset.from_dict({"tokens": [[1], [1, 2], [], [1, 2, 3]]}).select(
+        [3, 0, 3], keep_in_memory=True
+    )
+    source: Any = as_source(dataset)
+    assert source.lengths("tokens").tolist() == [3, 1, 3]
+    dataset.set_format("numpy")
+    with pytest.raises(UsageError, match=r"dataset\.with_format\(None\)"):
+        source.lengths("tokens")
+
+
 def doubled(batch: dict[str, list[int]]) -> dict[str, list[int]]:
     """Return a batch of other columns."""
     return {"z": [2 * x for x in batch["x"]]}

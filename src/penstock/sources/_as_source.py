@@ -15,10 +15,7 @@ import numpy as np
 from penstock import _lazy
 from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import Arrays
-from penstock.sources._arrow_table import ArrowTable
 from penstock.sources._content import sample, sample_digest
-from penstock.sources._data_frame import columns_of_frame
-from penstock.sources._hugging_face import HuggingFaceRows, is_hugging_face
 from penstock.sources._source import Keys, Record, Source, as_key, name_of
 
 if TYPE_CHECKING:
@@ -26,7 +23,11 @@ if TYPE_CHECKING:
 
     from penstock.sources._source_loop import Call, Loops, SourceLoop, Work
 
-_load: Final = _lazy.from_modules(__name__, source_of_path="penstock.sources._path")  # it loads all sources of files
+_load: Final = _lazy.from_modules(
+    __name__,
+    source_of_path="penstock.sources._path",  # it loads all sources of files
+    source_of_table="penstock.sources._tables",
+)
 
 
 def as_source(value: object) -> Source:
@@ -64,8 +65,9 @@ def as_source(value: object) -> Source:
         return Arrays(cast("dict[str, Any]", value))
     if is_async(value):
         return AwaitedSource(value)
-    if not isinstance(value, type) and (table := _table(value)) is not None:
-        return table
+    if _is_table(value):
+        source_of_table = cast("Callable[[object], Source]", _load("source_of_table"))
+        return source_of_table(value)
     remedy = _remedy(value)
     if remedy is not None:
         raise UsageError(
@@ -75,15 +77,15 @@ def as_source(value: object) -> Source:
     return cast("Source", value)
 
 
-def _table(value: object) -> Source | None:
-    """Return the source over a table of another library, or None if the object is no table."""
-    if is_hugging_face(value):
-        return HuggingFaceRows(value)
-    if hasattr(value, "iloc") and hasattr(value, "columns"):
-        return Arrays(columns_of_frame(value))
-    if hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
-        return ArrowTable(value)
-    return None
+def _is_table(value: object) -> bool:
+    """Return whether an object is a table of another library, which isn't imported for the answer."""
+    kind = type(value)
+    return not isinstance(value, type) and (
+        (kind.__module__, kind.__qualname__) == ("datasets.arrow_dataset", "Dataset")  # a subclass may read differently
+        or (hasattr(value, "iloc") and hasattr(value, "columns"))
+        or hasattr(value, "__arrow_c_stream__")
+        or hasattr(value, "__arrow_c_array__")
+    )
 
 
 def _remedy(value: object) -> str | None:

@@ -11,8 +11,10 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, SupportsIndex, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import UsageError
 from penstock.sources._arrow_rows import PLAIN, ArrowRows
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
@@ -25,7 +27,7 @@ _FORMAT: Final = ("_format_type", "_format_kwargs", "_format_columns")
 
 
 def is_hugging_face(value: object) -> bool:
-    """Return whether an object is a `datasets.Dataset`, and not of a subclass, which may read differently."""
+    """Return whether an object is a `datasets.Dataset`."""
     kind = type(value)
     return (kind.__module__, kind.__qualname__) == (_MODULE, _CLASS)
 
@@ -71,6 +73,28 @@ class HuggingFaceRows:
         check_range(checked, len(self))
         rows, indices = self._open()
         return rows.take((checked if indices is None else indices[checked]).tolist())
+
+    def lengths(self, column: str) -> NDArray[np.int64]:
+        """Return the length of a column's value in every record, for `pack` and `bucket`; other columns aren't read.
+
+        Args:
+            column: the name of a column of lists, texts or bytes.
+
+        Returns:
+            int64, one axis: `len(record[column])`, and 0 for None.
+
+        Raises:
+            UsageError: there is no such column, its values have no length, or the dataset has a format or a feature
+                that changes its values.
+        """
+        if not self._is_plain():
+            raise UsageError(
+                f"lengths are read from the dataset's table, whose values {self!r} formats or decodes. Remove the "
+                "format, as in dataset.with_format(None), or pass the lengths of your own."
+            )
+        rows, indices = self._open()
+        lengths = rows.lengths(column)
+        return lengths if indices is None else lengths[indices]
 
     def fingerprint(self) -> str:
         """Return the type and length, as for any object without a fingerprint."""
