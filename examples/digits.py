@@ -26,7 +26,7 @@ SAVE_EVERY = 20  # steps
 GRID = np.mgrid[0:8, 0:8] - 3.5  # each pixel's row and column, seen from the centre
 
 
-def decode(record: Element) -> Element:
+def decode(record: ps.sources.ImageRecord) -> Element:
     """Return a file's bytes as an 8x8 float32 image between 0 and 1, with its label."""
     with Image.open(io.BytesIO(record["bytes"])) as image:
         return {"image": np.asarray(image, np.float32) / 255, "label": record["label"]}

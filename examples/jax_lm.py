@@ -18,7 +18,7 @@ import ast
 import math
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ import penstock as ps
 import penstock.jax
 from penstock.jax import checkpoint
 
-Array = jax.Array
+Array: TypeAlias = jax.Array
 Tree = dict[str, Any]  # of arrays, and of lists and dicts of them
 LENGTH = 128  # bytes of a sequence
 ROWS = 16  # sequences of a global batch
@@ -98,7 +98,7 @@ def loss_of(model: Tree, batch: Tree) -> Array:
     return -(actual * counts).sum() / counts.sum() / math.log(2)
 
 
-@jax.jit
+@jax.jit  # type: ignore[untyped-decorator,unused-ignore] # mypy knows JAX only where it is installed
 def train_on(model: Tree, batch: Tree) -> tuple[Tree, Array]:
     """Return the model after a step of gradient descent with momentum, and the batch's loss before it."""
     loss, slopes = jax.value_and_grad(loss_of)(model["weights"], batch)

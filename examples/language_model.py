@@ -156,7 +156,8 @@ def digest(model: Model) -> str:
 def save(checkpoint: Path, model: Model, losses: list[float], state: Element) -> None:
     """Write the model, the losses so far and the loader's state to one file, atomically."""
     unfinished = checkpoint.with_suffix(".unfinished.npz")
-    np.savez(unfinished, loader=json.dumps(state), losses=losses, **model)
+    arrays: dict[str, Any] = {**model, "losses": losses, "loader": json.dumps(state)}
+    np.savez(unfinished, **arrays)
     os.replace(unfinished, checkpoint)
 
 
@@ -184,7 +185,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, default="language-model.npz", help="(default: language-model.npz)")
     arguments = parser.parse_args()
     texts = load_texts(arguments.modules)
-    model, losses = new_model(), []
+    model, losses = new_model(), list[float]()
     with ps.Loader(describe(texts), num_workers=arguments.num_workers) as loader:
         if arguments.checkpoint.exists():
             with np.load(arguments.checkpoint) as saved:

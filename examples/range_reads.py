@@ -114,7 +114,7 @@ def write_archives(folder: Path) -> tuple[np.ndarray, list[Range]]:
     rows, columns, channels = np.indices(SHAPE)
     pictures = [(rows * number + columns * (channels + 1)) % 251 for number in range(2 * NUM_IMAGES)]
     images = np.stack(pictures).astype(np.uint8)
-    ranges = []
+    ranges: list[Range] = []
     for first in (0, NUM_IMAGES):
         records = [zlib.compress(image.tobytes()) for image in images[first : first + NUM_IMAGES]]
         ends = np.cumsum([len(record) for record in records]).tolist()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.sources._csv import Csv as Csv
     from penstock.sources._files import Files as Files
     from penstock.sources._files import ImageFolder as ImageFolder
+    from penstock.sources._files import ImageRecord as ImageRecord
     from penstock.sources._json_lines import JsonLines as JsonLines
     from penstock.sources._mds import MDS as MDS
     from penstock.sources._megatron import Megatron as Megatron
@@ -62,6 +63,7 @@ else:
         Csv="penstock.sources._csv",
         Files="penstock.sources._files",
         ImageFolder="penstock.sources._files",
+        ImageRecord="penstock.sources._files",
         JsonLines="penstock.sources._json_lines",
         MDS="penstock.sources._mds",
         Megatron="penstock.sources._megatron",
@@ -88,6 +90,7 @@ __all__ = [
     "Csv",
     "Files",
     "ImageFolder",
+    "ImageRecord",
     "JsonLines",
     "Megatron",
     "Parquet",

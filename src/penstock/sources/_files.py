@@ -31,7 +31,15 @@ class FileRecord(TypedDict):
 
 
 class ImageRecord(TypedDict):
-    """A record of `ImageFolder`: an image file's content, undecoded, and the number of its class."""
+    """A record of `ImageFolder`: an image file's content, undecoded, and the number of its class.
+
+    Example:
+        >>> from penstock.sources import ImageRecord
+        >>> def size(record: ImageRecord) -> int:
+        ...     return len(record["bytes"])
+        >>> size({"bytes": b"abc", "label": 2})
+        3
+    """
 
     bytes: bytes
     label: int
