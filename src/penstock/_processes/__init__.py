@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock import _lazy
 
 if TYPE_CHECKING:
-    from penstock._processes._child import ChildProcess, StartMethod, check_start_method, uses_server
+    from penstock._processes._child import ChildProcess, StartMethod, check_start_method, import_ahead, uses_server
     from penstock._processes._exceptions import PackedError, error_text, pack_error, unpack_error, unpack_raised
     from penstock._processes._fork_preparation import modules_of, naming
     from penstock._processes._helper import (
@@ -46,6 +46,7 @@ else:
         draw_seeds="penstock._processes._seeding",
         error_text="penstock._processes._exceptions",
         has_cloudpickle="penstock._processes._main_module",
+        import_ahead="penstock._processes._child",
         is_guarded="penstock._processes._main_module",
         is_imported="penstock._processes._main_module",
         listen_to_owner="penstock._processes._helper",
@@ -81,6 +82,7 @@ __all__ = [
     "draw_seeds",
     "error_text",
     "has_cloudpickle",
+    "import_ahead",
     "is_guarded",
     "is_imported",
     "listen_to_owner",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock._os import watch_process
 from penstock._processes._begin import interrupts_blocked, limit_threads, thread_variables
-from penstock._processes._fork_client import ForkedProcess, Spare, can_fork
+from penstock._processes._fork_client import ForkedProcess, Spare, can_fork, servers
 from penstock._processes._main_module import check_guard
 from penstock._processes._patience import EXIT_CODE_SECONDS
 from penstock.errors import UsageError, WorkerError
@@ -218,6 +218,18 @@ def uses_server(start_method: StartMethod | None) -> bool:
 def open_spare(start_method: StartMethod | None, threads: int | None) -> Spare | None:
     """Return the object that, until it is closed, keeps a process forked ahead; None if processes are spawned."""
     return Spare(threads) if uses_server(start_method) else None
+
+
+def import_ahead(start_method: StartMethod | None, threads: int | None, modules: tuple[str, ...]) -> None:
+    """Start the fork server, and let it import modules, so that the first process starts sooner; return at once.
+
+    Nothing is started in a child process, where the main module is being imported, or if processes are spawned.
+    """
+    is_program = multiprocessing.parent_process() is None and not getattr(
+        multiprocessing.current_process(), "_inheriting", False
+    )
+    if is_program and uses_server(start_method):
+        servers.import_ahead(threads, modules)
 
 
 def _death(process: str, pid: int, exit_code: int | None, *, started: bool) -> WorkerError:

@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -28,6 +29,7 @@ from penstock._os import uninterrupted, watch_process
 from penstock._processes._begin import interrupts_blocked, thread_variables
 from penstock._processes._fork_preparation import current_path, modules_of, preparation
 from penstock._processes._fork_server import (
+    IMPORT,
     MAX_DESCRIPTORS,
     NO_SPARE,
     SPARE,
@@ -148,6 +150,14 @@ class Servers:
                 server.send(SPARE, [])
             server.send(message, descriptors)
             return server
+
+    @uninterrupted
+    def import_ahead(self, threads: int | None, modules: tuple[str, ...]) -> None:
+        """Start the server, if there is none, and let it import modules that its processes will need."""
+        prepared = preparation("", thread_variables(threads), (*_NEEDED, *modules), imports_main=False)
+        with open(os.memfd_create("penstock-modules"), "wb", buffering=0) as memory:
+            memory.write(pickle.dumps(prepared))
+            self.send(threads, IMPORT, [memory.fileno()])
 
     @uninterrupted
     def want_spare(self, threads: int | None, change: int) -> None:

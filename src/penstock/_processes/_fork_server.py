@@ -40,6 +40,7 @@ from penstock._processes._fork_preparation import Preparation, adopt, inheriting
 
 START: Final = b"start"
 MAX_DESCRIPTORS: Final = 250  # sent with one message; the system allows 253
+IMPORT: Final = b"import"
 SPARE: Final = b"spare"
 NO_SPARE: Final = b"no spare"
 _REASON_CHARACTERS: Final = 500
@@ -131,6 +132,8 @@ class _Server:
             self._end()
         if message.startswith(START):
             self._start(message, descriptors)
+        elif message == IMPORT:
+            self._import_ahead(descriptors)
         else:
             self._spares = message == SPARE
             if not self._spares:
@@ -175,6 +178,12 @@ class _Server:
             os.close(descriptor)
         self._pending = []
         self._has_started = True
+
+    def _import_ahead(self, descriptors: list[int]) -> None:
+        """Import modules that a process will need soon; an error is reported by its start."""
+        with Caught(), open(descriptors[0], "rb") as file:
+            file.seek(0)
+            self._import(pickle.load(file), IMPORT)
 
     def _hand_over(self, message: bytes) -> _Child:
         while True:

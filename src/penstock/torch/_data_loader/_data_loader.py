@@ -29,7 +29,7 @@ from penstock.torch._data_loader._state import (
 )
 from penstock.torch._data_loader._torch_private import base_seed_of, is_data_pipe, watch_elements, watch_indices
 from penstock.torch._data_loader._worker import is_stateful
-from penstock.torch._data_loader._workers import sealed
+from penstock.torch._data_loader._workers import prepare_workers, sealed
 
 T_co = TypeVar("T_co", covariant=True)
 _Batch = TypeVar("_Batch")
@@ -145,6 +145,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 f"num_batch_workers needs workers that collate; got num_batch_workers={self.num_batch_workers} with "
                 "num_workers=0. Leave it out, or let num_workers > 0"
             )
+        if num_workers and not is_data_pipe(dataset):
+            prepare_workers(multiprocessing_context)
         self.strict = strict
         self._obstacle: str | None = None  # the reason why torch's own workers load
         self._epoch: Epoch | None = None  # the newest epoch of a map-style dataset

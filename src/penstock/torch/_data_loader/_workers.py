@@ -26,6 +26,7 @@ from penstock._decisions import KNOWN_LAYOUT, decide
 from penstock._graph import Read
 from penstock._os import Closer, HeldInterrupts, Waiter, uninterrupted
 from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
+from penstock._processes import import_ahead
 from penstock._runtime import (
     LARGE_BYTES,
     Client,
@@ -238,8 +239,7 @@ class Workers:
         self.most = most
         self._timeout: float = given.timeout
         self._is_ordered: bool = given.in_order
-        context: Any = given.multiprocessing_context
-        method: StartMethod | None = "spawn" if context is not None and context.get_start_method() == "spawn" else None
+        method = _start_method(given.multiprocessing_context)
         merging = most if rules.is_whole else given.num_batch_workers or most
         limits = Limits(num_batch_workers=merging, worker_init=start, start_method=method)
         node = Read(start.work, 0, 0)
@@ -320,6 +320,17 @@ class Workers:
     def close(self) -> None:
         """End the processes."""
         self._closer()
+
+
+def prepare_workers(context: object) -> None:
+    """Let the fork server import torch while the program sets up its model, so that the first batch comes sooner."""
+    import_ahead(_start_method(context), Limits().worker_threads, (__name__,))
+
+
+def _start_method(context: object) -> StartMethod | None:
+    given: Any = context
+    name = given if given is None or isinstance(given, str) else given.get_start_method()
+    return "spawn" if name == "spawn" else None
 
 
 class TimedOutError(RuntimeError):
