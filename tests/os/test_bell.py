@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from penstock._os import Bell
+from penstock._os import Bell, CommonBell
 
 
 def test_a_ring_before_the_wait_ends_it() -> None:
@@ -44,6 +44,20 @@ def test_clearing_a_quiet_bell_does_nothing() -> None:
     bell.clear()
     bell.ring()
     assert bell.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a common bell has several listeners only on Linux")
+def test_a_ring_wakes_every_listener() -> None:
+    """A listener that clears the common bell wakes the others, and stays quiet itself."""
+    common = CommonBell(Bell())
+    listeners = [common.listen() for _ in range(3)]
+    for first in listeners:
+        common.bell.ring()
+        first.clear()
+        woken = [listener.wait(timeout_seconds=0) for listener in listeners]
+        assert woken == [listener is not first for listener in listeners]
+        for listener in listeners:
+            listener.clear()
 
 
 def test_the_descriptor_can_be_selected_on() -> None:
