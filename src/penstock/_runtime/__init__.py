@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from penstock._runtime._batches import StepRange as StepRange
     from penstock._runtime._batches import Unit as Unit
     from penstock._runtime._batches import Where as Where
+    from penstock._runtime._chunk_sizes import block_rows as block_rows
     from penstock._runtime._isolated import IsolatedRuntime as IsolatedRuntime
     from penstock._runtime._jobs import Job as Job
     from penstock._runtime._jobs import Learned as Learned
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from penstock._runtime._processors import usable_processors as usable_processors
     from penstock._runtime._queue import JobQueue as JobQueue
     from penstock._runtime._queue import ReadyQueue as ReadyQueue
-    from penstock._runtime._queue import block_rows as block_rows
     from penstock._runtime._recorder import Recorder as Recorder
     from penstock._runtime._runtime import Runtime as Runtime
     from penstock._runtime._scheduler import Client as Client
@@ -53,7 +53,7 @@ else:
         Where="penstock._runtime._batches",
         Work="penstock._runtime._jobs",
         Workers="penstock._runtime._autotune",
-        block_rows="penstock._runtime._queue",
+        block_rows="penstock._runtime._chunk_sizes",
         chosen="penstock._runtime._autotune",
         usable_processors="penstock._runtime._processors",
     )

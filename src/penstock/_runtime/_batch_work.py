@@ -199,7 +199,7 @@ class BatchWork(Work):
         layout = self.layout
         if layout is None:
             raise InternalError("only batches with a layout are stacked in memory")
-        for start, lists in itertools.chain.from_iterable(parts):
+        for start, lists in itertools.chain.from_iterable(parts if self._lists else ()):
             for number, texts in zip(self._lists, lists, strict=True):
                 self._columns[number][start : start + len(texts)] = texts
         batches = layout.batches(self._columns, self._bounds, copied_bytes)

@@ -25,28 +25,32 @@ Guarantees:
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from penstock._caught import Caught
-from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, SUFFIX_BATCHES, decide
+from penstock._decisions import LEFT_TO_CONSUMER, SUFFIX_BATCHES, decide
 from penstock._graph import DROPPED, Element
 from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._chunk_sizes import (
+    COLLATE_JOB_SECONDS,
+    MAX_COLLATE_BATCHES,
+    SMALL_BATCHES_BYTES,
+    block_rows,
+    units_per_job,
+)
 from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork, collate_run
 from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_thread import FoldedAlone, FoldedStream, Folding, Made
 from penstock._runtime._jobs import Job
-from penstock._runtime._queue import GivenQueue, block_rows
+from penstock._runtime._queue import GivenQueue
+from penstock._runtime._recovery import Attempts
 from penstock._runtime._scheduler import Client, Scheduler
-from penstock._runtime._streaming import ThreadStreamingBatches
-from penstock._runtime._streams import MAX_REPEATED, EndOfEpoch, Stream
+from penstock._runtime._streaming import StreamingBatches, ThreadReader
+from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._streaming import Collate, Rest, Token
 from penstock.errors import WorkerError
-
-_JOB_SECONDS: Final = 0.005  # of work in several small batches; passing them on takes a tenth of that
-_MAX_STEPS: Final = 32
-_SMALL_BATCHES_BYTES: Final = 16_000_000  # of all jobs together
 
 
 class CollateStream:
@@ -88,7 +92,7 @@ class CollateStream:
         self._reads_streams = client.plan.program.reads_streams
         self._keeps_rows = self._reads_streams
         self._singly = 0  # how many of the next batches have a job each, since one of them failed
-        self._repeated = 0  # how often jobs were computed again since the last batch
+        self._attempts = Attempts()
         self._closed = False
         self._folded = self._new_fold()
         self._queue = self._new_queue()
@@ -210,10 +214,9 @@ class CollateStream:
         if self._reads_streams and self._scheduler.shares:
             return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
-        by_time = _JOB_SECONDS / max(seconds, 1e-9)
-        by_bytes = _SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
-        most = max(int(min(by_bytes, _MAX_STEPS)), 1)
-        return decide(SUFFIX_BATCHES, max(min(int(by_time), most), 1), most)
+        by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
+        by_bytes = SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
+        return units_per_job(SUFFIX_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
 
     # -- batches
 
@@ -236,8 +239,7 @@ class CollateStream:
         if failure.crash is not None and self._index >= failure.step:
             self._replace_crashing(made, failure.crash, failure.row)
             return None
-        if self._recomputes_rest(job):
-            self._recompute_rest(job)
+        if self._recompute_rest(job):
             return None
         if job.work.is_remade:
             self._remake(job)
@@ -273,16 +275,13 @@ class CollateStream:
         self._job, self._index, self._ready, self._error = job, 0, [], None
         return job
 
-    def _recomputes_rest(self, job: CollateJob) -> bool:
-        """Return whether workers compute the rest of a failed job again."""
-        return job.steps > 1 or (
-            job.work.is_remade and job.failure.is_passing and self._repeated < decide(REPEATED_JOBS, MAX_REPEATED)
-        )
-
-    def _recompute_rest(self, job: CollateJob) -> None:
-        self._repeated += job.failure.is_passing
+    def _recompute_rest(self, job: CollateJob) -> bool:
+        """Have workers compute the rest of a failed job again, if they should; return whether they do."""
+        if job.steps == 1 and not (job.work.is_remade and self._attempts.repeat(job.failure)):
+            return False
         self._restart()
         self._singly = job.steps - self._index  # so that the batch that fails is known
+        return True
 
     def _raise_kept(self) -> None:
         """Raise the exception of a worker thread; the next call reads the batch from the dataset again."""
@@ -308,7 +307,7 @@ class CollateStream:
         if job is not None:
             self._index += 1
             self._job = job if self._index < job.steps else None
-        self._repeated = 0
+        self._attempts.reset()
         self._folded.count(made)
         is_left_out = batch is DROPPED
         self._step_range = self._step_range.after(0 if is_left_out else 1, made.token)
@@ -378,8 +377,7 @@ class CollateStream:
                     self._replace_crashing(job.work.made[self._index], failure.crash, failure.row)
                     return True
                 return False
-            if self._recomputes_rest(job):
-                self._recompute_rest(job)
+            if self._recompute_rest(job):
                 return True
             if job.work.is_remade:
                 self._remake(job)
@@ -438,5 +436,6 @@ def folded_stream(
     if collate_client is not None:
         return CollateStream(scheduler, client, collate_client, step_range, FoldedAlone if alone else FoldedStream)
     if alone:
-        return ThreadStreamingBatches(scheduler, client, step_range, client.consumer_context(), singly=True)
+        reader = ThreadReader(scheduler, client)
+        return StreamingBatches(client.plan, step_range, client.consumer_context(), reader, singly=True)
     return FoldedStream(scheduler, client, step_range)

@@ -40,14 +40,14 @@ from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
 from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._chunk_sizes import FOLD_SECONDS
 from penstock._runtime._failing_work import Patience, Stall
 from penstock._runtime._scheduler import Client, Scheduler
-from penstock._runtime._streaming import ThreadStreamingBatches
+from penstock._runtime._streaming import StreamingBatches, ThreadReader
 from penstock._runtime._streams import EndOfEpoch
 from penstock._streaming import Collate, Provenance, Token, no_provenance
 from penstock.errors import InternalError
 
-_CHUNK_SECONDS: Final = 0.002
 _ENDLESS: Final = 1 << 62
 _EXIT_SECONDS: Final = 2.0  # how long `close` waits for a user function
 
@@ -77,10 +77,9 @@ class Fold:
     def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
         self.thread: int | None = None
         self._filtered: list[tuple[Node, int, int]] = []
-        self._chunk_seconds = 0.0 if client.plan.program.reads_streams else _CHUNK_SECONDS
-        self.inner = ThreadStreamingBatches(
-            scheduler, client, step_range, replace(client.context(), filtered=self._count), collate
-        )
+        self._chunk_seconds = 0.0 if client.plan.program.reads_streams else FOLD_SECONDS
+        context, reader = replace(client.context(), filtered=self._count), ThreadReader(scheduler, client)
+        self.inner = StreamingBatches(client.plan, step_range, context, reader, collate)
 
     def __iter__(self) -> Generator[Chunk]:
         self.thread = threading.get_ident()
@@ -240,7 +239,8 @@ class FoldedAlone:
 
     def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
         context = client.consumer_context()
-        self._inner = ThreadStreamingBatches(scheduler, client, step_range, context, collate, singly=True)
+        reader = ThreadReader(scheduler, client)
+        self._inner = StreamingBatches(client.plan, step_range, context, reader, collate, singly=True)
 
     def take(self) -> Made:
         return Made(*self._inner.next(), (), self._inner.provenance)

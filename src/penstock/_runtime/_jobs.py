@@ -315,8 +315,8 @@ class Job(Generic[AnyWork]):
         """Return the span [start, stop) of the job's rows that a block has; all rows for the merge."""
         if block == self.blocks:
             return 0, self.row_count
-        start, stop = self.work.shape.block_bounds[block : block + 2]
-        return start, stop
+        bounds = self.work.shape.block_bounds
+        return bounds[block], bounds[block + 1]
 
     def step_of(self, row: int) -> int:
         """Return the index of the job's step that a row is in."""

@@ -9,30 +9,7 @@ waiting would never end; then the queue allocates more, up to `memory=`, with on
 Jobs are armed by the consumer, and, where a client has a single queue, also by a worker that has just finished a block:
 the workers stay busy while the consumer trains.
 
-The cutters cut steps and positions into jobs, and jobs into blocks of rows. Arming and taking a job, and scheduling a
-block (about 100 microseconds), are Python. So small batches share a job, and rows share a block. The sizes follow from
-measurements (`Learned`); every choice is a `decide`.
-
-Where rows are pieces of larger elements (`unbatch`, `flat_map`, `windows`), each block evaluates the parents of its
-rows, unless its worker has kept them (`_graph._kept_pieces`). If these parents take most of the time, workers that
-share a parent waste it. So blocks then end where a parent's rows end, jobs do so if a batch ends there, too, and a job
-has at least two parents. If the functions of rows take most of the time, workers share the rows of a parent. Where
-records of async sources are requested ahead, blocks always have whole parents, since records are requested for each
-block.
-
-| constant | value | bounds | reason |
-| --- | --- | --- | --- |
-| `_JOB_SECONDS` | 20 ms | work of a job of several small batches | the batches of a job come together, so not more |
-| `_MAX_BLOCK_SECONDS` | 5 ms | work of a block, from above | scheduling a block stays below 2 % |
-| `_MIN_BLOCK_SECONDS` | 0.3 ms | work of a block, from below | below it, scheduling takes the time |
-| `_SMALL_BATCHES_BYTES` | 16 MB | all jobs of several batches | with 4 MB threads wait for each other |
-| `_MAX_UNITS` | 64 | batches of a job | a bound for batches that take no time |
-| `_ISOLATED_TIMES` | 3 | times the last two, for an isolated loader | a job is a message, which costs as much again |
-| `_ISOLATED_BYTES` | 1 MB | a batch for which that holds | larger batches are sent without a copy |
-| `_MIN_PARENTS` | 2 | parents of a job of known bytes | a parent in two jobs is evaluated twice; every other one is |
-| `_MAX_PARENT_UNITS` | 4,096 | batches of a job that has whole parents | a parent may have as many rows |
-| `_MAX_POSITIONS` | 16,384 | positions of a job of a block input | divided by the inputs, so many parts take no more |
-| `_SPAN_BYTES` | 4 MB | elements of a job of a block input | if they are like the ones before |
+The cutters cut steps and positions into jobs, and jobs into blocks of rows; `_chunk_sizes` has the sizes.
 
 Guarantees:
   - `next_job` returns the jobs, each exactly once, complete or with its error: in the order in which they were made, or
@@ -52,8 +29,9 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,22 +39,33 @@ from numpy.typing import NDArray
 from penstock._caught import Caught, raised_by_handler
 from penstock._decisions import (
     JOB_BATCHES,
-    JOB_BLOCKS,
     JOB_POSITIONS,
     JOBS_AHEAD,
     KNOWN_LAYOUT,
     SEEN_NOW,
-    WHOLE_PARENTS,
     decide,
 )
-from penstock._graph import Node, awaits, elements_per_parent, parents_of_block
+from penstock._graph import Node, awaits, parents_of_block
 from penstock._os import HeldInterrupts
 from penstock._plan import Batches
 from penstock._runtime._batch_work import BatchJob, BatchWork, row_layout
 from penstock._runtime._batches import StepRange, row_coordinates, rows_of
+from penstock._runtime._chunk_sizes import (
+    ISOLATED_BYTES,
+    ISOLATED_TIMES,
+    JOB_SECONDS,
+    MAX_JOB_BATCHES,
+    MAX_PARENT_BATCHES,
+    MAX_POSITIONS,
+    SMALL_BATCHES_BYTES,
+    SPAN_BYTES,
+    ParentRows,
+    block_rows,
+    units_per_job,
+)
 from penstock._runtime._failing_work import Stall
 from penstock._runtime._jobs import BlockSize, Job, Learned, Work
-from penstock._runtime._scheduler import BLOCKS, SLOTS_EACH, Client, Scheduler, nothing
+from penstock._runtime._scheduler import SLOTS_EACH, Client, Scheduler, nothing
 from penstock._runtime._span_work import SpanJob, SpanWork
 from penstock._streaming import BlockInput
 from penstock.errors import UsageError
@@ -84,23 +73,32 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     from penstock.batching import Layout
 
-_JOB_SECONDS: Final = 0.02
-_MAX_BLOCK_SECONDS: Final = 0.005
-_MIN_BLOCK_SECONDS: Final = 0.0003
-_SMALL_BATCHES_BYTES: Final = 16_000_000  # of all jobs together
-_MAX_UNITS: Final = 64
-# With a factor of 4 the jobs would have 64 MB, of which a quarter is left for jobs that are copied into messages, since
-# they are too small to be computed in the memory of the pipe: on a busy machine these may wait for a while.
-_ISOLATED_TIMES: Final = 3
-_ISOLATED_BYTES: Final = 1_000_000
-_MIN_PARENTS: Final = 2.0
-_MAX_PARENT_UNITS: Final = 1 << 12
-_MAX_POSITIONS: Final = 1 << 14  # of all inputs together
-_SPAN_BYTES: Final = 4_000_000
+
+AnyJob = TypeVar("AnyJob", bound=Job[Work])
+_MadeJob = TypeVar("_MadeJob", bound=Job[Work], covariant=True)
+
+
+class JobCutter(Protocol[_MadeJob]):
+    """Makes the jobs of a queue, one after the other."""
+
+    window: int
+    """How many jobs may be in the making or ready."""
+    node: Node
+    """The node whose elements are the rows of the jobs."""
+    queues: int
+    """The maximum number of queues of the client."""
+    read_ahead: int
+    """How many records of async sources may be requested ahead of the workers."""
+
+    def next_job(self) -> _MadeJob | None:
+        """Return the next job, or None at the end."""
+        ...
 
 
 class Cutter:
     """Cuts step ranges into jobs."""
+
+    queues = 1
 
     def __init__(self, scheduler: Scheduler, client: Client, program: Batches, step_ranges: list[StepRange]) -> None:
         plan = client.plan
@@ -116,7 +114,9 @@ class Cutter:
         # At least two rows for each worker are in the making.
         self.window = max(plan.prefetch, -(-2 * scheduler.num_workers // self._rows))
         self._jobs_with_memory = self.window + 1 + client.ahead
-        self._parents = _ParentRows(program.rows, 1, client, self._workers, self.window)
+        self._parents = ParentRows(program.rows, 1, client, self._workers, self.window)
+        self.node = program.rows
+        self.read_ahead = plan.limits.read_ahead
 
     def next_job(self) -> BatchJob | None:
         """Return the job of the next steps, or None at the end."""
@@ -155,22 +155,21 @@ class Cutter:
                 merge_seconds = self._learned.merge_seconds
         if seconds is None or merge_seconds is None:
             # The first batch waits for no other; those of its parent element are computed from the same records.
-            return self._to_parents_end(step_range, self._parents.wanted(self._rows), _MAX_UNITS) if whole else 1
+            return self._to_parents_end(step_range, self._parents.wanted(self._rows), MAX_JOB_BATCHES) if whole else 1
         # Workers share the rows of a job; its batches are merged one after the other.
-        by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
-        times = _ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < _ISOLATED_BYTES else 1
-        most_bytes = min(times * _SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
+        by_time = JOB_SECONDS / max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
+        times = ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < ISOLATED_BYTES else 1
+        most_bytes = min(times * SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
         by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
-        most = max(int(min(by_bytes, _MAX_PARENT_UNITS if whole else times * _MAX_UNITS)), 1)
-        count = max(min(int(by_time), most), 1)
-        if whole:
-            wanted = self._parents.wanted(self._rows, knows_bytes=row_bytes > 0)
-            count = self._to_parents_end(step_range, min(max(count, wanted), most), most)
-        return decide(JOB_BATCHES, count, most)
+        if not whole:
+            return units_per_job(JOB_BATCHES, by_time, min(by_bytes, times * MAX_JOB_BATCHES))
+        wanted = self._parents.wanted(self._rows, knows_bytes=row_bytes > 0)
+        to_end = partial(self._to_parents_end, step_range)
+        return units_per_job(JOB_BATCHES, by_time, min(by_bytes, MAX_PARENT_BATCHES), wanted, to_end)
 
     def _to_parents_end(self, step_range: StepRange, count: int, most: int) -> int:
         """Return the number of batches up to the next one, from `count` on, that ends with a parent's last row."""
-        last = min(2 * count, count + _MAX_UNITS, most, step_range.steps - self._next - 1)
+        last = min(2 * count, count + MAX_JOB_BATCHES, most, step_range.steps - self._next - 1)
         program, shard = self._program, self._plan.shard
         if last <= count or not program.can_recut:  # otherwise a sampler of the user's may move batches, and raise
             return count
@@ -185,10 +184,11 @@ class Cutter:
 class SpanCutter:
     """Cuts the input range of a block input into jobs."""
 
-    def __init__(self, scheduler: Scheduler, client: Client, block_input: BlockInput, start: int, inputs: int) -> None:
+    def __init__(self, scheduler: Scheduler, client: Client, block_input: BlockInput, start: int) -> None:
         plan = client.plan
+        inputs = len(plan.streaming.inputs)
         self._block_input = block_input
-        self._most = max(_MAX_POSITIONS // inputs, 1)
+        self._most = MAX_POSITIONS // inputs
         self._learned = client.learned
         self._start = start
         self._end = block_input.input_range.total
@@ -196,23 +196,25 @@ class SpanCutter:
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, 2)
         step = max((span.step for span in block_input.input_range.spans), default=1)
-        self._parents = _ParentRows(block_input.node, step, client, self._workers, self.window)
+        self._parents = ParentRows(block_input.node, step, client, self._workers, self.window)
+        self.node = block_input.node
+        self.queues = inputs
+        # Inputs that read async sources share the limit.
+        self.read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, plan.streaming.inputs)), 1), 1)
 
     def next_job(self) -> SpanJob | None:
         """Return the job of the next positions, or None at the end."""
         if self._start >= self._end:
             return None
         seconds, element_bytes = self._learned.row_seconds, self._learned.element_bytes
-        by_time = 2 * self._workers
+        by_time = 0.0
         if seconds is not None and element_bytes is not None:
-            by_time = max(by_time, int(_JOB_SECONDS * self._workers / max(seconds, 1e-9)))
-        most = max(min(self._most, _SPAN_BYTES // max(element_bytes or 0, 1)), 1)
-        count = min(max(self._rows, by_time), most)
+            by_time = JOB_SECONDS * self._workers / max(seconds, 1e-9)
+        least, most = max(self._rows, 2 * self._workers), min(self._most, SPAN_BYTES / max(element_bytes or 0, 1))
         whole = self._parents.come_whole()
         if whole:
-            wanted = self._parents.wanted(1, knows_bytes=bool(element_bytes))
-            count = self._to_parents_end(min(max(count, wanted), most), most)
-        count = decide(JOB_POSITIONS, count, most)
+            least = max(least, self._parents.wanted(1, knows_bytes=bool(element_bytes)))
+        count = units_per_job(JOB_POSITIONS, by_time, most, least, self._to_parents_end if whole else None)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         cut = BlockSize(block_rows(len(span), self._workers, self._learned), whole)
@@ -228,64 +230,9 @@ class SpanCutter:
         return count + _first(parents[1:] != parents[:-1])
 
 
-class _ParentRows:
-    """The rows of a loader that are pieces of a parent element, and whether blocks have all of a parent's rows."""
-
-    def __init__(self, node: Node, step: int, client: Client, workers: int, window: int) -> None:
-        """Describe the rows.
-
-        Args:
-            node: the node of the rows.
-            step: the distance between the positions of two rows.
-            client: the client that computes them.
-            workers: the number of workers.
-            window: how many jobs are in the making.
-        """
-        each = elements_per_parent(node)
-        self._each = None if each is None else each / step  # on average
-        self._workers = workers
-        self._window = window
-        self._learned = client.learned
-        # The time of a parent doesn't show that its records were requested again.
-        self._is_read_ahead = each is not None and client.plan.place == "threads" and awaits(node)
-
-    def come_whole(self) -> bool:
-        """Return whether the next job's blocks should have all rows of their parents."""
-        if self._each is None:
-            return False
-        return bool(decide(WHOLE_PARENTS, int(self._is_read_ahead or self._learned.parents_take_most)))
-
-    def wanted(self, rows: int, *, knows_bytes: bool = False) -> int:
-        """Return how many units a job needs, so that all jobs have a parent for each worker.
-
-        Args:
-            rows: the number of rows of a unit.
-            knows_bytes: whether the rows' memory is known, and bounds the job; otherwise one parent is enough.
-        """
-        parents = max(self._workers / self._window, _MIN_PARENTS) if knows_bytes else 1.0
-        return math.ceil(parents * (self._each or 0.0) / rows)
-
-
 def _first(mask: NDArray[np.bool_]) -> int:
     """Return the index of the first true value; 0 if there is none."""
     return int(mask.argmax()) if len(mask) else 0
-
-
-def block_rows(rows: int, workers: int, learned: Learned[Any]) -> int:
-    """Return the number of rows of a block. Each worker has two blocks; more where rows take long, fewer where not.
-
-    Only processor time counts: rows that wait for storage are better spread over many blocks.
-    """
-    blocks = 2 * workers
-    seconds = learned.row_cpu_seconds
-    if seconds is not None:
-        least, most = rows * seconds / _MAX_BLOCK_SECONDS, rows * seconds / _MIN_BLOCK_SECONDS
-        blocks = math.ceil(max(min(blocks, most), least))
-    most = max(min(rows, BLOCKS), 1)
-    return -(-rows // decide(JOB_BLOCKS, max(min(blocks, most), 1), most))
-
-
-AnyJob = TypeVar("AnyJob", bound=Job[Work])
 
 
 class JobQueue(Generic[AnyJob]):
@@ -479,6 +426,19 @@ class JobQueue(Generic[AnyJob]):
             )
         self._most_regions = scheduler.regions_in_use(client) + self.window
         self._arm()
+
+
+def open_queue(
+    kind: type[JobQueue[AnyJob]], scheduler: Scheduler, client: Client, cutter: JobCutter[AnyJob]
+) -> JobQueue[AnyJob]:
+    """Start to compute a cutter's jobs ahead; for threads, the records of async sources are requested before."""
+    next_job, ended = cutter.next_job, None
+    if client.plan.place == "threads" and awaits(cutter.node):
+        from penstock._runtime._io_prefetch import IOPrefetch  # noqa: PLC0415 - asyncio is slow to import
+
+        ahead = IOPrefetch(cutter.node, next_job, cutter.read_ahead)
+        next_job, ended = ahead.next_job, ahead.close
+    return kind(scheduler, client, next_job, cutter.window, queues=cutter.queues, ended=ended)
 
 
 class ReadyQueue(JobQueue[AnyJob]):

@@ -11,7 +11,6 @@ from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, MemoryProvider, Scheduler
 from penstock._runtime._streaming import StreamingBatches
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream, ThreadBatchStream
-from penstock._streaming import read_inline
 from penstock.errors import ClosedError, StateError
 from penstock.sources import AwaitedSource
 
@@ -174,7 +173,7 @@ class Runtime:
 
     def _first_in_order(self, step_range: StepRange) -> tuple[Element, list[Location]]:
         self.prepare()
-        stream = StreamingBatches(self._plan, step_range, self._client.context(), read_inline)
+        stream = StreamingBatches(self._plan, step_range, self._client.context())
         try:
             return stream.next()[0], stream.places()
         except EndOfEpoch:
@@ -211,7 +210,7 @@ class Runtime:
         if plan.is_indexed:
             context = replace(client.context(), draws=self._draws)
             return InlineStream(plan, step_range, client.learned, context)
-        return StreamingBatches(plan, step_range, replace(client.consumer_context(), draws=self._draws), read_inline)
+        return StreamingBatches(plan, step_range, replace(client.consumer_context(), draws=self._draws))
 
 
 def process_scheduler(owner: Client) -> Scheduler:

@@ -9,20 +9,22 @@ Guarantees:
 """
 
 from collections.abc import Iterator
+from functools import partial
 from types import GeneratorType
 
-from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, decide
-from penstock._graph import Block, Context, Element, Location, Stream, awaits, handles_errors
+from penstock._decisions import LEFT_TO_CONSUMER, decide
+from penstock._graph import Block, Context, Element, Location, Stream
 from penstock._plan import Plan
 from penstock._runtime._batches import (
     StepRange,
     Unit,
 )
 from penstock._runtime._failing_work import crashing_position_error
-from penstock._runtime._queue import JobQueue, SpanCutter
+from penstock._runtime._queue import JobQueue, SpanCutter, open_queue
+from penstock._runtime._recovery import Attempts, leave_to_steps
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._span_work import SpanJob
-from penstock._runtime._streams import MAX_REPEATED, EndOfEpoch, prefetched
+from penstock._runtime._streams import EndOfEpoch
 from penstock._streaming import (
     BlockInput,
     Chunk,
@@ -36,18 +38,38 @@ from penstock._streaming import (
     first_read,
     one_by_one,
     open_stages,
+    read_inline,
 )
 from penstock._tree import flatten, is_array
 from penstock.errors import InternalError, WorkerError
 
 
 class StreamingBatches:
-    """Elements of a dataset that is read in order, over the inputs of a `Reader`; steps of `collate` are left out."""
+    """Elements of a dataset that is read in order."""
 
     def __init__(
-        self, plan: Plan, step_range: StepRange, context: Context, read: Reader, collate: Collate | None = None
+        self,
+        plan: Plan,
+        step_range: StepRange,
+        context: Context,
+        reader: "ThreadReader | None" = None,
+        collate: Collate | None = None,
+        *,
+        singly: bool = False,
     ) -> None:
+        """Make the stages; reading begins with the first element.
+
+        Args:
+            plan: the plan of a dataset that is read in order.
+            step_range: the elements.
+            context: the context of the thread that reads.
+            reader: has workers compute the block inputs; None if this thread computes them.
+            collate: steps that are left out.
+            singly: whether the steps above get one element of a reader at a time, and none before it is needed.
+        """
         self._plan = plan
+        self._reader = reader
+        read = read_inline if reader is None else partial(_read_singly, reader) if singly else reader
         self._stage = stage_of(plan, step_range, context, read, collate)
         self._token: Token = None if step_range.where is None else step_range.where.token
         self._chunks: Iterator[Chunk] | None = None
@@ -131,10 +153,20 @@ class StreamingBatches:
         return None
 
     def fileno(self) -> int | None:
-        return None
+        return None if self._reader is None else self._reader.fileno()
 
     def is_ready(self) -> bool:
-        return True
+        reader = self._reader
+        if reader is None or self.has_more_at_hand:
+            return True
+        if not self.has_begun and not reader.is_ahead and (first := self.first_read()) is not None:
+            reader.begin(*first)  # so that there is a job to wait for
+        return reader.is_ready()
+
+    def give_up(self) -> None:
+        """End every wait for elements; from any thread, while another one reads."""
+        if self._reader is not None:
+            self._reader.give_up()
 
     def _stop(self) -> None:
         self._chunk, chunks, self._chunks = None, self._chunks, None
@@ -144,6 +176,14 @@ class StreamingBatches:
     def close(self) -> None:
         self._closed = True
         self._stop()
+        if self._reader is not None:
+            self._reader.close()
+
+
+def _read_singly(read: Reader, block_input: BlockInput, start: int) -> Iterator[Chunk]:
+    for chunk in read(block_input, start):
+        for index in range(len(chunk.elements)):
+            yield chunk.part(index, index + 1)
 
 
 def stage_of(
@@ -161,15 +201,10 @@ class ThreadReader:
 
     def __init__(self, scheduler: Scheduler, client: Client) -> None:
         scheduler.check()
-        plan = client.plan
-        self._plan = plan
         self._scheduler = scheduler
         self._client = client
+        self._descriptor = scheduler.fileno(client)
         self._queues: dict[int, JobQueue[SpanJob]] = {}
-        inputs = plan.streaming.inputs
-        self._inputs = len(inputs)
-        # Inputs that read async sources share the limit.
-        self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, inputs)), 1), 1)
         self._begun: tuple[BlockInput, int] | None = None
         self._closed = False
 
@@ -185,12 +220,8 @@ class ThreadReader:
 
     def _open(self, block_input: BlockInput, start: int) -> JobQueue[SpanJob]:
         self._close(block_input.number)
-        cutter = SpanCutter(self._scheduler, self._client, block_input, start, self._inputs)
-        next_job, ended = cutter.next_job, None
-        if self._plan.place == "threads" and awaits(block_input.node):
-            ahead = prefetched(block_input.node, next_job, self._read_ahead)
-            next_job, ended = ahead.next_job, ahead.close
-        queue = JobQueue(self._scheduler, self._client, next_job, cutter.window, queues=self._inputs, ended=ended)
+        cutter = SpanCutter(self._scheduler, self._client, block_input, start)
+        queue = open_queue(JobQueue[SpanJob], self._scheduler, self._client, cutter)
         self._queues[block_input.number] = queue
         if self._closed:  # another thread closed the reader, and may not have seen this queue
             queue.close()
@@ -207,7 +238,7 @@ class ThreadReader:
         queue = self._queues[block_input.number] if is_open else self._open(block_input, start)
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and lost there. A caller that stops early closes the reader, or reads the input again.
-        repeated = 0
+        attempts = Attempts()
         while (job := queue.next_job()) is not None:
             if job.failure.crash is not None:
                 crashing_rows = job.work.span.start + (job.failure.row or 0)
@@ -215,11 +246,10 @@ class ThreadReader:
                 self._replace_crashing(block_input, crashing_rows, job.failure.crash)
                 queue = self._open(block_input, crashing_rows)
                 continue
-            if job.failed and job.failure.is_passing and repeated < decide(REPEATED_JOBS, MAX_REPEATED):
-                repeated += 1
+            if job.failed and attempts.repeat(job.failure):
                 queue = self._open(block_input, job.work.span.start)
                 continue
-            repeated = 0
+            attempts.reset()
             if job.failed or decide(LEFT_TO_CONSUMER, 0):
                 self._scheduler.prepare_consumer()
                 yield from one_by_one(block_input, job.work.span.start, job.work.span.stop)
@@ -234,15 +264,13 @@ class ThreadReader:
 
     def _replace_crashing(self, block_input: BlockInput, number: int, crash: WorkerError) -> None:
         """Replace or leave out the element that crashes workers, if a step allows it; raise otherwise."""
-        error = crashing_position_error(block_input, number, crash)
-        at = block_input.epoch, int(block_input.input_range.positions(number, number + 1)[0])
-        # An element that is known already was replaced, so its replacement crashes, too.
-        if (*at, block_input.number) in self._client.crashing_rows or not handles_errors(block_input.node, *at):
-            try:
-                raise error
-            finally:
-                del error  # otherwise its traceback would keep it and this reader
-        self._client.crashing_rows[*at, block_input.number] = error
+        position = int(block_input.input_range.positions(number, number + 1)[0])
+        at = block_input.epoch, position, block_input.number
+        leave_to_steps(self._client, block_input.node, at, crashing_position_error(block_input, number, crash))
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when a chunk may be ready."""
+        return self._descriptor
 
     def is_ready(self) -> bool:
         """Return whether the next chunk of every input is ready."""
@@ -264,58 +292,6 @@ class ThreadReader:
         self._closed = True
         for queue in list(self._queues.values()):
             queue.close()
-
-
-class ThreadStreamingBatches(StreamingBatches):
-    """Elements of a dataset that is read in order, whose block inputs workers compute."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        client: Client,
-        step_range: StepRange,
-        context: Context,
-        collate: Collate | None = None,
-        *,
-        singly: bool = False,
-    ) -> None:
-        """Make the stages; reading begins with the first element.
-
-        Args:
-            scheduler: computes the block inputs.
-            client: the client that the block inputs belong to.
-            step_range: the elements.
-            context: the context of the thread that reads.
-            collate: steps that are left out.
-            singly: whether the steps above get one element at a time, and none before it is needed.
-        """
-        self._reader = ThreadReader(scheduler, client)
-        self._descriptor = scheduler.fileno(client)
-        read = self._read_singly if singly else self._reader
-        super().__init__(client.plan, step_range, context, read, collate)
-
-    def _read_singly(self, block_input: BlockInput, start: int) -> Iterator[Chunk]:
-        for chunk in self._reader(block_input, start):
-            for index in range(len(chunk.elements)):
-                yield chunk.part(index, index + 1)
-
-    def fileno(self) -> int | None:
-        return self._descriptor
-
-    def is_ready(self) -> bool:
-        if self.has_more_at_hand:
-            return True
-        if not self.has_begun and not self._reader.is_ahead and (first := self.first_read()) is not None:
-            self._reader.begin(*first)  # so that there is a job to wait for
-        return self._reader.is_ready()
-
-    def give_up(self) -> None:
-        """End every wait for elements; from any thread, while another one reads."""
-        self._reader.give_up()
-
-    def close(self) -> None:
-        super().close()
-        self._reader.close()
 
 
 def _array_bytes(parts: list[tuple[range, Block]]) -> int:

@@ -10,12 +10,12 @@ same path serves rows that don't fit the layout.
 import itertools
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from penstock._caught import Caught
-from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LEFT_TO_CONSUMER, REPEATED_JOBS, decide
-from penstock._graph import Context, Element, Mix, Node, awaits, handles_errors, root
+from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LEFT_TO_CONSUMER, decide
+from penstock._graph import Context, Element
 from penstock._plan import Plan
 from penstock._runtime._batch_work import BatchJob, row_layout
 from penstock._runtime._batches import (
@@ -31,30 +31,18 @@ from penstock._runtime._batches import (
     with_masks,
     without,
 )
+from penstock._runtime._chunk_sizes import INLINE_BYTES, MAX_DIRECT_ROWS, InlineSizes
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._jobs import Job, Learned, Work
-from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue
+from penstock._runtime._jobs import Learned
+from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
+from penstock._runtime._recovery import Attempts, leave_to_steps
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
 from penstock.batching import Layout, LayoutMismatchError, layout_of, write_rows
 from penstock.errors import WorkerError
 
-if TYPE_CHECKING:
-    from penstock._runtime._io_prefetch import IOPrefetch
-
 SMALL_LEAF_BYTES: Final = 65_536
 """Arrays up to this size are copied out of a job's memory, so that keeping the labels doesn't keep the images."""
-MAX_REPEATED: Final = 8
-"""The attempts of workers at a job that only needed more memory; after these the consumer computes it."""
-
-_CHUNK_SECONDS: Final = 0.001  # of batches computed at once; starting them takes 20 microseconds
-_MAX_CHUNK_SECONDS: Final = 0.01  # if that makes a batch cheaper, by `_GAIN`
-_GAIN: Final = 0.75
-_CHUNK_BYTES: Final = 1_000_000
-_MAX_UNITS: Final = 64
-_ROWS_PER_PART: Final = 32  # of a mixture: in larger blocks a row is hardly cheaper
-_MAX_DIRECT_ROWS: Final = 4096  # their keys are computed at once, in about 0.1 ms
-AnyJob = TypeVar("AnyJob", bound=Job[Work])
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
@@ -121,11 +109,7 @@ class InlineStream:
         self._direct: DirectBatches | None = None  # steps from `_first` on
         self._first = 0
         self._units = 1
-        self._seconds_each: dict[int, float] = {}  # of one unit, by the number computed at once
-        base = root(program.rows)
-        self._is_mixture = isinstance(base, Mix)
-        rows = _ROWS_PER_PART * len(base.parts) if isinstance(base, Mix) else 1
-        self._wanted_units = -(-rows // max(step_range.first.batch // plan.shard.count, 1))
+        self._sizes = InlineSizes(plan, step_range.first.batch)
 
     def next(self) -> tuple[Element, Token]:
         index = self._index
@@ -153,7 +137,7 @@ class InlineStream:
             else:
                 batches, most = direct.batches(index - self._first, self._units), direct.at_once
             most = max(most, 1)
-            units = min(self._next_units(time.perf_counter() - started, len(batches)), most)
+            units = min(self._sizes.next(time.perf_counter() - started, len(batches)), most)
             self._units = decide(INLINE_BATCHES, units, most)
             return batches[::-1]
         self._direct = None
@@ -168,7 +152,7 @@ class InlineStream:
         layout = row_layout(self._program, self._learned)
         if layout is None or not can_be_direct(layout):
             return None
-        most = max(_MAX_DIRECT_ROWS // self._step_range.first.batch, 1)
+        most = max(MAX_DIRECT_ROWS // self._step_range.first.batch, 1)
         step_range = self._step_range.part(index, decide(DIRECT_BATCHES, most, most))
         self._direct, self._first = DirectBatches(self._plan, step_range, layout), index
         return self._direct
@@ -180,7 +164,7 @@ class InlineStream:
         layout = row_layout(program, learned) if decide(KNOWN_LAYOUT, 1) else None
         runs, bounds = rows_of_step_range(program, shard, step_range)
         elements = evaluate_rows(program, [(rows, 0, rows.total) for rows in runs], self._context)
-        most = max(_MAX_UNITS, self._wanted_units)
+        most = self._sizes.most
         if layout is not None:
             columns = layout.columns(bounds[-1])
             try:
@@ -190,27 +174,11 @@ class InlineStream:
             else:
                 batches = with_masks(program, shard, step_range, layout.batches(columns, bounds))
                 batch_bytes = layout.leaf_offsets(bounds[-1])[1] // step_range.steps
-                return batches, min(_CHUNK_BYTES // max(batch_bytes, 1), most)
+                return batches, min(INLINE_BYTES // max(batch_bytes, 1), most)
         elif program.stack is not None and learned.layout is None and elements:
             learned.layout = layout_of(elements[0])
         cut = [elements[start:stop] for start, stop in itertools.pairwise(bounds)]
         return [self._batches.merge(step_range.unit(number), rows) for number, rows in enumerate(cut)], most
-
-    def _next_units(self, seconds: float, units: int) -> int:
-        """Return how many units to compute at once next, after `units` took `seconds`."""
-        each = self._seconds_each[units] = seconds / units
-        if seconds * 2 < _CHUNK_SECONDS:
-            return units * 2
-        fewer, more = self._seconds_each.get(units // 2), self._seconds_each.get(units * 2)
-        if more is not None:
-            more_gain = more < _GAIN * each
-        else:  # each doubling gains less, so stop at the first that doesn't; but the rows of a mixture differ
-            more_gain = self._is_mixture or fewer is None or each < _GAIN * fewer
-        if seconds * 2 < _MAX_CHUNK_SECONDS and (units < self._wanted_units or more_gain):
-            return units * 2  # a mixture has few rows of each part, so more rows at once will pay
-        if seconds < _MAX_CHUNK_SECONDS and units // 2 < self._wanted_units:
-            return units
-        return units if seconds < _CHUNK_SECONDS or (fewer is not None and each < _GAIN * fewer) else units // 2
 
     def next_nowait(self) -> tuple[Element, Token] | None:
         return None
@@ -246,18 +214,13 @@ class ThreadBatchStream:
         self._descriptor = scheduler.fileno(client)
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
-        self._repeated = 0  # how often jobs were computed again since the last batch
+        self._attempts = Attempts()
         self._ready: list[Element] = []  # the remaining batches of the job, in reverse order
 
     def _open(self, step_ranges: list[StepRange]) -> "JobQueue[BatchJob]":
-        plan = self._plan
         cutter = Cutter(self._scheduler, self._client, self._program, step_ranges)
-        next_job, ended = cutter.next_job, None
-        if plan.place == "threads" and awaits(self._program.rows):
-            ahead = prefetched(self._program.rows, next_job, plan.limits.read_ahead)
-            next_job, ended = ahead.next_job, ahead.close
-        kind = JobQueue[BatchJob] if plan.ordered else ReadyQueue[BatchJob]
-        return kind(self._scheduler, self._client, next_job, cutter.window, ended=ended)
+        kind = JobQueue[BatchJob] if self._plan.ordered else ReadyQueue[BatchJob]
+        return open_queue(kind, self._scheduler, self._client, cutter)
 
     def next(self) -> tuple[Element, Token]:
         job = self._awaited()
@@ -278,9 +241,7 @@ class ThreadBatchStream:
         failure = job.failure
         if failure.crash is not None and self._index >= failure.step:
             self._note_crashing(job, failure.row, failure.crash)
-        elif job.failed and failure.is_passing and self._repeated < decide(REPEATED_JOBS, MAX_REPEATED):
-            self._repeated += 1
-        else:
+        elif not self._attempts.repeat(failure):
             return False
         self._restart(job)
         return True
@@ -317,7 +278,7 @@ class ThreadBatchStream:
     def _delivered(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
         step = None if self._plan.ordered else job.work.step_range.first.step + self._index
         self._index += 1
-        self._repeated = 0
+        self._attempts.reset()
         if self._index == job.work.step_range.steps:
             self._client.log_complaint(job.failure.complaint)
             self._job = None
@@ -341,15 +302,8 @@ class ThreadBatchStream:
     def _note_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> None:
         """Have the row that crashes workers replaced from now on; raise if no step allows that."""
         program, unit, shard = self._program, job.work.step_range.unit(self._index), self._plan.shard
-        error, crashing_rows = crashing_row_error(program, shard, unit, row, crash), self._client.crashing_rows
         at = None if row is None else coordinates_of(program, shard, unit, row)
-        # The replacement of a row that is known already crashes, too.
-        if at is None or at in crashing_rows or not handles_errors(program.rows, *at):
-            try:
-                raise error
-            finally:
-                del error  # otherwise its traceback would keep it and this stream
-        crashing_rows[at] = error
+        leave_to_steps(self._client, program.rows, at, crashing_row_error(program, shard, unit, row, crash))
 
     def _restart(self, job: BatchJob) -> None:
         """Restart after the last delivered batch."""
@@ -377,10 +331,3 @@ class ThreadBatchStream:
         self._queue.close()
         self._job = None
         self._ready = []
-
-
-def prefetched(node: Node, make_job: Callable[[], AnyJob | None], limit: int) -> "IOPrefetch[AnyJob]":
-    """Start to prefetch the records of async sources below a node, for jobs that no worker has begun."""
-    from penstock._runtime._io_prefetch import IOPrefetch  # noqa: PLC0415 - asyncio is slow to import
-
-    return IOPrefetch(node, make_job, limit)

@@ -106,8 +106,8 @@ SCHEDULER: Final = (
     ),
     Mutant(
         "threads: a crashing substitute is tried without end",
-        "_runtime/_streams.py",
-        "at is None or at in crashing_rows or not handles",
+        "_runtime/_recovery.py",
+        "at is None or at in client.crashing_rows or not handles",
         "at is None or not handles",
         ("workers/processes/trouble/test_deadly.py",),
     ),

@@ -1,0 +1,56 @@
+"""Recovery from failed jobs: the rules that all streams of jobs share.
+
+A job fails in the workers for one of three reasons, and each has its remedy:
+  - It only needs more memory, or another layout. Workers compute it again, `MAX_REPEATED` times at most (`Attempts`).
+  - A row crashes worker processes. If a step below handles errors, it replaces the row or leaves it out, and workers
+    compute the rest again (`leave_to_steps`). Otherwise an error names the row.
+  - Anything else: the consumer computes the batches one by one, so the user's exception is raised in its thread.
+"""
+
+from typing import Final
+
+from penstock._decisions import REPEATED_JOBS, decide
+from penstock._graph import Node, handles_errors
+from penstock._runtime._jobs import JobFailure
+from penstock._runtime._scheduler import Client
+
+MAX_REPEATED: Final = 8
+"""The attempts of workers at a job that only needed more memory; after these the consumer computes it."""
+
+
+class Attempts:
+    """Counts how often workers have computed jobs again since the last delivered batch."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def repeat(self, failure: JobFailure) -> bool:
+        """Return whether workers should compute a failed job again, and count that."""
+        is_repeated = failure.is_passing and self._count < decide(REPEATED_JOBS, MAX_REPEATED)
+        self._count += is_repeated
+        return is_repeated
+
+    def reset(self) -> None:
+        """Begin to count for the next batch."""
+        self._count = 0
+
+
+def leave_to_steps(client: Client, node: Node, at: tuple[int, ...] | None, error: Exception) -> None:
+    """Record that an element crashes workers, so that a step below replaces it or leaves it out.
+
+    Args:
+        client: the client whose jobs have the element.
+        node: the node below which steps may handle the error.
+        at: the element, as in `Context.crashing_rows`; None where no single element is at fault.
+        error: the error for the element.
+
+    Raises:
+        Exception: the error, if no step handles it, or if the element was recorded already: then its replacement
+            crashes, too.
+    """
+    if at is None or at in client.crashing_rows or not handles_errors(node, *at[:2]):
+        try:
+            raise error
+        finally:
+            del error  # otherwise its traceback would keep it and the stream
+    client.crashing_rows[at] = error
