@@ -121,6 +121,18 @@ def test_deaths_change_nothing(tmp_path: Path) -> None:
     assert drawn(DyingOnce(tmp_path, {3, 11, 20}), 2) == drawn(Drawing(24), 2)
 
 
+def test_a_loader_counts_batches_and_deaths(tmp_path: Path) -> None:
+    """`stats` counts the batches of all epochs, and `deaths` has the workers that died in each."""
+    loader = DataLoader(DyingOnce(tmp_path, {3}), batch_size=4, num_workers=1)
+    assert (loader.stats()["batches"], loader.deaths()) == (0, ())
+    assert [len(list(loader)) for _ in range(2)] == [6, 6]
+    (death,) = loader.deaths()
+    assert death.exit_code == -signal.SIGKILL
+    stats = loader.stats()
+    assert (stats["batches"], stats["worker_restarts"]) == (12, 1)
+    assert 0 < stats["wait_share"] <= 1
+
+
 def test_an_item_that_crashes_workers_is_named() -> None:
     """An item that crashes one worker after the other is an error of its batch; the other batches are delivered."""
     batches = iter(DataLoader(Deadly(), batch_size=2, num_workers=2))

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from penstock import _lazy
+from penstock._loader._iterator import Clock as Clock
 from penstock._loader._iterator import LoaderIterator as LoaderIterator
 from penstock._loader._loader import Loader as Loader
 

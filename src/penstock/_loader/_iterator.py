@@ -68,6 +68,16 @@ class Clock:
         self.wait_seconds += received - requested
         self.batches += 1
 
+    def stats(self) -> dict[str, float]:
+        """Return the counters and rates, as `Loader.stats` has them."""
+        seconds = 0.0 if self.first is None else self.last - self.first
+        return {
+            "batches": float(self.batches),
+            "wait_seconds": self.wait_seconds,
+            "wait_share": self.wait_seconds / seconds if seconds else 0.0,
+            "batches_per_second": self.batches / seconds if seconds else 0.0,
+        }
+
 
 class LoaderIterator(Generic[T_co]):
     """The batches of one epoch, or of the rest of one; made by `iter(loader)`.

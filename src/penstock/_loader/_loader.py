@@ -400,14 +400,9 @@ class Loader(Generic[T_co]):
         made, ready or in use; `worker_restarts`, the number of worker processes that died; `substituted` and `skipped`,
         the numbers of these elements; `filtered`, the number of elements that predicates left out.
         """
-        clock = self._clock
-        seconds = 0.0 if clock.first is None else clock.last - clock.first
         recorder = self._runtime.recorder
         return {
-            "batches": float(clock.batches),
-            "wait_seconds": clock.wait_seconds,
-            "wait_share": clock.wait_seconds / seconds if seconds else 0.0,
-            "batches_per_second": clock.batches / seconds if seconds else 0.0,
+            **self._clock.stats(),
             "bytes_in_flight": float(self._runtime.bytes_in_flight()),
             "worker_restarts": float(recorder.total(WorkerDied)),
             "substituted": float(recorder.total(Substituted)),

@@ -1,6 +1,7 @@
 """The class that replaces torch's DataLoader, with the same arguments, errors, warnings and results."""
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -8,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import torch.utils.data
 
 from penstock._graph import need_count, need_integer
+from penstock._loader import Clock
 from penstock.errors import StateError, UsageError
+from penstock.events import WorkerDied
 from penstock.sources import forget_state, forgets, load_state
 from penstock.torch._data_loader._iterators import StreamsIterator, WorkersIterator
 from penstock.torch._data_loader._pickling import Sealed
@@ -33,6 +36,7 @@ from penstock.torch._data_loader._workers import prepare_workers, sealed
 
 T_co = TypeVar("T_co", covariant=True)
 _Batch = TypeVar("_Batch")
+_MAX_DEATHS: Final = 1000
 _INSIDE: Final = frozenset(("reached", "streams", "dataset"))  # keys that only states inside an epoch have
 _Iterator = TypeVar("_Iterator", WorkersIterator, StreamsIterator)
 
@@ -147,6 +151,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             )
         if num_workers and not is_data_pipe(dataset):
             prepare_workers(multiprocessing_context)
+        self._clock = Clock()
+        self._deaths: deque[WorkerDied] = deque(maxlen=_MAX_DEATHS)
         self.strict = strict
         self._obstacle: str | None = None  # the reason why torch's own workers load
         self._epoch: Epoch | None = None  # the newest epoch of a map-style dataset
@@ -387,6 +393,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._saved = saved if saved.is_inside or saved.has_seed else None
         self._is_early = not saved.is_inside
         self._epoch = self._places = None
+
+    def stats(self) -> dict[str, float]:
+        """Return counters for any logger, as a flat dict of floats; only batches that Penstock's workers made count.
+
+        `batches`, delivered so far, over all epochs; `wait_seconds`, the time that the program waited for them, and
+        `wait_share`, its share of the time since the first request; `batches_per_second`; `worker_restarts`, the number
+        of workers that died, of the latest 1,000.
+        """
+        return {**self._clock.stats(), "worker_restarts": float(len(self._deaths))}
+
+    def deaths(self) -> tuple[WorkerDied, ...]:
+        """Return the latest deaths of workers, at most 1,000, oldest first."""
+        return tuple(self._deaths)
 
     def _why_lost(self) -> str | None:
         """Return the reason why no state exists inside an epoch; None if one exists."""

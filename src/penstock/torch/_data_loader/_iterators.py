@@ -22,7 +22,8 @@ from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
 
 import torch
 
@@ -46,6 +47,9 @@ from penstock.torch._data_loader._torch_private import (
 from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, is_stateful
 from penstock.torch._data_loader._workers import JobRules, Queue, Sampled, TimedOutError, Workers, user_code_of_loader
 
+if TYPE_CHECKING:
+    from penstock._loader import Clock
+
 At = TypeVar("At")
 _NOTHING: Final = object()
 
@@ -61,7 +65,8 @@ class _Outcome(NamedTuple, Generic[At]):
 class InterruptibleIterator(ABC, Generic[At]):
     """Delivers each batch once, whenever the handlers of signals raise. `At` is the type of a position."""
 
-    def __init__(self) -> None:
+    def __init__(self, loader: object) -> None:
+        self._clock: Clock = vars(loader)["_clock"]
         self._undelivered: _Outcome[At] | None = None
 
     def __iter__(self) -> Self:
@@ -85,6 +90,7 @@ class InterruptibleIterator(ABC, Generic[At]):
 
     def _outcome(self, held: HeldInterrupts) -> _Outcome[At]:
         batch: object = _NOTHING
+        requested = perf_counter()
         with Caught(Exception) as caught, torch.autograd.profiler.record_function(self._name()):
             batch = self._advance(held)
         error = None if caught.error is None else caught.taken()
@@ -93,6 +99,8 @@ class InterruptibleIterator(ABC, Generic[At]):
                 if held.has_raised:
                     raise error
                 trim(error, keeps_first=False)
+            else:
+                self._clock.count(requested, perf_counter())
             return _Outcome(batch, error, self._position())
         finally:
             del error  # its traceback holds this frame
@@ -136,7 +144,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
     """
 
     def __init__(self, loader: object, sent: Sealed, saved: Saved | None = None, *, is_early: bool = False) -> None:
-        super().__init__()
+        super().__init__(loader)
         with generators_restored(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
         if saved is not None:
@@ -264,7 +272,7 @@ class StreamsIterator(InterruptibleIterator[Places]):
     """
 
     def __init__(self, loader: object, sent: Sealed, saved: Places | None = None) -> None:
-        super().__init__()
+        super().__init__(loader)
         with generators_restored(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
         given: Any = loader

@@ -41,6 +41,7 @@ from penstock._runtime import (
 )
 from penstock._seeds import derive
 from penstock.errors import WorkerError
+from penstock.events import Event, WorkerDied
 from penstock.torch._data_loader._job import DrawnBatch, DrawnJob, DrawnTask, DrawnWork, RowLayout, Way
 from penstock.torch._data_loader._pickling import Sealed, pickled
 from penstock.torch._data_loader._worker import Start, UserCode, received_error
@@ -247,7 +248,7 @@ class Workers:
         workers = rules.num_workers
         shard = Shard(0, 1)
         plan = Plan(node, program, "processes", workers, shard, least, None, copy=False, limits=limits)
-        self._client = Client(plan, Recorder())
+        self._client = Client(plan, _NotingRecorder(vars(loader)["_deaths"]))
         self._client.learned = rules.learned
         self._client.has_warned_of_kept = True  # no warning: users of torch's loader may keep batches
         self.attempts = 0  # at the current batch
@@ -331,6 +332,19 @@ def _start_method(context: object) -> StartMethod | None:
     given: Any = context
     name = given if given is None or isinstance(given, str) else given.get_start_method()
     return "spawn" if name == "spawn" else None
+
+
+class _NotingRecorder(Recorder):
+    """A recorder of one iterator's workers, which also notes their deaths for the loader."""
+
+    def __init__(self, deaths: deque[WorkerDied]) -> None:
+        super().__init__()
+        self._noted = deaths
+
+    def observe(self, event: Event) -> None:
+        super().observe(event)
+        if isinstance(event, WorkerDied):
+            self._noted.append(event)
 
 
 class TimedOutError(RuntimeError):
