@@ -15,7 +15,8 @@ from typing import Final
 _MOST: Final = 256
 _logger = logging.getLogger("penstock")
 _lock: Final = threading.Lock()
-_delivered: Final[OrderedDict[tuple[str, str], None]] = OrderedDict()  # line and dataset of a loader, oldest first
+_delivered: Final[OrderedDict[tuple[str, str], bool]] = OrderedDict()
+"""By the line and the dataset of a loader, oldest first: whether a warning was logged."""
 
 
 def line_of_caller() -> str:
@@ -35,16 +36,17 @@ def has_delivered(line: str) -> bool:
 def note_delivered(line: str, dataset: str) -> None:
     """Note that a loader that this line made has delivered epoch 0 of a dataset to its end."""
     with _lock:
-        _delivered[line, dataset] = None
+        _delivered.setdefault((line, dataset), False)
         if len(_delivered) > _MOST:
             _delivered.popitem(last=False)
 
 
 def warn_if_repeated(line: str, dataset: str) -> None:
-    """Log a warning if a loader that this line made has delivered epoch 0 of an equal dataset."""
+    """Log a warning, once, if a loader that this line made has delivered epoch 0 of an equal dataset."""
     with _lock:
-        if (line, dataset) not in _delivered:
+        if _delivered.get((line, dataset), True):
             return
+        _delivered[line, dataset] = True
     _logger.warning(
         "the loader made at %s begins with epoch 0 of a dataset whose epoch 0 an earlier loader, made by the same "
         "line, has delivered, so it has the same order. Make the loader once, before the loop over epochs, and iterate "
