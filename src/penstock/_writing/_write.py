@@ -162,7 +162,9 @@ class _Shards:
         return {"name": name, "elements": end - begin, "bytes": size, "blake2b": checksum, "new": int(new)}
 
     def _elements(self, begin: int, end: int) -> Iterator[tuple[int, Any]]:
-        with Loader(self.dataset[begin:end]) as loader:
+        with Loader(
+            self.dataset.epoch(0)[begin:end]
+        ) as loader:  # a dataset without epochs, so no other loader's matters
             yield from enumerate(loader, begin)
 
 
@@ -282,8 +284,12 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass
-    return True
+        return True
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"  # a zombie has ended
+    except OSError:
+        return True
 
 
 def _read_json(path: str) -> dict[str, Any] | None:

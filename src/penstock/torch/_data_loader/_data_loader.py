@@ -58,7 +58,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
       that names its index.
     - Workers aren't forks of this process, so the dataset and the functions are pickled. Objects that a script without
       `if __name__ == "__main__":` defines are pickled by value. Where that isn't possible, as with a
-      `multiprocessing.Value`, a lock or a tensor in shared memory, torch's own workers load, with one warning.
+      `multiprocessing.Value` or a lock, torch's own workers load, with one warning.
 
     Args:
         dataset: the dataset to load from, map-style or iterable.

@@ -8,6 +8,7 @@ import copyreg
 import functools
 import importlib
 import io
+import os
 import pickle
 from collections import ChainMap
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -18,6 +19,7 @@ import torch
 from penstock._caught import Caught
 from penstock._pickles import pickler
 from penstock._processes import missing
+from penstock.torch._data_loader._torch_private import shared_descriptor, storage_of_process
 from penstock.transport import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 
 if TYPE_CHECKING:
@@ -165,14 +167,12 @@ def _reduced_shared(tensor: "torch.Tensor") -> object:
 
 
 def _reduced_storage(storage: "torch.UntypedStorage") -> object:
-    """Reduce a tensor's memory to a buffer beside the pickle.
+    """Reduce a tensor's memory to a buffer beside the pickle, or to the descriptor of memory that processes share.
 
-    Raises:
-        PicklingError: it is shared between processes, and a copy would keep the first values. Memory of a mapped file,
-            which torch counts as shared, too, is copied.
+    Memory of a mapped file, which torch counts as shared, too, is copied.
     """
     if storage.is_shared() and storage.filename is None:
-        raise pickle.PicklingError("a tensor in shared memory would be copied, and workers would not see later values")
+        return storage_of_process, (os.getpid(), *shared_descriptor(storage))
     if storage.device.type != "cpu":
         return _by_torch(storage)
     shown: Any = torch.empty(0, dtype=torch.uint8)

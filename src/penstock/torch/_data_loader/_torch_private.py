@@ -4,6 +4,7 @@ torch 2.5 to 2.13 have all of them.
 """
 
 import importlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -20,6 +21,8 @@ _pinning: Final[Mapping[str, Any]] = vars(importlib.import_module("torch.utils.d
 _data_loader: Final[Mapping[str, Any]] = vars(importlib.import_module("torch.utils.data.dataloader"))
 _error_wrapper: Final[Callable[..., Any]] = vars(importlib.import_module("torch._utils"))["ExceptionWrapper"]
 _NEW_SHARED: Final = "_new_shared"
+_SHARE: Final = "_share_fd_cpu_"
+_OPEN_SHARED: Final = "_new_shared_fd_cpu"
 
 default_collate: Final[Callable[[Any], Any]] = _collate["default_collate"]
 
@@ -130,3 +133,18 @@ def _new_private(kind: "type[torch.UntypedStorage]", size: int, *, device: objec
 def worker_number() -> int:
     """Return this worker's number."""
     return int(_worker["_worker_info"].id)
+
+
+def shared_descriptor(storage: torch.UntypedStorage) -> tuple[int, int]:
+    """Return the descriptor of a storage that processes share, open as long as the storage lives, and its bytes."""
+    descriptor, size_bytes = getattr(storage, _SHARE)()
+    return descriptor, size_bytes
+
+
+def storage_of_process(process: int, descriptor: int, size_bytes: int) -> object:
+    """Return the storage that another process has a descriptor of: each sees what the other writes."""
+    opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return getattr(torch.UntypedStorage, _OPEN_SHARED)(opened, size_bytes)
+    finally:
+        os.close(opened)
