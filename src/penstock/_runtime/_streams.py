@@ -33,7 +33,7 @@ from penstock._runtime._batches import (
 )
 from penstock._runtime._chunk_sizes import INLINE_BYTES, MAX_DIRECT_ROWS, InlineSizes
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._jobs import Learned
+from penstock._runtime._jobs import NO_FAILURE, Learned
 from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
 from penstock._runtime._recovery import Attempts, leave_to_steps
 from penstock._runtime._scheduler import Client, Scheduler
@@ -224,7 +224,7 @@ class ThreadBatchStream:
 
     def next(self) -> tuple[Element, Token]:
         job = self._awaited()
-        while self._is_repeated(job):
+        while job.failure is not NO_FAILURE and self._is_repeated(job):
             job = self._awaited()
         if not job.failed:
             return self._delivered(job, self._next_of(job))
