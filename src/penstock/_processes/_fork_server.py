@@ -165,12 +165,13 @@ class _Server:
                 child = self._hand_over(message)
                 watched = [child.watched]
                 answer = {"pid": child.pid, "failures": self._failures}
-                self._failures = []
         if caught.error is not None:
             answer = {"failed": f"{type(caught.error).__name__}: {caught.error}"}
         status = socket.socket(fileno=descriptors[0])
-        self._report(status, json.dumps(answer).encode(), watched)
+        is_sent = self._report(status, json.dumps(answer).encode(), watched)
         if watched:
+            if is_sent:  # else the next answer has them
+                self._failures = []
             self._children[watched[0]].status = status
         else:
             status.close()
@@ -252,9 +253,12 @@ class _Server:
             os.kill(child.pid, signal.SIGKILL)
             self._reap(child)
 
-    def _report(self, status: socket.socket, message: bytes, descriptors: list[int]) -> None:
-        with suppress(OSError):  # the program has dropped it
+    def _report(self, status: socket.socket, message: bytes, descriptors: list[int]) -> bool:
+        """Send a message, and return whether the program still receives it."""
+        with suppress(OSError):
             socket.send_fds(status, [message], descriptors)
+            return True
+        return False
 
     # -- modules
 
