@@ -9,13 +9,9 @@ A block is a record batch of a file, or a whole stream. Only if its buffers are 
 
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError
 from penstock.sources._arrow_rows import Array, need_arrow
 from penstock.sources._local_files import PathLike, find_files
@@ -23,11 +19,9 @@ from penstock.sources._mapped import map_file
 from penstock.sources._table_files import (
     DECODED_BYTES,
     Block,
+    BlockScan,
     TableFiles,
-    Types,
-    check_types,
     find_index,
-    kind_of_scan,
     reading,
     types_of,
 )
@@ -100,7 +94,7 @@ class Arrow(TableFiles):
         first = files[0].path
         with reading(first, _FORMAT):
             types = types_of(_open(_map(first)).schema, columns, first)
-        scan = _BatchScan(types, first, None if columns is None else tuple(types))
+        scan = BlockScan("arrow-1", "indexing Arrow files", _schema_and_rows, types, first, columns is not None)
         super().__init__(find_index(files, scan, cache, progress=progress), types, decoded_bytes)
         self._mapped: dict[int, Array] = {}
 
@@ -142,55 +136,29 @@ def _allocated(batch: Array, content: Array) -> int:
     return sum(buffer.size for buffer in buffers if not begin <= buffer.address < end)
 
 
-@frozen
-class _BatchScan:
-    """The scan for the record batches of an Arrow file: its offsets are the first rows of the batches.
+def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
+    """Return the schema of a file, and the number of rows in each of its blocks; a stream is one block.
 
-    Attributes:
-        types: the columns that the file must have.
-        first: the file that has them.
-        columns: the names of the columns, if the file may have others.
+    Raises:
+        CorruptRecordError: the file has fewer batches than its end says.
     """
-
-    types: Types
-    first: str
-    columns: tuple[str, ...] | None
-
-    @property
-    def kind(self) -> str:
-        """The scan with the columns that it has checked."""
-        return kind_of_scan("arrow-1", self.types, allows_others=self.columns is not None)
-
-    @property
-    def label(self) -> str:
-        """The name of the work, for progress."""
-        return "indexing Arrow files"
-
-    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
-        """Return the first row of each block, and the number of rows.
-
-        Raises:
-            UsageError: the file has other columns.
-            CorruptRecordError: the file has fewer batches than its end says.
-        """
-        path = stream.name
-        with reading(path, _FORMAT):
-            content = _map(path)
-            reader = _open(content)
-            check_types(self.types, self.first, types_of(reader.schema, self.columns, path), path)
-            rows = _rows_of_batches(content)
-        if _is_file(content) and len(rows) != reader.num_record_batches:
+    path = stream.name
+    with reading(path, _FORMAT):
+        content = _map(path)
+        reader = _open(content)
+        schema, rows = reader.schema, _rows_of_batches(content)
+    if _is_file(content):
+        if len(rows) != reader.num_record_batches:
             raise CorruptRecordError(
                 f"{path!r} must have the {reader.num_record_batches} record batches that its end lists; it has "
                 f"{len(rows)}. The file is damaged: write it again."
             )
-        if not _is_file(content) and bytes(content[-len(_END) :]) != _END:
-            logging.getLogger("penstock").warning(
-                "the Arrow stream %r has no end mark, so it may be truncated between two messages", path
-            )
-        blocks = rows if _is_file(content) else [sum(rows)]
-        advance(content.size)
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(blocks, dtype=np.int64)])
+        return schema, rows
+    if bytes(content[-len(_END) :]) != _END:
+        logging.getLogger("penstock").warning(
+            "the Arrow stream %r has no end mark, so it may be truncated between two messages", path
+        )
+    return schema, [sum(rows)]
 
 
 def _rows_of_batches(content: Array) -> list[int]:

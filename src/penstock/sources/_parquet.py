@@ -1,22 +1,16 @@
 """The source of Parquet files; records are rows as dicts of columns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from penstock._frozen import frozen
 from penstock.sources._arrow_rows import Array, need_arrow
 from penstock.sources._local_files import PathLike, find_files
 from penstock.sources._table_files import (
     DECODED_BYTES,
     Block,
+    BlockScan,
     TableFiles,
-    Types,
-    check_types,
     find_index,
-    kind_of_scan,
     reading,
     types_of,
 )
@@ -87,7 +81,7 @@ class Parquet(TableFiles):
         first = files[0].path
         with reading(first, _FORMAT):
             types = types_of(parquet.read_schema(first), columns, first)
-        scan = _GroupScan(types, first, None if columns is None else tuple(types))
+        scan = BlockScan("parquet-1", "reading footers", _schema_and_rows, types, first, columns is not None)
         super().__init__(find_index(files, scan, cache, progress=progress), types, decoded_bytes)
         self._footers: dict[int, Array] = {}
 
@@ -109,40 +103,9 @@ class Parquet(TableFiles):
         return table.to_batches(), table.get_total_buffer_size()
 
 
-@frozen
-class _GroupScan:
-    """The scan for the row groups of a Parquet file: its offsets are the first rows of the groups.
-
-    Attributes:
-        types: the columns that the file must have.
-        first: the file that has them.
-        columns: the names of the columns, if the file may have others.
-    """
-
-    types: Types
-    first: str
-    columns: tuple[str, ...] | None
-
-    @property
-    def kind(self) -> str:
-        """The scan with the columns that it has checked."""
-        return kind_of_scan("parquet-1", self.types, allows_others=self.columns is not None)
-
-    @property
-    def label(self) -> str:
-        """The name of the work, for progress."""
-        return "reading footers"
-
-    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
-        """Return the first row of each group, and the number of rows.
-
-        Raises:
-            UsageError: the file has other columns.
-        """
-        with reading(stream.name, _FORMAT):
-            footer = need_arrow("pyarrow.parquet").read_metadata(stream)
-            schema = footer.schema.to_arrow_schema()
-        check_types(self.types, self.first, types_of(schema, self.columns, stream.name), stream.name)
-        rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-        advance(stream.seek(0, 2))
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(rows, dtype=np.int64)])
+def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
+    """Return the schema of a file, and the number of rows in each of its groups."""
+    with reading(stream.name, _FORMAT):
+        footer = need_arrow("pyarrow.parquet").read_metadata(stream)
+        schema = footer.schema.to_arrow_schema()
+    return schema, [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]

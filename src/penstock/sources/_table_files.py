@@ -22,11 +22,12 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, Final, SupportsIndex
+from typing import Any, BinaryIO, ClassVar, Final, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._os import renewed_after_fork
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._arrow_rows import NUMPY, Array, ArrowRows, names_of, need_arrow
@@ -271,6 +272,45 @@ class KeptBlocks:
                 self._bytes -= dropped
 
 
+@frozen
+class BlockScan:
+    """The scan for the blocks of a file of rows: its offsets are the first rows of the blocks.
+
+    Attributes:
+        name: the scan's name and version.
+        label: the name of the work, for progress.
+        read: returns the schema of an open file, and the number of rows in each of its blocks.
+        types: the columns that the file must have.
+        first: the file that has them.
+        allows_others: whether the file may have other columns.
+    """
+
+    name: str
+    label: str
+    read: Callable[[BinaryIO], tuple[Array, Sequence[int]]]
+    types: Types
+    first: str
+    allows_others: bool
+
+    @property
+    def kind(self) -> str:
+        """The scan with the columns that it has checked."""
+        return f"{self.name} {_digest_of((), self.types)} {self.allows_others}"
+
+    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
+        """Return the first row of each block, and the number of rows.
+
+        Raises:
+            UsageError: the file has other columns.
+            CorruptRecordError: the file is damaged.
+        """
+        schema, rows = self.read(stream)
+        columns = tuple(self.types) if self.allows_others else None
+        check_types(self.types, self.first, types_of(schema, columns, stream.name), stream.name)
+        advance(stream.seek(0, os.SEEK_END))
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(rows, dtype=np.int64)])
+
+
 def find_index(files: Sequence[LocalFile], scan: Scan, cache: PathLike | None, *, progress: bool) -> OffsetIndex:
     """Return the first rows of the blocks of files, from the cache directory where that has them."""
     directory = default_cache() if cache is None else os.path.abspath(cache)
@@ -366,17 +406,6 @@ def reading(path: str, kind: str) -> Generator[None]:
             f"{path!r} must be a whole file of {kind}: {' '.join(str(error).split())}. It is of another format, "
             "truncated or damaged: restore it, or write it again."
         ) from error
-
-
-def kind_of_scan(name: str, types: Types, *, allows_others: bool) -> str:
-    """Return the kind of a scan that checks that a file has some columns.
-
-    Args:
-        name: the scan's name and version.
-        types: the columns that a file must have.
-        allows_others: whether it may have others.
-    """
-    return f"{name} {_digest_of((), types)} {allows_others}"
 
 
 def _digest_of(files: Sequence[LocalFile], types: Types) -> str:
