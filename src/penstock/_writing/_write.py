@@ -27,7 +27,7 @@ _VERSION: Final = 1
 
 @frozen
 class Written:
-    """What a call of `write` found or left in its folder.
+    """The result of a call of `write`: the state of its folder.
 
     Attributes:
         path: the folder.
@@ -162,9 +162,8 @@ class _Shards:
         return {"name": name, "elements": end - begin, "bytes": size, "blake2b": checksum, "new": int(new)}
 
     def _elements(self, begin: int, end: int) -> Iterator[tuple[int, Any]]:
-        with Loader(
-            self.dataset.epoch(0)[begin:end]
-        ) as loader:  # a dataset without epochs, so no other loader's matters
+        # All epochs of this part are alike, so a loader that repeats epoch 0 of it logs no warning.
+        with Loader(self.dataset.epoch(0)[begin:end]) as loader:
             yield from enumerate(loader, begin)
 
 
@@ -253,11 +252,17 @@ def _is_complete(folder: str) -> bool:
 
 @contextlib.contextmanager
 def _renamed(path: str) -> Generator[str]:
-    """Yield the name of a draft in the same folder, which gets its name when it is whole."""
+    """Yield the name of a draft in the same folder, which gets its name when it is whole, and on the disk.
+
+    Without that, a host that loses power could keep the name and lose the content, and later calls take a file that
+    exists as whole.
+    """
     folder, name = os.path.split(path)
     draft = os.path.join(folder, f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.draft")
     try:
         yield draft
+        with open(draft, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
