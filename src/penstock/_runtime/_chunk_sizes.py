@@ -118,7 +118,7 @@ class ParentRows:
             step: the distance between the positions of two rows.
             client: the client that computes them.
             workers: the number of workers.
-            window: how many jobs are in the making.
+            window: the number of jobs that are being computed.
         """
         each = elements_per_parent(node)
         self._each = None if each is None else each / step  # on average

@@ -130,7 +130,7 @@ class FoldThread:
 
         Args:
             fold: makes the chunks.
-            max_chunks: how many chunks may wait, at least 1; the one in the making counts.
+            max_chunks: the largest number of chunks that wait, at least 1; the one being computed counts.
             bell: rung after each chunk.
         """
         self.fold = fold

@@ -1,6 +1,6 @@
 """A queue of jobs that workers compute ahead of the consumer, and the cutters that make its jobs.
 
-The queue decides how far ahead the workers are. Two bounds hold them back. `window` limits the jobs in the making or
+The queue decides how far ahead the workers are. Two bounds hold them back. `window` limits the jobs being computed or
 ready, so a fast worker can't fill memory with batches that were not requested. The number of regions limits memory: a
 batch that the training loop still references keeps its region, so the workers wait. If the loop keeps *every* batch,
 waiting would never end; then the queue allocates more, up to `memory=`, with one warning. An error is raised only where
@@ -14,7 +14,7 @@ The cutters cut steps and positions into jobs, and jobs into blocks of rows; `_c
 Guarantees:
   - `next_job` returns the jobs, each exactly once, complete or with its error: in the order in which they were made, or
     as they become complete.
-  - At most `window` jobs are in the making or ready; with the one that the consumer holds, `window` + 1 jobs have
+  - At most `window` jobs are being computed or ready; with the one that the consumer holds, `window` + 1 jobs have
     memory, and as many more as batches are taken ahead, unless the consumer keeps more. Then there will be more, up to
     the plan's `memory`, with one warning; it never deadlocks.
   - Where making a job raises, the jobs before it are returned first; the next call tries to make it again.
@@ -82,13 +82,13 @@ class JobCutter(Protocol[_MadeJob]):
     """Makes the jobs of a queue, one after the other."""
 
     window: int
-    """How many jobs may be in the making or ready."""
+    """The largest number of jobs that are being computed or ready."""
     node: Node
     """The node whose elements are the rows of the jobs."""
     queues: int
     """The maximum number of queues of the client."""
     read_ahead: int
-    """How many records of async sources may be requested ahead of the workers."""
+    """The largest number of records of async sources that are requested ahead of the workers."""
 
     def next_job(self) -> _MadeJob | None:
         """Return the next job, or None at the end."""
@@ -111,7 +111,7 @@ class Cutter:
         self._number, self._next = 0, 0  # the current step range, and its next step
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self._is_isolated = client.memory_provider is not None
-        # At least two rows for each worker are in the making.
+        # At least two rows for each worker are being computed.
         self.window = max(plan.prefetch, -(-2 * scheduler.num_workers // self._rows))
         self._jobs_with_memory = self.window + 1 + client.ahead
         self._parents = ParentRows(program.rows, 1, client, self._workers, self.window)
@@ -257,7 +257,7 @@ class JobQueue(Generic[AnyJob]):
             scheduler: computes the jobs.
             client: the client that the jobs belong to.
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
-            window: how many jobs may be in the making or ready, at least 1.
+            window: the largest number of jobs that are being computed or ready, at least 1.
             queues: the maximum number of queues of the client. If it is 1, workers arm jobs, too; otherwise only the
                 consumer does.
             ended: called when the jobs are given up, so that no worker waits for records that won't arrive; may be
@@ -471,7 +471,7 @@ class GivenQueue(JobQueue[AnyJob]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job is in the making, ready, or waiting for memory."""
+        """Whether no job is being computed, ready, or waiting for memory."""
         return not self._armed and self._made is None
 
     @property
@@ -486,7 +486,7 @@ class GivenQueue(JobQueue[AnyJob]):
 
     @property
     def has_armed(self) -> bool:
-        """Whether a job is in the making, or ready."""
+        """Whether a job is being computed, or ready."""
         return bool(self._armed)
 
     def arm(self) -> None:

@@ -76,9 +76,9 @@ class BlockShuffle:
         bounds: int64 of shape (blocks + 1,): the key at which each block begins, and, last, the length. It begins with
             0 and never decreases. It is copied, and the copy is read-only.
         seed: from 0 to 2**64 - 1.
-        live: the number of blocks that are open at a time, from 1 to 2**24.
-        rows: of a global batch, at least 1; up to K ranks read blocks of their own. Another batch size later keeps the
-            order, but then several ranks may read the same blocks.
+        live: the number of blocks that are open at a time, from 1 to 2**24. Default 256.
+        rows: of a global batch, at least 1. Default 256. Up to K ranks read blocks of their own. Another batch size
+            later keeps the order, but then several ranks may read the same blocks.
 
     Raises:
         UsageError: if one of them is out of range.
