@@ -24,7 +24,7 @@ PREAMBLE = """
 import asyncio, os, signal, sys, threading
 import numpy as np
 import penstock as ps
-from penstock._loader._placement import PlacementThread, ThreadPlacedLoader
+from penstock._loader._placement import PlacedLoader, PlacementThread
 from tests.workers.processes import functions
 
 def keep(number):
@@ -60,7 +60,7 @@ def awaited(kind, stuck=1 << 30):
 begun, may_place = threading.Event(), threading.Event()
 may_place.set()
 
-class PlacedByThread(ThreadPlacedLoader):
+class PlacedByThread(PlacedLoader):
     def __init__(self, dataset, **arguments):
         super().__init__(dataset, **arguments)
         self._ahead, self._keeps_memory, self._thread = 1, True, PlacementThread("placing")

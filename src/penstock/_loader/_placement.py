@@ -1,10 +1,10 @@
-"""Streams that place batches, on a device for example, before the consumer requests them; alone, or with a thread.
+"""Batches placed ahead, on a device for example, before the consumer requests them; by the consumer, or by a thread.
 
 `PlacedStream` reads from the stream that computes, and a loader's iterator reads from it as from any other stream. So a
-loader still counts delivered batches, however many were placed. One thread uses it, as any stream, and needs no help: a
-transfer runs by itself once it was started.
+loader still counts delivered batches, however many were placed. Without a thread the consumer places the next batches
+when one was delivered: a transfer runs by itself once it was started.
 
-Guarantees of `PlacedStream`:
+Guarantees:
   - Batches keep their tokens and their order. At most `ahead` are placed and not delivered.
   - `next` waits for the stream below only if no batch is placed; a batch that isn't ready is placed by a later call.
   - An error of the stream below is raised after the batches before it. A batch whose placement or delivery failed is
@@ -26,7 +26,7 @@ Rejected: a thread that waits for batches and passes them on through a queue. Th
 may not have been scheduled, errors would be raised in a thread where no code catches them, and closing would have to
 interrupt a wait.
 
-Guarantees of the thread, besides those of `PlacedStream`:
+Guarantees where a thread places:
   - The stream below has one user at a time: the thread during its turn, else the consumer. If the thread is in its turn
     when the consumer closes the stream, the thread closes it at the turn's end.
   - The thread waits for no batch and computes none. A batch that isn't ready, that failed, or that can't be placed is
@@ -65,91 +65,6 @@ _PATIENCE_SECONDS: Final = 2.0
 _MAX_PAUSE: Final = 15  # batches: waking a thread costs a tenth of placing one
 Place: TypeAlias = Callable[[Element], Callable[[], Element]]
 """Starts placing a batch, and returns a function that delivers it; that may be called again if it raises."""
-
-
-class PlacedStream:
-    """The batches of another stream, placed ahead."""
-
-    def __init__(self, stream: Stream, step_range: StepRange, place: Place, ahead: int) -> None:
-        self._stream = stream
-        self._step_range = step_range
-        self._place = place
-        self._ahead = ahead
-        self._placed: deque[tuple[Callable[[], Element], Token]] = deque()
-        self._taken: tuple[Element, Token] | None = None  # received from the stream below, not placed yet
-        self._failed = Caught(Exception)  # raised after the placed batches were delivered
-
-    def next(self) -> tuple[Element, Token]:
-        if not self._placed:
-            self._place_next()
-        hand_over, token = self._placed[0]
-        batch = hand_over()
-        self._placed.popleft()
-        if self._ahead:
-            self._place_ahead()
-        return batch, token
-
-    def _place_ahead(self) -> None:
-        if self._failed.error is None:
-            with self._failed:
-                ahead = decide(PLACED_AHEAD, self._ahead, self._ahead)
-                while len(self._placed) < ahead and self._stream.is_ready():
-                    self._place_one()
-
-    def _place_next(self) -> None:
-        """Place the batch that the consumer requests, or raise the error that came in its place."""
-        if self._failed.error is not None:
-            raise self._failed.taken()
-        self._place_one()
-
-    def _place_one(self) -> None:
-        if self._taken is None:
-            self._taken = self._stream.next()
-        self._place_taken(self._taken, self._place)
-
-    def _place_taken(self, taken: tuple[Element, Token], place: Place) -> None:
-        batch, token = taken
-        self._placed.append((place(batch), token))
-        self._taken = None
-
-    def failing(self) -> Unit | None:
-        at = self._placed[0] if self._placed else self._taken
-        if at is None:
-            return self._stream.failing()
-        if at[1] is None or self._step_range.where is not None:
-            return None
-        return self._step_range.unit(int(at[1]) - self._step_range.first.step)
-
-    def fileno(self) -> int | None:
-        return self._stream.fileno()
-
-    def is_ready(self) -> bool:
-        return bool(self._placed) or self._failed.error is not None or self._stream.is_ready()
-
-    def next_nowait(self) -> tuple[Element, Token] | None:
-        return self.next() if self._placed else None
-
-    def close(self) -> None:
-        self._stream.close()
-        self._placed.clear()
-        self._taken = self._failed.error = None
-
-
-class PlacedLoader(Loader[Any]):
-    """A loader whose batches are placed; the loaders for frameworks derive from it and define `_place`."""
-
-    _ahead: int = 0
-    """The number of batches placed before the consumer requests them."""
-
-    def batch_at(self, step: int) -> Element:
-        return self._place(super().batch_at(step))()
-
-    def _open_stream(self, step_ranges: list[StepRange]) -> Stream:
-        return PlacedStream(super()._open_stream(step_ranges), step_ranges[0], self._place, self._ahead)
-
-    def _place(self, batch: Element) -> Callable[[], Element]:
-        """Start placing a batch, and return a function that delivers it."""
-        raise NotImplementedError
 
 
 class Turn:
@@ -320,8 +235,8 @@ def _serve(turns: "SimpleQueue[_WeakTurn | None]") -> None:
         given = newer
 
 
-class ThreadPlacedStream(PlacedStream):
-    """The batches of another stream, placed ahead by a thread."""
+class PlacedStream(Stream):
+    """The batches of another stream, placed ahead."""
 
     def __init__(
         self,
@@ -329,9 +244,8 @@ class ThreadPlacedStream(PlacedStream):
         step_range: StepRange,
         place: Place,
         ahead: int,
-        *,
-        thread: PlacementThread,
-        place_in_thread: Place,
+        thread: PlacementThread | None = None,
+        place_in_thread: Place | None = None,
     ) -> None:
         """Read from another stream.
 
@@ -339,13 +253,19 @@ class ThreadPlacedStream(PlacedStream):
             stream: the stream below.
             step_range: the steps of that stream.
             place: places a batch in the consumer's thread.
-            ahead: the number of batches placed before the consumer requests them, at least 1.
-            thread: takes turns with the consumer's thread.
-            place_in_thread: places a batch in that thread.
+            ahead: the number of batches placed before the consumer requests them; with a thread at least 1.
+            thread: takes turns with the consumer's thread; None if the consumer places all batches.
+            place_in_thread: places a batch in that thread; None for `place`.
         """
-        super().__init__(stream, step_range, place, ahead)
-        self._place_in_thread = place_in_thread
-        self._turn = thread.turn(self._place_ready, self._close_here)
+        self._stream = stream
+        self._step_range = step_range
+        self._place = place
+        self._place_in_thread = place_in_thread or place
+        self._ahead = ahead
+        self._placed: deque[tuple[Callable[[], Element], Token]] = deque()
+        self._taken: tuple[Element, Token] | None = None  # received from the stream below, not placed yet
+        self._failed = Caught(Exception)  # raised after the placed batches were delivered
+        self._turn = None if thread is None else thread.turn(self._place_in_turn, self._close_here)
         self._is_given = False
         self._last_pause = self._pause = 0  # batches without a turn: since the last turn that helped, and from now on
         self._is_closed = self._thread_closes = False
@@ -355,17 +275,46 @@ class ThreadPlacedStream(PlacedStream):
         if placed:
             self._last_pause = 0
         else:
-            turn.take_back()
+            if turn is not None:
+                turn.take_back()
             if not placed:
                 self._count_pause()
                 self._place_next()
         hand_over, token = placed[0]
         batch = hand_over()
         placed.popleft()
-        if not self._pause and turn.is_over:
+        if turn is None:
+            self._place_ahead()
+        elif not self._pause and turn.is_over:
             self._is_given = True
             turn.give()
         return batch, token
+
+    def _place_next(self) -> None:
+        """Place the batch that the consumer requests, or raise the error that came in its place."""
+        if self._failed.error is not None:
+            raise self._failed.taken()
+        self._place_one()
+
+    def _place_ahead(self) -> None:
+        """Place the batches that are ready, in the consumer's thread; `next` raises the error of a batch."""
+        if self._ahead and self._failed.error is None:
+            with self._failed:
+                ahead = decide(PLACED_AHEAD, self._ahead, self._ahead)
+                while len(self._placed) < ahead and self._stream.is_ready():
+                    self._place_one()
+
+    def _place_one(self) -> None:
+        if self._taken is None:
+            self._taken = self._stream.next()
+        self._place_taken(self._taken, self._place)
+
+    def _place_taken(self, taken: tuple[Element, Token], place: Place) -> None:
+        batch, token = taken
+        self._placed.append((place(batch), token))
+        self._taken = None
+
+    # -- turns of the thread
 
     def _count_pause(self) -> None:
         """Give fewer turns if they don't help: if the consumer is back before they begin, or no batch is ready."""
@@ -375,7 +324,7 @@ class ThreadPlacedStream(PlacedStream):
         elif self._pause:
             self._pause -= 1
 
-    def _place_ready(self) -> None:
+    def _place_in_turn(self) -> None:
         """Place the batches that are ready; called in the thread."""
         with Caught():  # the consumer tries the same batch again and raises the error itself
             while len(self._placed) < self._ahead and (taken := self._take_ready()) is not None:
@@ -386,10 +335,26 @@ class ThreadPlacedStream(PlacedStream):
             self._taken = self._stream.next_nowait()
         return self._taken
 
+    # -- in the consumer
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        return self.next() if self._placed else None
+
+    def failing(self) -> Unit | None:
+        at = self._placed[0] if self._placed else self._taken
+        if at is None:
+            return self._stream.failing()
+        if at[1] is None or self._step_range.where is not None:
+            return None
+        return self._step_range.unit(int(at[1]) - self._step_range.first.step)
+
+    def fileno(self) -> int | None:
+        return self._stream.fileno()
+
     def is_ready(self) -> bool:
-        if not self._placed:
+        if self._turn is not None and not self._placed:
             self._turn.take_back()  # this waits no longer than placing the batches here would take
-        return super().is_ready()
+        return bool(self._placed) or self._failed.error is not None or self._stream.is_ready()
 
     def close(self) -> None:
         self._abandon_turn()
@@ -400,20 +365,28 @@ class ThreadPlacedStream(PlacedStream):
     def _abandon_turn(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._thread_closes = self._turn.abandon()
+            self._thread_closes = self._turn is not None and self._turn.abandon()
 
     def _close_here(self) -> None:
-        super().close()
+        self._stream.close()
+        self._placed.clear()
+        self._taken = self._failed.error = None
 
 
-class ThreadPlacedLoader(PlacedLoader):
-    """A loader whose batches are placed by a thread of its own, where the caller's thread computes none."""
+class PlacedLoader(Loader[Any]):
+    """A loader whose batches are placed; the loaders for frameworks derive from it and define `_place`."""
+
+    _ahead: int = 0
+    """The number of batches placed before the consumer requests them."""
 
     _thread: PlacementThread | None = None
-    """The thread; None places in the caller's thread."""
+    """The thread that places batches where the caller's thread computes none; None places in the caller's thread."""
 
     _keeps_memory: bool = False
-    """Whether a placed batch keeps the memory that it was computed in, as a delivered one does."""
+    """Whether a batch that the thread placed keeps the memory that it was computed in, as a delivered one does."""
+
+    def batch_at(self, step: int) -> Element:
+        return self._place(super().batch_at(step))()
 
     def close(self) -> None:
         super().close()
@@ -421,14 +394,16 @@ class ThreadPlacedLoader(PlacedLoader):
             self._thread.close()
 
     def _open_stream(self, step_ranges: list[StepRange]) -> Stream:
-        thread = self._thread
-        if thread is None or not self._ahead:
-            return super()._open_stream(step_ranges)
-        thread.take_back()  # it may still be in the turn of a closed stream
-        stream = self._runtime.open_stream(step_ranges, ahead=self._ahead if self._keeps_memory else 0)
-        return ThreadPlacedStream(
-            stream, step_ranges[0], self._place, self._ahead, thread=thread, place_in_thread=self._place_in_thread
-        )
+        thread = self._thread if self._ahead else None
+        if thread is not None:
+            thread.take_back()  # it may still be in the turn of a closed stream
+        kept = 0 if thread is None or not self._keeps_memory else self._ahead
+        stream = self._runtime.open_stream(step_ranges, ahead=kept)
+        return PlacedStream(stream, step_ranges[0], self._place, self._ahead, thread, self._place_in_thread)
+
+    def _place(self, batch: Element) -> Callable[[], Element]:
+        """Start placing a batch, and return a function that delivers it."""
+        raise NotImplementedError
 
     def _place_in_thread(self, batch: Element) -> Callable[[], Element]:
         """Return the function that `_place` returns. This is called in the thread, that function in the consumer's."""

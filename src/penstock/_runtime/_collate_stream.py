@@ -32,7 +32,7 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._decisions import LEFT_TO_CONSUMER, SUFFIX_BATCHES, decide
 from penstock._graph import DROPPED, Element
-from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._batches import StepRange
 from penstock._runtime._chunk_sizes import (
     COLLATE_JOB_SECONDS,
     MAX_COLLATE_BATCHES,
@@ -53,7 +53,7 @@ from penstock._streaming import Collate, Rest, Token
 from penstock.errors import WorkerError
 
 
-class CollateStream:
+class CollateStream(Stream):
     """Batches in order, whose collate steps workers compute.
 
     Args:
@@ -323,9 +323,6 @@ class CollateStream:
         self._folded, self._queue = self._new_fold(), self._new_queue()
         if self._closed:  # another thread closed the stream, and may not have seen the new ones
             self.close()
-
-    def failing(self) -> Unit | None:
-        return None
 
     def fileno(self) -> int | None:
         return self._scheduler.fileno(self._collate_client)

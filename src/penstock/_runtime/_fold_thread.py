@@ -39,12 +39,12 @@ from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
 from penstock._os import Bell, DaemonThread, uninterrupted
-from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._batches import StepRange
 from penstock._runtime._chunk_sizes import FOLD_SECONDS
 from penstock._runtime._failing_work import Patience, Stall
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._streaming import StreamingBatches, ThreadReader
-from penstock._runtime._streams import EndOfEpoch
+from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._streaming import Collate, Provenance, Token, no_provenance
 from penstock.errors import InternalError
 
@@ -263,7 +263,7 @@ class FoldedAlone:
         self._inner.close()
 
 
-class FoldedStream:
+class FoldedStream(Stream):
     """Elements of a dataset that is read in order, folded ahead; the steps of `collate` are left out."""
 
     def __init__(
@@ -381,9 +381,6 @@ class FoldedStream:
         if self._closed:  # another thread closed the stream, and may not have seen the thread
             self._end_fold()
         return thread
-
-    def failing(self) -> Unit | None:
-        return None
 
     def fileno(self) -> int | None:
         return self._bell.fileno()

@@ -328,7 +328,7 @@ class IsolatedRuntime(Runtime):
         super().close()
 
 
-class IsolatedStream:
+class IsolatedStream(Stream):
     """Batches that a helper process computes."""
 
     def __init__(self, helper: Helpers, plan: Plan, step_ranges: list[StepRange], ahead: int) -> None:

@@ -13,18 +13,15 @@ from functools import partial
 from types import GeneratorType
 
 from penstock._decisions import LEFT_TO_CONSUMER, decide
-from penstock._graph import Block, Context, Element, Location, Stream
+from penstock._graph import Block, Context, Element, Location
 from penstock._plan import Plan
-from penstock._runtime._batches import (
-    StepRange,
-    Unit,
-)
+from penstock._runtime._batches import StepRange
 from penstock._runtime._failing_work import crashing_position_error
 from penstock._runtime._queue import JobQueue, SpanCutter, open_queue
 from penstock._runtime._recovery import Attempts, leave_to_steps
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._span_work import SpanJob
-from penstock._runtime._streams import EndOfEpoch
+from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._streaming import (
     BlockInput,
     Chunk,
@@ -44,7 +41,7 @@ from penstock._tree import flatten, is_array
 from penstock.errors import InternalError, WorkerError
 
 
-class StreamingBatches:
+class StreamingBatches(Stream):
     """Elements of a dataset that is read in order."""
 
     def __init__(
@@ -136,8 +133,8 @@ class StreamingBatches:
 
     def first_read(self) -> tuple[BlockInput, int] | None:
         """Return the block input and the position at which reading begins; None for streams, and for several inputs."""
-        inputs = self._plan.streaming.inputs
-        if len(inputs) != 1 or isinstance(inputs[0], Stream):
+        program = self._plan.streaming
+        if len(program.inputs) != 1 or program.reads_streams:
             return None
         return first_read(self._stage, self._stage.start() if self._token is None else self._token)
 
@@ -145,12 +142,6 @@ class StreamingBatches:
     def has_more_at_hand(self) -> bool:
         """Whether the next element was computed already."""
         return self._chunk is not None and self._index < len(self._chunk.elements)
-
-    def next_nowait(self) -> tuple[Element, Token] | None:
-        return None
-
-    def failing(self) -> Unit | None:
-        return None
 
     def fileno(self) -> int | None:
         return None if self._reader is None else self._reader.fileno()

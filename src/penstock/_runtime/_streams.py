@@ -1,4 +1,4 @@
-"""Streams of batches: the protocol that loaders know, and the streams of indexable datasets, inline and with workers.
+"""Streams of batches: the interface that loaders know, and the streams of indexable datasets, inline and with workers.
 
 A stream delivers the batches from some step to the end of its epoch. `Stream` is all that a loader knows of workers.
 
@@ -10,8 +10,9 @@ same path serves rows that don't fit the layout.
 import itertools
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from penstock._caught import Caught
 from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LEFT_TO_CONSUMER, decide
@@ -49,9 +50,14 @@ class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
     """The epoch has no more batches. It isn't StopIteration, since a user's function may raise that too."""
 
 
-class Stream(Protocol):
-    """Batches in order, or as they become ready. Used by one thread at a time; `close` may be called more than once."""
+class Stream(ABC):
+    """Batches in order, or as they become ready. Used by one thread at a time; `close` may be called more than once.
 
+    A stream that waits for other threads or processes, or delivers out of order, defines all methods. What they return
+    here is true of a stream that computes each batch when `next` is called.
+    """
+
+    @abstractmethod
     def next(self) -> tuple[Element, Token]:
         """Return the next batch and a token.
 
@@ -60,30 +66,29 @@ class Stream(Protocol):
 
         After an exception the stream is before the failing batch. At the end it raises EndOfEpoch.
         """
-        ...
 
     def next_nowait(self) -> tuple[Element, Token] | None:
         """Return the next batch if it is ready; None if it failed, or if `next` would wait for it or compute it."""
-        ...
+        return None
 
     def failing(self) -> Unit | None:
         """Return the step for which `next` raised; None where that is the first step that was not delivered."""
-        ...
+        return None
 
     def fileno(self) -> int | None:
         """Return a descriptor that is readable when `next` may not wait; None if it never waits for other threads."""
-        ...
+        return None
 
     def is_ready(self) -> bool:
         """Return whether `next` would return without waiting for other threads."""
-        ...
+        return True
 
+    @abstractmethod
     def close(self) -> None:
         """Stop computing ahead; delivered batches stay valid."""
-        ...
 
 
-class InlineStream:
+class InlineStream(Stream):
     """Batches of an indexable dataset, computed in the caller's thread when they are requested.
 
     Where batches take little time, the rows of a few are computed and merged at once, in one piece of memory of at most
@@ -180,25 +185,13 @@ class InlineStream:
         cut = [elements[start:stop] for start, stop in itertools.pairwise(bounds)]
         return [self._batches.merge(step_range.unit(number), rows) for number, rows in enumerate(cut)], most
 
-    def next_nowait(self) -> tuple[Element, Token] | None:
-        return None
-
-    def failing(self) -> Unit | None:
-        return None
-
-    def fileno(self) -> int | None:
-        return None
-
-    def is_ready(self) -> bool:
-        return True
-
     def close(self) -> None:
         self._index = self._step_range.steps
         self._ready = []
         self._direct = None
 
 
-class ThreadBatchStream:
+class ThreadBatchStream(Stream):
     """Batches of an indexable dataset that workers compute, in order or as they become ready."""
 
     def __init__(self, scheduler: Scheduler, client: Client, step_ranges: list[StepRange]) -> None:

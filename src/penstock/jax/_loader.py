@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock._dataset import Dataset, explain_methods
 from penstock._graph import Element, chain_text, is_endless, need_count
-from penstock._loader import PlacementThread, ThreadPlacedLoader
+from penstock._loader import PlacedLoader, PlacementThread
 from penstock._plan import Limits, Plan, Shard
 from penstock._tree import is_array, is_container, map_leaves, subject
 from penstock.errors import GraphError, UsageError
@@ -37,7 +37,7 @@ _PLAIN: Final = frozenset(map(np.dtype, _NUMBERS - {"int64", "uint64", "float64"
 _NARROW: Final = {np.dtype(np.int64): np.iinfo(np.int32), np.dtype(np.uint64): np.iinfo(np.uint32)}
 
 
-class Loader(ThreadPlacedLoader):
+class Loader(PlacedLoader):
     """Iterates over a dataset's epochs as `penstock.Loader` does, and yields pytrees of `jax.Array`.
 
     The structure of a batch is kept; types that are registered with JAX as pytrees are treated as such. As everywhere

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._loader._placement import PlacedLoader, PlacementThread, ThreadPlacedLoader
+from penstock._loader._placement import PlacedLoader, PlacementThread
 from penstock.errors import ClosedError
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
@@ -50,7 +50,7 @@ class Placing(PlacedLoader):
             self.fails(doing, batch)
 
 
-class PlacedByThread(ThreadPlacedLoader):
+class PlacedByThread(PlacedLoader):
     """Delivers batches unchanged; all keep the memory that they were computed in."""
 
     def __init__(self, dataset: Any, ahead: int, **arguments: Any) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock._loader._placement import PlacementThread, ThreadPlacedStream
+from penstock._loader._placement import PlacedStream, PlacementThread
 from penstock._os import DaemonThread
-from penstock._runtime._streams import EndOfEpoch
+from penstock._runtime._streams import EndOfEpoch, Stream
 from tests.loader.gates import PATIENCE_SECONDS
 
 NAME = "placing"
@@ -26,7 +26,7 @@ class Batch:
         self.number = number
 
 
-class Ready:
+class Ready(Stream):
     """A stream whose batches are all ready."""
 
     def __init__(self, total: int) -> None:
@@ -52,16 +52,6 @@ class Ready:
             return None
         self.taken_now += 1
         return self.next()
-
-    def failing(self) -> None:
-        """Report no failing batch."""
-
-    def fileno(self) -> None:
-        """Return no descriptor: nothing has to be waited for."""
-
-    def is_ready(self) -> bool:
-        """Return that the next batch is ready."""
-        return True
 
     def close(self) -> None:
         """Record the thread that closes."""
@@ -101,7 +91,7 @@ def here(batch: Batch) -> Callable[[], Any]:
 def opened(thread: PlacementThread, total: int, ahead: int = 1, place: Any = here) -> tuple[Any, Ready, Elsewhere]:
     """Return a stream of placed batches, the stream below it, and the placement in the thread."""
     below, elsewhere = Ready(total), Elsewhere()
-    stream = ThreadPlacedStream(below, STEP_RANGE, place, ahead, thread=thread, place_in_thread=elsewhere)
+    stream = PlacedStream(below, STEP_RANGE, place, ahead, thread, elsewhere)
     return stream, below, elsewhere
 
 
@@ -158,7 +148,7 @@ def test_the_consumer_places_a_batch_that_the_thread_can_not() -> None:
         raise ValueError(batch)
 
     below, elsewhere = Ready(3), Elsewhere()
-    stream = ThreadPlacedStream(below, STEP_RANGE, fails, 1, thread=thread, place_in_thread=fails_there)
+    stream = PlacedStream(below, STEP_RANGE, fails, 1, thread, fails_there)
     stream.next()
     elsewhere.wait()
     errors.append(MemoryError("of the device"))

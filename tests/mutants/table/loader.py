@@ -100,8 +100,8 @@ LOADER: Final = (
     Mutant(
         "placed: a batch that can't be handed over is lost",
         "_loader/_placement.py",
-        "batch = hand_over()\n self._placed.popleft()",
-        "self._placed.popleft()\n        batch = hand_over()",
+        "batch = hand_over()\n placed.popleft()",
+        "placed.popleft()\n        batch = hand_over()",
         ("loader/placing/test_placed.py",),
     ),
     Mutant(
