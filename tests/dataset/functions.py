@@ -28,11 +28,6 @@ def draw(element: object, rng: Generator) -> float:
     return rng.random()
 
 
-def other_draw(element: object, rng: Generator) -> float:
-    """Return a random number, by the same code under another name."""
-    return draw(element, rng)
-
-
 def row_sums(batch: NDArray[Any]) -> NDArray[Any]:
     """Return the sum of each row of a batch of vectors."""
     return np.asarray(batch.sum(axis=1))

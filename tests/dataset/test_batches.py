@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock.errors import GraphError, UsageError
-from tests.dataset.functions import draw, is_odd, noisy
-from tests.equivalence.definition import digest, digests
+from tests.dataset.functions import is_odd
+from tests.equivalence.definition import digest
 
 
 def rows_of(dataset: ps.Dataset) -> list[Any]:
@@ -55,21 +55,6 @@ def test_the_mask_is_in_every_batch(remainder: Any) -> None:
     batches = list(records.batch(3, remainder="pad", mask="data"))
     assert [batch["data"].tolist() for batch in batches] == [[True] * 3, [True] * 3, [True, False, False]]
     assert [row for batch in batches for row in batch["x"][batch["data"]].tolist()] == list(range(7))
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_each_record_counts_once_over_ranks(num_workers: int) -> None:
-    """1,000 padded and masked records on 3 ranks make equal steps, and the mask marks each record once."""
-    dataset = ps.read({"x": np.arange(1000)}).batch(48, remainder="pad", mask="data")
-    found: list[int] = []
-    steps: set[int] = set()
-    for rank in range(3):
-        with ps.Loader(dataset, num_workers=num_workers, shard=ps.Shard(rank, 3)) as loader:
-            batches = [{name: leaf.copy() for name, leaf in batch.items()} for batch in loader]
-        steps.add(len(batches))
-        found += [int(row) for batch in batches for row in batch["x"][batch["data"]]]
-    assert steps == {21}
-    assert sorted(found) == list(range(1000))
 
 
 def test_a_mask_needs_a_dict() -> None:
@@ -206,19 +191,3 @@ def test_batches_of_batches() -> None:
     assert rows_of(dataset) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
     assert rows_of(dataset.unbatch()) == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert [int(row) for row in dataset.unbatch().unbatch()] == list(range(8))
-
-
-def test_randomness_below_a_batch_is_the_elements() -> None:
-    """The batch size changes no element's random numbers."""
-    elements = list(ps.range(12, seed=5).random_map(noisy))
-    for size in (1, 5, 12):
-        batches = ps.range(12, seed=5).random_map(noisy).batch(size)
-        assert [float(value) for batch in batches for value in batch[1]] == [value for _, value in elements]
-
-
-def test_randomness_above_a_batch_is_the_first_rows() -> None:
-    """A random function of a batch draws from the stream of its first row's position."""
-    below = ps.range(12, seed=5).random_map(noisy, name="n")
-    above = ps.range(12, seed=5).batch(4).random_map(draw, name="n")
-    assert list(above) == [value for number, value in below if number % 4 == 0]
-    assert digests(above) == digests(ps.Loader(above))

@@ -151,13 +151,6 @@ def test_the_elements_type_is_for_checkers_alone() -> None:
     assert isinstance(ps.Loader[int](numbers), ps.Loader)
 
 
-def test_epoch_0_equals_indexing() -> None:
-    """Indexing, iterating and a loader's first epoch are the same."""
-    dataset = every_verb()
-    with ps.Loader(dataset) as loader:
-        assert digests(loader) == digests(dataset) == digests(dataset[p] for p in range(len(dataset)))
-
-
 def test_making_a_dataset_reads_nothing() -> None:
     """A description of any number of steps reads no record."""
 

@@ -37,15 +37,6 @@ def test_train_and_validation_never_mix(length: int, seed: int, split_seed: int,
         assert set(epoch_of(val, epoch)) == set(range(length)) - first
 
 
-@given(LENGTHS, SEEDS, st.integers(0, 60), st.integers(0, 60))
-def test_a_slice_of_a_shuffle_is_its_slice(length: int, seed: int, start: int, stop: int) -> None:
-    """In epoch 0 a slice of a shuffle has the shuffle's order."""
-    shuffled = ps.range(length, seed=seed).shuffle()
-    part = shuffled[start:stop]
-    assert list(part) == list(shuffled)[start:stop]
-    assert all(part[i] == shuffled[start + i] for i in range(len(part)))
-
-
 BETWEEN: list[Verb] = [
     PLAIN,
     lambda dataset: dataset.repeat(2),
@@ -83,24 +74,3 @@ def test_the_set_is_reordered(between: Verb, choice: Verb) -> None:
     part = choice(between(ps.range(40, seed=3).shuffle()))
     orders = {tuple(epoch_of(part, epoch)) for epoch in range(EPOCHS)}
     assert len(orders) == EPOCHS
-
-
-@given(LENGTHS, SEEDS, st.integers(1, 4))
-def test_shards_of_a_shuffle_are_a_partition(length: int, seed: int, count: int) -> None:
-    """Fixed shards have every element once, in every epoch, each shard its own ones."""
-    shards = [ps.range(length, seed=seed).shuffle().shard(index, count) for index in range(count)]
-    first = [bag(shard, 0) for shard in shards]
-    assert sorted(element for part in first for element in part) == list(range(length))
-    for epoch in range(1, EPOCHS):
-        assert [bag(shard, epoch) for shard in shards] == first
-
-
-@given(st.integers(1, 60), SEEDS, st.integers(1, 60))
-def test_a_subset_changes_by_epoch(length: int, seed: int, count: int) -> None:
-    """`subset` takes distinct elements, and others in other epochs wherever there are others."""
-    count = min(count, length)
-    subset = ps.range(length, seed=seed).subset(count)
-    sets = [frozenset(epoch_of(subset, epoch)) for epoch in range(30)]
-    assert {len(each) for each in sets} == {count}
-    if length > count:
-        assert len(set(sets)) > 1

@@ -119,28 +119,3 @@ def test_padding_is_masked_on_every_rank(length: int, ranks: int, each: int, wor
     rows = concatenated([concatenated(part) for part in zip(*parts, strict=True)])
     assert rows["is_data"].tolist() == [position < length for position in range(len(rows["is_data"]))]
     close_all(loaders)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_accuracy_is_exact_over_ranks(workers: int) -> None:
-    """Evaluated on 3 ranks, each of 1,000 records counts once, and all ranks take the same number of steps."""
-    records = {"id": np.arange(1000), "label": np.arange(1000) % 10}
-    dataset = ps.read(records, seed=5).shuffle().epoch(0).batch(96, remainder="pad", mask="is_data")
-
-    def is_correct(batch: Any) -> Any:
-        return (batch["id"] * 7 + batch["id"] // 13) % 10 == batch["label"]
-
-    seen: list[int] = []
-    correct, steps = 0, set[int]()
-    loaders = ranks_of(dataset, 3, num_workers=workers)
-    for loader in loaders:
-        count = 0
-        for batch in loader:
-            correct += int((is_correct(batch) & batch["is_data"]).sum())
-            seen += batch["id"][batch["is_data"]].tolist()
-            count += 1
-        steps.add(count)
-    close_all(loaders)
-    assert sorted(seen) == list(range(1000))
-    assert steps == {11}
-    assert correct == int(is_correct(records).sum())

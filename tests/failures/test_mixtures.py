@@ -50,36 +50,6 @@ def test_five_hundred_parts_need_no_threads_of_their_own(workers: int, kind: str
     assert peak < 12_000_000
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("ratio", [(1, 1), (3, 1)])
-@KINDS
-def test_every_rank_has_its_share_of_every_part(ranks: int, ratio: tuple[int, int], kind: str) -> None:
-    """Over 100,000 elements in batches of 64, each rank has each part's share within 1 %."""
-    ordered = kind == "ordered"
-    first, second = ps.range(100_000), ps.range(100_000, 200_000)
-    if ordered:
-        first, second = first.filter(lambda _: True), second.filter(lambda _: True)
-    mixed = ps.mix({"first": first, "second": second}, dict(zip(["first", "second"], ratio, strict=True)))
-    batches = mixed.batch(64)
-    steps = 100_000 // 64
-    for rank in range(ranks):
-        with ps.Loader(batches, shard=ps.Shard(rank, ranks, uneven=ordered)) as loader:
-            rows = np.concatenate(list(islice(loader, steps)))
-        assert len(rows) == steps * 64 // ranks
-        found = np.array([np.count_nonzero(rows < 100_000), np.count_nonzero(rows >= 100_000)])
-        expected = len(rows) * np.array(ratio) / sum(ratio)
-        assert (np.abs(found - expected) <= 0.01 * expected).all()
-
-
-@pytest.mark.parametrize("weights", [{"a": 0.333, "b": 0.667}, {"a": 0.334, "b": 0.666}, {"a": 1, "b": 997}])
-def test_weights_are_not_rounded(weights: dict[str, float]) -> None:
-    """Weights that differ in the third place give different shares; whole numbers are exact in a period."""
-    period = 1000 if weights["a"] < 1 else 998
-    mixed = ps.mix({"a": ps.range(period), "b": ps.range(period, 3 * period)}, weights)
-    found = sum(number < period for number in mixed[:period])
-    assert found == round(period * weights["a"] / sum(weights.values()))
-
-
 def test_a_part_may_have_weight_0() -> None:
     """A part of weight 0 gives no element until the schedule raises its weight."""
     parts = {"now": ps.range(50), "later": ps.range(50, 100)}

@@ -10,7 +10,7 @@ import penstock as ps
 from penstock._graph._nodes import Map, Reindex, chain
 from penstock._seeds import derive
 from penstock.errors import GraphError, UsageError
-from tests.dataset.functions import Rotated, Scale, double, draw, is_odd, other_draw
+from tests.dataset.functions import Rotated, Scale, double, draw, is_odd
 
 LAMBDAS: list[Callable[[Any], Any]] = [lambda number: number, lambda number: number + 1, lambda number: number + 2]
 
@@ -82,35 +82,12 @@ def test_lambdas_are_counted() -> None:
     assert names(dataset) == ["<lambda>", "<lambda>#2", "<lambda>#3"]
 
 
-def test_renaming_changes_the_stream() -> None:
-    """Two random steps that differ only in their names draw different numbers."""
-    named = {name: list(ps.range(9, seed=1).random_map(draw, name=name)) for name in ("a", "b")}
-    assert not set(named["a"]) & set(named["b"])
-    assert list(ps.range(9, seed=1).random_map(other_draw, name="a")) == named["a"]
-    assert set(ps.range(9, seed=1).random_map(draw)).isdisjoint(ps.range(9, seed=1).random_map(other_draw))
-
-
 def test_the_seed_of_a_step_derives_from_its_name() -> None:
     """The step's seed is derive(the dataset's seed, its name), whatever the other steps are."""
     dataset = ps.range(9, seed=5).map(double).random_map(draw, name="mine")
     step = chain(dataset.node)[-1]
     assert isinstance(step, Map)
     assert step.seed == derive(5, "mine")
-
-
-def test_other_steps_do_not_change_a_stream() -> None:
-    """Adding, removing or exchanging other steps doesn't change a step's random numbers."""
-    expected = list(ps.range(9, seed=1).random_map(draw))
-    assert list(ps.range(9, seed=1).map(double).random_map(draw)) == expected
-    assert list(ps.range(9, seed=1).shuffle().random_map(draw)) == expected
-    assert list(ps.range(9, seed=1).random_map(other_draw).random_map(draw)) == expected
-    assert list(ps.range(9, seed=1).random_map(draw).map(lambda drawn: drawn)) == expected
-
-
-def test_a_second_use_has_a_stream_of_its_own() -> None:
-    """The same function twice draws different numbers."""
-    once, twice = ps.range(9, seed=1).random_map(draw), ps.range(9, seed=1).random_map(draw).random_map(draw)
-    assert set(once).isdisjoint(twice)
 
 
 def test_the_order_of_a_shuffle_derives_from_its_name() -> None:

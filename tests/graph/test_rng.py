@@ -13,7 +13,6 @@ import penstock as ps
 from penstock._graph._coordinates import SeedPosition, SeedPositions
 from penstock._graph._rng import StepGenerator
 from penstock._seeds import derive
-from tests.dataset.functions import draw
 from tests.equivalence.definition import digest, digests
 
 COORDINATES = st.integers(0, 2**62)
@@ -98,16 +97,6 @@ def test_the_slow_way_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn == [several_draws(promised(9, *place)) for place in places]
 
 
-def test_the_slow_way_gives_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader yields the same bytes by either way."""
-    dataset = ps.range(30, seed=4).shuffle().random_map(record).batch(7)
-    with ps.Loader(dataset, num_workers=2) as loader:
-        expected = digests(loader)
-    without_struct(monkeypatch)
-    with ps.Loader(dataset, num_workers=2) as loader:
-        assert digests(loader) == expected
-
-
 @pytest.mark.parametrize("damage", ["counter", "drawn"])
 def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     """If the public state doesn't show the stored words, the struct isn't written to again."""
@@ -175,10 +164,3 @@ def test_the_last_position_has_a_stream() -> None:
     dataset = ps.range(2**62, seed=7).random_map(record, name="mine")
     assert digest(dataset[-1]) == digest(expected_record(last, 0, last, 0))
     assert digest(dataset.epoch(2**61)[last]) == digest(expected_record(last, 2**61, last, 0))
-
-
-def test_parts_of_ranks_draw_apart() -> None:
-    """No two ranks' parts of a batch share the generator of a step above it."""
-    dataset = ps.range(24, seed=7).batch(12).random_map(draw)
-    draws = [value for rank in range(4) for value in ps.Loader(dataset, shard=ps.Shard(rank, 4))]
-    assert len(set(draws)) == 8

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from penstock.pipeline import SKIP, Pipe, PipelineBuilder
+from penstock.pipeline import Pipe, PipelineBuilder
 from tests.pipeline.meaning.graphs import KINDS, Kind, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate
 
@@ -54,34 +54,6 @@ def test_as_many_calls_as_the_concurrency(order: Order, kind: Kind, concurrency:
 
 @ORDERS
 @pytest.mark.parametrize("kind", ["async", "async generator"])
-@pytest.mark.parametrize("concurrency", [1, 2, 5])
-def test_as_many_coroutines_as_the_concurrency(order: Order, kind: Kind, concurrency: int) -> None:
-    """An async stage runs as many calls as its concurrency, once there are as many items, and never more."""
-    if not can_be(kind, order):
-        return
-    calls = Gate()
-
-    async def wait(item: int) -> int:
-        with calls:
-            for _ in range(1 + item % 7):
-                await asyncio.sleep(0)
-        return item
-
-    async def generate(item: int) -> AsyncIterator[int]:
-        yield await wait(item)
-
-    builder = PipelineBuilder().add_source(range(200))
-    builder.pipe(wait if kind == "async" else generate, concurrency=concurrency, output_order=order)
-    with builder.add_sink(5).build(num_threads=1).auto_stop() as pipeline:
-        found = [*pipeline]
-    assert calls.peak == concurrency
-    assert sorted(found) == [*range(200)]
-    if order == "input" or concurrency == 1:
-        assert found == [*range(200)]
-
-
-@ORDERS
-@pytest.mark.parametrize("kind", ["async", "async generator"])
 @pytest.mark.parametrize("source", ["at once", "one by one"])
 @pytest.mark.parametrize("options", [{}, {"max_items": 1}, {"max_bytes": 1}])
 @pytest.mark.parametrize("statistics", [False, True])
@@ -118,22 +90,6 @@ def test_every_allowed_call_starts_before_one_ends(
         iterator = pipeline.get_iterator(timeout=PATIENCE_SECONDS)
         assert sorted(iterator) == [*range(250)]
     assert calls.peak == 100
-
-
-@pytest.mark.parametrize("kind", ["sync", "generator", "lookup"])
-def test_every_thread_is_used_before_a_call_ends(kind: Kind) -> None:
-    """Plain functions that wait run on all threads, however long the first call takes."""
-    with gate() as calls:
-
-        def wait(item: int) -> int:
-            calls.pass_through()
-            return item
-
-        builder = PipelineBuilder().add_source(range(250)).pipe(of_kind(kind, wait), concurrency=40).add_sink(5)
-        with builder.build(num_threads=40).auto_stop() as pipeline:
-            calls.wait_until(lambda now: now.inside == 40)
-            calls.open()
-            assert sorted(pipeline) == [*range(250)]
 
 
 @ORDERS
@@ -265,30 +221,6 @@ def test_a_slow_item_delays_only_the_items_after_it() -> None:
                 else:
                     slow.open()
                     assert [*pipeline] == [*range(20)]
-
-
-@OF_EACH_KIND
-@ORDERS
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_none_and_skip(kind: Kind, order: Order, concurrency: int) -> None:
-    """None is an item like any other; SKIP skips its item, and the order is kept."""
-    if not can_be(kind, order):
-        return
-    given: list[Any] = [None, 1, None, 2, 3, None, 4]
-    op = of_kind(kind, lambda item: SKIP if item == 1 else (None if item in {2, None} else item))
-    builder = PipelineBuilder().add_source(given).pipe(op, output_order=order, concurrency=concurrency)
-    with (
-        builder.pipe(lambda item: item)
-        .aggregate(2)
-        .disaggregate()
-        .add_sink()
-        .build(num_threads=3)
-        .auto_stop() as pipeline
-    ):
-        found = [*pipeline]
-    expected = [None, None, None, 3, None, 4]
-    assert found == expected if order == "input" or concurrency == 1 else len(found) == len(expected)
-    assert sorted(map(str, found)) == sorted(map(str, expected))
 
 
 class Counting:

@@ -15,78 +15,6 @@ from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, build, gate
 
 
-def test_get_item_starts_a_new_pipeline() -> None:
-    """`get_item` starts a new pipeline, returns its items, and raises EOFError at the end, each time it is called."""
-    pipeline = build(range(3))
-    assert [pipeline.get_item() for _ in range(3)] == [0, 1, 2]
-    for _ in range(3):
-        with pytest.raises(EOFError):
-            pipeline.get_item(timeout=PATIENCE_SECONDS)
-    pipeline.stop()
-
-
-@pytest.mark.parametrize("before", ["nothing", "start", "get", "pass", "failure"])
-@pytest.mark.parametrize("wait", [True, False])
-def test_get_item_never_starts_a_stopped_pipeline(before: str, *, wait: bool) -> None:
-    """A stopped pipeline is started by `start` or a `for`, never by `get_item`, whatever it did before."""
-    broken = [before == "failure"]
-
-    def divide(item: int) -> int:
-        return item // (not broken[0])
-
-    pipeline = build(range(100), divide)
-    match before:
-        case "nothing":
-            pass
-        case "start":
-            pipeline.start()
-        case "get":
-            assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
-        case "pass":
-            assert [*pipeline] == [*range(100)]
-        case _:
-            with pytest.raises(PipelineFailure):
-                pipeline.get_item(timeout=PATIENCE_SECONDS)
-    broken[0] = False
-    pipeline.stop(wait=wait)
-    assert pipeline.state == "stopped"
-    for _ in range(3):
-        with pytest.raises(ClosedError, match="the pipeline was stopped"):
-            pipeline.get_item(timeout=PATIENCE_SECONDS)
-    assert pipeline.state == "stopped"
-    pipeline.start()
-    assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
-    pipeline.stop(wait=wait)
-    assert [*pipeline] == [*range(100)]
-    pipeline.stop()
-
-
-def test_a_timeout_loses_no_item() -> None:
-    """A read that times out takes nothing: later reads return all items in order."""
-    turn = threading.Semaphore(0)
-
-    def wait(item: int) -> int:
-        assert turn.acquire(timeout=PATIENCE_SECONDS)
-        return item
-
-    pipeline = build(range(50), wait)
-    found: list[int] = []
-    with pipeline.auto_stop():
-        for number in range(50):
-            for timeout in (0, 0.0001, 0.003):
-                with pytest.raises(TimeoutError):
-                    pipeline.get_item(timeout=timeout)
-            turn.release()
-            while len(found) == number:
-                try:
-                    found.append(pipeline.get_item(timeout=0.001))
-                except TimeoutError:
-                    continue
-        with pytest.raises(EOFError):
-            pipeline.get_item(timeout=PATIENCE_SECONDS)
-    assert found == [*range(50)]
-
-
 @given(timeouts=st.lists(st.sampled_from([0.0, 0.00005, 0.0002, 0.001, None]), min_size=1, max_size=8))
 def test_a_timeout_at_the_moment_when_an_item_is_ready(timeouts: list[float | None]) -> None:
     """Timeouts that end just when an item is ready lose no item and return none twice."""
@@ -124,21 +52,6 @@ def test_an_iterator_with_a_timeout() -> None:
                 except TimeoutError:
                     continue
             assert found == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("count", [1, 4, 10])
-def test_leaving_a_for_early(count: int) -> None:
-    """If the source can start again, leaving a `for` early ends its pass: the next `for` starts a new one."""
-    pipeline = build(range(10))
-    with pipeline.auto_stop():
-        for _ in range(5):
-            found: list[int] = []
-            for item in pipeline:
-                found.append(item)
-                if len(found) == count:
-                    break
-            assert found == [*range(count)]
-        assert [*pipeline] == [*range(10)]
 
 
 def steps(pipeline: Pipeline, count: int) -> list[int]:
@@ -200,17 +113,6 @@ def test_leaving_a_for_early_over_merged_iterators() -> None:
         .auto_stop() as pipeline
     ):
         assert [steps(pipeline, 3) for _ in range(3)] == [[0, 10, 1], [11, 2, 12], [3, 13]]
-
-
-def test_get_item_and_a_for_over_a_continuous_source() -> None:
-    """A `for` continues after the last item of `get_item`, and `get_item` after that of a `for`."""
-    builder = PipelineBuilder().add_source(range(5), continuous=True)
-    with builder.add_sink(2).build(num_threads=1).auto_stop() as pipeline:
-        assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
-        assert steps(pipeline, 2) == [1, 2]
-        assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 3
-        assert [*pipeline] == [4]
-        assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize("source", [range(10), iter(range(10))])

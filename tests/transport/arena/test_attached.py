@@ -80,16 +80,6 @@ def test_every_kind_of_view_keeps_the_slot(arena: Arena, attached: AttachedArena
     assert again.slot == 0
 
 
-def test_a_write_is_seen_by_both(arena: Arena, attached: AttachedArena) -> None:
-    """It is one memory: all other holders of the slot read the participant's writes."""
-    mine = arena.empty((100,), np.uint8)
-    arena.hold(0, PARTICIPANT)
-    attached.add_region(0, arena.region_descriptor(0))
-    theirs = array_over(attached.adopt(arena.place_of(0)), (100,), np.uint8)
-    theirs[...] = 9
-    assert mine.tolist() == [9] * 100
-
-
 def test_each_hold_is_adopted_or_dropped_once(arena: Arena, attached: AttachedArena) -> None:
     """There are as many leases as holds; a hold that was never adopted can be dropped, and none twice."""
     place = given(arena, 10)

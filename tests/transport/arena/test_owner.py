@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from penstock._memory import ALIGNMENT, Lease, array_over
+from penstock._memory import Lease, array_over
 from penstock.errors import ClosedError, UsageError
 from penstock.transport import leased_slots
 from penstock.transport._arena import Arena, AttachedArena, Located, SlotPlace
@@ -34,22 +34,6 @@ def touched_bytes(arena: Arena) -> int:
 def address_of(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> int:
     """Return where an array's memory starts."""
     return int(array.__array_interface__["data"][0])
-
-
-@pytest.mark.parametrize("size_bytes", [0, 1, 64, 100_000])
-def test_a_lease_has_the_size_asked_for(size_bytes: int) -> None:
-    """A lease is exactly as long as was asked, aligned, writable, and counted until it is dropped."""
-    with Arena() as arena:
-        before = leased_slots()
-        lease = lease_of(arena, size_bytes)
-        array = array_over(lease, (size_bytes,), np.uint8)
-        array[...] = 255
-        assert (len(lease), array.nbytes) == (size_bytes, size_bytes)
-        assert address_of(array) % ALIGNMENT == 0
-        assert leased_slots() == before + 1
-        assert (arena.counters.leased, arena.counters.returned) == (1, 0)
-        del lease, array
-        assert (arena.counters.leased, arena.counters.returned) == (1, 1)
 
 
 def test_a_returned_slot_is_used_again() -> None:
@@ -118,26 +102,6 @@ def test_idle_memory_is_given_back_first() -> None:
         assert arena.lease_nowait(3 * PAGE) is None
         again = array_over(lease_of(arena, 2 * PAGE), (2 * PAGE,), np.uint8)
         assert not again.any()
-
-
-def test_discarded_memory_is_used_again() -> None:
-    """A slot whose memory was discarded is leased again like a new one, to a participant that held it before."""
-    with Arena(max_bytes=4 * PAGE, headroom=0) as arena:
-        other = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
-        for value in (1, 2, 3):
-            array = arena.empty((PAGE,), np.uint8)
-            array[...] = value
-            located = arena.locate(address_of(array), PAGE)
-            assert located == Located(0, 0)
-            arena.hold(0, 1)
-            if value == 1:
-                other.add_region(0, arena.region_descriptor(0))
-            theirs = array_over(other.adopt(arena.place_of(0)), (PAGE,), np.uint8)
-            assert (theirs == value).all()
-            del array, theirs
-            assert lease_of(arena, 4 * PAGE).slot == 1
-            assert arena.counters.discarded_bytes == (5 * value - 4) * PAGE
-        other.close()
 
 
 def test_threads_lend_and_drop_at_once() -> None:

@@ -32,17 +32,6 @@ from tests.transport.pipe.children import (
 NOTICED_SECONDS = 1.0  # promised are 20 ms; a loaded machine may take longer to run us
 
 
-def test_the_end_comes_after_the_last_element() -> None:
-    """Again at every further call."""
-    with TensorPipeReader() as reader:
-        with TensorPipeWriter(reader.address) as writer:
-            writer.send(1)
-        assert reader.receive() == 1
-        for _ in range(2):
-            with pytest.raises(EndOfPipeError):
-                reader.receive()
-
-
 @pytest.mark.parametrize("allow_pickle", [False, True])
 def test_a_failure_of_the_writer_is_raised_after_its_elements(*, allow_pickle: bool) -> None:
     """It is the exception itself between processes that trust each other; else its text, with the traceback."""
@@ -276,20 +265,6 @@ def test_dropping_an_open_end_warns() -> None:
             reader.receive()
 
 
-def test_ctrl_c_ends_a_waiting_call() -> None:
-    """KeyboardInterrupt comes out at once, and the pipe still works."""
-    with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1) as writer:
-        for wait in (reader.receive, partial(_send_two, writer)):
-            timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                wait()
-            timer.join()
-        assert is_element(reader.receive(), 0)
-        writer.send(element_of(1))
-        assert is_element(reader.receive(), 1)
-
-
 def test_coroutines_send_and_receive() -> None:
     """Both ends in one event loop, waiting for each other in turn."""
 
@@ -310,27 +285,6 @@ def test_coroutines_send_and_receive() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of kept elements
         assert asyncio.run(main()) == [True] * 10
-
-
-def test_cancelling_leaves_the_pipe_as_it_was() -> None:
-    """Neither an element nor the order is lost."""
-
-    async def main() -> None:
-        with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1) as writer:
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.01):
-                        await reader.areceive()
-            await writer.asend(element_of(0))
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.01):
-                        await writer.asend(element_of(99))
-            assert is_element(await reader.areceive(), 0)
-            await writer.asend(element_of(1))
-            assert is_element(await reader.areceive(), 1)
-
-    asyncio.run(main())
 
 
 def test_closing_ends_a_waiting_coroutine() -> None:
@@ -354,8 +308,3 @@ def test_closing_ends_a_waiting_coroutine() -> None:
 def _drop(held: list[TensorPipeWriter]) -> None:
     held.clear()
     gc.collect()
-
-
-def _send_two(writer: TensorPipeWriter) -> None:
-    for step in range(2):
-        writer.send(element_of(step))

@@ -77,6 +77,7 @@ def test_the_warning_about_kept_elements_names_the_caller(*, is_async: bool) -> 
         with pytest.warns(UserWarning, match="received elements are still referenced") as caught:
             keep_elements()
     assert [warning.filename for warning in caught] == [__file__]
+    assert "copy=True" in str(caught[0].message)
 
 
 def _send_with_limit(address: str, count: int, max_bytes: int) -> None:
