@@ -1,7 +1,6 @@
 """Bucketing: each element once, in batches of one bucket and one shape, after any resume."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,47 +10,11 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.batching import Pad
-from tests.dataset.packing import all_tokens, bare, follow
-from tests.equivalence.definition import close_all, concatenated, digest, digests, outcomes, rank_of, ranks_of
+from tests.dataset.packing import all_tokens, bare
+from tests.equivalence.definition import close_all, concatenated, digests, outcomes, ranks_of
 
 LENGTHS = st.lists(st.integers(1, 12), max_size=60)
-SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 BOUNDARIES = [3, 7, 12]
-Verb = Callable[[ps.Dataset], ps.Dataset]
-
-BUCKETINGS: list[Verb] = [
-    lambda dataset: dataset.bucket(len, BOUNDARIES, rows=4),
-    lambda dataset: dataset.bucket(len, BOUNDARIES, rows=[6, 3, 2], remainder="drop"),
-    lambda dataset: dataset.map(lambda t: {"t": t, "n": len(t)}).bucket(
-        "t", BOUNDARIES, rows=3, pad=Pad(fill=-1, mask="m")
-    ),
-    lambda dataset: dataset.filter(lambda tokens: len(tokens) % 4 != 1).bucket(len, BOUNDARIES, rows=2),
-    lambda dataset: dataset.flat_map(lambda tokens: [tokens, tokens[:1]]).bucket(len, BOUNDARIES, rows=5),
-    lambda dataset: dataset.bucket(len, BOUNDARIES, rows=2).random_map(lambda batch, rng: (batch, rng.random())),
-    lambda dataset: dataset.bucket(len, BOUNDARIES, rows=2).unbatch(),
-]
-
-
-@given(LENGTHS, st.sampled_from(BUCKETINGS), SIZES)
-def test_bucketing_equals_the_definition(lengths: list[int], bucketing: Verb, sizes: list[int]) -> None:
-    """Any chunks of elements give the definition's batches, byte for byte."""
-    dataset = bucketing(bare(lengths))
-    expected = [digest(element) for element in rank_of(dataset, 0, 0, 1)]
-    assert [element for element, *_ in follow(dataset, sizes)] == expected
-    with ps.Loader(dataset) as loader:
-        assert digests(loader) == expected
-
-
-@given(LENGTHS, st.sampled_from(BUCKETINGS), SIZES, SIZES)
-def test_bucketing_resumes_from_every_token(
-    lengths: list[int], bucketing: Verb, sizes: list[int], others: list[int]
-) -> None:
-    """The token before or after any batch continues with the same batches and tokens."""
-    dataset = bucketing(bare(lengths))
-    whole = follow(dataset, sizes)
-    for number, (_, start, after) in enumerate(whole):
-        assert follow(dataset, others, start) == whole[number:]
-        assert follow(dataset, others, after) == whole[number + 1 :]
 
 
 @given(LENGTHS, st.booleans(), st.sampled_from([4, [6, 3, 2]]))
@@ -94,31 +57,6 @@ def test_planned_buckets_are_indexable(lengths: list[int], remainder: Any, rows:
     dataset = bare(lengths).bucket(len, BOUNDARIES, rows=rows, lengths=lengths, remainder=remainder).shuffle()
     with ps.Loader(dataset, num_workers=workers) as loader:
         assert outcomes(loader) == outcomes(dataset[position] for position in range(len(dataset)))
-
-
-@given(LENGTHS, st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(0, 3), st.booleans())
-def test_a_change_of_ranks_loses_no_element(lengths: list[int], old: int, new: int, steps: int, drops: object) -> None:
-    """Other ranks resume from all old states with each element once, but for dropped last ones."""
-    dataset = bare(lengths).bucket(len, BOUNDARIES, rows=4, remainder="drop" if drops else "keep")
-    seen: Counter[int] = Counter()
-    states: list[Any] = []
-    for rank in range(old):
-        with ps.Loader(dataset, shard=ps.Shard(rank, old, uneven=True)) as loader:
-            batches = iter(loader)
-            for _ in range(steps):
-                batch = next(batches, None)
-                seen.update([] if batch is None else batch[batch > 0].tolist())
-            states.append(loader.state_dict())
-    if any(state["epoch"] for state in states):
-        return  # a rank has finished
-    for rank in range(new):
-        with ps.Loader(dataset, shard=ps.Shard(rank, new, uneven=True)) as loader:
-            loader.load_state_dict(states if old != new else states[rank])
-            for batch in loader if loader.epoch == 0 else ():
-                seen.update(batch[batch > 0].tolist())
-    missing = all_tokens(lengths) - seen
-    assert not seen - all_tokens(lengths)
-    assert len({token // 1000 for token in missing}) <= (new * 3 * (4 // new - 1) if drops else 0)
 
 
 def test_errors_name_the_element() -> None:

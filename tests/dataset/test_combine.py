@@ -2,78 +2,20 @@
 
 import itertools
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock as ps
-from tests.dataset.packing import follow
 from tests.equivalence.combiners import Delayed, Filled, Neighbours, Running
-from tests.equivalence.definition import digest, epoch_of, rank_of
-from tests.equivalence.functions import keeps_two_of_three, with_origin, with_seed
+from tests.equivalence.definition import digest
+from tests.equivalence.functions import keeps_two_of_three
 from tests.equivalence.joins import Counter
 
 pytestmark = pytest.mark.each_value
 
 MAKERS = [Filled, Neighbours, Running, Delayed]
-SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
-BELOW: list[Callable[[int], ps.Dataset[Any]]] = [
-    lambda count: ps.range(count, seed=2).shuffle(),
-    lambda count: ps.range(count, seed=2).filter(keeps_two_of_three),
-    lambda count: ps.range(count).flat_map(lambda number: [number] * (number % 4)),
-    lambda count: ps.range(count).batch(3).unbatch().window_shuffle(5),
-    lambda count: ps.range(count).batch(3),
-    lambda count: ps.stream(lambda: Counter(count)),
-    lambda count: ps.range(count).combine(Delayed, name="below"),
-    lambda count: ps.mix({"a": ps.range(count).filter(bool), "b": ps.range(count)}, stop="all"),
-]
-
-
-@given(st.integers(0, 60), st.sampled_from(BELOW), st.sampled_from(MAKERS), SIZES, st.integers(1, 3))
-def test_a_fold_equals_the_definition(count: int, below: Any, make: Any, sizes: list[int], ranks: int) -> None:
-    """Any chunks of elements give the definition's, and every rank has an object of its own."""
-    dataset = below(count).combine(make).map_with_origin(with_origin)
-    for rank in range(ranks):
-        expected = [digest(element) for element in rank_of(dataset, 0, rank, ranks)]
-        assert [element for element, *_ in follow(dataset, sizes, ranks=(rank, ranks))] == expected
-
-
-@pytest.mark.filterwarnings("ignore:Counter has no state")
-@given(st.integers(0, 40), st.sampled_from(BELOW), st.sampled_from(MAKERS), SIZES, SIZES)
-def test_a_fold_resumes_from_every_token(
-    count: int, below: Any, make: Any, sizes: list[int], others: list[int]
-) -> None:
-    """The token before or after any element continues with the same elements and tokens."""
-    dataset = below(count).combine(make).random_map(with_seed, rng="seed")
-    whole = follow(dataset, sizes)
-    for number, (_, start, after) in enumerate(whole):
-        assert follow(dataset, others, start) == whole[number:]
-        assert follow(dataset, others, after) == whole[number + 1 :]
-
-
-@pytest.mark.parametrize(
-    "place",
-    [{}, {"num_workers": 2}, {"num_workers": 1, "workers": "processes"}, {"isolated": True}],
-    ids=["inline", "threads", "processes", "isolated"],
-)
-@pytest.mark.parametrize("make", MAKERS)
-def test_every_place_gives_the_same_elements_and_states(make: Any, place: dict[str, Any]) -> None:
-    """Two epochs and each state equal those of an inline loader, which resumes from each."""
-    dataset = ps.range(30, seed=1).filter(keeps_two_of_three).combine(make).map_with_origin(with_origin)
-    whole = [digest(element) for epoch in range(2) for element in epoch_of(dataset, epoch)]
-    with ps.Loader(dataset) as inline, ps.Loader(dataset, **place) as loader:
-        found = [(digest(element), loader.state_dict()) for _ in range(2) for element in loader]
-        assert found == [(digest(element), inline.state_dict()) for _ in range(2) for element in inline]
-    assert [element for element, _ in found] == whole
-    for number in (0, 3, len(whole) // 2, len(whole) - 1):
-        with ps.Loader(dataset, **place) as resumed:
-            resumed.load_state_dict(found[number][1])
-            following = [digest(element) for _ in range(2) for element in resumed]
-            assert following[: len(whole) - number - 1] == whole[number + 1 :]
 
 
 def test_a_resume_adds_only_held_elements() -> None:
@@ -143,19 +85,6 @@ def test_a_repeated_dataset_is_combined_over_the_ends_of_its_passes() -> None:
     dataset = ps.range(4).combine(Delayed).repeat(2)
     assert list(dataset) == [0, 1, 2, 3, 0, 1, 2, 3]
     assert list(ps.range(3).combine(Delayed).repeat().limit(5)) == [0, 1, 2, 0, 1]
-
-
-def test_a_change_of_ranks_loses_no_held_element() -> None:
-    """The elements that old ranks' objects held come once, and so do all unread ones."""
-    dataset = ps.range(60).filter(lambda number: number % 3).combine(Delayed).batch(6, merge=list)
-    loaders = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
-    found = [number for loader in loaders for batch in itertools.islice(loader, 3) for number in batch]
-    states = [loader.state_dict() for loader in loaders]
-    for rank in range(3):
-        loader = ps.Loader(dataset, shard=ps.Shard(rank, 3, uneven=True))
-        loader.load_state_dict(states)
-        found += [number for batch in loader for number in batch]
-    assert sorted(found) == [number for number in range(60) if number % 3]
 
 
 class Answers:

@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from tests.dataset.packing import all_tokens, bare, documents, follow
-from tests.equivalence.definition import digest, digests, outcomes, rank_of
+from tests.dataset.packing import all_tokens, bare, documents
+from tests.equivalence.definition import digests, outcomes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 How = Literal["best_fit", "split"]
-SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 LENGTHS = st.lists(st.integers(0, 12), max_size=60)
 CAPACITIES = st.integers(1, 9)
-Verb = Callable[[ps.Dataset], ps.Dataset]
 
 
 def tokens_of(sequences: Any) -> Counter[int]:
@@ -39,76 +37,6 @@ def with_labels(lengths: list[int]) -> ps.Dataset:
 def with_targets(lengths: list[int]) -> ps.Dataset:
     """Return documents of two features whose lengths differ."""
     return bare(lengths).map(lambda tokens: {"inputs": tokens, "targets": tokens[: (len(tokens) + 1) // 2].copy()})
-
-
-PACKINGS: list[Verb] = [
-    lambda dataset: dataset.pack(7),
-    lambda dataset: dataset.pack(7, long="drop", fill=-1),
-    lambda dataset: dataset.pack(5, how="split", fill=9),
-    lambda dataset: dataset.filter(lambda tokens: len(tokens) % 4 != 1).pack(6),
-    lambda dataset: dataset.map(lambda t: {"tokens": t, "n": len(t)}).pack(8, meta=["n"], fill={"tokens": 3}),
-    lambda dataset: dataset.map(lambda t: {"a": t, "b": t[::2]}).pack({"a": 9, "b": 4}, long="drop"),
-    lambda dataset: dataset.flat_map(lambda tokens: [tokens, tokens[1:], tokens[:1]]).pack(9),
-    lambda dataset: dataset.window_shuffle(5).pack(8),
-    lambda dataset: dataset.pack(6).random_map(lambda s, rng: {**s, "draw": rng.random()}),
-]
-
-
-@given(LENGTHS, st.sampled_from(PACKINGS), SIZES, st.integers(1, 3))
-def test_packing_equals_the_definition(lengths: list[int], packing: Verb, sizes: list[int], ranks: int) -> None:
-    """Any chunks of documents give the definition's sequences on every rank, byte for byte."""
-    dataset = packing(bare(lengths))
-    for rank in range(ranks):
-        expected = [digest(element) for element in rank_of(dataset, 0, rank, ranks)]
-        assert [element for element, *_ in follow(dataset, sizes, ranks=(rank, ranks))] == expected
-
-
-@given(LENGTHS, st.sampled_from(PACKINGS), SIZES, SIZES)
-def test_packing_resumes_from_every_token(
-    lengths: list[int], packing: Verb, sizes: list[int], others: list[int]
-) -> None:
-    """The token before or after any sequence continues with the same sequences and tokens."""
-    whole = follow(packing(bare(lengths)), sizes)
-    for number, (_, start, after) in enumerate(whole):
-        assert follow(packing(bare(lengths)), others, start) == whole[number:]
-        assert follow(packing(bare(lengths)), others, after) == whole[number + 1 :]
-
-
-@given(st.lists(st.integers(0, 900), min_size=30, max_size=300), st.sampled_from(["best_fit", "split"]))
-def test_many_documents_equal_the_definition(lengths: list[int], how: How) -> None:
-    """Stage and definition agree where 64 sequences are open and some close to make room."""
-    dataset = bare(lengths).pack(1000, how=how)
-    expected = digests(dataset)
-    found = follow(dataset, [100])
-    assert [element for element, *_ in found] == expected
-    for _, _, after in found[:: max(len(found) // 3, 1)]:
-        at = [token for *_, token in found].index(after)
-        assert [element for element, *_ in follow(dataset, [37], after)] == expected[at + 1 :]
-
-
-@given(st.lists(st.integers(0, 90), max_size=300), SIZES, st.integers(1, 12), st.sampled_from(["best_fit", "split"]))
-def test_a_token_does_not_depend_on_earlier_requests(
-    lengths: list[int], sizes: list[int], every: int, how: How
-) -> None:
-    """A token is the same whether or not earlier ones were requested."""
-    dataset = bare(lengths).pack(100, how=how)
-    assert follow(dataset, sizes, every=every)[::every] == follow(dataset, sizes)[::every]
-
-
-@given(LENGTHS, st.integers(1, 9), SIZES, st.sampled_from(["keep", "drop", "pad"]), st.integers(1, 2))
-def test_batches_of_sequences_are_stacks(
-    lengths: list[int], size: int, sizes: list[int], remainder: Literal["keep", "drop", "pad"], ranks: int
-) -> None:
-    """Batches stack sequences with their mask, also where they are the memory that was filled."""
-    sequences = bare(lengths).pack(7)
-    dataset = sequences.batch(size * ranks, remainder=remainder, mask="is_data")
-    for rank in range(ranks):
-        rows = list(rank_of(sequences, 0, rank, ranks))
-        expected = digests(ps.read(rows).batch(size, remainder=remainder, mask="is_data")) if rows else []
-        found = follow(dataset, sizes, ranks=(rank, ranks))
-        assert [element for element, *_ in found] == expected
-        for number, (_, start, _) in enumerate(found):
-            assert follow(dataset, [3], start, ranks=(rank, ranks)) == found[number:]
 
 
 @given(LENGTHS, CAPACITIES, st.sampled_from(["best_fit", "split"]), st.booleans())
@@ -163,31 +91,6 @@ def test_features_may_have_their_own_lengths(lengths: list[int], is_planned: obj
             inputs: NDArray[np.int64] = sequence["inputs"][sequence["inputs_segment_ids"] == segment]
             targets: NDArray[np.int64] = sequence["targets"][sequence["targets_segment_ids"] == segment]
             assert np.array_equal(inputs[: len(targets)], targets)
-
-
-@given(LENGTHS, st.integers(1, 3), st.integers(1, 3), st.data())
-def test_a_change_of_ranks_loses_no_token(lengths: list[int], old: int, new: int, data: st.DataObject) -> None:
-    """Other ranks resume from all old states with every remaining token once."""
-    dataset = bare(lengths).pack(8).batch(6)
-    seen: Counter[int] = Counter()
-    states: list[Any] = []
-    steps = data.draw(st.integers(0, 3))
-    for rank in range(old):
-        with ps.Loader(dataset, shard=ps.Shard(rank, old, uneven=True)) as loader:
-            batches = iter(loader)
-            for _ in range(steps):
-                batch = next(batches, None)
-                if batch is not None:
-                    seen += tokens_of([batch])
-            states.append(loader.state_dict())
-    if len({state["epoch"] for state in states}) > 1 or states[0]["epoch"] > 0:
-        return  # a rank has finished
-    for rank in range(new):
-        with ps.Loader(dataset, shard=ps.Shard(rank, new, uneven=True)) as loader:
-            loader.load_state_dict(states if old != new else states[rank])
-            if loader.epoch == 0:
-                seen += tokens_of(loader)
-    assert seen == all_tokens(lengths)
 
 
 @given(LENGTHS, CAPACITIES, st.integers(0, 2))

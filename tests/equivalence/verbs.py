@@ -57,9 +57,6 @@ _FILES: Final = itertools.count()
 _MOST: Final = 10_000  # elements of an epoch: none has so many, unless it has no end
 
 
-_SLICES: Final = (slice(1, None, 2), slice(None, None, -1), slice(-9, -1), slice(2, 40))
-
-
 def first(options: Sequence[T]) -> T:
     """Return the first of some values."""
     return options[0]
