@@ -1,11 +1,13 @@
 // Binds handles over bytes as a base class with the buffer protocol (`penstock.transport.Bytes` adds the methods of
-// bytes), and the checksum of bytes.
+// bytes), the checksum of bytes, and their decompression.
 #include "include/penstock/bytes.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "core/codecs.hpp"
 #include "core/crc32.hpp"
+#include "core/decompress.hpp"
 #include "include/penstock/bytes_python.hpp"
 
 namespace nb = nanobind;
@@ -89,6 +91,27 @@ std::uint32_t checksum(nb::handle source) {
     return crc32c(bytes);
 }
 
+nb::bytes decompressed(nb::handle source, const std::string& codec, std::uint64_t max_size) {
+    const Operand operand(source);
+    const std::string_view whole = operand.view();
+    const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(whole.data()), whole.size());
+    const Codec named = codec_named(codec);
+    try {
+        Bytes out;
+        if (whole.size() < released_bytes) {
+            out = decompress(named, bytes, max_size);
+        } else {
+            const nb::gil_scoped_release released;
+            out = decompress(named, bytes, max_size);
+        }
+        return nb::bytes(out.data(), out.size());
+    } catch (const LibraryMissing& error) {
+        throw nb::import_error(error.what());
+    } catch (const DataError& error) {
+        throw nb::value_error(error.what());
+    }
+}
+
 // The name of the Python type that owns the bytes; "native memory" for an owner in C++.
 std::string owner_name(const Bytes& bytes) {
     const penstock_bytes_v1& handle = bytes.handle();
@@ -130,6 +153,8 @@ void bind_bytes(nb::module_& module) {
         .def("count_between", &count, "needle"_a, "start"_a, "stop"_a,
              "Return the number of occurrences of the needle.");
     module.def("crc32c", &checksum, "source"_a, "Return the CRC-32C of a buffer.");
+    module.def("decompressed", &decompressed, "source"_a, "codec"_a, "max_size"_a,
+               "Return the decompressed bytes of a buffer, at most `max_size`.");
     module.def("living_byte_owners", &living_owners,
                "Return the number of owners of bytes that this module has created and not dropped.");
 }

@@ -20,7 +20,8 @@ constexpr std::array<std::string_view, 4> codec_names{"zlib", "gzip", "deflate",
 constexpr std::size_t max_at_once = std::size_t{1} << 30;  // zlib counts in an unsigned int
 constexpr std::size_t min_capacity = 1024;
 constexpr std::size_t usual_expansion = 4;
-constexpr std::size_t max_expansion = 1032;  // the largest factor of deflate
+constexpr std::size_t max_small = std::size_t{1} << 18;  // a context's own buffers are as large as its last output
+constexpr std::size_t max_expansion = 1032;              // the largest factor of deflate
 
 struct Free {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
@@ -195,10 +196,18 @@ void inflate_all(const Task& task) {
     }
 }
 
+struct DropContext {
+    void operator()(Zstd::Context* context) const noexcept { zstd().drop_context(context); }
+};
+using OwnedContext = std::unique_ptr<Zstd::Context, DropContext>;
+
+// The context of the thread's last small input: to make one takes longer than to decompress a record of a kilobyte.
+thread_local OwnedContext kept_context;
+
 void decompress_frames(const Task& task) {
     const Zstd& library = zstd();
-    const auto drop = [&](Zstd::Context* context) { library.drop_context(context); };
-    const std::unique_ptr<Zstd::Context, decltype(drop)> context(library.make_context(), drop);
+    OwnedContext context = std::move(kept_context);
+    if (context == nullptr) context.reset(library.make_context());
     if (context == nullptr) throw std::bad_alloc();
     Zstd::Input input{task.source.data(), task.source.size(), 0};
     std::size_t start = 0;  // of this frame
@@ -222,6 +231,8 @@ void decompress_frames(const Task& task) {
         if (!task.output.add(output.position)) task.fail_too_long(input.position, "more");
         if (left != 0 && input.position == input.size && output.position < output.size) task.fail_truncated();
     }
+    // Not after a failure, which leaves it in the middle of a frame.
+    if (task.output.size() <= max_small) kept_context = std::move(context);
 }
 
 void decompress_all(const Task& task) {

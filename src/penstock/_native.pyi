@@ -165,6 +165,9 @@ class BytesHandle:
 def crc32c(source: object) -> int:
     """Return the CRC-32C of a buffer."""
 
+def decompressed(source: object, codec: str, max_size: int) -> bytes:
+    """Return the decompressed bytes of a buffer, at most `max_size`."""
+
 def living_byte_owners() -> int:
     """
     Return the number of owners of bytes that this module has created and not dropped.

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from penstock.sources import (
     MDS,
     Arrays,
+    Bagz,
     Csv,
     Files,
     ImageFolder,
@@ -313,6 +315,24 @@ class TestTFRecord(WithFolder):
     def make_source(self) -> Source:
         """Return the records."""
         return TFRecord(f"{self.folder}/*.tfrecord")
+
+
+class TestBagz(WithFolder):
+    """Records of a compressed file, and of one with its limits in a file of their own."""
+
+    expected: Sequence[Any] = [b"a" * 500, b"", b"b", b"c"]
+
+    def fill(self) -> None:
+        """Write the files."""
+        frames = [zstandard.compress(record) if record else b"" for record in self.expected]
+        limits = np.cumsum([len(frame) for frame in frames[:3]]).astype("<u8")
+        (self.folder / "0.bagz").write_bytes(b"".join(frames[:3]) + limits.tobytes())
+        (self.folder / "1.bagz").write_bytes(frames[3])
+        (self.folder / "limits.1.bagz").write_bytes(np.array([len(frames[3])], "<u8").tobytes())
+
+    def make_source(self) -> Source:
+        """Return the records; the glob matches the limits, too."""
+        return Bagz(f"{self.folder}/*.bagz")
 
 
 class TestMDS(WithFolder):

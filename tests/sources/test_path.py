@@ -59,6 +59,7 @@ def test_a_file_is_read_by_its_suffix_or_its_first_bytes(tmp_path: Path) -> None
     for suffix, content, described, has_magic in (
         (".tar", _tar(), "Tar(1 records in 1 file)", True),
         (".tfrecord-00000-of-00002", TFRECORD, "TFRecord(1 records in 1 file)", False),
+        (".bag", b"hi\2" + bytes(7), "Bagz(1 records in 1 file)", False),
         (".jsonl", b"[1]\n2\n", "JsonLines(2 lines in 1 file)", False),
         (".CSV", b"a,b\n1,2\n", "Csv(1 rows in 1 file)", False),
         (".tsv", b"a\tb\n1\t2\n", "Csv(1 rows in 1 file)", False),

@@ -35,6 +35,7 @@ from penstock.sources._source import name_of as name_of
 
 if TYPE_CHECKING:
     from penstock.sources._arrow import Arrow as Arrow
+    from penstock.sources._bagz import Bagz as Bagz
     from penstock.sources._csv import Csv as Csv
     from penstock.sources._files import Files as Files
     from penstock.sources._files import ImageFolder as ImageFolder
@@ -60,6 +61,7 @@ else:
     __getattr__ = _lazy.from_modules(
         __name__,
         Arrow="penstock.sources._arrow",
+        Bagz="penstock.sources._bagz",
         Csv="penstock.sources._csv",
         Files="penstock.sources._files",
         ImageFolder="penstock.sources._files",
@@ -87,6 +89,7 @@ __all__ = [
     "MDS",
     "Arrays",
     "Arrow",
+    "Bagz",
     "Csv",
     "Files",
     "ImageFolder",

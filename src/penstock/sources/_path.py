@@ -10,6 +10,7 @@ from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sources._arrays import Arrays
 from penstock.sources._arrow import Arrow
+from penstock.sources._bagz import Bagz
 from penstock.sources._csv import Csv
 from penstock.sources._files import IMAGE_EXTENSIONS, Files, ImageFolder
 from penstock.sources._json_lines import JsonLines
@@ -58,6 +59,7 @@ _FORMATS: Final = (
     _Format("Arrays.open", (".npy",), b"\x93NUMPY", 0, _arrays),
     _Format("Arrays.open", (".npz",), b"PK\x03\x04", 0, _arrays),
     _Format("Arrow", (".arrow", ".feather"), b"ARROW1", 0, Arrow),
+    _Format("Bagz", (".bagz", ".bag"), b"", 0, Bagz),
     _Format("Csv", (".csv",), b"", 0, Csv),
     _Format("Csv", (".tsv",), b"", 0, partial(Csv, delimiter="\t")),
     _Format("JsonLines", (".jsonl", ".ndjson"), b"", 0, JsonLines),
