@@ -1,17 +1,19 @@
 """MDS: the columns of MosaicML Streaming's shards, and errors that name file, column and byte."""
 
 import base64
+import gzip
 import json
 import os
 import pickle
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,7 +151,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     good = shard_of([b"\1"])
     x: dict[str, tuple[str, int | None]] = {"x": ("int8", 1)}
-    zipped = {"zip_data": {"basename": "0.mds.zstd", "bytes": 9}, "compression": "zstd:7"}
+    zipped = {"zip_data": {"basename": "0.mds.br", "bytes": 9}, "compression": "br:7"}
     with pytest.raises(UsageError, match=r"index.json; '.*' has none.*merge_index"):
         MDS(tmp_path)
     for columns, others, reason in (
@@ -164,7 +166,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     write(folder, x, good, **zipped)
     assert MDS(folder)[0] == {"x": 1}  # the decompressed shard is there
     (folder / "0.mds").unlink()
-    with pytest.raises(UsageError, match=r"'.*0.mds.zstd' is, by zstd:7, so.*Decompress each shard once, to.*0.mds'"):
+    with pytest.raises(UsageError, match=r"of zstd or gzip; '.*0.mds.br' is of 'br:7'. Decompress each.*to.*0.mds'"):
         MDS(folder)
     write(folder, x, good, good)
     index = (folder / "index.json").read_text()
@@ -174,6 +176,54 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     (folder / "index.json").write_text('{"shards": []}')
     with pytest.raises(UsageError, match=r"at least one shard"):
         MDS(folder)
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {"zstd:7": zstandard.compress, "gz": gzip.compress}
+
+
+def compressed(folder: Path, kind: str, *contents: bytes) -> Path:
+    """Write the shards of `WRITTEN`'s columns with these compressed bytes, and return the folder."""
+    write(folder, COLUMNS, *[WRITTEN] * len(contents), compression=kind)
+    index = json.loads((folder / "index.json").read_text())
+    for shard, content in zip(index["shards"], contents, strict=True):
+        name = shard["raw_data"]["basename"]
+        (folder / name).rename(folder / f"{name}.raw")
+        (folder / f"{name}.z").write_bytes(content)
+        shard["zip_data"] = {"basename": f"{name}.z", "bytes": len(content), "hashes": {}}
+    (folder / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+def test_compressed_shards_have_the_records_of_decompressed_ones(tmp_path: Path, kind: str) -> None:
+    """A compressed shard is a block, decompressed as a whole; beside it, a decompressed one is read instead."""
+    folder = compressed(tmp_path / "data", kind, *[COMPRESS[kind](WRITTEN)] * 3)
+    expected = MDS(write(tmp_path / "raw", COLUMNS, WRITTEN, WRITTEN, WRITTEN)).read(range(9))
+    (folder / "1.mds.raw").rename(folder / "1.mds")
+    source = MDS(folder)
+    for made in (source, MDS(folder, decoded_bytes=0), pickle.loads(pickle.dumps(source))):
+        assert_same(made.read([8, 0, 4, 1, 8]), [expected[8], expected[0], expected[4], expected[1], expected[8]])
+    assert source.blocks.tolist() == [0, 3, 6, 9]
+    assert describe_key(source, 7) == "key 7 (sample 1 of file '2.mds.z')"
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "reason"),
+    [
+        ("zstd", zstandard.compress(WRITTEN)[:-1], "zstd: the input ends before"),
+        ("zstd", zstandard.compress(b"\0" * (1 << 20)), "must have at most 335 bytes, and has a frame of 1048576"),
+        ("gz", gzip.compress(b"\0" * (1 << 20)), "must have at most 335 bytes"),
+        ("gz", WRITTEN, "gzip: the input is corrupt"),
+        ("gz", gzip.compress(WRITTEN[:-1]), "it has 334 bytes when it is decompressed, and index.json says 335"),
+        ("zstd", zstandard.compress(b"\1" + WRITTEN[1:]), "it has 1 samples, and index.json says 3"),
+    ],
+)
+def test_a_damaged_compressed_shard_is_named(tmp_path: Path, kind: str, content: bytes, reason: str) -> None:
+    """A shard that can't be decompressed, is larger than the index says, or is another one, is a CorruptRecordError."""
+    source = MDS(compressed(tmp_path / "data", kind, content))
+    with pytest.raises(CorruptRecordError, match=rf"'.*0.mds.z' \(for key 2 .* is damaged: .*{reason}") as caught:
+        source[2]
+    assert caught.value.keys == (2,)
 
 
 GOOD = shard_of([b"\1", b"\2\2"])

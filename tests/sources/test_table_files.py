@@ -207,7 +207,7 @@ def test_wasted_decoding_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptur
     for key in range(0, 24_000, 50):
         source[key % 12_000]
     (logged,) = caplog.messages
-    assert "decoded 10,000 rows to return 200, since a group is decoded as a whole" in logged
+    assert "decoded 10,000 records to return 200, since a group is decoded as a whole" in logged
 
 
 def test_a_forked_child_waits_for_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

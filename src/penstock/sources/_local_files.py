@@ -657,6 +657,14 @@ class RecordFiles:
         if self._closed:
             raise ClosedError(f"{self!r} was closed, and can't be read any more. Create it again, or close it later.")
         number, begin, end = self._find(key)
+        return self._parse(self._content(number, begin, end, key), key)
+
+    def _content(self, number: int, begin: int, end: int, key: int) -> bytes:
+        """Return the bytes of the record of `key`, which is from `begin` to `end` in file `number`.
+
+        Raises:
+            SourceError: the file can't be read, or has changed.
+        """
         opened = self._open
         if opened is None:
             opened = self._open = OpenFiles(self._index.files)
@@ -679,7 +687,7 @@ class RecordFiles:
                 source=repr(self),
                 keys=[key],
             )
-        return self._parse(content, key)
+        return content
 
 
 def _digest_of(files: Sequence[LocalFile]) -> str:

@@ -14,18 +14,21 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from typing import Any, BinaryIO, Final, TypeAlias, cast
+from typing import Any, BinaryIO, Final, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._local_files import LocalFile, PathLike, RecordFiles, raise_source_error, stat_file
-from penstock.sources._source import Record
+from penstock.sources._decompress import Codec, decompressed
+from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes
+from penstock.sources._local_files import LocalFile, PathLike, RecordFiles, Scan, raise_source_error, stat_file
+from penstock.sources._source import Record, as_key
 
 _VERSION: Final = 2
 _NUMBER: Final = np.dtype("<u4")
+_CODECS: Final[dict[str, Codec]] = {"zstd": "zstd", "gz": "gzip"}
 _SIZE_DTYPES: Final = ("u1", "<u2", "<u4", "<u8")  # of an array's shape, by the lowest bits before it
 _VALUE_DTYPES: Final = {
     8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
@@ -49,12 +52,14 @@ class MDS(RecordFiles):
     what they say. Images stay undecoded: `jpeg` and `png` are bytes, their lists (`list[jpeg]`, `jpeg_array`) are lists
     of bytes; decode them in a map. A `pil` column is the array of its pixels. Streaming isn't needed.
 
-    A `pkl` column is refused: reading a pickle runs code that the file contains. Shards must not be compressed: a
-    compressed shard has no random access. If there is a decompressed shard beside a compressed one, as Streaming
-    leaves it, that is read.
+    A `pkl` column is refused: reading a pickle runs code that the file contains.
 
-    The first use reads the offsets at the beginning of each shard, and keeps them in a cache directory until a shard's
-    size or time changes. A record is read by one request.
+    A shard that is compressed by zstd or gzip is decompressed as a whole, and each process keeps those that were used
+    last, up to `decoded_bytes`. So shuffle such shards with `shuffle(blocks=True, live=4)`, or decompress them once: if
+    there is a decompressed shard beside a compressed one, as Streaming leaves it, that is read.
+
+    The first use reads the offsets at the beginning of each shard that isn't compressed, and keeps them in a cache
+    directory until a shard's size or time changes. A record of these is read by one request.
 
     `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
     change while they are read: a changed file raises SourceError.
@@ -64,13 +69,16 @@ class MDS(RecordFiles):
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
             written, a warning is logged, and the index stays in memory.
         progress: show progress on stderr if that is a terminal and the scan takes more than 0.5 s.
+        decoded_bytes: how much of decompressed shards each process keeps, in bytes; one shard is always kept. Default:
+            256 MiB.
 
     Raises:
-        UsageError: the folder has no index, or a shard is compressed, has another format, other columns than the first
-            one, or a `pkl` column.
+        UsageError: the folder has no index, or a shard is compressed by another program, has another format, other
+            columns than the first one, or a `pkl` column.
         SourceError: a shard is missing or can't be read; later, at a read, it no longer exists or has changed.
         CorruptRecordError: the index or a shard is damaged, or they don't belong to each other; at a read, a sample
-            doesn't have its columns. The message has file, and column or byte.
+            doesn't have its columns, or a shard can't be decompressed. The message has file, and column or byte.
+        ImportError: at a read, the system lacks zstd.
 
     Example:
         >>> import json, pathlib, tempfile
@@ -88,7 +96,15 @@ class MDS(RecordFiles):
 
     _fingerprint_prefix = "mds"
 
-    def __init__(self, root: PathLike, *, cache: PathLike | None = None, progress: bool = True) -> None:
+    def __init__(
+        self,
+        root: PathLike,
+        *,
+        cache: PathLike | None = None,
+        progress: bool = True,
+        decoded_bytes: int = DECODED_BYTES,
+    ) -> None:
+        check_decoded_bytes(decoded_bytes)
         folder = os.path.abspath(root)
         shards = _shards_of(folder)
         self._columns = shards[0].columns
@@ -99,11 +115,55 @@ class MDS(RecordFiles):
                     f"{_listed(self._columns)}, {shard.path!r} has {_listed(shard.columns)}. Read them as two sources."
                 )
         self._decoders: list[_Decoder] | None = _decoders_of(self._columns, folder)
-        files = [_file_of(shard) for shard in shards]
-        super().__init__(files, [_MDSScan(shard.samples) for shard in shards], cache=cache, progress=progress)
+        self._decoded_bytes = decoded_bytes
+        codecs: list[Codec | None] = [_codec_of(shard) for shard in shards]
+        self._compressed = {number: shards[number] for number, codec in enumerate(codecs) if codec is not None}
+        self._begin()
+        files = [_file_of(shard, codec) for shard, codec in zip(shards, codecs, strict=True)]
+        scans = [_scan_of(shard, codec) for shard, codec in zip(shards, codecs, strict=True)]
+        super().__init__(files, scans, cache=cache, progress=progress)
+
+    def _begin(self) -> None:
+        """Begin without decompressed shards, as every process does."""
+        self._kept = KeptBlocks[_Decompressed](self._decoded_bytes)
+        self._waste = Waste("shard", self._decoded_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_decoders": None}
+        return {**super().__getstate__(), "_decoders": None, "_kept": None, "_waste": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def describe_key(self, key: SupportsIndex) -> str:
+        """Return the file of a key's sample and its byte, or its number if the file is compressed, for messages."""
+        number, begin, _ = self._find(as_key(key, len(self)))
+        return f"{self._unit(number)} {begin} of file {self._index.files[number].name!r}"
+
+    def _unit(self, number: int) -> str:
+        return "sample" if number in self._compressed else "byte"
+
+    def _content(self, number: int, begin: int, end: int, key: int) -> bytes:
+        if number not in self._compressed:
+            return super()._content(number, begin, end, key)
+        self._waste.returned += 1
+        shard = self._kept.opened(number, partial(self._decompress, key=key))
+        return shard.content[shard.offsets.item(begin) : shard.offsets.item(end)]
+
+    def _decompress(self, number: int, key: int) -> tuple["_Decompressed", int]:
+        shard, file = self._compressed[number], self._index.files[number]
+        content = super()._content(number, 0, file.size, key)
+        try:
+            decompressed_shard = _decompressed_shard(content, shard)
+        except (ValueError, _DamageError) as damage:
+            raise CorruptRecordError(
+                f"the compressed shard {file.path!r} (for key {key} of {self!r}) is damaged: {damage}. Copy it again, "
+                "or write it again.",
+                source=repr(self),
+                keys=[key],
+            ) from None
+        self._waste.add(shard.samples, self)
+        return decompressed_shard, shard.bytes
 
     def _parse(self, content: bytes, key: int) -> Record:
         decoders = self._decoders
@@ -112,10 +172,10 @@ class MDS(RecordFiles):
         try:
             return _sample_of(content, self._columns, decoders)
         except _DamageError as damage:
-            path, begin = self._place(key)
+            number, begin, _ = self._find(key)
             raise CorruptRecordError(
-                f"the sample at byte {begin} of {path!r} (key {key} of {self!r}) {damage} Restore the file, or write "
-                "it again.",
+                f"the sample at {self._unit(number)} {begin} of {self._index.files[number].path!r} (key {key} of "
+                f"{self!r}) {damage} Restore the file, or write it again.",
                 source=repr(self),
                 keys=[key],
             ) from None
@@ -138,8 +198,17 @@ class _Shard:
     bytes: int
     samples: int
     compressed: str  # the path of the compressed file, or ""
+    compressed_bytes: int
     compression: str
     columns: tuple[_Column, ...]
+
+
+@frozen
+class _Decompressed:
+    """The bytes of a shard, and the offset of each sample and of the end."""
+
+    content: bytes
+    offsets: NDArray[np.int64]
 
 
 def _listed(columns: Sequence[_Column]) -> str:
@@ -196,6 +265,7 @@ def _shard_of(folder: str, entry: dict[str, Any]) -> _Shard:
         bytes=_count(raw["bytes"]),
         samples=_count(entry["samples"]),
         compressed=os.path.join(folder, *_text(zipped["basename"]).split("/")) if zipped else "",
+        compressed_bytes=_count(zipped["bytes"]) if zipped else 0,
         compression=str(entry.get("compression")),
         columns=columns,
     )
@@ -213,20 +283,92 @@ def _count(value: object) -> int:
     return value
 
 
-def _file_of(shard: _Shard) -> LocalFile:
-    if shard.compressed and not os.path.exists(shard.path):
+def _codec_of(shard: _Shard) -> Codec | None:
+    """Return the codec of a shard that must be decompressed.
+
+    Raises:
+        UsageError: there is no such codec here.
+    """
+    if not shard.compressed or os.path.exists(shard.path):
+        return None
+    codec = _CODECS.get(shard.compression.partition(":")[0])
+    if codec is None:
         raise UsageError(
-            f"shards must not be compressed; {shard.compressed!r} is, by {shard.compression}, so it has no random "
-            f"access. Decompress each shard once, to the name that the index has for it, here {shard.path!r}; the "
-            "index needs no change."
+            f"compressed shards must be of {' or '.join(_CODECS.values())}; {shard.compressed!r} is of "
+            f"{shard.compression!r}. Decompress each shard once, to the name that the index has for it, here "
+            f"{shard.path!r}; the index needs no change."
         )
-    file = stat_file(shard.path)
-    if file.size != shard.bytes:
+    return codec
+
+
+def _file_of(shard: _Shard, codec: Codec | None) -> LocalFile:
+    file = stat_file(shard.path if codec is None else shard.compressed)
+    expected = shard.bytes if codec is None else shard.compressed_bytes
+    if file.size != expected:
         raise SourceError(
-            f"{shard.path!r} must have {shard.bytes} bytes, as index.json says; it has {file.size}. It is truncated, "
-            "or belongs to another index: copy it again."
+            f"{file.path!r} must have {expected} bytes, as index.json says; it has {file.size}. It is truncated, or "
+            "belongs to another index: copy it again."
         )
     return file
+
+
+def _scan_of(shard: _Shard, codec: Codec | None) -> Scan:
+    return _MDSScan(shard.samples) if codec is None else _CompressedScan(shard.samples)
+
+
+def _decompressed_shard(content: bytes, shard: _Shard) -> _Decompressed:
+    whole = decompressed(content, _CODECS[shard.compression.partition(":")[0]], shard.bytes)
+    if len(whole) != shard.bytes:
+        raise _DamageError(f"it has {len(whole)} bytes when it is decompressed, and index.json says {shard.bytes}")
+    return _Decompressed(whole, _offsets_in(whole[: _head_bytes(shard.samples)], shard.samples, len(whole)))
+
+
+def _head_bytes(samples: int) -> int:
+    return (samples + 2) * _NUMBER.itemsize
+
+
+def _offsets_in(begin: bytes, samples: int, end: int) -> NDArray[np.int64]:
+    """Return the offset of each sample of a shard, and its end.
+
+    Args:
+        begin: the bytes at its beginning, as many as the offsets have.
+        samples: the number of samples, by the index.
+        end: the size of the shard in bytes.
+
+    Raises:
+        _DamageError: the offsets aren't those of the shard.
+    """
+    if len(begin) < _head_bytes(samples):
+        raise _DamageError(f"it has {end} bytes, too few for the offsets of {samples} samples")
+    numbers = np.frombuffer(begin, _NUMBER)
+    if numbers[0] != samples:
+        raise _DamageError(f"it has {numbers[0]} samples, and index.json says {samples}")
+    offsets = numbers[1:].astype(np.int64)
+    if offsets[0] < len(begin) or offsets[-1] != end or bool(np.any(offsets[1:] < offsets[:-1])):
+        raise _DamageError(f"its offsets, from {offsets[0]} to {offsets[-1]}, don't cover {end} bytes")
+    return offsets
+
+
+@frozen
+class _CompressedScan:
+    """The scan of a compressed shard, which reads nothing: the offsets are the numbers of the samples."""
+
+    samples: int
+
+    @property
+    def kind(self) -> str:
+        """The scan's name and version."""
+        return f"mds-compressed-1 {self.samples}"
+
+    @property
+    def label(self) -> str:
+        """The name of the work, for progress."""
+        return "indexing MDS shards"
+
+    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
+        """Return the number of each sample, and how many there are."""
+        advance(stream.seek(0, os.SEEK_END))
+        return np.arange(self.samples + 1)
 
 
 @frozen
@@ -253,22 +395,14 @@ class _MDSScan:
         """
         end = stream.seek(0, os.SEEK_END)
         stream.seek(0)
-        head = (self.samples + 2) * _NUMBER.itemsize
-        if head > end:
-            raise self._refused(stream, f"it has {end} bytes, too few for the offsets of {self.samples} samples")
-        numbers = np.frombuffer(stream.read(head), _NUMBER)
-        if numbers[0] != self.samples:
-            raise self._refused(stream, f"it has {numbers[0]} samples, and index.json says {self.samples}")
-        offsets = numbers[1:].astype(np.int64)
-        if offsets[0] < head or offsets[-1] != end or bool(np.any(offsets[1:] < offsets[:-1])):
-            raise self._refused(stream, f"its offsets, from {offsets[0]} to {offsets[-1]}, don't cover {end} bytes")
+        try:
+            offsets = _offsets_in(stream.read(_head_bytes(self.samples)), self.samples, end)
+        except _DamageError as damage:
+            raise CorruptRecordError(
+                f"cannot index {stream.name!r} as an MDS shard: {damage}. Restore the file, or write it again."
+            ) from None
         advance(end)
         return offsets
-
-    def _refused(self, stream: BinaryIO, reason: str) -> CorruptRecordError:
-        return CorruptRecordError(
-            f"cannot index {stream.name!r} as an MDS shard: {reason}. Restore the file, or write it again."
-        )
 
 
 def _sample_of(content: bytes, columns: Sequence[_Column], decoders: Sequence[_Decoder]) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, Final
 
 from penstock.sources._arrow_rows import Array, need_arrow
+from penstock.sources._kept_blocks import DECODED_BYTES
 from penstock.sources._local_files import PathLike, find_files
 from penstock.sources._table_files import (
-    DECODED_BYTES,
     Block,
     BlockScan,
     TableFiles,

@@ -1,12 +1,8 @@
 """The rows of tables in files, read by blocks: the row groups of Parquet, the record batches of Arrow.
 
 A block is the least that a format decodes at once. To read one row of a compressed block takes as long as to read all
-of them, so decoded blocks are kept, and a read takes its rows block by block. `KeptBlocks` keeps them. Its guarantees:
-  - Kept blocks have at most `bound_bytes` in all, unless a single one has more. The least recently used one is dropped
-    first. A block whose values are mapped from the file counts nothing.
-  - Of several threads that need a block, one decodes it, and the others wait. Different blocks are decoded at the same
-    time. If the decoding fails, each waiting thread tries by itself, and so gets the error itself.
-  - A forked child begins without blocks, and waits for no thread of its parent.
+of them, so decoded blocks are kept, and a read takes its rows block by block. A block whose values are mapped from the
+file counts nothing.
 
 The first row of each block is found once for each file, and kept in a cache directory by `OffsetIndex`, whose records
 are blocks here. A copy of a source in another process gets these numbers and the names of the files; it opens the files
@@ -15,22 +11,19 @@ and decodes blocks by itself.
 
 import contextlib
 import hashlib
-import logging
 import os
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, BinaryIO, ClassVar, Final, SupportsIndex
+from typing import Any, BinaryIO, ClassVar, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock._os import renewed_after_fork
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._arrow_rows import NUMPY, Array, ArrowRows, names_of, need_arrow
+from penstock.sources._kept_blocks import KeptBlocks, Waste, check_decoded_bytes
 from penstock.sources._local_files import (
     LocalFile,
     OffsetIndex,
@@ -41,10 +34,6 @@ from penstock.sources._local_files import (
     stat_file,
 )
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
-
-DECODED_BYTES: Final = 256 << 20
-_JUDGED: Final = 200  # decoded blocks, after which a warning is due
-_WASTEFUL: Final = 20  # decoded rows for each that is returned
 
 Types = Mapping[str, Array]
 """The `pyarrow.DataType` of each column."""
@@ -68,8 +57,7 @@ class TableFiles:
     _fingerprint_prefix: ClassVar[str]
 
     def __init__(self, index: OffsetIndex, types: Types, decoded_bytes: int) -> None:
-        if decoded_bytes < 0:
-            raise UsageError(f"decoded_bytes must be at least 0; got {decoded_bytes}. Omit it for {DECODED_BYTES:,}.")
+        check_decoded_bytes(decoded_bytes)
         self._files = index.files
         self._names = tuple(types)
         self._first_blocks: list[int] = [0, *accumulate(index.counts)]
@@ -84,11 +72,8 @@ class TableFiles:
 
     def _begin(self) -> None:
         """Begin without blocks, as every process does."""
-        self._kept = KeptBlocks(self._decoded_bytes)
-        # For a warning alone, so threads may count at once.
-        self._decoded_blocks = 0
-        self._decoded_rows = 0
-        self._returned_rows = 0
+        self._kept = KeptBlocks[ArrowRows](self._decoded_bytes)
+        self._waste = Waste(self._noun, self._decoded_bytes)
 
     def __len__(self) -> int:
         return self._length
@@ -101,7 +86,7 @@ class TableFiles:
     def __getitem__(self, key: SupportsIndex) -> Record:
         number = as_key(key, self._length)
         block = bisect_right(self._listed_starts, number) - 1
-        self._returned_rows += 1
+        self._waste.returned += 1
         return self._rows(block)[number - self._listed_starts[block]]
 
     def read(self, keys: Sequence[int] | Keys) -> list[Record]:
@@ -115,7 +100,7 @@ class TableFiles:
         """
         checked = as_keys(keys)
         check_range(checked, self._length)
-        self._returned_rows += len(checked)
+        self._waste.returned += len(checked)
         blocks = np.searchsorted(self._starts, checked, side="right") - 1
         order = np.argsort(blocks, kind="stable")
         blocks = blocks[order]
@@ -164,7 +149,7 @@ class TableFiles:
         return f"{type(self).__name__}({len(self)} rows in {count} {'file' if count == 1 else 'files'})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": None}
+        return {**self.__dict__, "_kept": None, "_waste": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -181,18 +166,7 @@ class TableFiles:
     def _open(self, block: int) -> tuple[ArrowRows, int]:
         rows, size = self._decode(block, self._names)
         if size:
-            self._decoded_blocks += 1
-            self._decoded_rows += len(rows)
-            if self._decoded_blocks == _JUDGED and self._decoded_rows > _WASTEFUL * self._returned_rows:
-                logging.getLogger("penstock").warning(
-                    "%r decoded %s rows to return %s, since a %s is decoded as a whole, and those that were used last "
-                    "are kept only up to decoded_bytes=%s. Shuffle with blocks=True, keep more, or write smaller ones.",
-                    self,
-                    f"{self._decoded_rows:,}",
-                    f"{self._returned_rows:,}",
-                    self._noun,
-                    f"{self._decoded_bytes:,}",
-                )
+            self._waste.add(len(rows), self)
         return rows, size
 
     def _decode(self, block: int, names: Sequence[str]) -> tuple[ArrowRows, int]:
@@ -213,63 +187,6 @@ class TableFiles:
                 f"{len(rows)}. The file is damaged: write it again."
             )
         return rows, size
-
-
-class KeptBlocks:
-    """Blocks by number, decoded by one thread each, of which the last used ones are kept.
-
-    Args:
-        bound_bytes: what the kept blocks may have in all.
-    """
-
-    def __init__(self, bound_bytes: int) -> None:
-        self._bound_bytes = bound_bytes
-        self.renew_after_fork()
-        renewed_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """Begin without blocks."""
-        self._lock = threading.Lock()  # guards all below
-        self._kept: OrderedDict[int, tuple[ArrowRows, int]] = OrderedDict()
-        self._bytes = 0
-        self._opening: dict[int, threading.Event] = {}
-
-    def get(self, block: int) -> ArrowRows | None:
-        """Return a block that is kept."""
-        with self._lock:
-            known = self._kept.get(block)
-            if known is None:
-                return None
-            self._kept.move_to_end(block)
-            return known[0]
-
-    def opened(self, block: int, decode: Callable[[int], tuple[ArrowRows, int]]) -> ArrowRows:
-        """Return a block, decoded here or by another thread."""
-        while (known := self.get(block)) is None:
-            with self._lock:
-                other = self._opening.get(block)
-                if other is None and block not in self._kept:
-                    self._opening[block] = threading.Event()
-                    break
-            if other is not None:
-                other.wait()
-        else:
-            return known
-        try:
-            rows, size = decode(block)
-            self._keep(block, rows, size)
-        finally:
-            with self._lock:
-                self._opening.pop(block).set()
-        return rows
-
-    def _keep(self, block: int, rows: ArrowRows, size: int) -> None:
-        with self._lock:
-            self._kept[block] = rows, size
-            self._bytes += size
-            while self._bytes > self._bound_bytes and len(self._kept) > 1:
-                _, (_, dropped) = self._kept.popitem(last=False)
-                self._bytes -= dropped
 
 
 @frozen

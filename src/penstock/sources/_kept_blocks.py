@@ -1,0 +1,133 @@
+"""Blocks of a source, decoded once for all reads that follow: the unit in which a compressed format is read.
+
+`KeptBlocks` keeps them. Its guarantees:
+  - Kept blocks have at most `bound_bytes` in all, unless a single one has more. The least recently used one is dropped
+    first.
+  - Of several threads that need a block, one decodes it, and the others wait. Different blocks are decoded at the same
+    time. If the decoding fails, each waiting thread tries by itself, and so gets the error itself.
+  - A forked child begins without blocks, and waits for no thread of its parent.
+
+`Waste` warns, once, where reads need other blocks than those that are kept.
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from penstock._os import renewed_after_fork
+from penstock.errors import UsageError
+
+T = TypeVar("T")
+DECODED_BYTES: Final = 256 << 20
+_JUDGED: Final = 200  # decoded blocks, after which a warning is due
+_WASTEFUL: Final = 20  # decoded records for each that is returned
+
+
+def check_decoded_bytes(decoded_bytes: int) -> None:
+    """Check the bound of the blocks that each process keeps.
+
+    Raises:
+        UsageError: it is negative.
+    """
+    if decoded_bytes < 0:
+        raise UsageError(f"decoded_bytes must be at least 0; got {decoded_bytes}. Omit it for {DECODED_BYTES:,}.")
+
+
+class KeptBlocks(Generic[T]):
+    """Blocks by number, decoded by one thread each, of which the last used ones are kept.
+
+    Args:
+        bound_bytes: what the kept blocks may have in all.
+    """
+
+    def __init__(self, bound_bytes: int) -> None:
+        self._bound_bytes = bound_bytes
+        self.renew_after_fork()
+        renewed_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """Begin without blocks."""
+        self._lock = threading.Lock()  # guards all below
+        self._kept: OrderedDict[int, tuple[T, int]] = OrderedDict()
+        self._bytes = 0
+        self._opening: dict[int, threading.Event] = {}
+
+    def get(self, block: int) -> T | None:
+        """Return a block that is kept."""
+        with self._lock:
+            known = self._kept.get(block)
+            if known is None:
+                return None
+            self._kept.move_to_end(block)
+            return known[0]
+
+    def opened(self, block: int, decode: Callable[[int], tuple[T, int]]) -> T:
+        """Return a block, decoded here or by another thread."""
+        while (known := self.get(block)) is None:
+            with self._lock:
+                other = self._opening.get(block)
+                if other is None and block not in self._kept:
+                    self._opening[block] = threading.Event()
+                    break
+            if other is not None:
+                other.wait()
+        else:
+            return known
+        try:
+            rows, size = decode(block)
+            self._keep(block, rows, size)
+        finally:
+            with self._lock:
+                self._opening.pop(block).set()
+        return rows
+
+    def _keep(self, block: int, rows: T, size: int) -> None:
+        with self._lock:
+            self._kept[block] = rows, size
+            self._bytes += size
+            while self._bytes > self._bound_bytes and len(self._kept) > 1:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._bytes -= dropped
+
+
+class Waste:
+    """The number of records that were decoded, and of those that were returned, by one source in one process.
+
+    It is for a warning alone, so threads may count at once.
+
+    Args:
+        noun: what a block is called in the warning, such as "group".
+        decoded_bytes: the bound of the blocks that are kept.
+
+    Attributes:
+        returned: the number of records that were returned.
+    """
+
+    def __init__(self, noun: str, decoded_bytes: int) -> None:
+        self.returned = 0
+        self._noun = noun
+        self._decoded_bytes = decoded_bytes
+        self._blocks = 0
+        self._records = 0
+
+    def add(self, records: int, source: object) -> None:
+        """Count a block that was decoded; warn if far more records were decoded than returned.
+
+        Args:
+            records: the number of records in the block.
+            source: the source, for the warning.
+        """
+        self._blocks += 1
+        self._records += records
+        if self._blocks == _JUDGED and self._records > _WASTEFUL * self.returned:
+            logging.getLogger("penstock").warning(
+                "%r decoded %s records to return %s, since a %s is decoded as a whole, and those that were used last "
+                "are kept only up to decoded_bytes=%s. Shuffle with blocks=True, keep more, or write smaller ones.",
+                source,
+                f"{self._records:,}",
+                f"{self.returned:,}",
+                self._noun,
+                f"{self._decoded_bytes:,}",
+            )
