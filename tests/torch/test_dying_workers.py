@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.torch.conformance.datasets import Drawing, Failing, Numbers
 from tests.torch.conformance.outcome import described, going_on
 from tests.torch.conformance.untyped import torch
 from tests.workers.processes.shared_memory import shared_bytes
+
+DEADLY = r"DataLoader worker \(pid\(s\) (\d+)\) exited unexpectedly: .*row 1, index 7.* \(pid \1\) exited .*exit code 3"
 
 
 class DyingOnce(Drawing):
@@ -37,6 +40,18 @@ class DyingOnce(Drawing):
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
+
+
+class Shown(Drawing):
+    """Draws, and shows the seed of torch's generator."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.initial_seed(), super().__getitem__(index)
+
+
+def seeding(number: int) -> None:
+    """Seed torch's generator in a worker, each with a seed of its own."""
+    torch.manual_seed(100 + number)
 
 
 class Deadly(Numbers):
@@ -116,6 +131,30 @@ def test_epochs_draw_differently(*, persistent: bool) -> None:
     assert len(first[1].unique()) == 4
 
 
+def test_a_seed_of_worker_init_fn_decides_what_items_draw() -> None:
+    """With it, items draw the same for any base seed and any number of workers, and `initial_seed` returns it."""
+    found: list[Any] = []
+    for workers in (1, 2):
+        torch.manual_seed(workers)
+        found.append(list(DataLoader(Shown(8), batch_size=4, num_workers=workers, worker_init_fn=seeding)))
+    assert described(found[0]) == described(found[1])
+    assert [batch[0].tolist() for batch in found[0]] == [[100] * 4] * 2
+    assert len(torch.cat([batch[1][3] for batch in found[0]]).unique()) == 16
+
+
+def test_the_workers_of_an_iterator_are_visible() -> None:
+    """`_workers` has the living processes; one that is killed shows its exit code, and no batch is lost."""
+    batches: Any = iter(DataLoader(Drawing(24), batch_size=4, num_workers=2))
+    one, two = attrgetter("_workers")(batches)
+    assert (one.is_alive(), one.exitcode, two.is_alive(), one.pid == two.pid) == (True, None, True, False)
+    two.kill()
+    two.join()
+    assert (two.is_alive(), two.exitcode) == (False, -signal.SIGKILL)
+    assert len(list(batches)) == 6
+    one.join()
+    assert one.exitcode == 0
+
+
 def test_deaths_change_nothing(tmp_path: Path) -> None:
     """Batches, and what their items draw, are as they would be without the workers' deaths."""
     assert drawn(DyingOnce(tmp_path, {3, 11, 20}), 2) == drawn(Drawing(24), 2)
@@ -137,7 +176,7 @@ def test_an_item_that_crashes_workers_is_named() -> None:
     """An item that crashes one worker after the other is an error of its batch; the other batches are delivered."""
     batches = iter(DataLoader(Deadly(), batch_size=2, num_workers=2))
     assert [next(batches).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
-    with pytest.raises(WorkerError, match=r"DataLoader worker exited unexpectedly(.|\n)*row 1, index 7"):
+    with pytest.raises(WorkerError, match=DEADLY):
         next(batches)
     assert [batch.tolist() for batch in batches] == [[8, 9]]
 

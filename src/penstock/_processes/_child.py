@@ -65,6 +65,7 @@ class ChildProcess:
         self._lock = threading.Lock()  # protects the two below, and the descriptors from being closed while in use
         self._closed = False
         self._death: WorkerError | None = None
+        self._exit_code: int | None = None  # once it is closed
         self._process: ForkedProcess | _SpawnedProcess
         self.pipe: Connection[Any, Any]
         pipes: Any = multiprocessing.Pipe()
@@ -109,6 +110,30 @@ class ChildProcess:
             if not is_starting or not ready or any(other in ready for other in others):
                 return bool(ready)
 
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end of the process, which has started, in any thread; return at once if it was closed."""
+        with self._lock:
+            watched = None if self._closed else os.dup(self._process.fileno())
+        if watched is not None:
+            try:
+                connection.wait([watched], timeout)
+            finally:
+                os.close(watched)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        with self._lock:
+            return self._closed or self._wait([], 0.0)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs, or if other code waited for it."""
+        with self._lock:
+            if self._closed:
+                return self._exit_code
+            return self._process.join() if self._wait([], 0.0) else None
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Kill the process, by SIGKILL or another signal; harmless if it has ended."""
         with self._lock:
@@ -143,7 +168,7 @@ class ChildProcess:
                 return
             self._closed = True
             if os.getpid() == self._owner:  # to a fork of the parent it is no child, so the fork can't wait for it
-                self._process.join()
+                self._exit_code = self._process.join()
             self._process.close()
             self.pipe.close()
 

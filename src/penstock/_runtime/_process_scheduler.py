@@ -30,7 +30,7 @@ import pickle
 import sys
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock._caught import Caught
 from penstock._memory import Lease, Region, aligned, create_region
@@ -47,6 +47,9 @@ from penstock._runtime._worker_processes import ProcessWork, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 
+if TYPE_CHECKING:
+    from penstock._processes import ChildProcess
+
 _MAX_CRASHES: Final = 3  # of one block, where no crash showed the row
 _MAX_CRASHES_IN_ROWS: Final = 10  # of one block, where crashes showed rows
 _ERROR_CHARACTERS: Final = 500  # of a row's error for the workers; enough without the stack of a process that hung
@@ -61,6 +64,10 @@ class ProcessScheduler(Scheduler):
 
     Args:
         owner: the client whose plan each process gets when it starts. The plans of other clients are sent as memory.
+
+    Attributes:
+        reports: the integer that `worker_init` returned in the first process with a number, once it has returned there;
+            None for any other object.
     """
 
     shares = True
@@ -76,6 +83,7 @@ class ProcessScheduler(Scheduler):
         self._idle_spills: dict[Client, list[Region]] = {}
         self._leases: dict[int, Lease] = {}  # of merged batches, by slot
         self._crashes: dict[int, tuple[Doing, WorkerError]] = {}  # by job number: the first row that crashes processes
+        self.reports: dict[int, int | None] = {}
         super().__init__(owner)
 
     # -- the workers, and their memory
@@ -99,6 +107,10 @@ class ProcessScheduler(Scheduler):
 
     def _stop(self) -> None:
         self._processes.close()
+
+    def processes(self) -> "list[ChildProcess]":
+        """Return the newest process of each worker; wait for the first ones. The scheduler alone closes them."""
+        return self._processes.newest()
 
     def _allocate(self, size_bytes: int) -> Region:
         region = create_region(size_bytes)
@@ -256,6 +268,11 @@ class ProcessScheduler(Scheduler):
         return found
 
     # -- for the watchers of the processes
+
+    def prepared(self, number: int, report: int | None) -> None:
+        """Record that a process is about to claim its first block, and the report of its `worker_init`."""
+        self.reports.setdefault(number, report)
+        self._bell.bell.ring()
 
     def busy_since(self, number: int) -> float | None:
         """Return since when a process computes its current block; None if it is idle."""

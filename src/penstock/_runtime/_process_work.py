@@ -34,7 +34,7 @@ from penstock._runtime._jobs import BeforeRow, Job, NotedError, Task, Unsendable
 from penstock._runtime._processors import CpuThrottle, shared_processors
 from penstock._runtime._scheduler import BLOCKS, SLOTS
 from penstock._runtime._shared_values import read, write
-from penstock._runtime._worker_processes import Inherited, SharedDescriptors, answer_with_stack
+from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
 from penstock.batching import LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
 
@@ -165,13 +165,15 @@ def _program(region: Region, number: int) -> _Program:
 
 def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, job_table: JobTable) -> _Program | None:
     """Prepare the process and report the outcome to the scheduler; return its program, or None if that failed."""
+    report: int | None = None
     with Caught() as caught:
         program = _program(region, number)
         if program.plan.limits.worker_init is not None:
             job_table.prepare(number)
-            program.plan.limits.worker_init(number)
+            found = program.plan.limits.worker_init(number)
+            report = found if type(found) is int else None
             job_table.end(number)
-        pipe.send_bytes(pickle.dumps(None))
+        pipe.send_bytes(pickle.dumps(Prepared(report)))
         return program
     error = caught.taken()
     error.add_note(f"while worker {number} was being prepared, in its process")

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing import reduction
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
@@ -68,6 +68,10 @@ _logger = logging.getLogger("penstock")
 class ProcessOwner(Protocol):
     """The part of the scheduler that the watching threads use; they call all methods."""
 
+    def prepared(self, number: int, report: int | None) -> None:
+        """Record that a process is about to claim its first block, and the number that it reports, if any."""
+        ...
+
     def busy_since(self, number: int) -> float | None:
         """Return the time, by `monotonic`, at which a process began its block; None if it is idle."""
         ...
@@ -98,6 +102,16 @@ class ProcessWork:
     target: Callable[..., None]
     descriptors: tuple[int, ...]
     timeout: float | None = None
+
+
+class Prepared(NamedTuple):
+    """The message of a process that is about to claim its first block.
+
+    Attributes:
+        report: the number that `worker_init` returned; None if it returned none.
+    """
+
+    report: int | None
 
 
 class StackFile:
@@ -162,6 +176,8 @@ class WorkerProcesses:
         self._shared: dict[
             int, int
         ] = {}  # descriptors by the numbers under which processes request them; protected by the lock
+        self._newest: dict[int, ChildProcess] = {}  # prepared, by number; an ended one until another replaces it
+        self._begun = threading.Condition()  # notified when `_newest` grows, or will not grow any more
         self._threads: list[DaemonThread] = []
         self._supervisor.end_with_program(self.close)
         try:
@@ -182,9 +198,15 @@ class WorkerProcesses:
         with self._lock:
             self._shared.pop(number, None)
 
+    def newest(self) -> "list[ChildProcess]":
+        """Return the newest prepared process with each number; wait for the first ones, unless they can't start."""
+        with self._begun:
+            self._begun.wait_for(lambda: len(self._newest) == self._count or self._supervisor.is_closing)
+            return [self._newest[number] for number in sorted(self._newest)]
+
     def close(self) -> None:
         """End the processes."""
-        self._supervisor.refuse()
+        self._refuse()
         self._ring.stop()
         deadline = monotonic() + FUNCTION_SECONDS
         for thread in self._threads:
@@ -234,6 +256,7 @@ class WorkerProcesses:
             death = self._hanging(number, child.pid, stack, death)
         if not may_restart:
             self._owner.fail(death)
+            self._refuse()
             return False
         _logger.warning("another process replaces one that died: %s", death)
         self._take_back(number, child.pid, death)
@@ -266,22 +289,36 @@ class WorkerProcesses:
                     return has_started, True
                 if not child.pipe.poll():
                     break  # it has ended, and there is no message left
-                message = pickle.loads(child.pipe.recv_bytes())
-                if isinstance(message, int):
-                    self._send(child, message)
-                elif isinstance(message, PackedError):
-                    self._give_up(unpack_error(message))
+                self._answer(number, child, pickle.loads(child.pipe.recv_bytes()))
                 has_started = True
         except (EOFError, OSError) as error:  # it was killed, perhaps in the middle of a message
             if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
                 self._give_up(error)
         return has_started, False
 
+    def _answer(self, number: int, child: "ChildProcess", message: object) -> None:
+        if isinstance(message, int):
+            self._send(child, message)
+        elif isinstance(message, Prepared):
+            assert child.pid  # known from here on to all threads, of which only one may wait for it
+            with self._begun:
+                self._newest[number] = child
+                self._begun.notify_all()
+            self._owner.prepared(number, message.report)
+        elif isinstance(message, PackedError):
+            self._give_up(unpack_error(message))
+
     def _give_up(self, error: BaseException) -> None:
         """Report the error because of which no process can be started."""
         self._explain(error)
         self._owner.fail(error)
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Let no process start from now on."""
         self._supervisor.refuse()
+        with self._begun:
+            self._begun.notify_all()
 
     def _explain(self, error: BaseException) -> None:
         if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:

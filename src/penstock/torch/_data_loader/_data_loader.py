@@ -53,7 +53,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
       computed. A dataset with `__getitems__` is called for whole batches.
     - `random`, NumPy's and torch's global generators are seeded for each item, from the base seed that torch would
       draw, the batch, the row, and the rank of the sampler. So an item is the same for any number of workers. It draws
-      other numbers than with torch's loader, where these depend on the worker.
+      other numbers than with torch's loader, where these depend on the worker. If `worker_init_fn` seeds torch, its
+      seed in worker 0 takes the place of the base seed.
     - A worker that dies is replaced, and other workers compute its rows. A third crash on the same row raises an error
       that names its index.
     - Workers aren't forks of this process, so the dataset and the functions are pickled. Objects that a script without

@@ -35,6 +35,7 @@ from penstock._tracebacks import trim
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._job import DrawnJob
 from penstock.torch._data_loader._pickling import Sealed
+from penstock.torch._data_loader._seeding import Seed
 from penstock.torch._data_loader._state import Epoch, Place, Places, Saved, generators_restored, parts
 from penstock.torch._data_loader._torch_private import (
     begin,
@@ -45,6 +46,7 @@ from penstock.torch._data_loader._torch_private import (
     reported_length,
 )
 from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, is_stateful
+from penstock.torch._data_loader._worker_process import WorkerProcess
 from penstock.torch._data_loader._workers import JobRules, Queue, Sampled, TimedOutError, Workers, user_code_of_loader
 
 if TYPE_CHECKING:
@@ -162,7 +164,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
         start = Start(sent, given.num_workers, self._begun.base_seed)
         self._is_persistent: bool = given.persistent_workers
-        self._workers = Workers(given, rules, start, least=least, most=max(least, 2 * rules.num_workers))
+        self._team = Workers(given, rules, start, least=least, most=max(least, 2 * rules.num_workers))
         self._number = -1
         self._sampler: Any = None
         self._queue: Queue | None = None
@@ -186,10 +188,28 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             self._begun = self._begun._replace(base_seed=saved.base_seed)
         if saved is None or not saved.is_inside:
             epoch.over(iter(self._sampler))
-        seed = derive(epoch.base_seed, epoch.number, *parts(self._sampler))
-        self._sampled = Sampled(epoch, self._rules, seed, epoch.reached)
-        if not is_early:
-            self._queue = self._workers.open(self._sampled)
+        self._sampled = Sampled(epoch, self._rules, self._epoch_seed(epoch.base_seed), epoch.reached)
+        if is_early:
+            return
+        if self._team.knows_seed:
+            self._open()
+        else:  # torch's loader draws the indices now
+            self._team.draw(self._sampled)
+
+    def _epoch_seed(self, base: int, shown: int | None = None) -> Seed:
+        return Seed(derive(base, self.epoch.number, *parts(self._sampler)), shown)
+
+    def _open(self) -> Queue:
+        """Start computing the epoch's batches."""
+        shown = self._team.seed
+        if shown is not None:
+            self._sampled.seed = self._epoch_seed(shown, shown)
+        queue = self._queue = self._team.open(self._sampled)
+        return queue
+
+    @property
+    def _workers(self) -> list[WorkerProcess]:  # torch has no public name for this, so programs use the private one
+        return self._team.processes()
 
     def _position(self) -> tuple[int, bool]:
         return self.epoch.reached, self.epoch.has_ended
@@ -202,29 +222,29 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         return batch if self._begun.pin_device is None else pinned(batch, self._begun.pin_device)
 
     def _next(self, held: HeldInterrupts) -> object:
-        queue = self._queue
-        if queue is None and not self._has_ended:
-            queue = self._queue = self._workers.open(self._sampled)
-        while queue is not None and not self._has_ended:
-            job = self._next_job(queue, held)
+        while not self._has_ended:
+            job = self._next_job(held)
             if job is None:
                 self.epoch.has_ended = True
                 self._end()
                 break
             if not job.failed:
                 self._deliver(job)
-                return self._workers.batch(job)
-            if not self._workers.is_to_be_repeated(job):
+                return self._team.batch(job)
+            if not self._team.is_to_be_repeated(job):
                 self._deliver(job)  # this batch is lost; the next call continues after it
-                self._workers.raise_for(job)
-            queue.close()
+                self._team.raise_for(job)
+            if self._queue is not None:
+                self._queue.close()
             self._sampled.again()
-            queue = self._queue = self._workers.open(self._sampled)
+            self._open()
         raise StopIteration
 
-    def _next_job(self, queue: Queue, held: HeldInterrupts) -> DrawnJob | None:
+    def _next_job(self, held: HeldInterrupts) -> DrawnJob | None:
         try:
-            return self._workers.next_job(queue, self._sampled, held)
+            if self._queue is None:
+                self._team.await_seed(held)
+            return self._team.next_job(self._queue or self._open(), self._sampled, held)
         except TimedOutError:
             raise
         except Exception as error:
@@ -239,12 +259,12 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
     def _end(self) -> None:
         self._has_ended = True
         if not self._is_persistent:
-            self._workers.close()
+            self._team.close()
 
     def _shutdown_workers(self) -> None:  # torch has no public method for this, so programs call the private one
         self._has_ended = True
         self._forget()
-        self._workers.close()
+        self._team.close()
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -301,6 +321,10 @@ class StreamsIterator(InterruptibleIterator[Places]):
             stream.restart(wanted, place)
         self._active = [stream for stream in self._streams if not stream.place.is_over]
         self._turn = sum(not place.is_over for place in places.streams[: places.turn])
+
+    @property
+    def _workers(self) -> list[WorkerProcess]:  # torch has no public name for this, so programs use the private one
+        return [process for number, stream in enumerate(self._streams) for process in stream.processes(number)]
 
     def _position(self) -> Places:
         return self.places.copy()
@@ -376,7 +400,7 @@ class _Stream:
     def __init__(self, loader: object, start: Start, ahead: int) -> None:
         given: Any = loader
         self._rules = JobRules(Learned(), 1, stacks=False, is_batched=False, at_once=False)
-        self._workers = Workers(loader, self._rules, start, least=ahead, most=max(ahead, 2))
+        self._team = Workers(loader, self._rules, start, least=ahead, most=max(ahead, 2))
         self._is_stateful = is_stateful(given.dataset)
         self._queue: Queue | None = None
 
@@ -392,8 +416,8 @@ class _Stream:
         if self._queue is not None:
             self._queue.close()
         first = self._wanted._replace(state=self.place.state)
-        self._sampled = Sampled(chain([first], repeat(self._wanted)), self._rules, 0, self.place.number)
-        self._queue = self._workers.open(self._sampled)
+        self._sampled = Sampled(chain([first], repeat(self._wanted)), self._rules, Seed(0), self.place.number)
+        self._queue = self._team.open(self._sampled)
 
     def next(self, held: HeldInterrupts) -> StreamedBatch | None:
         """Return the next batch; None at the end."""
@@ -401,12 +425,12 @@ class _Stream:
             job = self._next_job(held)
             if not job.failed:
                 self._sampled.delivered(job)
-                found = cast("StreamedBatch", self._workers.batch(job))
+                found = cast("StreamedBatch", self._team.batch(job))
                 self.place.number, self.place.state = self.place.number + 1, found.state
                 if not found.has_ended:
                     return found
                 self.place.is_over = True
-            elif self._workers.is_to_be_repeated(job):
+            elif self._team.is_to_be_repeated(job):
                 self._open()
             else:
                 self._fail(job)
@@ -417,7 +441,7 @@ class _Stream:
     def _next_job(self, held: HeldInterrupts) -> DrawnJob:
         assert self._queue is not None
         try:
-            job = self._workers.next_job(self._queue, self._sampled, held)
+            job = self._team.next_job(self._queue, self._sampled, held)
         except TimedOutError:
             raise
         except Exception:
@@ -432,18 +456,22 @@ class _Stream:
         try:
             self._sampled.delivered(job)
             self.place.number += 1
-            self._workers.raise_for(job)
+            self._team.raise_for(job)
         except StreamLostError:
             self.place.number -= 1
             if self._is_stateful and (self.place.state is not None or not self.place.number):
                 self._open()
                 return
             self.place.is_over = True
-            raise RuntimeError(f"DataLoader worker (pid(s) {self._workers.last_death}) exited unexpectedly") from None
+            raise RuntimeError(self._team.last_death()) from None
         except WorkerError:
             self.place.is_over = True
             raise
 
+    def processes(self, number: int) -> list[WorkerProcess]:
+        """Return the newest process of the worker with this number."""
+        return self._team.processes(number)
+
     def close(self) -> None:
         """End the worker."""
-        self._workers.close()
+        self._team.close()

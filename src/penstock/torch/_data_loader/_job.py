@@ -31,7 +31,7 @@ from penstock._tree import Structure
 from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, layout_of, write_rows
 from penstock.errors import InternalError
 from penstock.torch._data_loader._pickling import Sealed
-from penstock.torch._data_loader._seeding import seed_all, seeded
+from penstock.torch._data_loader._seeding import Seed, seed_all, seeded
 from penstock.torch._data_loader._torch_private import collates_plainly, default_collate
 from penstock.torch._data_loader._worker import StreamRequest, UserCode, sending_errors, streamed, user_code_of
 
@@ -66,7 +66,7 @@ class DrawnTask(NamedTuple):
     """The description of a `DrawnWork`."""
 
     drawn: DrawnBatch
-    seed: int
+    seed: Seed
     way: Way
     block_rows: int
     row_layout: "RowLayout | None"
@@ -140,11 +140,13 @@ class DrawnWork(Work):
 
     def _elements(self, start: int, stop: int) -> list[Any]:
         self._open()
-        dataset, indices, seed = self._here.dataset, self._indices, self._task.seed
+        dataset, indices, (seed, shown) = self._here.dataset, self._indices, self._task.seed
         if self._here.reads_at_once:
-            return list(seeded(derive(seed, start), dataset.__getitems__, indices))
+            return list(seeded(self._seed(start), dataset.__getitems__, indices))
         seeds: list[int] = derive_block(seed, np.arange(start, stop)).tolist()
-        return [seeded(each, operator.getitem, dataset, indices[row]) for row, each in enumerate(seeds, start)]
+        return [
+            seeded(Seed(each, shown), operator.getitem, dataset, indices[row]) for row, each in enumerate(seeds, start)
+        ]
 
     def merge(self, parts: Sequence[list[Any]], context: Context) -> Iterator[object]:
         """Collate the elements of all blocks, or compute the whole batch."""
@@ -161,17 +163,20 @@ class DrawnWork(Work):
             if collate is default_collate and collates_plainly() and len(elements):
                 self._learned.layout = row_layout(elements[0])
             if collate is not default_collate:  # `default_collate` draws no random numbers
-                seed_all(derive(self._task.seed, _NO_ROW))
+                seed_all(self._seed(_NO_ROW))
             return Sealed(collate(elements))
 
     def _whole(self) -> object:
         work, indices = self._here, self._indices
-        seed = derive(self._task.seed, 0)
+        seed = self._seed(0)
         if not work.is_batched:
             return seeded(seed, operator.getitem, work.dataset, indices)
         if work.reads_at_once:
             return seeded(seed, work.dataset.__getitems__, indices)
         return [work.dataset[index] for index in indices]
+
+    def _seed(self, row: int) -> Seed:
+        return Seed(derive(self._task.seed.value, row), self._task.seed.shown)
 
     def _open(self) -> None:
         if self._indices is None:

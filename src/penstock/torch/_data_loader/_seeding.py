@@ -3,6 +3,10 @@
 So the numbers that an item draws depend on the base seed, the epoch, the batch and the row; not on the worker that
 computes it, on earlier items, or on repetitions.
 
+If `worker_init_fn` seeds torch's generator, then the seed that it sets in worker 0 takes the place of the base seed,
+and `torch.initial_seed()` returns it in each item. So items are the same for any number of workers then, too, also
+where the function adds the number of the worker to the seed.
+
 The problem: seeding the generators of `random` and NumPy takes 25 microseconds, and few datasets draw from them.
 
 The solution: the worker seeds neither until an item has drawn from it, which changes the generator's state. Then the
@@ -14,7 +18,7 @@ start the worker compares the memory with the state that they return; if the two
 import ctypes
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,8 +27,21 @@ T = TypeVar("T")
 
 _WORD: Final = 0xFFFFFFFF
 _SIGNED: Final = 0x7FFFFFFFFFFFFFFF
+_UNSIGNED: Final = 0xFFFFFFFFFFFFFFFF
 _STATE_BYTES: Final = 4 * 624  # of a Mersenne Twister, beside its position
 _NUMPY: Final = 0x4E554D50  # added to the seed: `random` uses the same algorithm and would draw the same numbers
+
+
+class Seed(NamedTuple):
+    """The seed of an epoch, a batch or an item.
+
+    Attributes:
+        value: 64 bits.
+        shown: the seed that `torch.initial_seed()` returns; None for `value`.
+    """
+
+    value: int
+    shown: int | None = None
 
 
 class _Watched:
@@ -97,29 +114,34 @@ def _seed_numpy(seed: int) -> None:
     np.random.seed((seed & _WORD, seed >> 32, _NUMPY))
 
 
-def seed_all(seed: int) -> None:
-    """Seed all generators that code on the host may draw from.
-
-    Args:
-        seed: 64 bits.
-    """
-    random.seed(seed)
-    _seed_numpy(seed)
-    torch.default_generator.manual_seed(seed & _SIGNED)
+def _seed_torch(seed: Seed) -> None:
+    generator = torch.default_generator  # only this one: workers compute on the host
+    generator.manual_seed(seed.value & _SIGNED)
+    if seed.shown is not None:
+        state = generator.get_state()
+        state.numpy()[:8].view(np.uint64)[0] = seed.shown & _UNSIGNED  # a state begins with the seed, then the numbers
+        generator.set_state(state)
 
 
-def seeded(seed: int, function: Callable[..., T], *arguments: object) -> T:
+def seed_all(seed: Seed) -> None:
+    """Seed all generators that code on the host may draw from."""
+    random.seed(seed.value)
+    _seed_numpy(seed.value)
+    _seed_torch(seed)
+
+
+def seeded(seed: Seed, function: Callable[..., T], *arguments: object) -> T:
     """Call a function with seeded generators, again if it drew from one that was not seeded, and return its result.
 
     Args:
-        seed: 64 bits.
+        seed: the seed of the item.
         function: a function of the user's.
         *arguments: its arguments.
     """
     while True:
-        torch.default_generator.manual_seed(seed & _SIGNED)  # only this one: workers compute on the host
+        _seed_torch(seed)
         for seed_it in _seeders:
-            seed_it(seed)
+            seed_it(seed.value)
         before = [each.look() for each in _watched]
         try:
             result = function(*arguments)

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard, cast
 
+import torch
+
 from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._pickles import pickler
@@ -73,18 +75,22 @@ class Start:
     base_seed: int
     first: int = 0
 
-    def __call__(self, place: int) -> None:
+    def __call__(self, place: int) -> int | None:
+        """Prepare the worker; return the seed that `worker_init_fn` gave torch's generator, or None if it gave none."""
         number = self.first + place
         work = user_code_of(self.work)
         become_worker(number, self.num_workers, self.base_seed, work.dataset)
         if work.init_fn is None:
-            return
+            return None
+        before = torch.initial_seed()
         with Caught() as caught:
             work.init_fn(number)
         if isinstance(caught.error, Exception):
             sent_error(caught.error).raise_again()
         elif caught.error is not None:
             raise caught.taken()
+        after = torch.initial_seed()
+        return None if after == before else after
 
 
 def user_code_of(sent: object) -> UserCode:

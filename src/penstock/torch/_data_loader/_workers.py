@@ -16,8 +16,9 @@ Invariants:
     again.
 """
 
+import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -44,7 +45,9 @@ from penstock.errors import WorkerError
 from penstock.events import Event, WorkerDied
 from penstock.torch._data_loader._job import DrawnBatch, DrawnJob, DrawnTask, DrawnWork, RowLayout, Way
 from penstock.torch._data_loader._pickling import Sealed, pickled
+from penstock.torch._data_loader._seeding import Seed
 from penstock.torch._data_loader._worker import Start, UserCode, received_error
+from penstock.torch._data_loader._worker_process import WorkerProcess
 
 _NOTHING: Final = object()  # the sampler's end
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # while all batches take less, more than `prefetch_factor` are loaded ahead
@@ -84,8 +87,8 @@ class JobRules:
         """Whether one worker makes a whole batch, so that each worker needs a batch of its own."""
         return self.at_once or not self.is_batched
 
-    def job(self, given: DrawnBatch, seed: int) -> DrawnJob:
-        """Return the job of a batch."""
+    def job(self, given: DrawnBatch, epoch: Seed) -> DrawnJob:
+        """Return the job of a batch, in an epoch with a seed."""
         learned = self.learned
         layout = learned.layout if self._stacks and given.is_list and not learned.is_irregular else None
         if layout is not None and not (given.rows and decide(KNOWN_LAYOUT, 1)):
@@ -94,7 +97,8 @@ class JobRules:
         if layout is None:
             way = "merge" if given.is_list and given.rows and not self.at_once else "whole"
         rows = max(given.rows, 1) if self.at_once else block_rows(max(given.rows, 1), self.num_workers, learned)
-        return Job(DrawnWork(DrawnTask(given, derive(seed, given.number), way, rows, layout), learned))
+        seed = Seed(derive(epoch.value, given.number), epoch.shown)
+        return Job(DrawnWork(DrawnTask(given, seed, way, rows, layout), learned))
 
 
 class Sampled:
@@ -107,14 +111,15 @@ class Sampled:
         number: the number of the first batch that is drawn.
 
     Attributes:
+        seed: the epoch's seed, which may be set as long as no job was made.
         error: an exception of the sampler, raised in its batch's place.
     """
 
-    def __init__(self, sampler: Iterator[Any], rules: JobRules, seed: int, number: int) -> None:
+    def __init__(self, sampler: Iterator[Any], rules: JobRules, seed: Seed, number: int) -> None:
+        self.seed = seed
         self.error: BaseException | None = None
         self._sampler = sampler
         self._rules = rules
-        self._seed = seed
         self._number = number
         self._has_ended = False
         self._waiting: deque[DrawnBatch] = deque()
@@ -148,7 +153,7 @@ class Sampled:
     def next_job(self) -> DrawnJob | None:
         """Return the job of the next batch; None at the end."""
         if self._waiting:
-            job = self._rules.job(self._waiting.popleft(), self._seed)
+            job = self._rules.job(self._waiting.popleft(), self.seed)
             self._under_way.append(job)
             return job
         if self.error is not None:
@@ -240,6 +245,7 @@ class Workers:
         self.most = most
         self._timeout: float = given.timeout
         self._is_ordered: bool = given.in_order
+        self._has_init: bool = given.worker_init_fn is not None
         method = _start_method(given.multiprocessing_context)
         merging = most if rules.is_whole else given.num_batch_workers or most
         limits = Limits(num_batch_workers=merging, worker_init=start, start_method=method)
@@ -259,9 +265,33 @@ class Workers:
         self._scheduler = ProcessScheduler(self._client)
         self._closer = Closer(self._scheduler.close)
 
+    def processes(self, first: int = 0) -> list[WorkerProcess]:
+        """Return the newest process of each worker, numbered from `first` on; wait until each has started."""
+        return [WorkerProcess(child, number) for number, child in enumerate(self._scheduler.processes(), first)]
+
+    @property
+    def knows_seed(self) -> bool:
+        """Whether `seed` is known; without a `worker_init_fn` it always is."""
+        return not self._has_init or 0 in self._scheduler.reports
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that `worker_init_fn` gave torch's generator in worker 0; None if it gave none."""
+        return self._scheduler.reports.get(0)
+
+    def await_seed(self, held: HeldInterrupts) -> None:
+        """Wait until `seed` is known. An error means that the workers can't start."""
+        scheduler, client = self._scheduler, self._client
+        self._wait(lambda: scheduler.is_ready(client, ()) or self.knows_seed, held)
+        scheduler.check()
+
+    def draw(self, sampled: Sampled) -> None:
+        """Draw the batches that are computed ahead."""
+        sampled.draw(self.most)
+
     def open(self, sampled: Sampled) -> Queue:
         """Start computing the batches that are drawn from now on."""
-        sampled.draw(self.most)
+        self.draw(sampled)
         kind = InOrder if self._is_ordered else AsReady
         return kind(self._scheduler, self._client, sampled, self._rules, (self.least, self.most))
 
@@ -277,15 +307,15 @@ class Workers:
         """
         sampled.draw(self.most + 1)
         if self._timeout:
-            self._wait(queue, held)
+            self._wait(queue.is_ready, held)
         return queue.next_job(held)
 
-    def _wait(self, queue: Queue, held: HeldInterrupts) -> None:
+    def _wait(self, is_ready: Callable[[], bool], held: HeldInterrupts) -> None:
         until = monotonic() + self._timeout
-        while not queue.is_ready():
-            left = until - monotonic()
+        while not is_ready():
+            left = until - monotonic() if self._timeout else None
             held.allow()
-            is_late = left <= 0 or not Waiter().wait(self._scheduler.fileno(self._client), left)
+            is_late = (left or 0) < 0 or not Waiter().wait(self._scheduler.fileno(self._client), left)
             held.hold()
             if is_late:
                 raise TimedOutError(f"DataLoader timed out after {self._timeout} seconds")
@@ -305,18 +335,24 @@ class Workers:
         """Raise the error of a failed job."""
         failure, attempts, self.attempts = job.failure, self.attempts, 0
         if failure.crash is not None:
-            _raise_crash(job, failure.crash)
+            _raise_crash(job, failure.crash, self._pid_of(failure.crash))
         sent = received_error(failure.note)
         if sent is None:
             complaint = failure.complaint or f"it was tried {attempts} times"
             raise WorkerError(f"batch {job.work.drawn.number} can't be made: {complaint}")
         sent.raise_again()
 
-    @property
-    def last_death(self) -> int:
-        """The pid of the process that died last."""
+    def _pid_of(self, crash: WorkerError) -> int:
         deaths = self._client.recorder.deaths()
-        return deaths[-1].pid if deaths else 0
+        return next((each.pid for each in reversed(deaths) if each.reason == str(crash)), 0)
+
+    def last_death(self) -> str:
+        """Return a sentence, in torch's words, about the process that died last."""
+        deaths = self._client.recorder.deaths()
+        if not deaths:
+            return "DataLoader worker exited unexpectedly"
+        pid, exit_code = deaths[-1].pid, deaths[-1].exit_code
+        return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: {_ended(pid, exit_code)}"
 
     def close(self) -> None:
         """End the processes."""
@@ -370,11 +406,20 @@ def sealed(loader: object) -> Sealed:
         raise
 
 
-def _raise_crash(job: DrawnJob, crash: WorkerError) -> NoReturn:
+def _ended(pid: int, exit_code: int | None) -> str:
+    """Return how a process ended, in the words by which people recognize it in the logs of torch's loader."""
+    if exit_code is not None and exit_code < 0:
+        name = signal.strsignal(-exit_code) or f"Unknown signal {-exit_code}"
+        return f"DataLoader worker (pid {pid}) is killed by signal: {name}."
+    return f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {exit_code}."
+
+
+def _raise_crash(job: DrawnJob, crash: WorkerError, pid: int) -> NoReturn:
     row = job.failure.row
     cause = "collating it, or reading it as a whole," if row is None else f"row {row}, index {job.work.index(row)},"
     raise WorkerError(
-        f"DataLoader worker exited unexpectedly: in batch {job.work.drawn.number}, {cause} repeatedly crashes workers. "
-        f"Leave it out, or fix the dataset or collate_fn. The last crash: {crash}",
+        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: in batch {job.work.drawn.number}, {cause} repeatedly "
+        f"crashes workers. Leave it out, or fix the dataset or collate_fn. {_ended(pid, crash.exit_code)} The last "
+        f"crash: {crash}",
         exit_code=crash.exit_code,
     )
