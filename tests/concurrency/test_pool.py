@@ -85,27 +85,6 @@ class Gated:
         """Do nothing."""
 
 
-@ON_LOOPS
-def test_assign_waits_for_a_free_worker(loop: str) -> None:
-    """`assign` returns at once while a worker is free; otherwise callers get workers in the order of their calls."""
-
-    async def main() -> None:
-        gates = [asyncio.get_running_loop().create_future() for _ in range(4)]
-        async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 2) as pool:
-            first, _ = await pool.assign(gates[0]), await pool.assign(gates[1])
-            third, fourth = tasks.create_task(pool.assign(gates[2])), tasks.create_task(pool.assign(gates[3]))
-            await settle()
-            assert not third.done()
-            gates[0].set_result("a")
-            await settle()
-            assert (first.result(), third.done(), fourth.done()) == ("a", True, False)
-            for gate in gates[1:]:
-                gate.set_result("b")
-            assert await (await fourth) == "b"
-
-    run_on(loop, main)
-
-
 def test_cancelled_assigns_take_nothing() -> None:
     """A job whose `assign` was cancelled never runs; a worker that it had got goes to another caller."""
 

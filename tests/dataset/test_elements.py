@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 import penstock as ps
 from penstock._seeds import derive
@@ -177,19 +176,3 @@ def test_records_of_arrays_can_be_changed() -> None:
     dataset = ps.read(arrays).map(in_place)
     assert digests(dataset) == digests(dataset)
     assert arrays["x"].tolist() == [[0, 1], [2, 3], [4, 5]]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_stop_iteration_is_an_error(num_workers: int) -> None:
-    """A StopIteration of a function or predicate must not end the epoch as its data does."""
-
-    def stops(number: int) -> int:
-        if number == 3:
-            raise StopIteration
-        return number
-
-    for dataset in (ps.range(6).map(stops), ps.range(6).filter(stops), ps.range(6).map(stops).batch(2)):
-        with ps.Loader(dataset, num_workers=num_workers) as loader, pytest.raises(RuntimeError, match="StopIteration"):
-            list(loader)
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            list(dataset)

@@ -75,6 +75,7 @@ def test_failed_starts_end_restarts(policy: RestartPolicy, *, killed: bool, allo
             child = supervisor.start("process", () if killed else (4,))
             if killed:
                 child.kill()
+            assert child.wait(SECONDS)  # the first one, alone, also waits for its server
             death = supervisor.reap(child, started=False)
             assert death.error.exit_code == (-signal.SIGKILL if killed else 4)
             assert supervisor.reap(child, started=False) == death

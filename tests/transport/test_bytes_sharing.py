@@ -4,9 +4,6 @@ import copy
 import functools
 import gc
 import pickle
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -171,19 +168,3 @@ def test_threads_may_share_and_drop_at_any_time() -> None:
     threads.clear()
     assert not wrong
     source.append(0)
-
-
-def test_handles_may_live_to_the_end_of_the_interpreter() -> None:
-    """Handles held by globals, cycles and running threads at exit end the process silently, with status 0."""
-    program = """
-        import sys, threading
-        from penstock.transport import Bytes
-
-        kept = [Bytes(bytearray(64))[1:], memoryview(Bytes(b"abc"))]
-        sys.kept = kept
-        kept.append(kept)
-        threading.Thread(target=lambda handle: threading.Event().wait(), args=(Bytes(b"x"),), daemon=True).start()
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

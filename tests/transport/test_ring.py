@@ -28,54 +28,6 @@ from penstock._ring import Claim, SlotRing
 from penstock.errors import UsageError
 
 
-def test_blocks_are_claimed_once_and_earliest_batch_first() -> None:
-    """The batch with the lowest number is claimed first, in any slot, and its blocks in their order."""
-    ring = SlotRing(max_blocks=2)
-    ring.arm(0, number=9, blocks=1)
-    ring.arm(5, number=3, blocks=2)
-    ring.arm(2, number=4, blocks=1)
-    claims = [ring.claim(worker=1) for _ in range(5)]
-    assert [(c.slot, c.number, c.block, c.merge) for c in claims if c is not None] == [
-        (5, 3, 0, False),
-        (5, 3, 1, False),
-        (2, 4, 0, False),
-        (0, 9, 0, False),
-    ]
-    assert claims[4] is None
-
-
-def test_the_merge_comes_after_all_rows_and_before_ready() -> None:
-    """The merge can be claimed once every row block is done, by anyone, and only it makes the slot ready."""
-    ring = SlotRing(max_blocks=4)
-    ring.arm(0, number=0, blocks=2, merge=True)
-    first, second = ring.claim(1), ring.claim(2)
-    assert first is not None
-    assert second is not None
-    assert not ring.finish(0, first.block, 1)
-    assert ring.claim(1) is None
-    assert not ring.finish(0, second.block, 2)
-    merge = ring.claim(1)
-    assert merge is not None
-    assert (merge.merge, merge.block) == (True, 2)
-    assert ring.claim(2) is None
-    assert not ring.ready(0)
-    assert ring.finish(0, merge.block, 1)
-    assert ring.ready(0)
-
-
-def test_the_blocks_of_a_dead_worker_are_claimed_again() -> None:
-    """Release gives back exactly what that worker held, and counts it."""
-    ring = SlotRing(max_blocks=3)
-    ring.arm(0, number=0, blocks=3)
-    for worker in (1, 2, 1):
-        ring.claim(worker)
-    assert ring.release_worker(1) == 2
-    assert ring.release_worker(1) == 0
-    again = [ring.claim(3), ring.claim(3)]
-    assert [claim.block for claim in again if claim is not None] == [0, 2]
-    assert ring.claim(3) is None
-
-
 @pytest.mark.parametrize("make", [SlotRing, SlotRing.shared])
 def test_rest_ends_with_the_ring_or_after_its_time(make: Callable[[int], SlotRing]) -> None:
     """A rest lasts as long as its argument, ends with the ring, and takes no wake-up from a worker in claim_wait."""
@@ -93,27 +45,6 @@ def test_rest_ends_with_the_ring_or_after_its_time(make: Callable[[int], SlotRin
         ring.stop()
         resting.result(timeout=20)
     ring.rest(60)
-
-
-def test_a_cancelled_slot_drains_and_can_be_armed_again() -> None:
-    """After cancel nothing is claimed; the slot is drained once the claimed block is finished, or its worker gone."""
-    ring = SlotRing(max_blocks=2)
-    for ending in ("finish", "release"):
-        ring.arm(0, number=0, blocks=2, merge=True)
-        assert ring.claim(1) is not None
-        assert not ring.cancel(0)
-        assert ring.claim(2) is None
-        assert not ring.drained(0)
-        if ending == "finish":
-            ring.finish(0, 0, 1)
-        else:
-            ring.release_worker(1)
-        assert ring.drained(0)
-        assert not ring.ready(0)
-        ring.wait_drained(0)
-        ring.retire(0)
-    ring.arm(0, number=1, blocks=1)
-    assert ring.cancel(0)
 
 
 def test_each_arming_is_a_new_generation() -> None:

@@ -16,49 +16,6 @@ from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
 
-DATASETS: dict[str, ps.Dataset] = {
-    "arrays": ps.range(100, seed=1).shuffle().map(functions.row).batch(8),
-    "large rows": ps.range(24, seed=1).shuffle().map(functions.large_row).batch(8),
-    "strings": ps.range(30).map(functions.named_row).batch(8, remainder="pad"),
-    "a custom merge": ps.range(30).map(functions.row).batch(8, merge=list),
-    "no batch": ps.range(30, seed=2).random_map(functions.noisy),
-    "filtered": ps.range(100, seed=3).shuffle().filter(parts.is_even).batch(7),
-    "folded": ps.range(100, seed=3).filter(parts.is_even).window_shuffle(16).batch(5).unbatch().batch(8),
-    "empty": ps.range(0).batch(4),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "num_workers", "workers"),
-    [
-        ("arrays", 0, "threads"),
-        ("arrays", 2, "processes"),
-        ("large rows", 2, "threads"),
-        ("strings", 1, "threads"),
-        ("a custom merge", 0, "threads"),
-        ("no batch", 0, "threads"),
-        ("filtered", 0, "threads"),
-        ("filtered", 2, "threads"),
-        ("folded", 1, "threads"),
-        ("empty", 0, "threads"),
-    ],
-)
-def test_equals_the_definition(name: str, num_workers: int, workers: Any) -> None:
-    """Batches equal those of an inline loader over several epochs, and states pass between the two."""
-    dataset = DATASETS[name]
-    with ps.Loader(dataset) as inline, isolated(dataset, num_workers, workers=workers) as loader:
-        for _ in range(2):
-            assert_same(list(loader), list(inline))
-        found, expected = iter(loader), iter(inline)
-        assert_same([next(found, None)], [next(expected, None)])
-        own, others = loader.state_dict(), inline.state_dict()
-        assert own == others
-        inline.load_state_dict(own)
-        rest = list(inline)
-        assert_same(list(found), rest)
-        loader.load_state_dict(others)
-        assert_same(list(loader), rest)
-
 
 @pytest.mark.parametrize(("num_workers", "workers"), [(0, "threads"), (2, "processes")])
 def test_the_consumers_process_computes_nothing(num_workers: int, workers: Any) -> None:

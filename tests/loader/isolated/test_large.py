@@ -80,16 +80,6 @@ def test_views_of_a_batch_arrive(workers: Any) -> None:
             assert all(same(found, expected) for found, expected in zip(loader, inline, strict=True))
 
 
-def test_batches_may_be_written_to() -> None:
-    """A write of the consumer changes its own batch only."""
-    dataset = rows(240).batch(ROWS)
-    with isolated(dataset, 2, workers="threads") as loader:
-        expected = list(ps.Loader(dataset))
-        for number, batch in enumerate(loader):
-            assert np.array_equal(batch, expected[number])
-            batch[...] = 255
-
-
 @pytest.mark.parametrize("oldest", [True, False], ids=["the helper", "a worker of its"])
 def test_kept_batches_survive_a_kill(oldest: bool) -> None:  # noqa: FBT001 - a case
     """Kept batches stay unchanged when a process is killed, and the later batches come."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from tests.loader.isolated.parts import assert_same, isolated, most_in_flight, same
+from tests.loader.isolated.parts import isolated, most_in_flight, same
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's"),
@@ -109,16 +109,6 @@ def test_an_error_among_small_batches(workers: Any) -> None:
                 loader.seek(loader.state_dict()["step"] + 1)
     assert errors == [995, 1990]
     assert found == [number for number in range(2500) if not 995 <= number % 1000 < 1000]
-
-
-def test_replaced_elements_are_counted_once() -> None:
-    """Substitutions are counted and listed by the end of the epoch, once each."""
-    dataset = ps.range(5000).map(fails, on_error=ps.Substitute()).batch(10)
-    with ps.Loader(dataset) as inline, isolated(dataset, 2, workers="processes") as loader:
-        for epoch in (1, 2):
-            assert_same(list(loader), list(inline))
-            assert loader.stats()["substituted"] == inline.stats()["substituted"] == 5 * epoch
-        assert [each.key for each in loader.replaced()] == [each.key for each in inline.replaced()]
 
 
 def test_kept_small_leaves_use_no_shared_memory() -> None:

@@ -68,15 +68,6 @@ def test_processes_serve_loaders_in_turns(first: ps.Dataset, second: ps.Dataset)
 
 
 @KINDS
-def test_loaders_can_be_zipped(kind: str) -> None:
-    """Two loaders can be read together, for several epochs."""
-    expected = list(zip(listed(ps.Loader(VALIDATION)), listed(ps.Loader(VALIDATION)), strict=True))
-    with pair(kind, VALIDATION, VALIDATION) as (owner, other):
-        for _ in range(2):
-            assert [(plain(one), plain(two)) for one, two in zip(owner, other, strict=True)] == expected
-
-
-@KINDS
 def test_equal_keys_keep_their_types(kind: str) -> None:
     """The keys 1 and True are equal, and each loader's batches keep their own."""
     numbers = ps.range(40)
@@ -84,14 +75,6 @@ def test_equal_keys_keep_their_types(kind: str) -> None:
         for _ in range(2):
             found = [[type(key).__name__ for batch in both for key in batch] for both in zip(owner, other, strict=True)]
             assert found == [["int", "bool"]] * 10
-
-
-@KINDS
-def test_the_other_may_start_the_workers(kind: str) -> None:
-    """The loader that needs the workers first starts them."""
-    with pair(kind, TRAINING, VALIDATION) as (owner, other):
-        assert listed(other) == listed(ps.Loader(VALIDATION))
-        assert listed(owner) == listed(ps.Loader(TRAINING))
 
 
 @KINDS
@@ -119,19 +102,6 @@ def test_the_repr_names_shared_workers(kind: str) -> None:
     """The loader's repr says that another loader owns its workers."""
     with pair(kind, TRAINING, VALIDATION) as (_, other):
         assert f"2 {kind} (another loader's)" in repr(other)
-
-
-@KINDS
-def test_a_state_resumes_with_other_workers(kind: str) -> None:
-    """A state that was saved over shared workers resumes alone."""
-    with pair(kind, VALIDATION, TRAINING) as (owner, other):
-        batches, _ = iter(other), next(iter(owner))
-        next(batches)
-        state = other.state_dict()
-        rest = listed(batches)
-    with ps.Loader(TRAINING) as alone:
-        alone.load_state_dict(state)
-        assert listed(alone) == rest
 
 
 @KINDS

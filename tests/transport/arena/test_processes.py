@@ -104,30 +104,6 @@ def test_a_forked_child_returns_nothing() -> None:
         attached.close()
 
 
-def test_leases_may_live_to_the_end_of_the_interpreter() -> None:
-    """Arrays held by globals, cycles and running threads at exit end the process silently, with status 0."""
-    program = """if True:
-        import sys, threading
-        import numpy as np
-        from penstock.transport._arena import Arena
-        arena = Arena()
-        kept = [arena.empty((1000,), np.uint8) for _ in range(10)]
-        kept.append(kept)
-        sys.kept = kept
-        held = arena.empty((1000,), np.uint8)
-        threading.Thread(target=lambda view: threading.Event().wait(), args=(held,), daemon=True).start()
-    """
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env=peers.environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-
-
 def test_only_living_leases_are_counted() -> None:
     """The process's count of leases includes those that it adopted and those of its own arena."""
     before = leased_slots()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from penstock._memory import Memory, array_over, leased_slots
 from penstock.errors import MessageError
 from penstock.transport import Bytes
 from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
@@ -41,23 +40,6 @@ def test_views_keep_the_memory_alive() -> None:
     del part
     gc.collect()
     assert ended() is None
-
-
-def test_a_lease_comes_back_with_its_last_view() -> None:
-    """Over leased memory, the slot is free as soon as the last received array is dropped."""
-    encoded = Encoder().encode([np.arange(LARGE), "text", 5])
-    memory = Memory()
-    lease = memory.lease(memory.allocate(encoded.size_bytes), slot=2)
-    before = leased_slots()
-    encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
-    decoder = Decoder()
-    decoder.learn(encoded.description or b"")
-    received: Any = decoder.decode(encoded.head, lease, ())
-    del lease
-    assert leased_slots() == before
-    assert received[0][-1] == LARGE - 1
-    del received
-    assert memory.released() == [2]
 
 
 @given(ELEMENTS)
