@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import penstock as ps
 from penstock.errors import WorkerError
@@ -114,12 +113,6 @@ def late_in_workers(number: int) -> int:
     if number == 37 and "PENSTOCK_TEST_WORKER" in os.environ:
         raise OSError("only here")
     return number
-
-
-def doubled(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array, changed in place."""
-    array *= 2
-    return array
 
 
 SOURCES = {
@@ -337,39 +330,9 @@ def test_a_crash_leaves_the_row_unchanged(tmp_path: Path) -> None:
     assert found == [number + 1 for number in range(100)]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
-def test_they_go_on_after_a_state(place: dict[str, Any]) -> None:
-    """A state is after the last delivered batch, however far the stream was read."""
-    dataset = ps.stream(partial(Counter, 99)).map(functions.large_row).window_shuffle(5).map(doubled).batch(6)
-    expected = [digest(batch) for batch in ps.Loader(dataset)]
-    with ps.Loader(dataset, **place) as loader:
-        batches = iter(loader)
-        found = [digest(next(batches)) for _ in range(7)]
-        state = loader.state_dict()
-    with ps.Loader(dataset) as loader:
-        loader.load_state_dict(state)
-        assert found + [digest(batch) for batch in loader] == expected
-
-
 def test_functions_that_go_on_after_errors_stay_where_they_are() -> None:
     """The elements that they leave out change the rows of a batch."""
     dataset = ps.stream(HUNDRED).map(refuses_sixty, on_error="skip").batch(8)
     with ps.Loader(dataset, **PROCESSES) as loader:
         numbers = [number for batch in loader for number in batch.tolist()]
     assert numbers == [number for number in range(100) if number != 60]
-
-
-def test_sequences_of_a_cut_document_draw_as_defined() -> None:
-    """A document that is cut begins several sequences, and workers give each one's function a stream of its own."""
-    documents = ps.read([np.arange(20), np.arange(3), np.arange(17)], seed=3)
-    dataset = documents.pack(4).random_map(seed_of, rng="seed")
-    expected = list(dataset)
-    assert len(set(expected)) == len(expected)
-    with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
-        assert list(loader) == expected
-
-
-def seed_of(element: Any, seed: int) -> int:
-    """Return the seed of an element's stream."""
-    del element
-    return seed

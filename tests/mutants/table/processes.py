@@ -76,7 +76,7 @@ PROCESSES: Final = (
         "_runtime/_process_work.py",
         "np.uint8, row_bytes).copy()",
         "np.uint8, row_bytes)",
-        ("workers/processes/trouble/test_deaths.py",),
+        ("workers/processes/test_collate_jobs.py::test_a_crash_leaves_the_batch_unchanged",),
     ),
     Mutant(
         "worker: a slot's old job is computed again",

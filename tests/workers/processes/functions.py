@@ -28,11 +28,6 @@ def large_row(number: int) -> NDArray[np.uint8]:
     return np.full(100_000, number % 251, np.uint8)
 
 
-def named_row(number: int) -> dict[str, Any]:
-    """Return a row with a leaf that is no array."""
-    return {"number": number, "name": f"record {number}"}
-
-
 def named_large_row(number: int) -> dict[str, Any]:
     """Return a row of which a batch stays in the loader's memory, with a leaf that is no array."""
     return {"image": large_row(number), "name": f"record {number}"}
@@ -62,11 +57,6 @@ def halved(batch: NDArray[Any]) -> NDArray[Any]:
 def is_even(row: dict[str, Any]) -> bool:
     """Keep every other row."""
     return bool(row["number"] % 2 == 0)
-
-
-def is_at_least_ten(number: int) -> bool:
-    """Keep most numbers."""
-    return number >= 10
 
 
 def process_of(number: int) -> dict[str, int]:

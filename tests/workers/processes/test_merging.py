@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,18 +69,6 @@ def test_a_budget_is_counted_for_all_processes() -> None:
             next(batches)
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_so_many_merges_at_once(at_once: int, tmp_path: Path) -> None:
-    """`num_batch_workers` bounds how many batches are merged at the same time, over all processes."""
-    path = tmp_path / "merges"
-    dataset = ps.range(80).batch(4, merge=functions.LoggedMerge(str(path)))
-    with processes(dataset, 3, prefetch=3, limits=ps.Limits(num_batch_workers=at_once)) as loader:
-        assert len(list(loader)) == 20
-    steps = np.array([1 if line == "begin" else -1 for line in path.read_text("ascii").splitlines()])
-    assert len(steps) == 40
-    assert steps.cumsum().max() <= at_once
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_memory_of_merges_does_not_grow_with_workers(workers: int) -> None:
     """Besides `prefetch` + 1 batches, there is memory for the rows of at most `prefetch` batches in the merge."""
@@ -117,8 +104,9 @@ def test_texts_hold_no_array_back_from_its_row() -> None:
         ps.range(40).map(functions.large_row).batch(4, merge=list),
         ps.range(40).map(functions.large_row),
         ps.range(40).map(functions.large_row).filter(np.any),
+        ps.range(40).map(functions.large_row).filter(np.any).batch(4).map(functions.halved),
     ],
-    ids=["merged", "elements", "in order"],
+    ids=["merged", "elements", "in order", "above a fold"],
 )
 def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements that are larger than the memory planned for them are delivered, and later ones get more memory."""

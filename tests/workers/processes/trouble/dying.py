@@ -6,9 +6,6 @@ import signal
 import threading
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from penstock._runtime._job_table import JobTable
 from tests.workers.processes.functions import DEADLY
 
@@ -80,20 +77,6 @@ class ReadyLater:
         """Hang, or not."""
         del worker
         self._first.do()
-
-
-class DoublesAndDies:
-    """Doubles a batch in place; kills the first worker process after it has doubled one of them."""
-
-    def __init__(self, path: str) -> None:
-        self._once = Once(path, killed)
-
-    def __call__(self, batch: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the batch, or die."""
-        batch *= 2
-        if (batch == 2 * DEADLY).any():
-            self._once(DEADLY)
-        return batch
 
 
 class FailsAndDies:

@@ -88,8 +88,9 @@ def test_batches_before_a_crashing_one_of_the_same_job_are_delivered() -> None:
     [
         ps.range(80).batch(8, merge=functions.merged_or_killed),
         ps.range(80).batch(8).map(functions.halved_or_killed),
+        ps.range(80).filter(functions.is_any).batch(8).map(functions.halved_or_killed),
     ],
-    ids=["a merge", "a step above"],
+    ids=["a merge", "a step above", "a step above a fold"],
 )
 def test_a_crashing_merge_is_named_by_its_step(dataset: ps.Dataset) -> None:
     """A crash after the rows were computed is one of the batch as a whole."""

@@ -12,7 +12,6 @@ import pytest
 
 import penstock as ps
 from penstock._processes._supervisor import restart_delay
-from penstock.errors import WorkerError
 from tests.workers.processes import functions
 from tests.workers.processes.trouble import dying
 
@@ -95,23 +94,6 @@ def test_reports_of_dead_processes_are_discarded(tmp_path: Path, merge: Any) -> 
     with processes(ps.range(64).map(failing).batch(8, merge=merge), num_workers=2, limits=MARKED) as loader:
         assert [list(batch) for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
         assert len(loader.deaths()) == 1
-
-
-def test_a_repeated_merge_gets_unchanged_rows(tmp_path: Path) -> None:
-    """A step that changes its batch and is killed has changed a copy: the next process gets the rows unchanged."""
-    dataset = ps.range(80).batch(8).map(dying.DoublesAndDies(str(tmp_path / "died")))
-    with processes(dataset, limits=MARKED) as loader:
-        assert [batch.tolist() for batch in loader] == [[*range(start, start + 16, 2)] for start in range(0, 160, 16)]
-        assert len(loader.deaths()) == 1
-
-
-def test_every_death_is_counted() -> None:
-    """Each death of a process is an event; all are of the same batch."""
-    with processes(ps.range(40).map(functions.kills_itself).batch(40), limits=MARKED) as loader:
-        with pytest.raises(WorkerError, match="SIGKILL"):
-            next(iter(loader))
-        assert loader.stats()["worker_restarts"] >= 3.0
-        assert {death.step for death in loader.deaths()} == {0}
 
 
 def test_a_loader_without_deaths_has_none() -> None:
