@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from torch.utils.data import Dataset, get_worker_info
 
-from penstock.errors import WorkerError
+from penstock.errors import UsageError, WorkerError
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import Drawing, Failing, Numbers
 from tests.torch.conformance.outcome import described, going_on
@@ -321,3 +321,30 @@ def test_workers_end_with_an_iterator_that_is_dropped_after_an_error() -> None:
         assert held() is None
     finally:
         gc.enable()
+
+
+class Seen(Numbers):
+    """200 kB for each index, and the indices that workers have read so far."""
+
+    def __init__(self) -> None:
+        super().__init__(60)
+        self.seen: Any = torch.zeros(60).share_memory_()
+
+    def __getitem__(self, index: int) -> Any:
+        self.seen[index] = 1
+        return torch.full((25_000,), index)
+
+
+def test_memory_bounds_the_batches_ahead() -> None:
+    """`memory=` is stronger than `prefetch_factor`, and an error says if it has no room for the next batch."""
+    data, ahead = Seen(), 0
+    for number, batch in enumerate(DataLoader(data, num_workers=2, prefetch_factor=16, memory="900kB")):
+        ahead = max(ahead, int(data.seen.sum()) - number)
+        assert batch.unique().tolist() == [number]
+    assert 1 <= ahead <= 4  # of 200 kB, with the one that the program holds
+    batches = iter(DataLoader(Seen(), num_workers=2, memory=300_000))
+    kept = next(batches)
+    with pytest.raises(UsageError, match="memory=300000 is too small"):
+        next(batches)
+    del kept
+    assert next(batches).unique().tolist() == [1]

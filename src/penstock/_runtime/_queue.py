@@ -240,6 +240,8 @@ class JobQueue(Generic[AnyJob]):
 
     _ends = True
     """Whether the queue has ended once `make_job` returns None."""
+    _remedy = "or use copy=True, which delivers copies"
+    """The end of the advice for a program that keeps batches."""
 
     def __init__(
         self,
@@ -410,7 +412,7 @@ class JobQueue(Generic[AnyJob]):
             raise UsageError(
                 f"memory={self._memory} is too small: the next batches need {job.memory_bytes} bytes, and the batches "
                 f"that you still reference use {client.region_pool.used_bytes}. Raise memory=, keep fewer batches, "
-                "or use copy=True, which delivers copies."
+                f"{self._remedy}."
             )
         while client.memory_provider is not None and client.memory_provider.await_return():
             self._arm()

@@ -10,6 +10,7 @@ import torch.utils.data
 
 from penstock._graph import need_count, need_integer
 from penstock._loader import Clock
+from penstock._plan import parse_memory
 from penstock.errors import StateError, UsageError
 from penstock.events import WorkerDied
 from penstock.sources import forget_state, forgets, load_state
@@ -85,6 +86,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: False delivers batches as they become ready.
         num_batch_workers: the number of workers that may collate at once, at least 1; by default any number.
         num_workers_batches: an older name of `num_batch_workers`.
+        memory: a bound in bytes, or text such as "2GiB", for the batches that are being made, are ready, or are held by
+            the program, whatever `prefetch_factor` says. It must have room for two batches; with an iterable dataset
+            each worker gets an equal part of it, for two batches of its own. None, the default, bounds their number.
         strict: True raises the error of pickle where False, the default, lets torch's own workers load.
 
     Raises:
@@ -118,6 +122,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: bool = True,
         num_batch_workers: int | None = None,
         num_workers_batches: int | None = None,
+        memory: int | str | None = None,
         strict: bool = False,
     ) -> None:
         newer: dict[str, Any] = {} if in_order else {"in_order": False}  # there from torch 2.6 on
@@ -150,6 +155,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 f"num_batch_workers needs workers that collate; got num_batch_workers={self.num_batch_workers} with "
                 "num_workers=0. Leave it out, or let num_workers > 0"
             )
+        self.memory: int | None = parse_memory(memory)
         if num_workers and not is_data_pipe(dataset):
             prepare_workers(multiprocessing_context)
         self._clock = Clock()

@@ -32,7 +32,7 @@ from penstock._os import HeldInterrupts, holding_interrupts
 from penstock._runtime import Learned
 from penstock._seeds import derive
 from penstock._tracebacks import trim
-from penstock.errors import WorkerError
+from penstock.errors import UsageError, WorkerError
 from penstock.torch._data_loader._job import DrawnJob
 from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._seeding import Seed
@@ -164,7 +164,8 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
         start = Start(sent, given.num_workers, self._begun.base_seed)
         self._is_persistent: bool = given.persistent_workers
-        self._team = Workers(given, rules, start, least=least, most=max(least, 2 * rules.num_workers))
+        most = max(least, 2 * rules.num_workers)
+        self._team = Workers(given, rules, start, least=least, most=most, memory=given.memory)
         self._number = -1
         self._sampler: Any = None
         self._queue: Queue | None = None
@@ -248,7 +249,8 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         except TimedOutError:
             raise
         except Exception as error:
-            if not held.has_raised and not self._sampled.is_at(error):
+            has_no_room = isinstance(error, UsageError)  # by `memory`, until the consumer holds less
+            if not held.has_raised and not self._sampled.is_at(error) and not has_no_room:
                 self._end()  # the workers could not start
             raise
 
@@ -400,7 +402,8 @@ class _Stream:
     def __init__(self, loader: object, start: Start, ahead: int) -> None:
         given: Any = loader
         self._rules = JobRules(Learned(), 1, stacks=False, is_batched=False, at_once=False)
-        self._team = Workers(loader, self._rules, start, least=ahead, most=max(ahead, 2))
+        memory = given.memory and max(given.memory // given.num_workers, 1)
+        self._team = Workers(loader, self._rules, start, least=ahead, most=max(ahead, 2), memory=memory)
         self._is_stateful = is_stateful(given.dataset)
         self._queue: Queue | None = None
 
@@ -443,6 +446,9 @@ class _Stream:
         try:
             job = self._team.next_job(self._queue, self._sampled, held)
         except TimedOutError:
+            raise
+        except UsageError as error:  # no room: the batches are still to be delivered
+            error.add_note("with an iterable dataset, each worker gets an equal part of `memory`")
             raise
         except Exception:
             if not held.has_raised:

@@ -182,6 +182,8 @@ class Sampled:
 class InOrder(JobQueue[DrawnJob]):
     """The jobs of drawn batches, in order.
 
+    The plan's `memory` bounds the batches first. The other bounds are on their number.
+
     Args:
         scheduler: computes the jobs.
         client: owns the jobs.
@@ -189,6 +191,8 @@ class InOrder(JobQueue[DrawnJob]):
         rules: the rules by which batches become jobs.
         bounds: the number of batches under way or ready at least, and the most if batches are small.
     """
+
+    _remedy = "or keep clones of their tensors"
 
     def __init__(
         self, scheduler: Scheduler, client: Client, sampled: Sampled, rules: JobRules, bounds: tuple[int, int]
@@ -201,7 +205,7 @@ class InOrder(JobQueue[DrawnJob]):
     def _window_now(self) -> int:
         # The first batch is in memory twice, as elements and collated, so it is computed alone. The following jobs are
         # made when it has shown the layout of rows.
-        is_alone = self._rules.is_learning and not self._rules.is_whole
+        is_alone = self._rules.is_learning and not (self._rules.is_whole and self._memory is None)
         return 1 if is_alone else self._jobs_ahead()
 
     def _fits(self, job: DrawnJob) -> bool:
@@ -236,9 +240,12 @@ class Workers:
         start: called in each worker at its start.
         least: the number of batches under way or ready, of any size.
         most: the number if batches are small.
+        memory: the bytes of batches under way, ready, or held by the consumer; None for no bound.
     """
 
-    def __init__(self, loader: object, rules: JobRules, start: Start, *, least: int, most: int) -> None:
+    def __init__(
+        self, loader: object, rules: JobRules, start: Start, *, least: int, most: int, memory: int | None
+    ) -> None:
         given: Any = loader
         self.least = least
         self._rules = rules
@@ -253,7 +260,7 @@ class Workers:
         program = Batches(node, 0, None, (), can_recut=True)
         workers = rules.num_workers
         shard = Shard(0, 1)
-        plan = Plan(node, program, "processes", workers, shard, least, None, copy=False, limits=limits)
+        plan = Plan(node, program, "processes", workers, shard, least, memory, copy=False, limits=limits)
         self._client = Client(plan, _NotingRecorder(vars(loader)["_deaths"]))
         self._client.learned = rules.learned
         self._client.has_warned_of_kept = True  # no warning: users of torch's loader may keep batches
