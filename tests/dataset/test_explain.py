@@ -263,7 +263,7 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
             "a position in each of 2 datasets below; no data",
             "stream(streamed): its own state; if it has none, what was read is read again",
             "flat_map(range): which row of an element comes next; that element is computed again",
-            "interleave(…, …): how much was taken of each of 2 parts",
+            "interleave(…, …): how far each of 2 parts was read",
         ),
     ),
     "a mixture": (

@@ -10,36 +10,33 @@ from penstock._graph._describe import chain_text, tree_text
 from penstock._graph._flat_map import FlatMap
 from penstock._graph._nodes import (
     Batch,
-    Chain,
+    Combine,
     Fold,
     Group,
     Map,
-    Mix,
     Node,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
 )
 from penstock._graph._windows import Windows
-from penstock._streaming import Bucket, Limit, Pack, WindowShuffle, check_graph
+from penstock._streaming import Bucket, Concatenate, Limit, Pack, WindowShuffle, Zip, check_graph
 from penstock.batching import Stack
 from penstock.batching._bucketing import Bucketing
 from penstock.batching._packing import Packing
 from penstock.errors import GraphError
 from penstock.sampling import Concatenation, WindowTable
-from tests.graph.trees import Tuples, Turns, doubled, episodes, read
+from tests.graph.trees import Tuples, chained, doubled, episodes, interleaved, mixed_in_order, read, zipped
 
 PARTS = (read(4), read(3, 10))
-MIX = Mix(PARTS, ("web", "code"), Turns((4, 3)), 0, "mix")
+TURNS = interleaved(PARTS, ("web", "code"))
 
 TEXTS: dict[str, Node] = {
-    "mix({web: …, code: …}).map(str).batch(2)": Batch(Map(MIX, str, "str", 0), 2, Stack()),
-    "concatenate(…, …)": Mix(PARTS, ("0", "1"), Concatenation((4, 3)), 0, "concatenate"),
-    "concatenate({a: …, b: …})": Chain(PARTS, ("a", "b"), 0),
-    "zip(…, …)": Zip(PARTS, (), 0, as_dict=False),
-    "zip({x: …, y: …}).limit(3)": Fold(Zip(PARTS, ("x", "y"), 0, as_dict=True), Limit(3)),
-    "mix({a: …, b: …, c: …, d: …, … 3 more})": StreamingMix((PARTS[0],) * 7, tuple("abcdefg"), (), "all", 0, "mix"),
+    "interleave({web: …, code: …}).map(str).batch(2)": Batch(Map(TURNS, str, "str", 0), 2, Stack()),
+    "concatenate(…, …)": Combine(PARTS, ("0", "1"), Concatenate(Concatenation((4, 3))), 0),
+    "concatenate({a: …, b: …})": chained(PARTS),
+    "zip(…, …)": zipped(PARTS),
+    "zip({x: …, y: …}).limit(3)": Fold(Combine(PARTS, ("x", "y"), Zip(as_dict=True), 0), Limit(3)),
+    "mix({a: …, b: …, c: …, d: …, … 3 more})": mixed_in_order((PARTS[0],) * 7, tuple("abcdefg")),
     "read(Range(0, 4, 1)).flat_map(doubled).window_shuffle(8)": Fold(
         Split(PARTS[0], FlatMap(doubled, "doubled")), WindowShuffle(8, "window_shuffle", 0)
     ),
@@ -62,10 +59,10 @@ def test_a_chain_abbreviates_its_parts(text: str) -> None:
 
 def test_a_tree_shows_parts_below_their_join() -> None:
     """Parts are below the join, indented, by name and with their lengths."""
-    node = Map(Mix((Map(PARTS[0], str, "str", 0), PARTS[1]), ("web", "code"), Turns((4, 3)), 0, "mix"), len, "len", 0)
+    node = Map(interleaved((Map(PARTS[0], str, "str", 0), PARTS[1]), ("web", "code")), len, "len", 0)
     assert tree_text(node).split("\n") == [
-        "map(len): 6",
-        "  └ mix({web: …, code: …}): 6",
+        "map(len): 7",
+        "  └ interleave({web: …, code: …}): 7",
         "    └ web: map(str): 4",
         "      └ read(Range(0, 4, 1)): 4",
         "    └ code: read(Range(10, 13, 1)): 3",
@@ -76,7 +73,7 @@ def test_a_tree_shows_parts_below_their_join() -> None:
 def test_a_tree_of_many_parts_is_cut() -> None:
     """Of hundreds of parts the first are shown, with the number of the others."""
     names = tuple(map(str, range(500)))
-    lines = tree_text(Chain((PARTS[0],) * 500, names, 0)).split("\n")
+    lines = tree_text(chained((PARTS[0],) * 500, names)).split("\n")
     assert len(lines) == 18
     assert lines[-1] == "  └ … 484 more parts"
 
@@ -87,20 +84,20 @@ def drifting(calls: list[int], number: int) -> int:
     return len(calls)
 
 
-@pytest.mark.parametrize("join", ["mix", "zip", "chain", "ordered mix"])
+@pytest.mark.parametrize("join", ["turns", "zip", "chain", "mix in order"])
 def test_check_looks_into_parts(join: str) -> None:
     """A step that isn't a function of its input is found in each part of a mixture, and above it."""
     bad = Map(PARTS[1], partial(drifting, []), "drifting", 0)
     joins: dict[str, Node] = {
-        "mix": Mix((PARTS[0], bad), ("a", "b"), Turns((4, 3)), 0, "mix"),
-        "zip": Zip((PARTS[0], bad), (), 0, as_dict=False, unequal="shortest"),
-        "chain": Chain((PARTS[0], bad), ("a", "b"), 0),
-        "ordered mix": StreamingMix((PARTS[0], bad), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"),
+        "turns": interleaved((PARTS[0], bad), ("a", "b")),
+        "zip": zipped((PARTS[0], bad)),
+        "chain": chained((PARTS[0], bad)),
+        "mix in order": mixed_in_order((PARTS[0], bad), ("a", "b")),
     }
     with pytest.raises(GraphError, match=r"'drifting' .* isn't a function of its input"):
         check_graph(joins[join], 4)
     if join != "zip":
-        above = Map(Chain(PARTS, ("a", "b"), 0), partial(drifting, []), "above", 0)
+        above = Map(chained(PARTS), partial(drifting, []), "above", 0)
         with pytest.raises(GraphError, match=r"'above' .* isn't a function of its input"):
             check_graph(above, 4)
-    check_graph(Chain((*PARTS, Stream([1], 0)), ("a", "b", "c"), 0), 4)
+    check_graph(chained((*PARTS, Stream([1], 0)), ("a", "b", "c")), 4)

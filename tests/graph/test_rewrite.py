@@ -1,5 +1,6 @@
 """Rewriting of graphs: fixed orders, and the seeds of a mixture's parts."""
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,25 +11,22 @@ from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
 from penstock._graph._length import length
 from penstock._graph._nodes import (
-    Chain,
+    Combine,
     Filter,
     Fold,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
     walk,
 )
 from penstock._graph._rewrite import hold_order, prefixed, varies_by_epoch
 from penstock._graph._verify import finite_length, need_fixed_order, need_indexable
 from penstock._graph._windows import Windows
 from penstock._seeds import derive
-from penstock._streaming import Limit, WindowShuffle
+from penstock._streaming import Concatenate, Limit, Mix, WindowShuffle, Zip
 from penstock.errors import GraphError, NoLengthError
 from penstock.sampling import (
     Concatenation,
@@ -42,7 +40,17 @@ from penstock.sampling import (
     WeightedMixture,
     WindowTable,
 )
-from tests.graph.trees import Turns, episodes, origin_map, random_map, read, trees
+from tests.graph.trees import (
+    chained,
+    episodes,
+    interleaved,
+    mixed_in_order,
+    origin_map,
+    random_map,
+    read,
+    trees,
+    zipped,
+)
 
 
 def over(parent: Node, sampler: ScalarSampler) -> Reindex:
@@ -77,7 +85,7 @@ def test_a_held_mixture_has_epoch_0s_order(stop: Literal["first", "all", "never"
     lengths = (9, 4)
     parts = (SHUFFLED, over(read(4, 100), Shuffle(4, 8)))
     rule = WeightedMixture(("a", "b"), lengths, schedule=((0, (1, 1)),), stop=stop, seed=0)
-    node = Mix(parts, ("a", "b"), rule, 0, "mix")
+    node = Combine(parts, ("a", "b"), Mix(rule, rule.schedule, stop), 0)
     held = hold_order(node)
     first = keys(node, 0, min(len(rule), 40))
     assert keys(held, 0, len(first)) == keys(held, 1, len(first)) == keys(held, 4, len(first)) == first
@@ -88,11 +96,11 @@ def test_a_held_mixture_has_epoch_0s_order(stop: Literal["first", "all", "never"
 
 def test_zips_and_concatenations_are_held_part_by_part() -> None:
     """Parts without a shuffle don't vary; the order of the others is fixed."""
-    plain = Zip((read(9), read(9)), (), 0, as_dict=False)
+    plain = zipped((read(9), read(9)))
     assert not varies_by_epoch(plain)
     for node in (
-        Zip((read(9), SHUFFLED), (), 0, as_dict=False),
-        Mix((read(9), SHUFFLED), ("a", "b"), Concatenation((9, 9)), 0, "concatenate"),
+        zipped((read(9), SHUFFLED)),
+        Combine((read(9), SHUFFLED), ("a", "b"), Concatenate(Concatenation((9, 9))), 0),
         Split(over(episodes(4, 6), Shuffle(4, 1)), Windows(WindowTable(np.full(4, 6), 3, stride=3, partial="drop"))),
     ):
         assert varies_by_epoch(node)
@@ -117,13 +125,13 @@ def seeds_of(node: Node) -> list[int]:
 
 def test_a_part_has_seeds_of_its_name() -> None:
     """Sources, random steps, shuffles and joins below all change; equal parts of two names share no seed."""
-    inner = Mix((SHUFFLED, read(9)), ("x", "y"), Turns((9, 9)), 4, "mix")
+    inner = replace(interleaved((SHUFFLED, read(9)), ("x", "y")), seed=4)
     part = Fold(
         Filter(random_map(over(inner, Reorder(18, 5)), "noise", 6), bool, "bool"), WindowShuffle(4, "window", 8)
     )
     assert seeds_of(prefixed(part, "a")) == [derive(seed, "a") for seed in seeds_of(part)]
     stream: tuple[Node, ...] = (Stream([1], 3),)
-    joins: list[Node] = [StreamingMix(stream, ("x",), ((0, (1,)),), "all", 9, "mix"), Chain(stream, ("x",), 9)]
+    joins: list[Node] = [mixed_in_order(stream, ("x",), seed=9), chained(stream, ("x",), 9)]
     for join in joins:
         assert seeds_of(prefixed(join, "a")) == [derive(3, "a"), derive(9, "a")]
 
@@ -160,10 +168,10 @@ def test_tables_need_a_fixed_order() -> None:
 def test_the_step_without_positions_is_named() -> None:
     """Errors name the lowest step that can only be read in order, and its part."""
     filtered = Filter(read(9), bool, "bool")
-    node = origin_map(Zip((read(9), filtered), ("x", "y"), 0, as_dict=True))
+    node = origin_map(Combine((read(9), filtered), ("x", "y"), Zip(as_dict=True), 0))
     with pytest.raises(NoLengthError, match=r"filter\(bool\) \(part 'y' of zip\({x: …, y: …}\)\) can only be read in"):
         finite_length(node)
     with pytest.raises(
         GraphError, match=r"shuffle\(\) needs .*concatenate\({a: …}\) can only be read in order. Sorry."
     ):
-        need_indexable(Fold(Chain((Read([1], 1, 0),), ("a",), 0), Limit(3)), "shuffle()", "Sorry.")
+        need_indexable(Fold(chained((Read([1], 1, 0),), ("a",)), Limit(3)), "shuffle()", "Sorry.")

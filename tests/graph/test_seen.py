@@ -7,10 +7,11 @@ import pytest
 
 from penstock._graph._fingerprint import fingerprint
 from penstock._graph._flat_map import FlatMap
-from penstock._graph._nodes import Batch, Cache, Filter, Map, Mix, Node, Reindex, Split, Zip
+from penstock._graph._nodes import Batch, Cache, Combine, Filter, Map, Node, Reindex, Split
+from penstock._streaming import Mix
 from penstock.batching import Stack
 from penstock.sampling import Shuffle, WeightedMixture
-from tests.graph.trees import doubled, read
+from tests.graph.trees import doubled, read, zipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,11 +20,11 @@ Schedule = tuple[tuple[int, tuple[int, ...]], ...]
 CHANGING: Schedule = ((0, (1, 1, 0)), (8, (1, 1, 2)))
 
 
-def mix(schedule: Schedule, names: str = "abc", seed: int = 7) -> Mix:
+def mix(schedule: Schedule, names: str = "abc", seed: int = 7) -> Combine:
     """Return a mixture of three parts of 20."""
     parts = {name: Map(read(20, ord(name) * 100), str, f"map {name}", 0) for name in "abcde"}
     rule = WeightedMixture(tuple(names), (20,) * len(names), schedule=schedule, stop="first", seed=seed)
-    return Mix(tuple(parts[name] for name in names), tuple(names), rule, 3, "mix")
+    return Combine(tuple(parts[name] for name in names), tuple(names), Mix(rule, schedule, "first"), 3)
 
 
 def above(node: Node) -> Node:
@@ -72,7 +73,7 @@ def test_a_reordered_mixture_counts_as_a_whole() -> None:
     wraps: list[Callable[[Node], Node]] = [
         lambda node: Reindex(node, Shuffle(10, 1), "shuffle()"),
         lambda node: Filter(node, bool, "bool"),
-        lambda node: Zip((node, node), (), 0, as_dict=False),
+        lambda node: zipped((node, node)),
         lambda node: Split(node, FlatMap(doubled, "double")),
     ]
     for wrap in wraps:

@@ -16,28 +16,37 @@ from penstock._graph._flat_map import FlatMap
 from penstock._graph._length import is_endless, is_indexable, length
 from penstock._graph._nodes import (
     Cache,
-    Chain,
+    Combine,
     Element,
     Filter,
     Fold,
     Group,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
 )
 from penstock._graph._windows import Windows
 from penstock._storage import MemoryCache
-from penstock._streaming import Limit, WindowShuffle
+from penstock._streaming import Limit, Mix, WindowShuffle, Zip
 from penstock.errors import GraphError, UsageError
 from penstock.sampling import Ragged, Repeat, Shuffle, Slice, WeightedMixture, WindowTable
 from penstock.sources import Arrays
-from tests.graph.trees import Tuples, Turns, doubled, episodes, origin_map, random_map, read, trees
+from tests.graph.trees import (
+    Tuples,
+    chained,
+    doubled,
+    episodes,
+    interleaved,
+    mixed_in_order,
+    origin_map,
+    random_map,
+    read,
+    trees,
+    zipped,
+)
 
 
 def block(node: Node, epochs: list[int], positions: list[int], context: Context | None = None) -> list[Element]:
@@ -90,22 +99,22 @@ def test_origins_equal_located_records(node: Node, data: st.DataObject) -> None:
 
 def test_a_mixture_follows_its_rule() -> None:
     """Each element is its part's, at the rule's position."""
-    node = Mix((read(3), read(3, first=10)), ("a", "b"), Turns((3, 3)), 0, "mix")
+    node = interleaved((read(3), read(3, first=10)), ("a", "b"))
     assert whole(node) == block(node, [0] * 6, list(range(6))) == [0, 10, 1, 11, 2, 12]
 
 
 def test_random_steps_above_a_join_use_its_positions() -> None:
     """Seed positions begin at a node with several parents, whatever is below."""
     part: Node = Reindex(read(9), Slice(4, 1, 3), "[4:7]")
-    for join in (Mix((part, part), ("a", "b"), Turns((3, 3)), 0, "mix"), Zip((part, part), (), 0, as_dict=False)):
+    for join in (interleaved((part, part), ("a", "b")), zipped((part, part))):
         assert seed_position(join, 2, 1) == (2, 1, 0)
     assert seed_position(part, 2, 1) == (2, 5, 0)
 
 
 def test_components_are_paths() -> None:
     """Parts of parts are joined by a slash, and the key is that of the part's own source."""
-    inner = Mix((read(2), read(2, 10)), ("en", "de"), Turns((2, 2)), 0, "mix")
-    node = origin_map(Mix((inner, read(4, 20)), ("web", "code"), Turns((4, 4)), 0, "mix"))
+    inner = interleaved((read(2), read(2, 10)), ("en", "de"))
+    node = origin_map(interleaved((inner, read(4, 20)), ("web", "code")))
     found = [element["origin"].split(", ")[2:5:2] for element in block(node, [0] * 8, list(range(8)))]
     paths = ["'web/en'", "'code'", "'web/de'", "'code'", "'web/en'", "'code'", "'web/de'", "'code'"]
     assert found == [[str(key), path] for key, path in zip([0, 0, 0, 1, 1, 2, 1, 3], paths, strict=True)]
@@ -113,9 +122,9 @@ def test_components_are_paths() -> None:
 
 def test_zip_is_as_long_as_its_shortest_part() -> None:
     """Parts are taken at the same position; names make dicts."""
-    node = Zip((read(3), read(2, first=10)), ("x", "y"), 0, as_dict=True, unequal="shortest")
+    node = Combine((read(3), read(2, first=10)), ("x", "y"), Zip(as_dict=True, unequal="shortest"), 0)
     assert whole(node) == [{"x": 0, "y": 10}, {"x": 1, "y": 11}]
-    assert whole(Zip(node.parts, (), 0, as_dict=False)) == [(0, 10), (1, 11)]
+    assert whole(zipped(node.parts)) == [(0, 10), (1, 11)]
 
 
 def test_a_flat_map_runs_once_for_each_parent_of_a_block() -> None:
@@ -263,8 +272,8 @@ def test_steps_read_in_order_have_no_length() -> None:
     ordered: list[Node] = [
         filtered, Split(read(3), FlatMap(doubled, "double")),
         Split(filtered, FlatMap(doubled, "double", Ragged(np.array([2])))),
-        Zip((read(3), filtered), (), 0, as_dict=False), Chain((read(3), read(3)), ("a", "b"), 0),
-        StreamingMix((read(3), read(3)), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"), Fold(read(9), Limit(3)),
+        zipped((read(3), filtered)), chained((read(3), read(3))),
+        mixed_in_order((read(3), read(3)), ("a", "b")), Fold(read(9), Limit(3)),
         Fold(filtered, WindowShuffle(4, "window", 0)), Stream([1, 2], 0), Cache(filtered, None, "cache()"),
     ]  # fmt: skip
     assert [is_indexable(node) for node in ordered] == [False] * len(ordered)
@@ -274,15 +283,15 @@ def test_an_endless_part_makes_a_join_endless_if_it_counts() -> None:
     """A mixture follows its rule, a zip ends with its shortest part."""
     endless = Reindex(read(3), Repeat(3, None), "repeat()")
     rule = WeightedMixture(("a", "b"), (3, 3), schedule=((0, (1, 1)),), stop="never", seed=0)
-    mixed = ("a", "b"), ((0, (1, 1)),)
+    names = ("a", "b")
     expected: dict[str, tuple[Node, bool]] = {
-        "mix": (Mix((read(3), read(3)), ("a", "b"), rule, 0, "mix"), True),
-        "turns": (Mix((read(3), read(3)), ("a", "b"), Turns((3, 3)), 0, "mix"), False),
-        "until the first ends": (StreamingMix((endless, read(3)), *mixed, "first", 0, "mix"), False),
-        "until all have ended": (StreamingMix((endless, read(3)), *mixed, "all", 0, "mix"), True),
-        "zip": (Zip((endless, read(3)), (), 0, as_dict=False), False),
-        "both": (Zip((endless, endless), (), 0, as_dict=False), True),
-        "chain": (Chain((read(3), endless), ("a", "b"), 0), True),
+        "mix": (Combine((read(3), read(3)), names, Mix(rule, rule.schedule, "never"), 0), True),
+        "turns": (interleaved((read(3), read(3)), names), False),
+        "until the first ends": (mixed_in_order((endless, read(3)), names, "first"), False),
+        "until all have ended": (mixed_in_order((endless, read(3)), names), True),
+        "zip": (zipped((endless, read(3))), False),
+        "both": (zipped((endless, endless)), True),
+        "chain": (chained((read(3), endless)), True),
         "stream": (Stream([1], 0, None), True),
         "limit": (Fold(endless, Limit(3)), False),
     }
@@ -295,7 +304,7 @@ def test_notes_name_the_part_and_its_record() -> None:
     def fail(number: int) -> int:
         raise ValueError(number)
 
-    mix = Mix((read(3), Reindex(read(3), Shuffle(3, 1), "shuffle()")), ("web", "code"), Turns((3, 3)), 0, "mix")
+    mix = interleaved((read(3), Reindex(read(3), Shuffle(3, 1), "shuffle()")), ("web", "code"))
     node = Map(random_map(mix, "noise", 0), fail, "fail", 0)
     key = locate(mix, 0, 3).key
     for compute in (lambda: element_at(node, 0, 3, Context()), lambda: block(node, [0, 0], [3, 1])):

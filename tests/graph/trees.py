@@ -1,7 +1,7 @@
 """Small trees of nodes with positions, with tables, rules and groupings written as plainly as possible."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
@@ -13,44 +13,25 @@ from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
+    Combine,
     Group,
     Map,
-    Mix,
     Node,
     Origin,
     Read,
     Reindex,
     Split,
-    Zip,
     walk,
 )
 from penstock._graph._rewrite import prefixed, varies_by_epoch
 from penstock._graph._unbatch import Unbatch
 from penstock._storage import MemoryCache
+from penstock._streaming import Concatenate, Interleave, Mix, Zip
 from penstock.batching import Stack
-from penstock.sampling import Concatenation, Ragged, Repeat, Select, Shuffle, Slice, WeightedMixture
+from penstock.sampling import Concatenation, Ragged, Repeat, RoundRobin, Select, Shuffle, Slice, WeightedMixture
 from penstock.sources import Arrays, Range
 
 Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Turns:
-    """The parts in turn, each from its own start, as long as all last."""
-
-    lengths: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return min(self.lengths) * len(self.lengths)
-
-    def __call__(self, epoch: int, position: int, /) -> tuple[int, int, int]:
-        """Return (component, epoch, position)."""
-        place, component = divmod(position, len(self.lengths))
-        return component, epoch, place
-
-    def block(self, epochs: Integers, positions: Integers, /) -> tuple[Integers, Integers, Integers]:
-        """Return the same for many."""
-        return positions % len(self.lengths), epochs, positions // len(self.lengths)
 
 
 @dataclass(frozen=True)
@@ -99,6 +80,28 @@ def doubled(element: Any) -> list[Any]:
     return [{"of": element, "number": 0}, {"of": element, "number": 1}]
 
 
+def interleaved(parts: tuple[Node, ...], names: tuple[str, ...]) -> Combine:
+    """Return indexable parts in turn."""
+    return Combine(parts, names, Interleave(RoundRobin(tuple(length(part) or 0 for part in parts))), 0)
+
+
+def zipped(parts: tuple[Node, ...]) -> Combine:
+    """Return tuples of the parts' elements."""
+    return Combine(parts, tuple(map(str, range(len(parts)))), Zip(as_dict=False), 0)
+
+
+def chained(parts: tuple[Node, ...], names: tuple[str, ...] = ("a", "b"), seed: int = 0) -> Combine:
+    """Return the elements of parts one after the other, read in order."""
+    return Combine(parts, names, Concatenate(None), seed)
+
+
+def mixed_in_order(
+    parts: tuple[Node, ...], names: tuple[str, ...], stop: Literal["first", "all"] = "all", seed: int = 0
+) -> Combine:
+    """Return parts with equal weights, read in order."""
+    return Combine(parts, names, Mix(None, ((0, (1,) * len(parts)),), stop), seed)
+
+
 def random_map(node: Node, name: str, seed: int) -> Map:
     """Return a step that draws a random number for each element."""
     return Map(node, noisy, name, seed, "generator")
@@ -136,15 +139,15 @@ def joined(draw: st.DrawFn, parts: list[Node]) -> Node:
     lengths = tuple(length(part) or 0 for part in named)
     match draw(st.integers(0, 3)):
         case 0:
-            return Mix(named, names, Turns(lengths), 3, "mix")
+            return Combine(named, names, Interleave(RoundRobin(lengths)), 3)
         case 1:
-            return Mix(named, names, Concatenation(lengths), 3, "concatenate")
+            return Combine(named, names, Concatenate(Concatenation(lengths)), 3)
         case 2 if all(lengths):
             weights = tuple(draw(st.integers(1, 3)) for _ in lengths)
             rule = WeightedMixture(names, lengths, schedule=((0, weights),), stop="all", seed=1)
-            return Mix(named, names, rule, 3, "mix")
+            return Combine(named, names, Mix(rule, rule.schedule, rule.stop), 3)
         case _:
-            return Zip(named, names, 3, as_dict=draw(st.booleans()), unequal="shortest")
+            return Combine(named, names, Zip(draw(st.booleans()), "shortest"), 3)
 
 
 def reordered(draw: st.DrawFn, node: Node, number: int) -> Node:

@@ -3,9 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph import Cache, Map, Mix, Node, Read, Reindex, need_count, verb_text
+from penstock import _streaming
+from penstock._graph import Cache, Combine, Map, Node, Read, Reindex, need_count, verb_text
 from penstock.errors import GraphError, UsageError
-from penstock.sampling import BlockShuffle, Concatenation, Shuffle, Slice
+from penstock.sampling import BlockShuffle, Shuffle, Slice
 from penstock.sources import name_of
 
 _DEFAULT_LIVE = 256
@@ -52,7 +53,7 @@ def _bounds_of(node: Node) -> NDArray[np.int64]:
             return _bounds_of_source(source, length)
         case Map(parent=parent) | Cache(parent=parent):
             return _bounds_of(parent)
-        case Mix(parts=parts, rule=Concatenation()):
+        case Combine(parts=parts, value=_streaming.Concatenate()):
             joined: NDArray[np.int64] = np.zeros(1, np.int64)
             for part in parts:
                 joined = np.append(joined, _bounds_of(part)[1:] + joined[-1])

@@ -3,15 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
+from penstock import _streaming
 from penstock._dataset._dataset import Dataset
 from penstock._dataset._field_names import explained
 from penstock._graph import (
-    Chain,
-    Mix,
+    Combine,
     Node,
-    StreamingMix,
-    Zip,
-    is_indexable,
     length,
     need_count,
     need_function,
@@ -75,7 +72,7 @@ def mix(
         >>> sum(number < 1000 for number in dataset[:40]), len(dataset)
         (30, 133)
     """
-    names, nodes = _named(parts)
+    names, nodes = _prefixed(parts)
     if stop not in ("first", "all", "never"):
         raise UsageError(f'stop must be "first", "all" or "never"; got stop={stop!r}')
     if isinstance(measure, str):
@@ -84,21 +81,18 @@ def mix(
         need_function("measure", measure)
     seed = need_integer("seed", seed)
     schedule = _schedule(names, _named_weights(parts, weights))
-    nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
-    if measure is None and all(map(is_indexable, nodes)):
-        lengths = tuple(length(node) or 0 for node in nodes)
+    ending = stop
+    rule = None
+    lengths = None if measure is not None else _lengths(nodes)
+    if lengths is not None:
         if stop == "never" and 0 in lengths:
             raise GraphError(
                 f'stop="never" repeats every part, and {names[lengths.index(0)]!r} is empty. Leave it out.'
             )
         rule = WeightedMixture(names, lengths, schedule=schedule, stop=stop, seed=derive(seed, "mix"))
-        return Dataset(Mix(nodes, names, rule, seed, "mix"))
-    if stop == "never":
-        nodes = tuple(repeated(node, None) for node in nodes)
-    ending: Literal["first", "all"] = "all" if stop == "all" else "first"
-    return Dataset(
-        StreamingMix(nodes, names, schedule, ending, seed, "mix", cast("Callable[[Any], int] | None", measure))
-    )
+    elif stop == "never":
+        nodes, ending = tuple(repeated(node, None) for node in nodes), "first"
+    return Dataset(Combine(nodes, names, _streaming.Mix(rule, schedule, ending, measure), seed))
 
 
 @explained("concatenate")
@@ -121,13 +115,11 @@ def concatenate(
         >>> list(ps.concatenate([ps.range(2), ps.range(10, 13)]))
         [0, 1, 10, 11, 12]
     """
-    names, nodes = _named(_listed(parts, more))
-    nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
+    names, nodes = _prefixed(_listed(parts, more))
     seed = need_integer("seed", seed)
-    if not all(map(is_indexable, nodes)):
-        return Dataset(Chain(nodes, names, seed))
-    rule = Concatenation(tuple(length(node) or 0 for node in nodes))
-    return Dataset(Mix(nodes, names, rule, seed, "concatenate"))
+    lengths = _lengths(nodes)
+    rule = None if lengths is None else Concatenation(lengths)
+    return Dataset(Combine(nodes, names, _streaming.Concatenate(rule), seed))
 
 
 @explained("interleave")
@@ -149,13 +141,11 @@ def interleave(
         >>> list(ps.interleave([ps.range(2), ps.range(10, 14)]))
         [0, 10, 1, 11, 12, 13]
     """
-    names, nodes = _named(_listed(parts, more))
-    nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
+    names, nodes = _prefixed(_listed(parts, more))
     seed = need_integer("seed", seed)
-    verb = "interleave"
-    if all(map(is_indexable, nodes)):
-        return Dataset(Mix(nodes, names, RoundRobin(tuple(length(node) or 0 for node in nodes)), seed, verb))
-    return Dataset(StreamingMix(nodes, names, ((0, (1,) * len(nodes)),), "all", seed, verb))
+    lengths = _lengths(nodes)
+    rule = None if lengths is None else RoundRobin(lengths)
+    return Dataset(Combine(nodes, names, _streaming.Interleave(rule), seed))
 
 
 @explained("zip")
@@ -192,7 +182,23 @@ def zip_datasets(
         raise GraphError(
             f'zip needs parts of equal lengths; got {lengths}. Pass unequal="shortest" to end with the shortest.'
         )
-    return Dataset(Zip(nodes, names, need_integer("seed", seed), _is_mapping(parts), unequal))
+    return Dataset(Combine(nodes, names, _streaming.Zip(_is_mapping(parts), unequal), need_integer("seed", seed)))
+
+
+def _lengths(nodes: tuple[Node, ...]) -> tuple[int, ...] | None:
+    """Return the lengths of the parts; None if one is read in order."""
+    lengths = tuple(count for count in map(length, nodes) if count is not None)
+    return lengths if len(lengths) == len(nodes) else None
+
+
+def _prefixed(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
+    """Return the names and the nodes of the parts, whose seeds derive from their names.
+
+    Raises:
+        UsageError: the argument isn't a dict or list of datasets.
+    """
+    names, nodes = _named(parts)
+    return names, tuple(map(prefixed, nodes, names))
 
 
 def _listed(parts: object, more: tuple[object, ...]) -> object:

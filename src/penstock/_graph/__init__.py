@@ -24,7 +24,8 @@ from penstock._graph._length import length as length
 from penstock._graph._length import outermost_batch as outermost_batch
 from penstock._graph._nodes import Batch as Batch
 from penstock._graph._nodes import Cache as Cache
-from penstock._graph._nodes import Chain as Chain
+from penstock._graph._nodes import Combine as Combine
+from penstock._graph._nodes import CombineFacts as CombineFacts
 from penstock._graph._nodes import Combiner as Combiner
 from penstock._graph._nodes import Element as Element
 from penstock._graph._nodes import Filter as Filter
@@ -33,7 +34,6 @@ from penstock._graph._nodes import FoldFacts as FoldFacts
 from penstock._graph._nodes import Group as Group
 from penstock._graph._nodes import Map as Map
 from penstock._graph._nodes import Merge as Merge
-from penstock._graph._nodes import Mix as Mix
 from penstock._graph._nodes import Node as Node
 from penstock._graph._nodes import OnError as OnError
 from penstock._graph._nodes import Origin as Origin
@@ -46,9 +46,7 @@ from penstock._graph._nodes import Split as Split
 from penstock._graph._nodes import SplitFacts as SplitFacts
 from penstock._graph._nodes import Step as Step
 from penstock._graph._nodes import Stream as Stream
-from penstock._graph._nodes import StreamingMix as StreamingMix
 from penstock._graph._nodes import Substitute as Substitute
-from penstock._graph._nodes import Zip as Zip
 from penstock._graph._nodes import chain as chain
 from penstock._graph._nodes import parents_of as parents_of
 from penstock._graph._nodes import root as root
@@ -116,9 +114,9 @@ if TYPE_CHECKING:
     from penstock._graph._evaluate import merge_rows as merge_rows
     from penstock._graph._evaluate import row_location as row_location
     from penstock._graph._evaluate import with_mask as with_mask
-    from penstock._graph._evaluate import zipped_element as zipped_element
     from penstock._graph._explain import cache_lines as cache_lines
     from penstock._graph._explain import element_lines as element_lines
+    from penstock._graph._explain import listed as listed
     from penstock._graph._explain import mixture_lines as mixture_lines
     from penstock._graph._explain import random_lines as random_lines
     from penstock._graph._explain import reading_text as reading_text
@@ -176,9 +174,9 @@ else:
         merge_rows="penstock._graph._evaluate",
         row_location="penstock._graph._evaluate",
         with_mask="penstock._graph._evaluate",
-        zipped_element="penstock._graph._evaluate",
         cache_lines="penstock._graph._explain",
         element_lines="penstock._graph._explain",
+        listed="penstock._graph._explain",
         mixture_lines="penstock._graph._explain",
         random_lines="penstock._graph._explain",
         reading_text="penstock._graph._explain",

@@ -52,37 +52,29 @@ from penstock._graph._coordinates import (
     passes_below,
     seed_position_block,
 )
-from penstock._graph._evaluate import (
-    cached,
-    element_at,
-    keeps,
-    merge_rows,
-    zipped_element,
-)
+from penstock._graph._evaluate import cached, element_at, keeps, merge_rows
 from penstock._graph._inputs import Integers, first_inputs, inputs
 from penstock._graph._kept_pieces import KeptParent
 from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Element,
     Filter,
     Fold,
     Group,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
 )
 from penstock._graph._splitting import splitting_of
 from penstock.batching import Stack, fast_stack
 from penstock.errors import InternalError
+from penstock.sampling import MixtureRule
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sources import is_read_singly, read_record
 
@@ -214,12 +206,12 @@ def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: C
             return Block(_split(node, epochs, positions, context), None)
         case Cache():
             return Block(_cached(node, epochs, positions, context), None)
-        case Mix():
-            return Block(_mixed(node, epochs, positions, context), None)
-        case Zip(parts=parts) if length(node) is not None:
-            columns = [evaluate_block(part, epochs, positions, context).elements for part in parts]
-            return Block([zipped_element(node, list(row)) for row in zip(*columns, strict=True)], None)
-        case Stream() | StreamingMix() | Chain() | Zip() | Fold():
+        case Combine(value=value) if value.rule is not None:
+            return Block(_mixed(node, value.rule, epochs, positions, context), None)
+        case Combine(names=names, value=value) if length(node) is not None:
+            columns = [evaluate_block(*below[:3], context).elements for below in inputs(node, epochs, positions)]
+            return Block(value.joined(names, columns), None)
+        case Stream() | Combine() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case Map() | Reindex() | Filter():
             raise InternalError(f"a {type(node).__name__} node is applied to the block of its root")
@@ -318,11 +310,11 @@ def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context
     return cached(step, positions.tolist(), compute)
 
 
-def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return elements of a mixture, evaluated as one block for each part that occurs."""
+def _mixed(step: Combine, rule: MixtureRule, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+    """Return elements that are those of one part each, evaluated as one block for each part that occurs."""
     elements: list[Element] = [None] * len(positions)
     if len(positions) < _ROWS_PER_PART * len(step.parts):
-        _mix_few(step, elements, step.rule.block(epochs, positions), context)
+        _mix_few(step.parts, elements, rule.block(epochs, positions), context)
         return elements
     parts = inputs(step, epochs, positions)
     if len(parts) == 1:
@@ -336,11 +328,13 @@ def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -
     return elements
 
 
-def _mix_few(step: Mix, elements: list[Element], found: tuple[Integers, Integers, Integers], context: Context) -> None:
+def _mix_few(
+    parts: tuple[Node, ...], elements: list[Element], found: tuple[Integers, Integers, Integers], context: Context
+) -> None:
     """Fill in the elements of a block that has few rows of each part, without an array for each part.
 
     Args:
-        step: the mixture.
+        parts: of the mixture.
         elements: the list to fill, as long as the block.
         found: the part of each element, and its epoch and position in that part.
         context: of the calling thread.
@@ -351,7 +345,7 @@ def _mix_few(step: Mix, elements: list[Element], found: tuple[Integers, Integers
     for row, (number, _, _) in enumerate(listed):
         rows_of.setdefault(number, []).append(row)
     for number, rows in rows_of.items():
-        part = step.parts[number]
+        part = parts[number]
         if len(rows) <= _MAX_SINGLY and (len(rows) == 1 or _is_read_singly(part)):
             for row in rows:
                 elements[row] = _single(part, listed[row][1], listed[row][2], context)
@@ -429,18 +423,16 @@ def handles_errors(node: Node, epoch: int, position: int) -> bool:
             return on_error != "raise" or handles_errors(parent, epoch, position)
         case Filter(parent=parent):
             return handles_errors(parent, epoch, position)
-        case Reindex() | Mix():
-            return handles_errors(*_only_input(node, epoch, position))
-        case Zip(parts=parts):
-            return any(handles_errors(part, epoch, position) for part in parts)
+        case Reindex() | Combine():
+            return any(handles_errors(*below) for below in _inputs_at(node, epoch, position))
         case _:
             return False
 
 
-def _only_input(node: Reindex | Mix, epoch: int, position: int) -> tuple[Node, int, int]:
-    """Return the parent and the coordinates of the input of an element that is made of one."""
-    (below,) = inputs(node, np.array([epoch], np.int64), np.array([position], np.int64))
-    return below.parent, int(below.epochs[0]), int(below.positions[0])
+def _inputs_at(node: Reindex | Combine, epoch: int, position: int) -> list[tuple[Node, int, int]]:
+    """Return the parents that an element is made of, and its coordinates there."""
+    found = inputs(node, np.array([epoch], np.int64), np.array([position], np.int64))
+    return [(below.parent, int(below.epochs[0]), int(below.positions[0])) for below in found]
 
 
 def element_after_crash(node: Node, epoch: int, position: int, death: Exception, context: Context) -> Element:
@@ -458,17 +450,16 @@ def element_after_crash(node: Node, epoch: int, position: int, death: Exception,
                 return DROPPED
             location = _location_at(parent, epoch, position)
             return below if keeps(node, below, location) else DROPPED
-        case Reindex() | Mix():
-            return element_after_crash(*_only_input(node, epoch, position), death, context)
-        case Zip(parts=parts):
-            crashing_rows = next((part for part in parts if handles_errors(part, epoch, position)), parts[0])
+        case Reindex():
+            return element_after_crash(*_inputs_at(node, epoch, position)[0], death, context)
+        case Combine(names=names, value=value):
+            parts = _inputs_at(node, epoch, position)
+            crashing = next((part for part in parts if handles_errors(*part)), parts[0])
             columns = [
-                element_after_crash(part, epoch, position, death, context)
-                if part is crashing_rows
-                else element_at(part, epoch, position, context)
+                [element_after_crash(*part, death, context) if part is crashing else element_at(*part, context)]
                 for part in parts
             ]
-            return zipped_element(node, columns)
+            return value.joined(names, columns)[0]
         case _:
             raise death
 

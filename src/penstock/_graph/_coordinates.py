@@ -45,18 +45,15 @@ from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Fold,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     SourceNode,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
     root,
     walk,
 )
@@ -108,7 +105,7 @@ def seed_position(node: Node, epoch: int, position: int) -> SeedPosition:
 def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> SeedPositions:
     """Return the seed positions of a block of elements of a node, given their coordinates at that node."""
     match node:
-        case Read() | Mix() | Zip():
+        case Read() | Combine():
             return SeedPositions(epochs, positions, np.zeros_like(positions))
         case Reindex(parent=parent, sampler=sampler):
             if not passes_below(sampler):
@@ -126,13 +123,13 @@ def positions_per_epoch(node: Node) -> int | None:
     None if it is unknown, as for a stream; 0 for a stream that repeats without end, which has one epoch.
     """
     match node:
-        case Read() | Mix() | Zip():
+        case Read() | Combine():
             return length(node)
         case Reindex(parent=parent, sampler=sampler):
             return positions_per_epoch(parent) if passes_below(sampler) else len(sampler)
         case Stream(times=times):
             return 0 if times is None else None
-        case StreamingMix() | Chain() | Fold():
+        case Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             return positions_per_epoch(node.parent)
@@ -222,10 +219,10 @@ def locate(node: Node, epoch: int, position: int) -> Located:
 
 def locate_block(node: Node, epochs: Integers, positions: Integers) -> list[Share]:
     """Return the records that a block of elements is made of, source by source."""
-    while not isinstance(node, Read | Mix):
+    while not (isinstance(node, Combine) and node.value.takes_one):
+        if isinstance(node, Read):
+            return [Share(node, "", None, positions)]
         node, epochs, positions = _first_below(node, epochs, positions)
-    if isinstance(node, Read):
-        return [Share(node, "", None, positions)]
     shares: list[Share] = []
     for below in inputs(node, epochs, positions):
         name = node.names[below.part]
@@ -286,7 +283,7 @@ def source_of(node: Node, component: str) -> SourceNode | None:
     base = root(node)
     if isinstance(base, Read | Stream):
         return None if component else base
-    if isinstance(base, Zip):
+    if not base.value.takes_one:
         return source_of(base.parts[0], component)
     for name, part in zip(base.names, base.parts, strict=True):
         if component == name or component.startswith(f"{name}/"):

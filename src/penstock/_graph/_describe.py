@@ -14,21 +14,17 @@ from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Element,
     Filter,
     Fold,
     Group,
-    JoinNode,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
     chain,
     root,
 )
@@ -69,8 +65,8 @@ def verb_text(node: Node) -> str:
             return f"batch({size}{merged}{extra})"
         case Group(verb=verb) | Cache(verb=verb):
             return verb
-        case Mix() | StreamingMix() | Chain() | Zip():
-            return _join_text(node)
+        case Combine():
+            return _combine_text(node)
         case Fold(value=value) | Split(value=value):
             return value.text
         case Stream(iterable=iterable, times=times):
@@ -81,23 +77,14 @@ def verb_text(node: Node) -> str:
             assert_never(node)
 
 
-def _join_text(node: JoinNode) -> str:
-    """Return the verb that made a node with several parents, with the names of its parts."""
-    match node:
-        case Mix(verb=verb) | StreamingMix(verb=verb):
-            pass
-        case Chain():
-            verb = "concatenate"
-        case Zip():
-            verb = "zip"
-        case _:
-            assert_never(node)
-    named = node.as_dict if isinstance(node, Zip) else any(not name.isdecimal() for name in node.names)
+def _combine_text(node: Combine) -> str:
+    """Return the verb that made a node with several parts, with their names."""
+    named = not all(map(str.isdecimal, node.names))
     shown = [f"{name}: …" for name in node.names] if named else ["…"] * len(node.parts)
     if len(shown) > _MAX_NAMES:
         shown[_MAX_NAMES:] = [f"… {len(shown) - _MAX_NAMES} more"]
     text = ", ".join(shown)
-    return f"{verb}({{{text}}})" if named else f"{verb}({text})"
+    return f"{node.value.verb}({{{text}}})" if named else f"{node.value.verb}({text})"
 
 
 def source_text(source: object, limit: int = 60) -> str:
@@ -152,11 +139,10 @@ def _tree_lines(node: Node, depth: int, name: str) -> list[tuple[str, Node | Non
     base = root(node)
     if not isinstance(base, Read | Stream):
         below = depth + len(lines)
-        names = base.names or tuple(map(str, range(len(base.parts))))
-        for part_name, part in list(zip(names, base.parts, strict=True))[:MAX_PARTS]:
+        for part_name, part in list(zip(base.names, base.parts, strict=True))[:MAX_PARTS]:
             lines += _tree_lines(part, below, f"{part_name}: ")
-        if len(names) > MAX_PARTS:
-            lines.append((f"{'  ' * below}└ … {len(names) - MAX_PARTS} more parts", None))
+        if len(base.names) > MAX_PARTS:
+            lines.append((f"{'  ' * below}└ … {len(base.names) - MAX_PARTS} more parts", None))
     return lines
 
 

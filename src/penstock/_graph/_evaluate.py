@@ -28,21 +28,18 @@ from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Element,
     Filter,
     Fold,
     Group,
     Map,
     Merge,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
 )
 from penstock._graph._splitting import splitting_of
 from penstock._storage import MISSING, Missing
@@ -73,20 +70,15 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             return grouping.merge(group, [element_at(parent, epoch, member, context) for member in members])[0]
         case Cache(parent=parent):
             return cached(node, [position], lambda _: [element_at(parent, epoch, position, context)])[0]
-        case Mix(parts=parts, rule=rule):
-            number, part_epoch, part_position = rule(epoch, position)
-            return element_at(parts[number], part_epoch, part_position, context)
-        case Zip(parts=parts):
-            return zipped_element(node, [element_at(part, epoch, position, context) for part in parts])
-        case Filter() | Stream() | StreamingMix() | Chain() | Fold():
+        case Combine(parts=parts, names=names, value=value) if value.rule is not None:
+            number, part_epoch, part_position = value.rule(epoch, position)
+            return value.joined(names, [[element_at(parts[number], part_epoch, part_position, context)]])[0]
+        case Combine(parts=parts, names=names, value=value) if not value.takes_one:
+            return value.joined(names, [[element_at(part, epoch, position, context)] for part in parts])[0]
+        case Filter() | Stream() | Combine() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
-
-
-def zipped_element(step: Zip, elements: list[Element]) -> Element:
-    """Return one element of each part as one element."""
-    return dict(zip(step.names, elements, strict=True)) if step.as_dict else tuple(elements)
 
 
 def row_location(batch: Location, row: int) -> Location:

@@ -2,28 +2,23 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
 from penstock._graph._describe import MAX_PARTS, leaf_texts, length_text, verb_text
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
     Cache,
+    Combine,
     Element,
     Fold,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Stream,
-    StreamingMix,
     parents_of,
     walk,
 )
 from penstock._storage import DiskCache, MemoryCache
-from penstock.sampling import WeightedMixture
-
-_NO_END = 1 << 61
 
 
 def reading_text(node: Node) -> str:
@@ -61,34 +56,22 @@ def _random_line(step: Node) -> Iterator[str]:
             own: object = getattr(sampler, "seed", None)
             if own is not None:
                 yield f"{verb or 'the order above it'}: stream {name or 'reorder'!r}, seed {own}"
-        case Mix(rule=WeightedMixture() as rule):
-            yield f"{verb_text(step)}: the order of its parts, seed {rule.seed}"
+        case Combine(value=value):
+            own = getattr(value.rule, "seed", None)
+            if own is not None:
+                yield f"{verb_text(step)}: the order of its parts, seed {own}"
         case _:
             return
 
 
 def mixture_lines(node: Node) -> list[str]:
     """Return, for each mixture, its weights, each part's elements in an epoch, and the part that ends first."""
-    return [line for step in walk(node) if isinstance(step, Mix | StreamingMix) for line in _mixture_lines(step)]
-
-
-def _mixture_lines(step: Mix | StreamingMix) -> list[str]:
-    lines = [f"{verb_text(step)}: {_count_text(step)}, {_stop_text(step)}"]
-    if isinstance(step, StreamingMix):
-        return [
-            *lines,
-            *_weight_lines(step.names, step.schedule),
-            "  which part ends first is unknown until it is read",
-        ]
-    if not isinstance(step.rule, WeightedMixture):
-        parts = [f"{name} {_count_text(part)}" for name, part in zip(step.names, step.parts, strict=True)]
-        return [*lines, f"  {_listed(parts)}"]
-    rule = step.rule
-    lines += _weight_lines(rule.names, rule.schedule)
-    if not rule.endless and len(rule) < _NO_END:
-        counts = zip(rule.names, rule.counts(len(rule)).tolist(), rule.lengths, strict=True)
-        lines.append(f"  an epoch takes {_listed([f'{name} {count:,} of {total:,}' for name, count, total in counts])}")
-    return [*lines, _first_end(rule)]
+    lines: list[str] = []
+    for step in walk(node):
+        if isinstance(step, Combine) and step.value.takes_one:
+            ending, *shares = step.value.lines(step.names, list(map(_count_text, step.parts)))
+            lines += [f"{verb_text(step)}: {_count_text(step)}, {ending}", *(f"  {line}" for line in shares)]
+    return lines
 
 
 def _count_text(node: Node) -> str:
@@ -96,42 +79,10 @@ def _count_text(node: Node) -> str:
     return text if not text[0].isdecimal() else f"{text} element{'s' * (text != '1')}"
 
 
-def _stop_text(step: Mix | StreamingMix) -> str:
-    if isinstance(step, StreamingMix):
-        return f"until the {'first' if step.stop == 'first' else 'last'} part ends"
-    if not isinstance(step.rule, WeightedMixture):
-        return "until the last part ends"
-    return {"first": "until the first part ends", "all": "until the last part ends", "never": "without end"}[
-        step.rule.stop
-    ]
-
-
-def _weight_lines(names: tuple[str, ...], schedule: tuple[tuple[int, tuple[int, ...]], ...]) -> list[str]:
-    lines: list[str] = []
-    for start, weights in schedule:
-        when = f"from element {start:,} on" if len(schedule) > 1 else "weights"
-        total = sum(weights)
-        pairs = zip(names, weights, strict=True)
-        shares = [f"{name} {weight} of {total} ({weight / total:.1%})" for name, weight in pairs]
-        lines.append(f"  {when}: {_listed(shares)}")
-    return lines
-
-
-def _listed(texts: list[str]) -> str:
+def listed(texts: list[str]) -> str:
+    """Return texts about the parts of a mixture with commas; of many parts the first."""
     more = f" and {len(texts) - MAX_PARTS} more" if len(texts) > MAX_PARTS else ""
     return ", ".join(texts[:MAX_PARTS]) + more
-
-
-def _first_end(rule: WeightedMixture) -> str:
-    """Return the part that ends first, and the number of elements before its end."""
-    first = replace(rule, stop="first")
-    end = len(first)
-    if end >= _NO_END:
-        return "  no part ends"
-    taken = [any(weights[number] for _, weights in rule.schedule) for number in range(len(rule.names))]
-    counts = zip(rule.names, first.counts(end).tolist(), rule.lengths, taken, strict=True)
-    ended = [name for name, count, total, is_taken in counts if is_taken and count == total]
-    return f"  the first part to end is {' or '.join(map(repr, ended))}, after {end:,} elements"
 
 
 def _more(count: int) -> list[str]:

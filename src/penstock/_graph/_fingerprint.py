@@ -9,7 +9,7 @@ state therefore holds a fingerprint, and loading compares it.
 - Of a mixture only the schedule up to the state's position counts, and the parts that occur in it, if the number of
   elements seen is known. So a run may resume with another schedule from there on, or with one more part.
 
-A sampler, a mixture's rule or a source of the user's counts by its `fingerprint()`, or by a sample of what it maps to.
+A sampler or a source of the user's counts by its `fingerprint()`, or by a sample of what it maps to.
 
 The digests are compared with those in saved states, and the golden records hold them. So the texts that are hashed here
 never change, whatever the names in the code: a new kind of text goes into `details`, which old states don't have.
@@ -18,7 +18,6 @@ A cache on disk and the index of a filter are keyed by `cache_identity` and `cod
 code of the functions.
 """
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,21 +32,17 @@ from penstock._graph._length import is_indexable, outermost_batch
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Filter,
     Fold,
     Group,
-    JoinNode,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     SourceNode,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
     chain,
     walk,
 )
@@ -55,10 +50,8 @@ from penstock.errors import InternalError
 from penstock.sampling import (
     CheckedSampler,
     FixedOrder,
-    MixtureRule,
     ScalarSampler,
     Select,
-    WeightedMixture,
     apply_block,
 )
 from penstock.sources import source_fingerprint
@@ -91,7 +84,7 @@ _Known: TypeAlias = dict[int, tuple[Callable[..., Any], str, str]]
 class _Seen(NamedTuple):
     """The number of elements of a mixture that were seen."""
 
-    mix: Mix
+    mixture: Combine
     elements: int
 
 
@@ -147,17 +140,15 @@ def _own_batch(node: Node) -> Batch | None:
 def seen_past(node: Node, epoch: int, position: int) -> object:
     """Return the part of (epoch, position) on which `fingerprint` depends; equal values have equal fingerprints."""
     seen = None if epoch else _seen(node, position)
-    if seen is None or not isinstance(seen.mix.rule, WeightedMixture):
-        return None
-    return seen.mix.rule.past(min(seen.elements, len(seen.mix.rule)))
+    return None if seen is None else seen.mixture.value.order_text(0, seen.elements)
 
 
 def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | None = None) -> _Texts:
     base, *steps = chain(node)
     if isinstance(base, Read | Stream):
         texts = _source_texts(base, known)
-    elif isinstance(base, Mix | StreamingMix | Chain | Zip):
-        texts = _join_texts(base, seen, known)
+    elif isinstance(base, Combine):
+        texts = _combine_texts(base, None if seen is None else seen.elements, known)
     else:
         raise InternalError("a chain begins at a source or a node with several parents")
     for step in steps:
@@ -172,7 +163,7 @@ def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | Non
 def _seen(node: Node, position: int) -> _Seen | None:
     """Return the elements seen of a mixture, or None if a step above it may change their number."""
     batches = 0
-    while not isinstance(node, Mix):
+    while not isinstance(node, Combine):
         match node:
             case Map(on_error=on_error) if on_error != "skip":
                 pass
@@ -205,34 +196,14 @@ def _source_texts(node: SourceNode, known: _Known) -> _Texts:
             assert_never(node)
 
 
-def _join_texts(join: JoinNode, seen: _Seen | None, known: _Known) -> _Texts:
-    """Return the texts of a node with several parents: its rule, and each part that counts."""
-    functions: list[str] = []
-    names = join.names or tuple(map(str, range(len(join.parts))))
-    parts = list(zip(names, join.parts, strict=True))
-    match join:
-        case Mix(rule=WeightedMixture() as rule):
-            past = rule.past(len(rule) if seen is None else min(seen.elements, len(rule)))
-            how = f"mix {join.seed} {rule.seed} {rule.stop} {past}"
-            counted = {name for _, weights in past for name, _ in weights} if seen is not None else set(names)
-            parts = sorted((part for part in parts if part[0] in counted), key=lambda part: part[0])
-        case Mix(seed=seed, rule=rule):
-            how = f"mix {seed} {_rule_text(rule)}"
-        case StreamingMix(stop=stop, seed=seed, measure=measure):
-            how = f"ordered mix {seed} {stop}"  # it resumes from any counts with any weights
-            functions = [] if measure is None else [f"measure {_function_text(measure, known)}"]
-        case Chain(seed=seed):
-            how = f"chain {seed}"
-        case Zip(seed=seed):
-            how = f"zip {seed}"
-        case _:
-            assert_never(join)
-    texts = _Texts([], [how], functions)
-    if isinstance(join, Zip):
-        texts.details["order"].append(f"zip {'dict' if join.as_dict else 'tuple'}")
-    texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(join))))
-    for name, part in parts:
-        texts.add(name, _texts(part, None, known))
+def _combine_texts(step: Combine, seen: int | None, known: _Known) -> _Texts:
+    """Return the texts of a node with several parts: its own, and those of each part that counts."""
+    value = step.value
+    texts = _Texts([], [value.order_text(step.seed, seen)], list(_value_functions(value.functions, known)))
+    texts.details["order"].extend(value.detail_texts)
+    texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(step))))
+    for number in value.counted(step.names, seen):
+        texts.add(step.names[number], _texts(step.parts[number], None, known))
     return texts
 
 
@@ -256,7 +227,7 @@ def _order_parts(step: Node) -> Iterator[str]:
             yield value.order_text
         case Cache():
             pass  # a cache changes no element
-        case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
+        case Read() | Stream() | Combine():
             raise InternalError("the first node of a chain is no step")
         case _:
             assert_never(step)
@@ -275,29 +246,18 @@ def _sampler_text(sampler: ScalarSampler) -> str:
         return _sampler_text(sampler.sampler)
     if isinstance(sampler, Select):  # the repr of a long array is shortened
         return f"Select {array_text(sampler.keys)}"
-    return _own_text(sampler) or _probed_text(sampler, functools.partial(apply_block, sampler))
-
-
-def _rule_text(rule: MixtureRule) -> str:
-    """Return the text of a mixture's rule, as `_sampler_text` of a sampler."""
-    return _own_text(rule) or _probed_text(rule, rule.block)
-
-
-def _own_text(value: object) -> str:
-    own = getattr(value, "fingerprint", None)
+    own = getattr(sampler, "fingerprint", None)
     if callable(own):
         return str(own())
-    return repr(value) if type(value).__module__.startswith("penstock.") else ""
+    return repr(sampler) if type(sampler).__module__.startswith("penstock.") else _probed_text(sampler)
 
 
-def _probed_text(
-    value: ScalarSampler | MixtureRule, block: Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[Any, ...]]
-) -> str:
-    """Return the results of a sampler or a rule at up to 64 positions of two epochs."""
-    probes = np.unique(np.linspace(0, max(len(value) - 1, 0), 64).astype(np.int64))[: len(value)]
-    parts = [type(value).__qualname__, str(len(value))]
+def _probed_text(sampler: ScalarSampler) -> str:
+    """Return the results of a sampler at up to 64 positions of two epochs."""
+    probes = np.unique(np.linspace(0, max(len(sampler) - 1, 0), 64).astype(np.int64))[: len(sampler)]
+    parts = [type(sampler).__qualname__, str(len(sampler))]
     for epoch in (0, 1):
-        parts += [part.tobytes().hex() for part in block(np.full_like(probes, epoch), probes)]
+        parts += [part.tobytes().hex() for part in apply_block(sampler, np.full_like(probes, epoch), probes)]
     return " ".join(parts)
 
 
@@ -310,13 +270,18 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
         case Batch(merge=merge):
             yield f"merge {_function_text(merge, known)}"
         case Fold(value=value) | Split(value=value):
-            yield from (f"{text} {_function_text(function, known)}" for text, function in value.functions)
+            yield from _value_functions(value.functions, known)
         case Reindex() | Group() | Cache():
             pass
-        case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
+        case Read() | Stream() | Combine():
             raise InternalError("the first node of a chain is no step")
         case _:
             assert_never(step)
+
+
+def _value_functions(functions: Sequence[tuple[str, Callable[..., Any]]], known: _Known) -> Iterator[str]:
+    """Yield the texts of the functions of a node's value."""
+    return (f"{text} {_function_text(function, known)}" for text, function in functions)
 
 
 def note_held_values(node: Node) -> None:
@@ -331,11 +296,9 @@ def functions_of(node: Node) -> list[Callable[..., Any]]:
     match node:
         case Map(function=function) | Filter(predicate=function) | Batch(merge=function):
             return [function]
-        case StreamingMix(measure=measure) if measure is not None:
-            return [measure]
         case Stream(iterable=iterable) if callable(iterable):
             return [iterable]
-        case Fold(value=value) | Split(value=value):
+        case Fold(value=value) | Split(value=value) | Combine(value=value):
             return [function for _, function in value.functions]
         case _:
             return []

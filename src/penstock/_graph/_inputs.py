@@ -25,19 +25,16 @@ from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Filter,
     Fold,
     Group,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
 )
 from penstock.errors import InternalError
 from penstock.sampling import MixtureRule, apply_block
@@ -116,11 +113,11 @@ def inputs(node: Node, epochs: Integers, positions: Integers) -> list[Inputs]:
         case Split(parent=parent, value=value):
             parents, ordinals = value.locate(parent, positions)
             return [Inputs(parent, epochs, parents, ordinals=ordinals)]
-        case Mix(parts=parts, rule=rule):
-            return _inputs_by_part(parts, rule, epochs, positions)
-        case Zip(parts=parts):
+        case Combine(parts=parts, value=value) if value.rule is not None:
+            return _inputs_by_part(parts, value.rule, epochs, positions)
+        case Combine(parts=parts, value=value) if not value.takes_one:
             return [Inputs(part, epochs, positions, part=number) for number, part in enumerate(parts)]
-        case Stream() | StreamingMix() | Chain() | Fold():
+        case Stream() | Combine() | Fold():
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)

@@ -5,21 +5,18 @@ from typing import NamedTuple, assert_never
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Filter,
     Fold,
     Group,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
 )
-from penstock.sampling import Repeat, WeightedMixture
+from penstock.sampling import Repeat
 
 
 def length(node: Node) -> int | None:
@@ -42,13 +39,9 @@ def length(node: Node) -> int | None:
             return None if length(parent) is None else len(grouping)
         case Cache(parent=parent):
             return length(parent)
-        case Mix(rule=rule):
-            return len(rule)  # no need to visit its parts, which are indexable and may be hundreds
-        case Zip(parts=parts):
-            lengths = [length(part) for part in parts]
-            known_lengths = [count for count in lengths if count is not None]
-            return min(known_lengths) if known_lengths and len(known_lengths) == len(lengths) else None
-        case Filter() | Stream() | StreamingMix() | Chain() | Fold():
+        case Combine(parts=parts, value=value):
+            return value.count(parts)
+        case Filter() | Stream() | Fold():
             return None
         case _:
             assert_never(node)
@@ -76,27 +69,10 @@ def is_endless(node: Node) -> bool:
             return not value.is_by_position and is_endless(parent)
         case Map(parent=parent) | Filter(parent=parent) | Batch(parent=parent) | Cache(parent=parent):
             return is_endless(parent)
-        case Mix(parts=parts, rule=rule):
-            if isinstance(rule, WeightedMixture):
-                return rule.endless or _never_ends(parts, rule.schedule, ends_with_first=rule.stop == "first")
-            return any(map(is_endless, parts))
-        case StreamingMix(parts=parts, schedule=schedule, stop=stop):
-            return _never_ends(parts, schedule, ends_with_first=stop == "first")
-        case Chain(parts=parts):
-            return any(map(is_endless, parts))
-        case Zip(parts=parts):
-            return all(map(is_endless, parts))
+        case Combine(parts=parts, value=value):
+            return value.is_endless(map(is_endless, parts))
         case _:
             assert_never(node)
-
-
-def _never_ends(
-    parts: tuple[Node, ...], schedule: tuple[tuple[int, tuple[int, ...]], ...], *, ends_with_first: bool
-) -> bool:
-    """Return whether a mixture is endless: in each segment a part with a weight is, or all if the first end counts."""
-    endless = [is_endless(part) for part in parts]
-    enough = all if ends_with_first else any
-    return all(enough(each for each, weight in zip(endless, weights, strict=True) if weight) for _, weights in schedule)
 
 
 class RowsPerBatch(NamedTuple):
@@ -126,7 +102,7 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             if known is None or known.total % known.size:
                 return None  # the sampler may move the short batch anywhere
             return RowsPerBatch(known.size, len(sampler) * known.size)
-        case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip() | Filter() | Split() | Group() | Fold():
+        case Read() | Stream() | Combine() | Filter() | Split() | Group() | Fold():
             return None
         case _:
             assert_never(node)

@@ -4,15 +4,15 @@ A node describes one step and computes nothing. Several functions read the graph
 its fingerprint, rewrite it. Each is a `match` over the kinds of nodes in a file of its own, so the set of kinds is
 closed, and the type checker finds the function that lacks a case. Nodes as classes with methods were rejected: one
 reading would be spread over twenty classes. Users extend datasets by the values that nodes hold: a source, a sampler,
-a function, a merge function, a mixture's rule. All folds are one kind of node, `Fold`, and differ in its value;
-likewise `Split` for all steps that make several elements of one.
+a function, a merge function. All folds are one kind of node, `Fold`, and differ in its value; likewise `Split` for all
+steps that make several elements of one, and `Combine` for all that make one dataset of several.
 
 A node is evaluated at coordinates (epoch, position); the position is in [0, length of the node). A node without a
 length is read in order (`_streaming`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -149,13 +149,8 @@ class Batch:
         return (self.size,)
 
 
-class SplitFacts(ABC):
-    """The facts about a step that makes several elements of one, on which the graph depends.
-
-    A split's value inherits from `penstock._graph._splitting.Splitting`, which adds the definition. It overrides the
-    defaults that don't hold for it: a split is taken to call no function of the user's, to have no table, and to make
-    pieces of the whole parent element.
-    """
+class StepFacts(ABC):
+    """The facts about a step of one parent that the values of splits and of folds have in common."""
 
     __slots__ = ()
 
@@ -175,6 +170,22 @@ class SplitFacts(ABC):
         return ()
 
     @property
+    def positions_remedy(self) -> str:
+        """A sentence for errors: a form of the verb whose elements have positions; empty if there is none."""
+        return ""
+
+
+class SplitFacts(StepFacts):
+    """The facts about a step that makes several elements of one, on which the graph depends.
+
+    A split's value inherits from `penstock._graph._splitting.Splitting`, which adds the definition. It overrides the
+    defaults that don't hold for it: a split is taken to call no function of the user's, to have no table, and to make
+    pieces of the whole parent element.
+    """
+
+    __slots__ = ()
+
+    @property
     def step_name(self) -> str:
         """The name of the step of a user's function; empty for other steps."""
         return ""
@@ -191,11 +202,6 @@ class SplitFacts(ABC):
     def pieces_are_inputs(self) -> bool:
         """Whether each piece is made of one input of the parent element, as the row of a batch is."""
         return False
-
-    @property
-    def positions_remedy(self) -> str:
-        """A sentence for errors: a form of the verb whose elements have positions; empty if there is none."""
-        return ""
 
     @abstractmethod
     def count(self, parent: "Node") -> int | None:
@@ -237,59 +243,95 @@ class Group:
     verb: str
 
 
-@frozen
-class Mix:
-    """Elements of several indexable parents: a mixture, a concatenation, or taking turns.
+class CombineFacts(ABC):
+    """The facts about a step that makes one dataset of several, its parts, on which the graph depends.
 
-    The rule maps a position to a part and a position in it. The random steps above derive from `seed`.
+    The value inherits from `penstock._streaming.Combining`, which adds the definition in order and the stage. It
+    overrides the defaults that don't hold for it: each element is taken to be an element of one part, unchanged.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def verb(self) -> str:
+        """The name of the verb."""
+
+    @property
+    def rule(self) -> MixtureRule | None:
+        """The rule that maps a position to a part and a position there.
+
+        None if the elements are read in order, or if each is made of the elements at its own position of all parts.
+        """
+        return None
+
+    @property
+    def takes_one(self) -> bool:
+        """Whether each element is an element of one part; otherwise it is made of one element of each part.
+
+        Only in the first case can another number of ranks resume within an epoch that is read in order.
+        """
+        return True
+
+    def joined(self, names: tuple[str, ...], columns: Sequence[list[Element]]) -> list[Element]:
+        """Return the elements that are made of some elements of each part, or of the one part they are taken from."""
+        del names
+        return columns[0]
+
+    def count(self, parts: "Sequence[Node]") -> int | None:
+        """Return the number of elements, or None if it is unknown: they are read in order."""
+        del parts
+        return None if self.rule is None else len(self.rule)
+
+    @abstractmethod
+    def is_endless(self, parts: Iterable[bool]) -> bool:
+        """Return whether the elements repeat without end, given whether those of each part do."""
+
+    @abstractmethod
+    def order_text(self, seed: int, seen: int | None) -> str:
+        """Return the text for the fingerprint of the order. Saved states hold its digest, so it never changes.
+
+        Args:
+            seed: of the random steps above.
+            seen: the number of elements that count; None for all.
+        """
+
+    def counted(self, names: tuple[str, ...], seen: int | None) -> Sequence[int]:
+        """Return the numbers of the parts that count for the fingerprint, in the order in which it lists them."""
+        del seen
+        return range(len(names))
+
+    @property
+    def detail_texts(self) -> Sequence[str]:
+        """Further texts about the order, which the fingerprint has among its details; they never change."""
+        return ()
+
+    @property
+    def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
+        """The user's functions, each after a text for the fingerprint of functions, which never changes."""
+        return ()
+
+    @abstractmethod
+    def lines(self, names: tuple[str, ...], lengths: Sequence[str]) -> list[str]:
+        """Return lines for `explain`: the condition on which the elements end, then the shares of the parts.
+
+        Args:
+            names: of the parts.
+            lengths: of the parts, in words.
+        """
+
+
+@frozen
+class Combine:
+    """The elements of several parts as one dataset; the value decides how.
+
+    The random steps above derive from `seed`.
     """
 
     parts: "tuple[Node, ...]"
     names: tuple[str, ...]
-    rule: MixtureRule
+    value: CombineFacts
     seed: int
-    verb: str
-
-
-@frozen
-class StreamingMix:
-    """Elements of several parents, read in order; the next element is from the part that is furthest behind its share.
-
-    `schedule` has the weights of all parts from each count of elements on. `measure` returns the amount by which an
-    element counts towards its part's share; None counts 1. With stop "first" the mixture ends with the first part that
-    ends, with "all" with the last.
-    """
-
-    parts: "tuple[Node, ...]"
-    names: tuple[str, ...]
-    schedule: tuple[tuple[int, tuple[int, ...]], ...]
-    stop: Literal["first", "all"]
-    seed: int
-    verb: str
-    measure: Callable[[Element], int] | None = None
-
-
-@frozen
-class Chain:
-    """The elements of several parents one after the other, if a part is read in order."""
-
-    parts: "tuple[Node, ...]"
-    names: tuple[str, ...]
-    seed: int
-
-
-@frozen
-class Zip:
-    """Tuples of one element of each parent, or dicts if the parts have names.
-
-    Unequal lengths are an error, or the dataset ends with the shortest part.
-    """
-
-    parts: "tuple[Node, ...]"
-    names: tuple[str, ...]
-    seed: int
-    as_dict: bool
-    unequal: Literal["error", "shortest"] = "error"
 
 
 class Combiner(Protocol[T_contra, U_co]):
@@ -337,7 +379,7 @@ class RandomStream(NamedTuple):
     seed: int
 
 
-class FoldFacts(ABC):
+class FoldFacts(StepFacts):
     """The facts about a fold on which the graph depends.
 
     A fold's value inherits from `penstock._streaming.Folding`, which adds the definition and the stage. It overrides
@@ -346,21 +388,6 @@ class FoldFacts(ABC):
     """
 
     __slots__ = ()
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """The verb, as the user wrote it."""
-
-    @property
-    @abstractmethod
-    def order_text(self) -> str:
-        """The text for the fingerprint of the order. Saved states hold its digest, so it never changes."""
-
-    @property
-    def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
-        """The user's functions, each after a text for the fingerprint of functions, which never changes."""
-        return ()
 
     @property
     def random(self) -> RandomStream | None:
@@ -401,11 +428,6 @@ class FoldFacts(ABC):
             if rows % count:
                 given = f"{rows} rows of {self.text} on {count} ranks"
                 raise UsageError(f"a global batch must divide by the number of ranks; got {given}")
-
-    @property
-    def positions_remedy(self) -> str:
-        """A sentence for errors: a form of the verb whose elements have positions; empty if there is none."""
-        return ""
 
     @property
     def state_text(self) -> str:
@@ -450,9 +472,8 @@ class Cache:
 
 
 SourceNode: TypeAlias = Read | Stream
-JoinNode: TypeAlias = Mix | StreamingMix | Chain | Zip
 Step: TypeAlias = Reindex | Map | Filter | Split | Group | Batch | Fold | Cache
-Node: TypeAlias = SourceNode | JoinNode | Step
+Node: TypeAlias = SourceNode | Combine | Step
 
 
 @frozen
@@ -496,13 +517,13 @@ def parents_of(node: Node) -> "tuple[Node, ...]":
     """Return the nodes directly below a node."""
     if isinstance(node, Read | Stream):
         return ()
-    return node.parts if isinstance(node, Mix | StreamingMix | Chain | Zip) else (node.parent,)
+    return node.parts if isinstance(node, Combine) else (node.parent,)
 
 
 def chain(node: Node) -> list[Node]:
     """Return the steps from the nearest node with no parent or several up to a node, both included."""
     steps = [node]
-    while not isinstance(node, Read | Stream | Mix | StreamingMix | Chain | Zip):
+    while not isinstance(node, Read | Stream | Combine):
         node = node.parent
         steps.append(node)
     return steps[::-1]
@@ -515,8 +536,8 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
 
 
-def root(node: Node) -> SourceNode | JoinNode:
+def root(node: Node) -> SourceNode | Combine:
     """Return the node at the bottom of a chain of steps: a source, or a node with several parents."""
-    while not isinstance(node, Read | Stream | Mix | StreamingMix | Chain | Zip):
+    while not isinstance(node, Read | Stream | Combine):
         node = node.parent
     return node

@@ -14,19 +14,16 @@ from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Filter,
     Fold,
     Group,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
     parents_of,
     root,
 )
@@ -48,7 +45,7 @@ from penstock.sampling import (
 
 _LARGEST_CYCLE = 1 << 62
 
-_Seeded = TypeVar("_Seeded", bound=Read | Stream | Map | Mix | StreamingMix | Chain | Zip)
+_Seeded = TypeVar("_Seeded", bound=Read | Stream | Map | Combine)
 
 
 def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
@@ -56,7 +53,7 @@ def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
     match node:
         case Read() | Stream():
             return node
-        case Mix() | StreamingMix() | Chain() | Zip():
+        case Combine():
             return replace(node, parts=parents)
         case Reindex() | Map() | Filter() | Batch() | Split() | Group() | Cache() | Fold():
             return replace(node, parent=parents[0])
@@ -81,7 +78,7 @@ def varies_by_epoch(node: Node) -> bool:
                     return varies_by_epoch(parent)
                 case _:
                     return True  # a shuffle, or a sampler of the user's
-        case _:  # the rule of a mixture has the same pattern in every epoch
+        case _:  # a mixture has the same pattern in every epoch
             return any(map(varies_by_epoch, parents_of(node)))
 
 
@@ -106,9 +103,9 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             below = hold_order(parent, cycle)
             fixed = isinstance(_unchecked(sampler), Slice | Select | Bits | FixedOrder)
             return replace(node, parent=below, sampler=sampler if fixed else FixedOrder(sampler, cycle))
-        case Mix(parts=parts, rule=rule):
-            endless = getattr(rule, "endless", False)
-            cycles = [cycle * Repeat(length(part) or 0, None).passes if endless else cycle for part in parts]
+        case Combine(parts=parts, value=value):
+            endless = getattr(value.rule, "endless", False)
+            cycles = (cycle * Repeat(length(part) or 0, None).passes if endless else cycle for part in parts)
             held = (hold_order(part, min(many, _LARGEST_CYCLE)) for part, many in zip(parts, cycles, strict=True))
             return replace(node, parts=tuple(held))
         case _:
@@ -162,7 +159,7 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
             if reorders and value.random is not None:
                 node = replace(node, value=value.with_seed(change(value.random.seed)))
             reorders = reorders and value.limit is None  # a limit is a choice
-        case Read() | Stream() | Map() | Mix() | StreamingMix() | Chain() | Zip():
+        case Read() | Stream() | Map() | Combine():
             node = _with_seed(node, change)
         case Split(value=value):
             reorders = reorders and not value.is_by_position

@@ -6,15 +6,13 @@ from penstock._frozen import frozen
 from penstock._graph import (
     MAX_PARTS,
     Batch,
-    Chain,
+    Combine,
     Context,
     Fold,
     Node,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
     awaits,
     cache_lines,
     chain_text,
@@ -22,6 +20,7 @@ from penstock._graph import (
     escaped,
     function_name,
     is_endless,
+    is_indexable,
     mixture_lines,
     random_lines,
     reading_text,
@@ -257,9 +256,7 @@ def _held_lines(step: Node) -> list[str]:
             return [f"{verb_text(step)}: which row of an element comes next; that element is computed again"]
         case Fold(value=value):
             return [f"{verb_text(step)}: {value.state_text}"]
-        case StreamingMix(parts=parts):
-            return [f"{verb_text(step)}: how much was taken of each of {len(parts)} parts"]
-        case Chain(parts=parts) | Zip(parts=parts):
-            return [f"{verb_text(step)}: where each of {len(parts)} parts is"]
+        case Combine(parts=parts) if not is_indexable(step):
+            return [f"{verb_text(step)}: how far each of {len(parts)} parts was read"]
         case _:
             return []

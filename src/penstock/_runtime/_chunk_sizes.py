@@ -44,7 +44,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock._decisions import JOB_BLOCKS, WHOLE_PARENTS, Decision, decide
-from penstock._graph import Mix, Node, awaits, elements_per_parent, root
+from penstock._graph import Combine, Node, awaits, elements_per_parent, parents_of, root
 from penstock._plan import Plan
 from penstock._runtime._jobs import Learned
 from penstock._runtime._scheduler import BLOCKS, Client
@@ -158,8 +158,8 @@ class InlineSizes:
 
     def __init__(self, plan: Plan, batch: int) -> None:
         base = root(plan.batches.rows)
-        self._is_mixture = isinstance(base, Mix)
-        rows = _ROWS_PER_PART * len(base.parts) if isinstance(base, Mix) else 1
+        self._is_mixture = isinstance(base, Combine) and base.value.takes_one
+        rows = _ROWS_PER_PART * len(parents_of(base)) if self._is_mixture else 1
         self._wanted = -(-rows // max(batch // plan.shard.count, 1))
         self._seconds_each: dict[int, float] = {}  # of one batch, by the number computed at once
         self.most = max(_MAX_INLINE_BATCHES, self._wanted)

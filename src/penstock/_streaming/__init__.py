@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from penstock._streaming._check import check_graph as check_graph
     from penstock._streaming._collate import Collate as Collate
     from penstock._streaming._collate import CollateRun as CollateRun
+    from penstock._streaming._combine import Combining as Combining
+    from penstock._streaming._concatenate import Concatenate as Concatenate
     from penstock._streaming._in_order import elements as elements
     from penstock._streaming._inputs import BlockInput as BlockInput
     from penstock._streaming._inputs import InputRange as InputRange
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
     from penstock._streaming._inputs import count_positions as count_positions
     from penstock._streaming._inputs import one_by_one as one_by_one
     from penstock._streaming._inputs import read_inline as read_inline
+    from penstock._streaming._interleave import Interleave as Interleave
     from penstock._streaming._limit import Limit as Limit
+    from penstock._streaming._mix import Mix as Mix
     from penstock._streaming._opening import MAX_INPUTS as MAX_INPUTS
     from penstock._streaming._opening import Opening as Opening
     from penstock._streaming._opening import dealt_rank_segments as dealt_rank_segments
@@ -69,6 +73,7 @@ if TYPE_CHECKING:
     from penstock._streaming._stage import no_provenance as no_provenance
     from penstock._streaming._user_fold import UserFold as UserFold
     from penstock._streaming._window_shuffle import WindowShuffle as WindowShuffle
+    from penstock._streaming._zip import Zip as Zip
 else:
     # Loaded on demand: a dataset whose elements have positions needs none of this.
     __getattr__ = _lazy.from_modules(
@@ -78,6 +83,8 @@ else:
         check_graph="penstock._streaming._check",
         Collate="penstock._streaming._collate",
         CollateRun="penstock._streaming._collate",
+        Combining="penstock._streaming._combine",
+        Concatenate="penstock._streaming._concatenate",
         elements="penstock._streaming._in_order",
         BlockInput="penstock._streaming._inputs",
         InputRange="penstock._streaming._inputs",
@@ -86,7 +93,9 @@ else:
         count_positions="penstock._streaming._inputs",
         one_by_one="penstock._streaming._inputs",
         read_inline="penstock._streaming._inputs",
+        Interleave="penstock._streaming._interleave",
         Limit="penstock._streaming._limit",
+        Mix="penstock._streaming._mix",
         MAX_INPUTS="penstock._streaming._opening",
         Opening="penstock._streaming._opening",
         dealt_rank_segments="penstock._streaming._opening",
@@ -110,4 +119,5 @@ else:
         no_provenance="penstock._streaming._stage",
         UserFold="penstock._streaming._user_fold",
         WindowShuffle="penstock._streaming._window_shuffle",
+        Zip="penstock._streaming._zip",
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock._graph import (
     DROPPED,
-    Chain,
+    Combine,
     Context,
     Element,
     Filter,
@@ -19,8 +19,6 @@ from penstock._graph import (
     Read,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
     apply_one,
     chain,
     chain_text,
@@ -77,14 +75,9 @@ def _check_chain(node: Node, above: list[Node], count: int) -> None:
         _check_at(base, steps[steps.index(base) + 1 :] + above, sorted(positions))
         return
     combine = root(node)
-    if isinstance(combine, StreamingMix | Chain):
-        above = steps[1:] + above
-    elif isinstance(combine, Zip):
-        above = []
-    else:
-        return  # a stream can't be read twice
-    for part in combine.parts:
-        _check_chain(part, above, count)
+    if isinstance(combine, Combine):  # a stream can't be read twice
+        for part in combine.parts:
+            _check_chain(part, steps[1:] + above if combine.value.takes_one else [], count)
 
 
 def _check_at(base: Node, above: list[Node], positions: list[tuple[int, int]]) -> None:

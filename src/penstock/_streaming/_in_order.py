@@ -13,21 +13,18 @@ from penstock._graph import (
     DROPPED,
     Batch,
     Cache,
-    Chain,
+    Combine,
     Context,
     Element,
     Filter,
     Fold,
     Group,
     Map,
-    Mix,
     Node,
     Read,
     Reindex,
     Split,
     Stream,
-    StreamingMix,
-    Zip,
     apply_one,
     element_at,
     is_indexable,
@@ -37,10 +34,10 @@ from penstock._graph import (
     outermost_batch,
 )
 from penstock._streaming._batch import batched
+from penstock._streaming._combine import combining_of
 from penstock._streaming._elementwise import split
 from penstock._streaming._fold import folding_of
-from penstock._streaming._join import mixed, zipped
-from penstock._streaming._stage import LocatedElement, within
+from penstock._streaming._stage import LocatedElement
 from penstock._streaming._stream import streamed
 from penstock._tracebacks import trim
 from penstock.errors import InternalError
@@ -103,14 +100,9 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return (value.of_rank(share.ranks) if node is share.batch else value).in_order(below(node.parent))
         case Cache():
             return below(node.parent)
-        case StreamingMix():
-            return mixed(node, [below(part) for part in node.parts])
-        case Chain():
-            parts = zip(node.names, node.parts, strict=True)
-            return ((e, within(location, name)) for name, part in parts for e, location in below(part))
-        case Zip():
-            return zipped(node, [below(part) for part in node.parts])
+        case Combine():
+            return combining_of(node).in_order(node.names, [below(part) for part in node.parts])
         case Stream():
             return streamed(node, epoch, share.rank, share.ranks)
-        case Read() | Reindex() | Group() | Mix():
+        case Read() | Reindex() | Group():
             raise InternalError("a source and its samplers are indexable")

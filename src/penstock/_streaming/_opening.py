@@ -16,26 +16,22 @@ of all old ranks.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple, NoReturn, TypeGuard
 
 from penstock._frozen import frozen
 from penstock._graph import (
     Batch,
     Cache,
-    Chain,
+    Combine,
     Context,
     Filter,
     Fold,
     Map,
-    Mix,
     Node,
     Read,
     Split,
     Step,
     Stream,
-    StreamingMix,
-    Zip,
     outermost_batch,
     parents_of,
     verb_text,
@@ -43,6 +39,7 @@ from penstock._graph import (
 )
 from penstock._streaming._batch import BatchStage
 from penstock._streaming._collate import Collate, collate_of
+from penstock._streaming._combine import CombineStage, combining_of
 from penstock._streaming._elementwise import FilterStage, MapStage, RowsStage
 from penstock._streaming._fold import FoldStage, folding_of
 from penstock._streaming._inputs import (
@@ -57,7 +54,6 @@ from penstock._streaming._inputs import (
     is_block_input,
     read_inline,
 )
-from penstock._streaming._join import ChainStage, StreamingMixStage, ZipStage
 from penstock._streaming._stage import (
     LARGEST,
     InputRef,
@@ -225,7 +221,7 @@ def first_read(stage: Stage, token: Token) -> tuple[BlockInput, int]:
 def _steps_above(node: Node, batch: Batch) -> list[Step]:
     steps: list[Step] = []
     while node is not batch:
-        if isinstance(node, Read | Stream | Mix | Chain | Zip | StreamingMix):
+        if isinstance(node, Read | Stream | Combine):
             raise InternalError("each step above the outermost batch has one parent")
         steps.append(node)
         node = node.parent
@@ -264,28 +260,24 @@ class _Opener:
                 first, node, opening.epoch, rank_segment.input_ranges[first], opening.read, opening.context, share
             )
             return _Opened(block_input, {first: InputRef(node, "")})
-        if isinstance(node, StreamingMix | Chain | Zip):
-            return self._join(node, rank_segment, first, share)
+        if isinstance(node, Combine):
+            return self._combine(node, rank_segment, first, share)
         rows = node.size if isinstance(node, Batch) else 0
         below = self._open(parents_of(node)[0], rank_segment, first, share, rows)
         if opening.leaves_out(node):
             return below
         return _Opened(self.step(node, below, batched, of_old_rank=rank_segment.token is not None), below.inputs)
 
-    def _join(self, node: StreamingMix | Chain | Zip, rank_segment: RankSegment, first: int, share: int) -> _Opened:
+    def _combine(self, node: Combine, rank_segment: RankSegment, first: int, share: int) -> _Opened:
         stages: list[Stage] = []
         inputs: dict[int, InputRef] = {}
         for name, part in zip(node.names, node.parts, strict=True):
             opened = self._open(part, rank_segment, first + len(inputs), share)
             stages.append(opened.stage)
             inputs |= {number: _in_part(name, input_ref) for number, input_ref in opened.inputs.items()}
-        parts = tuple(stages)
-        if isinstance(node, StreamingMix):
-            # All elements that the old rank held open must come out, whichever part ends first.
-            return _Opened(
-                StreamingMixStage(replace(node, stop="all") if rank_segment.token is not None else node, parts), inputs
-            )
-        return _Opened(ChainStage(parts) if isinstance(node, Chain) else ZipStage(node, parts), inputs)
+        value = combining_of(node)
+        value = value.keeping_all() if rank_segment.token is not None else value
+        return _Opened(CombineStage(value, node.names, tuple(stages)), inputs)
 
     def step(self, node: Node, below: _Opened, batched: int = 0, *, of_old_rank: bool = False) -> Stage:
         """Return the stage of a single step over an opened one.
@@ -318,7 +310,7 @@ class _Opener:
 def _input_refs(node: Node) -> list[InputRef]:
     if isinstance(node, Stream) or is_block_input(node):
         return [InputRef(node, "")]
-    if isinstance(node, StreamingMix | Chain | Zip):
+    if isinstance(node, Combine):
         parts = zip(node.names, node.parts, strict=True)
         return [_in_part(name, input_ref) for name, part in parts for input_ref in _input_refs(part)]
     return _input_refs(parents_of(node)[0])
@@ -349,7 +341,7 @@ def _refuse_position(step: Node) -> NoReturn:
     match step:
         case Stream():
             why = "has no positions at which reading could start"
-        case StreamingMix() | Chain() | Zip():
+        case Combine():
             why = "has parts, each with positions of its own"
         case Fold(value=value) if value.limit is not None:
             why = "counts elements from the beginning of the epoch"
@@ -449,12 +441,23 @@ def _check_whole(stage: Stage, token: Token) -> None:
 def _check_steps(node: Node) -> None:
     """Raise a StateError if a step can't be dealt to other ranks within an epoch."""
     for step in walk(rank_segments_top(node)):
-        is_limit = isinstance(step, Fold) and step.value.limit is not None
-        if (is_limit or isinstance(step, Zip)) and not is_block_input(step):
+        verb = _verb_that_binds(step)
+        if verb and not is_block_input(step):
             raise StateError(
-                f"{'limit' if is_limit else 'zip'} over datasets that are read in order can't be dealt to another "
-                "number of ranks within an epoch. Resume on as many ranks as saved the states."
+                f"{verb} over datasets that are read in order can't be dealt to another number of ranks within an "
+                "epoch. Resume on as many ranks as saved the states."
             )
+
+
+def _verb_that_binds(step: Node) -> str:
+    """Return the verb of a step whose elements can't be dealt to other ranks; empty for other steps."""
+    match step:
+        case Fold(value=value) if value.limit is not None:
+            return "limit"
+        case Combine(value=value) if not value.takes_one:
+            return value.verb
+        case _:
+            return ""
 
 
 def rank_segments_to_json(rank_segments: tuple[RankSegment, ...]) -> Token:

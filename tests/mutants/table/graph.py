@@ -225,8 +225,8 @@ GRAPH: Final = (
     ),
     Mutant(
         "length: a mixture that ends with its first part never ends with one endless part",
-        "_graph/_length.py",
-        "all if ends_with_first else any",
+        "_streaming/_mix.py",
+        'all if self.stop == "first" else any',
         "any",
         ("graph/test_trees.py",),
     ),

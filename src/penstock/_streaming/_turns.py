@@ -1,0 +1,257 @@
+"""Parts that take turns, in order: `mix` and `interleave`.
+
+The next element is from the part that is furthest behind: the one with the least taken measure over weight, of equal
+ones the first. That is integers and one IEEE division, so it is the same on every machine. When the weights change, the
+measures start again at 0. The generator `TakingTurns.in_order` is the definition.
+
+A token of the stage is (the number of elements so far, the parts' taken measures, the parts' tokens); the token of a
+part that has ended is None.
+"""
+
+import heapq
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from penstock._decisions import MIXTURE_ELEMENTS, decide
+from penstock._graph import Element
+from penstock._streaming._combine import CombineStage, Combining, PartInput, check_parts
+from penstock._streaming._stage import (
+    LARGEST,
+    Chunk,
+    Lazy,
+    LocatedElement,
+    Provenance,
+    Token,
+    check_number,
+    no_provenance,
+    parts_of,
+    within,
+)
+from penstock.errors import GraphError
+
+Schedule: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""The weights of all parts from each count of elements on."""
+
+Measure: TypeAlias = Callable[[Element], Any]
+
+_AT_ONCE: Final = 64  # elements of a chunk
+
+
+class Shares(NamedTuple):
+    """The shares of the parts."""
+
+    schedule: Schedule
+    stop: Literal["first", "all"]
+    """Whether the elements end with the first part that ends, or with the last."""
+    measure: Measure | None = None
+    """Returns the amount by which an element counts towards its part's share; None counts 1."""
+
+    def weights(self, count: int) -> tuple[int, ...]:
+        """Return the weights after a number of elements."""
+        return [weights for start, weights in self.schedule if start <= count][-1]
+
+    def change_at(self, count: int) -> bool:
+        """Return whether the weights change after a number of elements, so that the measures start at 0."""
+        return any(start == count for start, _ in self.schedule)
+
+    def measured(self, element: Element) -> int:
+        """Return the measure of an element."""
+        if self.measure is None:
+            return 1
+        amount = self.measure(element)
+        if type(amount) is int and amount >= 0:  # the usual case
+            return amount
+        if isinstance(amount, bool) or not hasattr(amount, "__index__") or amount.__index__() < 0:
+            raise GraphError(f"measure must return a whole number of at least 0; got {amount!r}")
+        return int(amount.__index__())
+
+
+class TakingTurns(Combining):
+    """The value of a step whose parts take turns by their shares."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def shares(self, parts: int) -> Shares:
+        """Return the shares of a number of parts."""
+
+    def in_order(self, names: tuple[str, ...], parts: list[Iterator[LocatedElement]]) -> Iterator[LocatedElement]:
+        """Yield the next element of the part with the least taken measure over weight; of equal parts, the first."""
+        shares = self.shares(len(parts))
+        ended = [False] * len(parts)
+        taken = [0] * len(parts)
+        count = 0
+        while True:
+            weights = shares.weights(count)
+            if shares.change_at(count):
+                taken = [0] * len(parts)
+            left = [number for number, weight in enumerate(weights) if weight and not ended[number]]
+            if not left or (shares.stop == "first" and len(left) < sum(weight > 0 for weight in weights)):
+                return
+            number = min(left, key=lambda each: (taken[each] / weights[each], each))
+            try:
+                element, location = next(parts[number])
+            except StopIteration:
+                ended[number] = True
+                continue
+            yield element, within(location, names[number])
+            taken[number] += shares.measured(element)
+            count += 1
+
+    def start(self, parts: tuple[Token, ...]) -> Token:
+        return (0, (0,) * len(parts), parts)
+
+    def tokens(self, token: Token) -> Token:
+        return token[2]
+
+    def check_token(self, stage: CombineStage, token: Token) -> None:
+        count, taken, tokens = parts_of(token, 3, of="a mixture")
+        check_number(count, LARGEST, "a mixture")
+        for amount in parts_of(taken, len(stage.parts), of="a mixture"):
+            check_number(amount, LARGEST, "a part of a mixture")
+        check_parts(stage, tokens, of="a mixture")
+
+    def run(self, stage: CombineStage, token: Token) -> Iterator[Chunk]:
+        shares = self.shares(len(stage.parts))
+        inputs = [PartInput(part, at) for part, at in zip(stage.parts, token[2], strict=True)]
+        turns = _Turns(shares, token)
+        tokens = list(token[2])
+        has_more = True
+        while has_more:
+            log: list[_Taken] = []
+            most = decide(MIXTURE_ELEMENTS, _AT_ONCE)
+            try:
+                while has_more and len(log) < most:
+                    has_more = _take(shares, inputs, turns, log)
+            except Exception:
+                yield _chunk(shares, token, log)
+                raise
+            yield _chunk(shares, token, log)
+            newest = {part: (chunk, index) for part, chunk, index, _ in log}
+            for part, (chunk, index) in newest.items():
+                tokens[part] = None if chunk is None else chunk.afters[index]
+            token = (turns.count, tuple(turns.taken), tuple(tokens))
+
+
+class _Taken(NamedTuple):
+    """An entry in a chunk's log: an element of a part, or, without a chunk, the end of a part."""
+
+    part: int
+    chunk: Chunk | None
+    number: int = 0
+    amount: int = 0
+
+
+def _take(shares: Shares, inputs: list[PartInput], turns: "_Turns", log: list[_Taken]) -> bool:
+    """Take one element; return False at the end."""
+    while (part := turns.next()) is not None:
+        source = inputs[part]
+        if source.available():
+            chunk, index = source.chunk, source.index
+            amount = shares.measured(chunk.elements[index])
+            source.index = index + 1
+            turns.take(part, amount)
+            log.append(_Taken(part, chunk, index, amount))
+            return True
+        turns.end(part)
+        log.append(_Taken(part, None))
+    return False
+
+
+def _chunk(shares: Shares, token: Token, log: list[_Taken]) -> Chunk:
+    """Return the elements of a log that began at a token."""
+    found = [(number, entry.chunk, entry.number) for number, entry in enumerate(log) if entry.chunk is not None]
+    elements = [chunk.elements[index] for _, chunk, index in found]
+
+    def after(number: int) -> Token:
+        return _replayed(shares, token, log[: found[number][0] + 1])
+
+    def start(number: int) -> Token:
+        # The log entries of parts that ended just before belong to this element.
+        return _replayed(shares, token, log[: found[number - 1][0] + 1]) if number else token
+
+    provenance = _gathered([(chunk.provenance, index) for _, chunk, index in found])
+    return Chunk(elements, provenance, Lazy(len(found), start), Lazy(len(found), after))
+
+
+def _replayed(shares: Shares, token: Token, log: list[_Taken]) -> Token:
+    """Return the token after the entries of a log, which began at a token."""
+    count, taken, tokens = token[0], list(token[1]), list(token[2])
+    starts = {start for start, _ in shares.schedule}
+    for part, chunk, index, amount in log:
+        if count in starts:  # the weights change here
+            taken = [0] * len(taken)
+        if chunk is None:
+            tokens[part] = None
+        else:
+            count += 1
+            taken[part] += amount
+            tokens[part] = chunk.afters[index]
+    return (count, tuple(taken), tuple(tokens))
+
+
+def _gathered(places: list[tuple[Provenance, int]]) -> Provenance:
+    """Return rows of several arrays, with one indexing operation for each array."""
+    gathered = np.empty((len(places), no_provenance().shape[1]), np.int64)
+    rows_of: dict[int, tuple[Provenance, list[int], list[int]]] = {}
+    for row, (provenance, index) in enumerate(places):
+        _, rows, indices = rows_of.setdefault(id(provenance), (provenance, [], []))
+        rows.append(row)
+        indices.append(index)
+    for provenance, rows, indices in rows_of.values():
+        if len(rows) == 1:  # indexing with a list costs several times as much
+            gathered[rows[0]] = provenance[indices[0]]
+        else:
+            gathered[rows] = provenance[indices]
+    return gathered
+
+
+class _Turns:
+    """The order of turns: the part of the next element, by weights and taken measures."""
+
+    def __init__(self, shares: Shares, token: Token) -> None:
+        self._shares = shares
+        self.count: int = token[0]
+        self.taken: list[int] = list(token[1])
+        self._ended = [at is None for at in token[2]]
+        self._enter()
+
+    def _enter(self) -> None:
+        """Set the weights for this count; where they change, the measures start at 0."""
+        if self._shares.change_at(self.count):
+            self.taken = [0] * len(self.taken)
+        self._weights = self._shares.weights(self.count)
+        self._until = next((start for start, _ in self._shares.schedule if start > self.count), None)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Compute the progress of each part that has a weight and more elements."""
+        pairs = list(zip(self._weights, self._ended, strict=True))
+        progress = zip(self.taken, pairs, strict=True)
+        # A heap, whose least item is the part furthest behind, of equal ones the first.
+        self._progress = [
+            (taken / weight, part) for part, (taken, (weight, ended)) in enumerate(progress) if weight and not ended
+        ]
+        heapq.heapify(self._progress)
+        if self._shares.stop == "first" and any(weight > 0 and ended for weight, ended in pairs):
+            self._progress = []
+
+    def next(self) -> int | None:
+        """Return the number of the part that is next, or None at the end."""
+        if self.count == self._until:
+            self._enter()
+        return self._progress[0][1] if self._progress else None
+
+    def take(self, part: int, amount: int) -> None:
+        """Count an element of the part that is next."""
+        self.count += 1
+        self.taken[part] = taken = self.taken[part] + amount
+        heapq.heapreplace(self._progress, (taken / self._weights[part], part))
+
+    def end(self, part: int) -> None:
+        """Note that a part has ended."""
+        self._ended[part] = True
+        self._refresh()
