@@ -163,6 +163,26 @@ class Shard:
         return cls(*rank_in_torch(group), uneven)
 
     @classmethod
+    def from_ray(cls, *, uneven: bool = False) -> "Shard":
+        """Return the part of this worker among all workers of a job of Ray Train.
+
+        Call it in the function that each worker runs. After Ray changed the number of workers, the function runs again,
+        and each worker gets its part among those that there are then.
+
+        Args:
+            uneven: as in the class.
+
+        Raises:
+            UsageError: this process isn't a worker of Ray Train.
+
+        Example:
+            >>> import penstock as ps
+            >>> def train():  # ray.train.torch.TorchTrainer(train, …) calls it in each worker
+            ...     loader = ps.torch.Loader(dataset, shard=ps.Shard.from_ray())
+        """
+        return cls(*rank_in_ray(), uneven)
+
+    @classmethod
     def from_jax(cls, sharding: JaxSharding, shape: Sequence[int], *, uneven: bool = False) -> "Shard":
         """Return the part of a global batch's rows that the devices of this process hold under a sharding of JAX.
 
@@ -300,6 +320,22 @@ def _rank_in_world() -> tuple[int, int]:
             "init_process_group first, or give Shard(rank, count)."
         )
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def rank_in_ray() -> tuple[int, int]:
+    """Return (rank, count) of this process among the workers of its job of Ray Train."""
+    train = sys.modules.get("ray.train")
+    try:
+        context = None if train is None else train.get_context()
+        rank, count = (None, None) if context is None else (context.get_world_rank(), context.get_world_size())
+    except RuntimeError:  # Ray's error in any other process
+        rank = count = None
+    if rank is None or count is None:
+        raise UsageError(
+            "Shard.from_ray() asks Ray Train for this worker's rank, and this process isn't one of its workers. Call "
+            "it in the function that you give to the trainer, or give Shard(rank, count)."
+        )
+    return rank, count
 
 
 def rank_in_jax(sharding: JaxSharding, shape: Sequence[int]) -> tuple[int, int]:

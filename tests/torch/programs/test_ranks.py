@@ -1,8 +1,10 @@
 """Ranks read from torch.distributed's groups and meshes; a loader without `shard=` in a job warns."""
 
 import importlib
+import sys
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +52,23 @@ def test_arguments_without_a_rank_are_refused(given: Any) -> None:
     """Without a job, and for an object that is no group, the error gives a remedy."""
     with pytest.raises(UsageError, match=r"Shard\(rank, count\)"):
         ps.Shard.from_torch(given)
+
+
+def test_workers_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of Ray Train gets its part; elsewhere, and without Ray, the error gives a remedy."""
+
+    def refuse() -> Any:
+        raise RuntimeError("`get_context` cannot be used outside of a Ray Train training function")
+
+    monkeypatch.delitem(sys.modules, "ray.train", raising=False)
+    with pytest.raises(UsageError, match=r"Shard\(rank, count\)"):
+        ps.Shard.from_ray()
+    context = SimpleNamespace(get_world_rank=lambda: 2, get_world_size=lambda: 3)
+    monkeypatch.setitem(sys.modules, "ray.train", SimpleNamespace(get_context=lambda: context))
+    assert ps.Shard.from_ray(uneven=True) == ps.Shard(2, 3, uneven=True)
+    monkeypatch.setitem(sys.modules, "ray.train", SimpleNamespace(get_context=refuse))
+    with pytest.raises(UsageError, match="isn't one of its workers"):
+        ps.Shard.from_ray()
 
 
 @pytest.mark.usefixtures("eight")
