@@ -1,4 +1,4 @@
-"""Tests for extensions of Penstock: `SourceTests` checks a source that you wrote.
+"""Tests for extensions of Penstock: `SourceTests` and `BlockSourceTests` check a source that you wrote.
 
 The suite needs a test runner that collects methods named `test_…`, such as pytest, but imports none.
 """
@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from operator import getitem
 from typing import Any, Final, cast
 
@@ -16,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._tree import is_array
+from penstock.sampling import BlockShuffle
 from penstock.sources import Source, can_read_into, can_read_spans, read_records, source_fingerprint, source_length
 
-__all__ = ["SourceTests"]
+__all__ = ["BlockSourceTests", "SourceTests"]
 
 Record = Any  # a record of the source under test
 
@@ -179,6 +181,61 @@ class SourceTests:
         assert _descriptors() == before
 
 
+class BlockSourceTests(SourceTests):
+    """Checks a source with blocks, which `penstock.sources.BlockSource` describes, and all that `SourceTests` checks.
+
+    A subclass may also supply `length_columns`, the arguments for which `lengths` is checked.
+
+    Example:
+        >>> class TestMyPages(BlockSourceTests):
+        ...     expected = [5, 6, 7]
+        ...
+        ...     def make_source(self):
+        ...         class Pages(list):
+        ...             blocks = np.array([0, 2, 3])
+        ...
+        ...         return Pages([5, 6, 7])
+        >>> TestMyPages().test_blocks_cover_the_keys()
+    """
+
+    length_columns: Sequence[str] = ()
+
+    def test_blocks_cover_the_keys(self) -> None:
+        """Blocks are integers from 0 to the length that never decrease."""
+        blocks = _blocks_of(self.make_source())
+        assert blocks.dtype == np.int64, f"blocks must be int64; they are {blocks.dtype}"
+        assert blocks.ndim == 1, f"blocks must have one axis; they have the shape {blocks.shape}"
+        assert len(blocks) > 1, f"blocks must have a begin and an end; they are {blocks.tolist()}"
+        assert blocks[0] == 0, f"blocks must begin with 0; they begin with {blocks[0]}"
+        assert blocks[-1] == len(self.expected), f"blocks must end with the length; they end with {blocks[-1]}"
+        assert bool(np.all(np.diff(blocks) >= 0)), f"blocks must never decrease; they are {blocks.tolist()}"
+
+    def test_blocks_are_the_same_in_every_copy(self) -> None:
+        """Another source over the same records, and a pickled copy, have the same blocks, also after a read."""
+        source = self.make_source()
+        blocks = _blocks_of(source).copy()
+        assert_same(source[0], self.expected[0])
+        for copy in (source, self.make_source(), pickle.loads(pickle.dumps(source))):
+            assert_same(_blocks_of(copy), blocks)
+
+    def test_a_block_is_read_at_once(self) -> None:
+        """The keys of each block, read together, give its records; and so do the keys of a shuffle by blocks."""
+        source = self.make_source()
+        blocks = _blocks_of(source)
+        shuffled = BlockShuffle(blocks, seed=7, live=2, rows=2)
+        keys = [np.arange(begin, end) for begin, end in pairwise(blocks.tolist())]
+        keys.append(shuffled.block(np.zeros(len(shuffled), np.int64), np.arange(len(shuffled)))[1])
+        for together in keys:
+            assert_same(read_records(source, together), [self.expected[key] for key in together.tolist()])
+
+    def test_lengths_are_those_of_the_records(self) -> None:
+        """For each of `length_columns`, `lengths` returns the lengths of the column's values, and 0 for None."""
+        for column in self.length_columns:
+            lengths = cast("Any", self.make_source()).lengths(column)
+            wanted = [0 if record[column] is None else len(record[column]) for record in self.expected]
+            assert_same(lengths, np.array(wanted, np.int64))
+
+
 def assert_same(actual: object, expected: object) -> None:
     """Assert that two records are equal, leaf by leaf.
 
@@ -206,6 +263,10 @@ def assert_same(actual: object, expected: object) -> None:
             assert_same(given_part, wanted_part)
     else:
         assert actual == expected
+
+
+def _blocks_of(source: Source) -> NDArray[np.int64]:
+    return np.asarray(cast("Any", source).blocks)
 
 
 def _map_leaves(record: object, change: Callable[[Any], object]) -> Record:

@@ -30,7 +30,7 @@ from penstock.sources import (
     TFRecord,
     Tokens,
 )
-from penstock.testing import SourceTests
+from penstock.testing import BlockSourceTests, SourceTests
 
 IMAGE = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
 LABEL = np.array([7, -1, 0, 3], np.int16)
@@ -56,6 +56,10 @@ class WithFolder(SourceTests):
     def fill(self) -> None:
         """Write the files."""
         raise NotImplementedError
+
+
+class WithBlocks(BlockSourceTests, WithFolder):
+    """A suite over files with blocks."""
 
 
 class TestList(SourceTests):
@@ -249,7 +253,7 @@ class TestMegatron(WithFolder):
         return Megatron(self.folder / "text")
 
 
-class TestJsonLines(WithFolder):
+class TestJsonLines(WithBlocks):
     """Lines of JSON in several files."""
 
     expected: Sequence[Any] = [{"a": 1}, [1, "é"], 3.5, None, "last"]
@@ -274,7 +278,7 @@ class TestUncachedJsonLines(TestJsonLines):
         return JsonLines(f"{self.folder}/*.jsonl", cache=blocked / "cache")
 
 
-class TestTar(WithFolder):
+class TestTar(WithBlocks):
     """Samples in two tar files, one of them with long names."""
 
     expected: Sequence[Any] = [
@@ -298,7 +302,7 @@ class TestTar(WithFolder):
         return Tar(f"{self.folder}/*.tar")
 
 
-class TestTFRecord(WithFolder):
+class TestTFRecord(WithBlocks):
     """Records in two TFRecord files."""
 
     expected: Sequence[Any] = [b"a", b"", b"b"]
@@ -317,7 +321,7 @@ class TestTFRecord(WithFolder):
         return TFRecord(f"{self.folder}/*.tfrecord")
 
 
-class TestBagz(WithFolder):
+class TestBagz(WithBlocks):
     """Records of a compressed file, and of one with its limits in a file of their own."""
 
     expected: Sequence[Any] = [b"a" * 500, b"", b"b", b"c"]
@@ -335,7 +339,7 @@ class TestBagz(WithFolder):
         return Bagz(f"{self.folder}/*.bagz")
 
 
-class TestMDS(WithFolder):
+class TestMDS(WithBlocks):
     """Samples in two MDS shards."""
 
     expected: Sequence[Any] = [{"x": np.int8(7)}, {"x": np.int8(8)}, {"x": np.int8(-1)}]
@@ -357,7 +361,7 @@ class TestMDS(WithFolder):
         return MDS(self.folder)
 
 
-class TestCsv(WithFolder):
+class TestCsv(WithBlocks):
     """Rows of two CSV files, with quoted newlines."""
 
     expected: Sequence[Any] = [{"a": 1, "b": "x,\ny"}, {"a": 2, "b": ""}, {"a": 3, "b": "é"}]
@@ -387,3 +391,32 @@ class TestSqlite(WithFolder):
     def make_source(self) -> Source:
         """Return the rows."""
         return Sqlite(self.folder / "a.db", "t")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reason"),
+    [
+        ([0, 2.0, 3], "must be int64"),
+        ([[0, 3]], "must have one axis"),
+        ([3], "a begin and an end"),
+        ([1, 3], "must begin with 0"),
+        ([0, 2], "must end with the length"),
+        ([0, 2, 1, 3], "must never decrease"),
+    ],
+)
+def test_wrong_blocks_fail(blocks: Any, reason: str) -> None:
+    """Blocks that don't cover the keys fail the suite with the rule."""
+
+    class Pages(list[int]):
+        blocks: Any
+
+    class Suite(BlockSourceTests):
+        expected = (5, 6, 7)
+
+        def make_source(self) -> Source:
+            source = Pages(self.expected)
+            source.blocks = np.array(blocks)
+            return source
+
+    with pytest.raises(AssertionError, match=reason):
+        Suite().test_blocks_cover_the_keys()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Arrow, Parquet, Source, read_records
-from penstock.testing import SourceTests, assert_same
+from penstock.testing import BlockSourceTests, assert_same
 from tests.profiles import fewer
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -51,10 +51,11 @@ def write_parquet(table: Table, path: Path, **options: Any) -> None:
     parquet.write_table(table, path, row_group_size=3, write_page_checksum=True, **options)
 
 
-class InFiles(SourceTests):
+class InFiles(BlockSourceTests):
     """A suite over two files with ten rows in all."""
 
     expected: Sequence[Any] = RECORDS
+    length_columns = ("text", "tokens")
     folder: Path
 
     @pytest.fixture(autouse=True)

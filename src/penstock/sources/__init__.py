@@ -28,6 +28,7 @@ from penstock.sources._reading import is_transient as is_transient
 from penstock.sources._reading import read_record as read_record
 from penstock.sources._reading import read_records as read_records
 from penstock.sources._reading import read_spans as read_spans
+from penstock.sources._source import BlockSource as BlockSource
 from penstock.sources._source import Keys as Keys
 from penstock.sources._source import Record as Record
 from penstock.sources._source import Source as Source
@@ -90,6 +91,7 @@ __all__ = [
     "Arrays",
     "Arrow",
     "Bagz",
+    "BlockSource",
     "Csv",
     "Files",
     "ImageFolder",

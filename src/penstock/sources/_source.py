@@ -34,8 +34,8 @@ class Source(Protocol):
     - `read_spans(keys, starts, stops)`, three int64 arrays: for records whose arrays have a leading axis of frames,
       such as episodes; reads only frames [start, stop). Leaves that aren't arrays are returned whole. `windows` uses
       it.
-    - `blocks`, an attribute: int64 of shape (blocks + 1,), from 0 to the length, never decreasing: the key at which
-      each run of records that are stored, and best read, together begins. `shuffle(blocks=True)` uses it.
+    - `blocks`, an attribute: the keys at which runs of records that are stored together begin. `BlockSource` describes
+      it, and `shuffle(blocks=True)` uses it.
     - `fingerprint()`: returns a short str that changes when the records do. It guards a saved state against other data.
     - `describe_key(key)`: returns a text such as "file 'cat/3.png'", which messages about the key show.
 
@@ -64,6 +64,43 @@ class Source(Protocol):
 
     def __getitem__(self, key: int, /) -> Record:
         """Return the record of `key`, which is in [0, length); raise IndexError past the end."""
+        ...
+
+
+@runtime_checkable
+class BlockSource(Source, Protocol):
+    """A source whose records are stored, and best read, in blocks: row groups, compressed shards, ranges of a file.
+
+    `shuffle(blocks=True)` then reads each block once an epoch, with `live` of them open at a time. A source that
+    decodes a block as a whole should keep those that it used last, at least `live` of them.
+
+    A `lengths` method is optional: it returns the length of every record, or of what the method's argument names in
+    every record, as int64 of shape (length,), without reading the records. `pack` and `bucket` take what it returns.
+
+    `penstock.testing.BlockSourceTests` checks both.
+
+    Example:
+        >>> class Pages:
+        ...     blocks = np.array([0, 3, 6, 8])  # pages of three records; the last one has two
+        ...
+        ...     def __len__(self):
+        ...         return 8
+        ...
+        ...     def __getitem__(self, key):
+        ...         if not 0 <= key < 8:
+        ...             raise IndexError(key)
+        ...         return key
+        >>> isinstance(Pages(), BlockSource)
+        True
+    """
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """The key at which each block begins, and, last, the length: int64 of shape (blocks + 1,).
+
+        It begins with 0 and never decreases, and is the same in every copy of the source: the order of a shuffle
+        depends on it.
+        """
         ...
 
 
