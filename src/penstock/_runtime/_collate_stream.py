@@ -25,6 +25,7 @@ Guarantees:
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,14 @@ from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_thread import FoldedAlone, FoldedStream, Folding, Made
 from penstock._runtime._jobs import Job
 from penstock._runtime._queue import GivenQueue
-from penstock._runtime._recovery import Attempts
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._streaming import StreamingBatches, ThreadReader
-from penstock._runtime._streams import EndOfEpoch, Stream
+from penstock._runtime._streams import EndOfEpoch, JobStream, Stream
 from penstock._streaming import Collate, Rest, Token
 from penstock.errors import WorkerError
 
 
-class CollateStream(Stream):
+class CollateStream(JobStream[CollateJob]):
     """Batches in order, whose collate steps workers compute.
 
     Args:
@@ -72,61 +72,32 @@ class CollateStream(Stream):
         step_range: StepRange,
         folds: Callable[[Scheduler, Client, StepRange, Collate], Folding] = FoldedStream,
     ) -> None:
-        self._folds = folds
-        self._scheduler = scheduler
-        self._client = client
-        self._collate_client = collate_client
-        self._step_range = step_range  # of the batches that were not delivered
+        super().__init__(scheduler, collate_client)
         self._run = collate_run(client.plan)
+        self._open_fold = partial(folds, scheduler, client)
+        self._step_range = step_range  # of the batches that were not delivered
         self._wake = _waker(scheduler, collate_client)
         self._takes = False  # whether the consumer reads the fold itself, which may take long
         self._failed: CollateJob | None = None  # the consumer reads its batch again, and computes it
         self._waiting: deque[Made] = deque()  # batches that are in no job yet
-        self._job: CollateJob | None = None
-        self._index = 0  # of the job's next batch
         self._error: BaseException | None = None  # kept in place of the first batch that `_ready` lacks
-        self._ready: list[Element] = []  # the remaining batches of the job, in reverse order
         # A stream is not read twice to find the row that failed: it may be slow, or give other elements. So an error of
         # a thread is kept and raised, and the rows for processes are kept, so that the consumer can compute them. Rows
         # of other inputs are kept, too, once processes have failed at some: they may fail at each batch.
         self._reads_streams = client.plan.program.reads_streams
         self._keeps_rows = self._reads_streams
         self._singly = 0  # how many of the next batches have a job each, since one of them failed
-        self._attempts = Attempts()
         self._closed = False
-        self._folded = self._new_fold()
-        self._queue = self._new_queue()
+        self._open()
 
-    def _new_fold(self) -> Folding:
-        return self._folds(self._scheduler, self._client, self._step_range, self._run.collate)
-
-    def _new_queue(self) -> GivenQueue[CollateJob]:
+    def _open(self) -> None:
+        """Read the dataset, after the last delivered batch."""
         plan = self._client.plan
         window = plan.limits.num_batch_workers or plan.prefetch
         if self._run.collate.rows:  # at least two rows for each worker are in the making
             window = max(window, -(-2 * self._scheduler.num_workers // max(self._run.size, 1)))
-        return GivenQueue(self._scheduler, self._collate_client, self._next_job, window)
-
-    def next(self) -> tuple[Element, Token]:
-        while not self._is_over:
-            job = self._job or self._begun(self._queue.next_job_nowait()) or self._awaited()
-            found = None if job is None else self._next_of(job)
-            if found is not None:
-                return found
-        raise EndOfEpoch
-
-    def next_nowait(self) -> tuple[Element, Token] | None:
-        while not self._is_over and not self._scheduler.is_closed:
-            job = self._job or self._begun(self._queue.next_job_nowait())
-            if job is None:
-                self._arm()
-                job = self._begun(self._queue.next_job_nowait())
-            if job is None or not self._ready:
-                return None
-            found = self._next_of(job)
-            if found is not None:
-                return found
-        return None
+        self._folded = self._open_fold(self._step_range, self._run.collate)
+        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, window)
 
     @property
     def _is_over(self) -> bool:
@@ -135,21 +106,35 @@ class CollateStream(Stream):
 
     # -- jobs: batches from the fold go to the workers
 
-    def _awaited(self) -> CollateJob | None:
+    def _awaited(self) -> CollateJob:
+        while not self._is_over:
+            job = self._queue.next_job_nowait() or self._waited()
+            if job is not None:
+                return job
+        raise EndOfEpoch
+
+    def _waited(self) -> CollateJob | None:
         """Wait until the first job is complete, and return it; return None if another job can be armed first."""
         if self._failed is not None:
             return self._remade(self._failed)
-        self._arm()
+        self._queue.arm()
         if self._queue.is_empty and not self._waiting:
             if self._folded.has_more:
                 self._take()
             else:
                 self._queue.wait(self._has_come, self._folded.stall)
         elif not self._queue.has_armed:  # a job waits for memory
-            return self._begun(self._queue.next_job())
+            return self._queue.next_job()
         else:
             self._queue.wait(self._has_come, self._folded.stall)
         return None
+
+    def _arrived(self) -> CollateJob | None:
+        job = self._queue.next_job_nowait()
+        if job is None:
+            self._queue.arm()
+            job = self._queue.next_job_nowait()
+        return job
 
     def _has_come(self) -> bool:
         """Return whether the consumer can arm a job, raise an error or end; if not, it will be woken.
@@ -176,9 +161,6 @@ class CollateStream(Stream):
         finally:
             self._takes = False
 
-    def _arm(self) -> None:
-        self._queue.arm()
-
     def _next_job(self) -> CollateJob | None:
         """Return a job of the batches that have come; with the scheduler owned, in any thread."""
         if self._takes or self._failed is not None:
@@ -196,7 +178,7 @@ class CollateStream(Stream):
         return job
 
     def _job_of(self, made: list[Made]) -> CollateJob:
-        takes_rows, learned = bool(self._run.collate.rows), self._collate_client.learned
+        takes_rows, learned = bool(self._run.collate.rows), self._client.learned
         bounds = tuple(itertools.accumulate([len(each.batch) if takes_rows else 0 for each in made], initial=0))
         rows = max(block_rows(bounds[-1], self._scheduler.num_workers, learned), 1)
         ends_in_rest = isinstance(made[-1].batch, Rest)  # only an error or the end follows a rest
@@ -207,7 +189,7 @@ class CollateStream(Stream):
         return Job(work, keeps_errors=self._reads_streams)
 
     def _steps_per_job(self) -> int:
-        learned = self._collate_client.learned
+        learned = self._client.learned
         row_seconds = learned.row_seconds if self._run.collate.rows else 0.0
         if learned.merge_seconds is None or row_seconds is None or self._singly:
             return 1  # so that the first batch waits for no other
@@ -220,49 +202,46 @@ class CollateStream(Stream):
 
     # -- batches
 
-    def _begun(self, job: CollateJob | None) -> CollateJob | None:
-        if job is not None:
-            self._job, self._index, self._ready, self._error = job, 0, job.take_results()[::-1], job.take_error()
-            if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0):
-                self._ready = []  # as if the first batch of the job had failed
-            self._arm()  # another job in its place
+    def _begun(self, job: CollateJob) -> CollateJob:
+        super()._begun(job)
+        self._ready, self._error = job.take_results()[::-1], job.take_error()
+        if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0):
+            self._ready = []  # as if the first batch of the job had failed
+        self._queue.arm()  # another job in its place
         return job
 
-    def _next_of(self, job: CollateJob) -> tuple[Element, Token] | None:
-        """Return the next batch of the job; None if it is left out, or computed again."""
-        made = job.work.made[self._index]
-        if self._ready:
-            return self._delivered(made, self._ready.pop())
+    def _take_results(self, job: CollateJob) -> bool:
+        del job
+        return False  # they were taken when the job began
+
+    def _is_repeated(self, job: CollateJob) -> bool:
+        failure = job.failure
         if self._error is not None:
             self._raise_kept()
-        failure = job.failure
         if failure.crash is not None and self._index >= failure.step:
-            self._replace_crashing(made, failure.crash, failure.row)
-            return None
-        if self._recompute_rest(job):
-            return None
-        if job.work.is_remade:
-            self._remake(job)
-            return None
-        return self._delivered(made, self._computed(job))
+            self._replace_crashing(job, failure.crash, failure.row)
+        elif job.steps > 1 or (job.work.is_remade and self._may_repeat(job)):
+            rest = job.steps - self._index
+            self._restart()
+            self._singly = rest  # so that the batch that fails is known
+        elif job.work.is_remade:
+            self._restart()
+            self._failed = job
+        else:
+            return False
+        return True
 
     def _computed(self, job: CollateJob) -> Element:
         """Return the next batch of a failed job that has its rows, computed here."""
         made = job.work.made[self._index]
         try:
             self._scheduler.prepare_consumer()
-            batch = self._run.result(made.batch, made.provenance, self._collate_client.context())
+            batch = self._run.result(made.batch, made.provenance, self._client.context())
         except BaseException:
             self._restart()
             raise
-        self._client.log_complaint(job.failure.complaint)
         self._keeps_rows = True
         return batch
-
-    def _remake(self, job: CollateJob) -> None:
-        """Read the batch of a failed job from the dataset again."""
-        self._restart()
-        self._failed = job
 
     def _remade(self, failed: CollateJob) -> CollateJob:
         """Wait for the batch of a failed job; return a job that has its rows, and fails as well."""
@@ -272,16 +251,7 @@ class CollateStream(Stream):
             self._failed = None
         job = self._job_of(made)
         job.work.made, job.work.is_remade, job.failure = made, False, failed.failure
-        self._job, self._index, self._ready, self._error = job, 0, [], None
         return job
-
-    def _recompute_rest(self, job: CollateJob) -> bool:
-        """Have workers compute the rest of a failed job again, if they should; return whether they do."""
-        if job.steps == 1 and not (job.work.is_remade and self._attempts.repeat(job.failure)):
-            return False
-        self._restart()
-        self._singly = job.steps - self._index  # so that the batch that fails is known
-        return True
 
     def _raise_kept(self) -> None:
         """Raise the exception of a worker thread; the next call reads the batch from the dataset again."""
@@ -293,21 +263,18 @@ class CollateStream(Stream):
         finally:
             del error  # otherwise its traceback would keep it and this stream
 
-    def _replace_crashing(self, made: Made, crash: WorkerError, row: int | None) -> None:
+    def _replace_crashing(self, job: CollateJob, crash: WorkerError, row: int | None) -> None:
         """Replace or leave out a batch that crashes workers, if a step allows it; raise otherwise."""
         error = crashing_batch_error(self._step_range.first.step, crash, row)
         if row is not None:
             raise error
-        self._delivered(made, self._run.around(error, made.provenance, self._collate_client.context()))
+        made = job.work.made[self._index]
+        self._delivered(job, self._run.around(error, made.provenance, self._client.context()))
         if self._job is not None:  # no process has computed the batches after it
             self._restart()
 
-    def _delivered(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
-        job = self._job
-        if job is not None:
-            self._index += 1
-            self._job = job if self._index < job.steps else None
-        self._attempts.reset()
+    def _counted(self, job: CollateJob, index: int, batch: Element) -> tuple[Element, Token] | None:
+        made = job.work.made[index]
         self._folded.count(made)
         is_left_out = batch is DROPPED
         self._step_range = self._step_range.after(0 if is_left_out else 1, made.token)
@@ -318,14 +285,16 @@ class CollateStream(Stream):
         self._queue.close()
         with self._scheduler.owned():  # after this no other thread reads the fold
             self._waiting.clear()
-        self._folded.close()
-        self._job, self._ready, self._error, self._failed = None, [], None, None
-        self._folded, self._queue = self._new_fold(), self._new_queue()
+        self._drop()
+        self._open()
         if self._closed:  # another thread closed the stream, and may not have seen the new ones
             self.close()
 
-    def fileno(self) -> int | None:
-        return self._scheduler.fileno(self._collate_client)
+    def _drop(self) -> None:
+        """Cancel the jobs and the fold, and drop the batches that were not delivered."""
+        self._folded.close()
+        self._queue.close()
+        self._job, self._ready, self._error, self._failed = None, [], None, None
 
     def is_ready(self) -> bool:
         while not self._is_over:
@@ -338,7 +307,8 @@ class CollateStream(Stream):
             if job is None:
                 with Caught(Exception):  # `next` raises the error
                     job = self._queue.next_job()  # doesn't wait: the job is complete
-                self._begun(job)
+                if job is not None:
+                    self._begun(job)
             if job is None or not self._skips(job):
                 return True
         return True
@@ -348,7 +318,7 @@ class CollateStream(Stream):
         if self._failed is not None:
             if not self._folded.comes(self._wake):
                 return self._folded.has_more  # an error, or the end
-            self._remade(self._failed)
+            self._begun(self._remade(self._failed))
             return None
         if self._queue.waits_for_memory:
             is_ready = self._queue.is_ready()  # arms the job, if there is memory
@@ -359,7 +329,7 @@ class CollateStream(Stream):
             is_first = self._queue.is_empty and not self._waiting and self._folded.has_more
             if is_first and not self._folded.comes(self._wake):
                 return True  # an error, or the end
-        self._arm()
+        self._queue.arm()
         return None
 
     def _skips(self, job: CollateJob) -> bool:
@@ -367,32 +337,21 @@ class CollateStream(Stream):
 
         A batch that the consumer computes is computed here, and its error is kept for `next`.
         """
-        failure = job.failure
         if not self._ready and self._error is None:
-            if failure.crash is not None and self._index >= failure.step:
-                with Caught(Exception):  # `next` raises it
-                    self._replace_crashing(job.work.made[self._index], failure.crash, failure.row)
-                    return True
-                return False
-            if self._recompute_rest(job):
-                return True
-            if job.work.is_remade:
-                self._remake(job)
-                return True
             with Caught(Exception) as caught:
+                if self._is_repeated(job):
+                    return True
                 self._ready = [self._computed(job)]
-            if caught.error is not None:
+            if caught.error is not None and self._job is None:  # otherwise `next` finds the error as it was found here
                 self._error, self._job = caught.taken(), job
         if not self._ready or self._ready[-1] is not DROPPED:
             return False
-        self._delivered(job.work.made[self._index], self._ready.pop())
+        self._delivered(job, self._ready.pop())
         return True
 
     def close(self) -> None:
         self._closed = True
-        self._folded.close()
-        self._queue.close()
-        self._job, self._ready, self._error, self._failed = None, [], None, None
+        self._drop()
 
 
 def _given(made: list[Made], task: CollateTask) -> dict[int, Any]:

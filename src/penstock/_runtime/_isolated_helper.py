@@ -59,7 +59,7 @@ from penstock._runtime._batches import StepRange
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import read
-from penstock._runtime._streams import EndOfEpoch, Stream, ThreadBatchStream
+from penstock._runtime._streams import BatchStream, EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
 from penstock._tree import flatten
@@ -420,7 +420,7 @@ class _Helper:
             if outbox.is_empty:
                 self._do(self._sender.making_room)
                 outbox.begin()
-                jobs = stream if isinstance(stream, ThreadBatchStream) and decide(MESSAGE_JOBS, 1) else None
+                jobs = stream if isinstance(stream, BatchStream) and decide(MESSAGE_JOBS, 1) else None
                 stacked = None if jobs is None else jobs.next_stacked()
                 if stacked is not None:
                     outbox.send_stacked(*stacked)

@@ -277,6 +277,8 @@ class Job(Generic[AnyWork]):
             the batches before it.
 
     Attributes:
+        steps: the number of batches that it makes.
+        blocks: the number of blocks.
         failed: whether a block or the merge raised; the consumer then computes the batches of the job, one by one.
         failure: the reasons, where processes compute.
         arriving: the prefetched records of each block; None where the workers read all records.
@@ -287,6 +289,7 @@ class Job(Generic[AnyWork]):
     def __init__(self, work: AnyWork, *, keeps_errors: bool = False) -> None:
         self.work = work
         shape = work.shape
+        self.steps = len(shape.bounds) - 1
         self.blocks = len(shape.block_bounds) - 1
         self.has_merge = shape.has_merge
         self.memory_bytes = shape.memory_bytes
@@ -300,11 +303,6 @@ class Job(Generic[AnyWork]):
         self._packed: tuple[Pickled, dict[int, slice]] | None = None
 
     # -- its rows
-
-    @property
-    def steps(self) -> int:
-        """The number of batches that it makes."""
-        return len(self.work.shape.bounds) - 1
 
     @property
     def row_count(self) -> int:

@@ -1,7 +1,7 @@
 """Recovery from failed jobs: the rules that all streams of jobs share.
 
 A job fails in the workers for one of three reasons, and each has its remedy:
-  - It only needs more memory, or another layout. Workers compute it again, `MAX_REPEATED` times at most (`Attempts`).
+  - It only needs more memory, or another layout. Workers compute it again, `MAX_REPEATED` times at most (`may_repeat`).
   - A row crashes worker processes. If a step below handles errors, it replaces the row or leaves it out, and workers
     compute the rest again (`leave_to_steps`). Otherwise an error names the row.
   - Anything else: the consumer computes the batches one by one, so the user's exception is raised in its thread.
@@ -18,21 +18,9 @@ MAX_REPEATED: Final = 8
 """The attempts of workers at a job that only needed more memory; after these the consumer computes it."""
 
 
-class Attempts:
-    """Counts how often workers have computed jobs again since the last delivered batch."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def repeat(self, failure: JobFailure) -> bool:
-        """Return whether workers should compute a failed job again, and count that."""
-        is_repeated = failure.is_passing and self._count < decide(REPEATED_JOBS, MAX_REPEATED)
-        self._count += is_repeated
-        return is_repeated
-
-    def reset(self) -> None:
-        """Begin to count for the next batch."""
-        self._count = 0
+def may_repeat(failure: JobFailure, attempts: int) -> bool:
+    """Return whether workers should compute a failed job again, after so many attempts since the last batch."""
+    return failure.is_passing and attempts < decide(REPEATED_JOBS, MAX_REPEATED)
 
 
 def leave_to_steps(client: Client, node: Node, at: tuple[int, ...] | None, error: Exception) -> None:

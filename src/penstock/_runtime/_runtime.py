@@ -10,7 +10,7 @@ from penstock._runtime._collate_stream import folded_stream
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, MemoryProvider, Scheduler
 from penstock._runtime._streaming import StreamingBatches
-from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream, ThreadBatchStream
+from penstock._runtime._streams import BatchStream, EndOfEpoch, InlineStream, Stream
 from penstock.errors import ClosedError, StateError
 from penstock.sources import AwaitedSource
 
@@ -65,7 +65,7 @@ class Runtime:
         scheduler.check()
         scheduler.give_up(self._client)
         if plan.is_indexed:
-            return ThreadBatchStream(scheduler, self._client, step_ranges)
+            return BatchStream(scheduler, self._client, step_ranges)
         return self._folded(scheduler, step_ranges[0], ahead=ahead, alone=False)
 
     def _folded(self, scheduler: Scheduler, step_range: StepRange, *, ahead: int, alone: bool) -> Stream:
@@ -132,7 +132,7 @@ class Runtime:
         scheduler.check()
         scheduler.give_up(self._client)
         if plan.is_indexed:
-            return ThreadBatchStream(scheduler, self._client, [step_range])
+            return BatchStream(scheduler, self._client, [step_range])
         if not plan.program.uses_workers:
             return self._inline(step_range)
         return self._folded(scheduler, step_range, ahead=0, alone=True)

@@ -18,7 +18,7 @@ from penstock._plan import Plan
 from penstock._runtime._batches import StepRange
 from penstock._runtime._failing_work import crashing_position_error
 from penstock._runtime._queue import JobQueue, SpanCutter, open_queue
-from penstock._runtime._recovery import Attempts, leave_to_steps
+from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._span_work import SpanJob
 from penstock._runtime._streams import EndOfEpoch, Stream
@@ -229,7 +229,7 @@ class ThreadReader:
         queue = self._queues[block_input.number] if is_open else self._open(block_input, start)
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and lost there. A caller that stops early closes the reader, or reads the input again.
-        attempts = Attempts()
+        attempts = 0
         while (job := queue.next_job()) is not None:
             if job.failure.crash is not None:
                 crashing_rows = job.work.span.start + (job.failure.row or 0)
@@ -237,10 +237,11 @@ class ThreadReader:
                 self._replace_crashing(block_input, crashing_rows, job.failure.crash)
                 queue = self._open(block_input, crashing_rows)
                 continue
-            if job.failed and attempts.repeat(job.failure):
+            if job.failed and may_repeat(job.failure, attempts):
+                attempts += 1
                 queue = self._open(block_input, job.work.span.start)
                 continue
-            attempts.reset()
+            attempts = 0
             if job.failed or decide(LEFT_TO_CONSUMER, 0):
                 self._scheduler.prepare_consumer()
                 yield from one_by_one(block_input, job.work.span.start, job.work.span.stop)

@@ -12,7 +12,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Generic
 
 from penstock._caught import Caught
 from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LEFT_TO_CONSUMER, decide
@@ -34,9 +34,9 @@ from penstock._runtime._batches import (
 )
 from penstock._runtime._chunk_sizes import INLINE_BYTES, MAX_DIRECT_ROWS, InlineSizes
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._jobs import NO_FAILURE, Learned
-from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
-from penstock._runtime._recovery import Attempts, leave_to_steps
+from penstock._runtime._jobs import Learned
+from penstock._runtime._queue import AnyJob, Cutter, JobQueue, ReadyQueue, open_queue
+from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
 from penstock.batching import Layout, LayoutMismatchError, layout_of, write_rows
@@ -191,136 +191,193 @@ class InlineStream(Stream):
         self._direct = None
 
 
-class ThreadBatchStream(Stream):
+class JobStream(Stream, Generic[AnyJob]):
+    """Batches that workers compute as jobs. A subclass has the jobs, and computes the batches that failed.
+
+    A batch of a job that succeeded takes the shortest way. Only the first batch that is missing has the failure looked
+    at (`_is_repeated`): either the rest is computed again, or the consumer computes this batch.
+
+    Args:
+        scheduler: computes the jobs.
+        client: the client that the jobs belong to.
+    """
+
+    def __init__(self, scheduler: Scheduler, client: Client) -> None:
+        self._scheduler = scheduler
+        self._client = client
+        self._descriptor = scheduler.fileno(client)
+        self._job: AnyJob | None = None
+        self._index = 0  # of the job's next batch
+        self._ready: list[Element] = []  # the next batches of the job, in reverse order; none after a failed one
+        self._attempts = 0  # at the next batch, by workers
+
+    def next(self) -> tuple[Element, Token]:
+        while True:
+            if self._scheduler.is_closed:
+                self._scheduler.check()
+            job = self._job or self._begun(self._awaited())
+            if self._ready or self._take_results(job):
+                found = self._delivered(job, self._ready.pop())
+            elif self._is_repeated(job):
+                continue
+            else:
+                found = self._delivered(job, self._computed(job))
+            if found is not None:
+                return found
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        while not self._scheduler.is_closed:
+            job = self._job
+            if job is None and (arrived := self._arrived()) is not None:
+                job = self._begun(arrived)
+            if job is None or not (self._ready or self._take_results(job)):
+                return None
+            found = self._delivered(job, self._ready.pop())
+            if found is not None:
+                return found
+        return None
+
+    @abstractmethod
+    def _awaited(self) -> AnyJob:
+        """Wait for the next job, and return it; raise EndOfEpoch if there is none."""
+
+    @abstractmethod
+    def _arrived(self) -> AnyJob | None:
+        """Return the next job, if it is complete."""
+
+    def _begun(self, job: AnyJob) -> AnyJob:
+        self._job, self._index = job, 0
+        return job
+
+    @abstractmethod
+    def _take_results(self, job: AnyJob) -> bool:
+        """Have the batches that the workers computed ready; return whether there are any."""
+
+    @abstractmethod
+    def _is_repeated(self, job: AnyJob) -> bool:
+        """Return whether the next batch, which failed, was left out or is computed again; then `next` may wait.
+
+        Raises:
+            Exception: the error of the batch.
+        """
+
+    def _may_repeat(self, job: AnyJob) -> bool:
+        """Return whether workers should compute a failed job again, and count that."""
+        is_repeated = may_repeat(job.failure, self._attempts)
+        self._attempts += is_repeated
+        return is_repeated
+
+    @abstractmethod
+    def _computed(self, job: AnyJob) -> Element:
+        """Compute the next batch in this thread."""
+
+    def _delivered(self, job: AnyJob, batch: Element) -> tuple[Element, Token] | None:
+        index = self._index
+        self._index = index + 1
+        self._attempts = 0
+        if self._index == job.steps:
+            self._client.log_complaint(job.failure.complaint)
+            self._job = None
+        return self._counted(job, index, batch)
+
+    @abstractmethod
+    def _counted(self, job: AnyJob, index: int, batch: Element) -> tuple[Element, Token] | None:
+        """Return a batch of a job and its token; None if the batch is left out."""
+
+    def fileno(self) -> int | None:
+        return self._descriptor
+
+
+class BatchStream(JobStream[BatchJob]):
     """Batches of an indexable dataset that workers compute, in order or as they become ready."""
 
     def __init__(self, scheduler: Scheduler, client: Client, step_ranges: list[StepRange]) -> None:
+        super().__init__(scheduler, client)
         plan = client.plan
         self._plan = plan
         self._program = plan.batches
-        self._scheduler = scheduler
-        self._client = client
         self._left = step_ranges  # the steps of which no job was taken yet, in order
         self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())
         self._queue = self._open(self._left)
-        self._descriptor = scheduler.fileno(client)
-        self._job: BatchJob | None = None
-        self._index = 0  # of the job's next batch
-        self._attempts = Attempts()
-        self._ready: list[Element] = []  # the remaining batches of the job, in reverse order
 
-    def _open(self, step_ranges: list[StepRange]) -> "JobQueue[BatchJob]":
+    def _open(self, step_ranges: list[StepRange]) -> JobQueue[BatchJob]:
         cutter = Cutter(self._scheduler, self._client, self._program, step_ranges)
         kind = JobQueue[BatchJob] if self._plan.ordered else ReadyQueue[BatchJob]
         return open_queue(kind, self._scheduler, self._client, cutter)
 
-    def next(self) -> tuple[Element, Token]:
-        job = self._awaited()
-        while job.failure is not NO_FAILURE and self._is_repeated(job):
-            job = self._awaited()
-        if not job.failed:
-            return self._delivered(job, self._next_of(job))
-        self._scheduler.prepare_consumer()
-        batch = self._inline.batch(job.work.step_range.unit(self._index), careful=job.failure.is_suspect)
-        return self._delivered(job, batch)
-
-    def _is_repeated(self, job: BatchJob) -> bool:
-        """Return whether workers compute the rest of a job again, which starts here; `next` may wait for them then.
-
-        Raises:
-            WorkerError: the next batch crashes workers, and no step replaces its row.
-        """
-        failure = job.failure
-        if failure.crash is not None and self._index >= failure.step:
-            self._note_crashing(job, failure.row, failure.crash)
-        elif not self._attempts.repeat(failure):
-            return False
-        self._restart(job)
-        return True
-
-    def next_nowait(self) -> tuple[Element, Token] | None:
-        if self._scheduler.is_closed:
-            return None
-        job = self._job or self._begun(self._queue.next_job_nowait())
-        if job is None or job.failed or job.failure.crash is not None:
-            return None
-        return self._delivered(job, self._next_of(job))
-
-    def _next_of(self, job: BatchJob) -> Element:
-        if not self._ready:
-            self._ready = job.work.batches(job.parts, job.results, self._copied_bytes)[::-1]
-        return self._ready.pop()
-
     def _awaited(self) -> BatchJob:
-        """Return the job of the next batch, and wait for it."""
-        if self._scheduler.is_closed:
-            self._scheduler.check()
-        job = self._job or self._begun(self._queue.next_job())
+        job = self._queue.next_job()
         if job is None:
             raise EndOfEpoch
         return job
 
-    def _begun(self, job: BatchJob | None) -> BatchJob | None:
-        if job is not None:
-            self._job, self._index = job, 0
-            self._left = without(self._left, job.work.step_range)
-            job.failed = job.failed or bool(decide(LEFT_TO_CONSUMER, 0))
+    def _arrived(self) -> BatchJob | None:
+        return self._queue.next_job_nowait()
+
+    def _begun(self, job: BatchJob) -> BatchJob:
+        super()._begun(job)
+        self._left = without(self._left, job.work.step_range)
+        job.failed = job.failed or bool(decide(LEFT_TO_CONSUMER, 0))
         return job
 
-    def _delivered(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
-        step = None if self._plan.ordered else job.work.step_range.first.step + self._index
-        self._index += 1
-        self._attempts.reset()
-        if self._index == job.work.step_range.steps:
-            self._client.log_complaint(job.failure.complaint)
-            self._job = None
-        return batch, step
+    def _take_results(self, job: BatchJob) -> bool:
+        if job.failed:
+            return False
+        self._ready = job.work.batches(job.parts, job.results, self._copied_bytes)[::-1]
+        return True
+
+    def _is_repeated(self, job: BatchJob) -> bool:
+        failure = job.failure
+        if failure.crash is not None and self._index >= failure.step:
+            self._replace_crashing(job, failure.row, failure.crash)
+        elif not self._may_repeat(job):
+            return False
+        self.close()
+        self._left = [job.work.step_range.part(self._index, job.steps), *self._left]
+        self._queue = self._open(self._left)
+        return True
+
+    def _replace_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> None:
+        """Have the row that crashes workers replaced from now on; raise if no step allows that."""
+        program, unit, shard = self._program, job.work.step_range.unit(self._index), self._plan.shard
+        at = None if row is None else coordinates_of(program, shard, unit, row)
+        leave_to_steps(self._client, program.rows, at, crashing_row_error(program, shard, unit, row, crash))
+
+    def _computed(self, job: BatchJob) -> Element:
+        self._scheduler.prepare_consumer()
+        return self._inline.batch(job.work.step_range.unit(self._index), careful=job.failure.is_suspect)
+
+    def _counted(self, job: BatchJob, index: int, batch: Element) -> tuple[Element, Token]:
+        return batch, None if self._plan.ordered else job.work.step_range.first.step + index
 
     def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
         """Deliver a whole job, if possible: its rows as one batch, the bounds of its batches, and their tokens.
 
         None where that isn't possible; then `next` delivers its batches, or raises.
         """
-        job = self._awaited()
-        failure = job.failure
-        stacked = None if self._index or job.failed or failure.crash is not None else job.work.stacked()
+        if self._scheduler.is_closed:
+            self._scheduler.check()
+        job = self._job or self._begun(self._awaited())
+        stacked = None if self._index or job.failed else job.work.stacked()
         if stacked is None:
             return None
-        self._client.log_complaint(failure.complaint)
         self._job = None
-        first, steps = job.work.step_range.first.step, job.work.step_range.steps
-        return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
-
-    def _note_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> None:
-        """Have the row that crashes workers replaced from now on; raise if no step allows that."""
-        program, unit, shard = self._program, job.work.step_range.unit(self._index), self._plan.shard
-        at = None if row is None else coordinates_of(program, shard, unit, row)
-        leave_to_steps(self._client, program.rows, at, crashing_row_error(program, shard, unit, row, crash))
-
-    def _restart(self, job: BatchJob) -> None:
-        """Restart after the last delivered batch."""
-        self._queue.close()
-        self._job = None
-        self._ready = []
-        self._left = [job.work.step_range.part(self._index, job.work.step_range.steps), *self._left]
-        self._queue = self._open(self._left)
+        first = job.work.step_range.first.step
+        return *stacked, (None,) * job.steps if self._plan.ordered else range(first, first + job.steps)
 
     def failing(self) -> Unit | None:
         return None if self._job is None or self._plan.ordered else self._job.work.step_range.unit(self._index)
 
-    def fileno(self) -> int | None:
-        return self._descriptor
-
     def is_ready(self) -> bool:
         while self._job is not None or self._queue.is_ready():
             with Caught(Exception):  # `next` raises the error, or ends
-                if self._is_repeated(self._awaited()):
+                job = self._job or self._begun(self._awaited())
+                if job.failed and self._is_repeated(job):
                     continue
             return True
         return False
 
     def close(self) -> None:
         self._queue.close()
-        self._job = None
-        self._ready = []
+        self._job, self._ready = None, []

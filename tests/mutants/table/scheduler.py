@@ -93,14 +93,14 @@ SCHEDULER: Final = (
     Mutant(
         "threads: a restart repeats the batches before the failing one",
         "_runtime/_streams.py",
-        "job.work.step_range.part(self._index, job.work.step_range.steps)",
-        "job.work.step_range.part(0, job.work.step_range.steps)",
+        "job.work.step_range.part(self._index, job.steps)",
+        "job.work.step_range.part(0, job.steps)",
         ("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py", "equivalence/test_processes.py"),
     ),
     Mutant(
         "threads: out of order each batch of a job has the first one's step",
         "_runtime/_streams.py",
-        "None if self._plan.ordered else job.work.step_range.first.step + self._index",
+        "None if self._plan.ordered else job.work.step_range.first.step + index",
         "None if self._plan.ordered else job.work.step_range.first.step",
         ("loader/test_unordered.py",),
     ),
@@ -114,8 +114,8 @@ SCHEDULER: Final = (
     Mutant(
         "threads: a stream is ready while workers compute its batch again",
         "_runtime/_streams.py",
-        "if self._is_repeated(self._awaited()):",
-        "if self._awaited() is None:",
+        "if job.failed and self._is_repeated(job):",
+        "if False:",
         ("loader/test_async.py::test_next_waits_for_no_worker_where_may_wait_is_none",),
     ),
     Mutant(
