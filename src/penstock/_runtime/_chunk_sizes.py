@@ -34,6 +34,9 @@ requested for each block.
 | `_ROWS_PER_PART` | 32 | rows of a mixture's part in a chunk, from below | in larger blocks a row is hardly cheaper |
 | `MAX_DIRECT_ROWS` | 4,096 | rows whose keys are computed at once | that takes about 0.1 ms |
 | `FOLD_SECONDS` | 2 ms | batches that the fold passes on together | a crossing takes tens of microseconds |
+| `MESSAGE_SECONDS` | 2 ms | work of the batches of a message, if isolated | sending takes a twentieth of that |
+| `MAX_MESSAGE_BATCHES` | 64 | batches of a message | a bound for batches that take no time |
+| `SMALL_LEAF_BYTES` | 64 KiB | arrays that are copied out of a job's memory | kept labels don't keep the images |
 
 With `ISOLATED_TIMES` of 4 the jobs would have 64 MB, of which a quarter is left for jobs that are copied into messages,
 since they are too small to be computed in the memory of the pipe: on a busy machine these may wait for a while.
@@ -70,6 +73,9 @@ _MAX_INLINE_BATCHES: Final = 64
 _ROWS_PER_PART: Final = 32
 MAX_DIRECT_ROWS: Final = 4096
 FOLD_SECONDS: Final = 0.002
+MESSAGE_SECONDS: Final = 0.002
+MAX_MESSAGE_BATCHES: Final = 64
+SMALL_LEAF_BYTES: Final = 1 << 16
 
 
 def units_per_job(

@@ -75,6 +75,9 @@ class CollateStream(JobStream[CollateJob]):
         super().__init__(scheduler, collate_client)
         self._run = collate_run(client.plan)
         self._open_fold = partial(folds, scheduler, client)
+        self._window = client.plan.limits.num_batch_workers or client.plan.prefetch
+        if self._run.collate.rows:  # at least two rows for each worker are in the making
+            self._window = max(self._window, -(-2 * scheduler.num_workers // max(self._run.size, 1)))
         self._step_range = step_range  # of the batches that were not delivered
         self._wake = _waker(scheduler, collate_client)
         self._takes = False  # whether the consumer reads the fold itself, which may take long
@@ -92,12 +95,8 @@ class CollateStream(JobStream[CollateJob]):
 
     def _open(self) -> None:
         """Read the dataset, after the last delivered batch."""
-        plan = self._client.plan
-        window = plan.limits.num_batch_workers or plan.prefetch
-        if self._run.collate.rows:  # at least two rows for each worker are in the making
-            window = max(window, -(-2 * self._scheduler.num_workers // max(self._run.size, 1)))
         self._folded = self._open_fold(self._step_range, self._run.collate)
-        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, window)
+        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, self._window)
 
     @property
     def _is_over(self) -> bool:
@@ -197,7 +196,7 @@ class CollateStream(JobStream[CollateJob]):
             return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
-        by_bytes = SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
+        by_bytes = SMALL_BATCHES_BYTES / self._window / max(learned.merged_row_bytes, 1)
         return units_per_job(SUFFIX_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
 
     # -- batches
@@ -275,7 +274,7 @@ class CollateStream(JobStream[CollateJob]):
 
     def _counted(self, job: CollateJob, index: int, batch: Element) -> tuple[Element, Token] | None:
         made = job.work.made[index]
-        self._folded.count(made)
+        made.count_filtered(self._client.recorder)
         is_left_out = batch is DROPPED
         self._step_range = self._step_range.after(0 if is_left_out else 1, made.token)
         return None if is_left_out else (batch, made.token)

@@ -29,11 +29,12 @@ Guarantees:
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
@@ -42,6 +43,7 @@ from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._runtime._batches import StepRange
 from penstock._runtime._chunk_sizes import FOLD_SECONDS
 from penstock._runtime._failing_work import Patience, Stall
+from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._streaming import StreamingBatches, ThreadReader
 from penstock._runtime._streams import EndOfEpoch, Stream
@@ -61,6 +63,11 @@ class Made(NamedTuple):
     provenance: Provenance
     """The provenance of the batch, as `CollateRun.result` takes it."""
     error: BaseException | None = None
+
+    def count_filtered(self, recorder: Recorder) -> None:
+        """Count the elements that filters left out before this batch, when it is delivered."""
+        for counts in self.filtered:
+            recorder.count_filtered(*counts)
 
 
 Chunk: TypeAlias = list[Made | None]
@@ -199,43 +206,42 @@ class FoldThread:
             wake()
 
 
-class Folding(Protocol):
-    """A source of the rows of batches, in order."""
+class Folding(ABC):
+    """A source of the rows of batches, in order.
 
+    One that makes batches ahead defines all methods. What they return here is true of one that makes each batch when it
+    is taken.
+    """
+
+    @abstractmethod
     def take(self) -> Made:
         """Return the next batch; raise as `next` of a stream does."""
-        ...
 
     def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
         """Return the next batch, if it has come; if not, and reading has begun, `wake` is called as for `comes`."""
-        ...
+        del wake
 
     def comes(self, wake: Callable[[], None], /) -> bool:
         """Return whether the next batch has come; if not, `wake` is called when it may have, or when there is none."""
-        ...
+        del wake
+        return False
 
     @property
     def has_more(self) -> bool:
         """Whether `take` would not wait."""
-        ...
+        return True
 
     def stall(self) -> Stall | None:
         """Return the work that the next batch waits for; None if that isn't known."""
-        ...
+        return None
 
-    def count(self, made: Made, /) -> None:
-        """Count the elements that filters left out before a batch that is delivered."""
-        ...
-
+    @abstractmethod
     def close(self) -> None:
         """Drop the batches made ahead."""
-        ...
 
 
-class FoldedAlone:
-    """A `Folding` that makes each batch when it is taken, in the thread that takes it."""
-
-    has_more = True
+class FoldedAlone(Folding):
+    """Batches that are made when they are taken, in the thread that takes them."""
 
     def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
         context = client.consumer_context()
@@ -245,25 +251,11 @@ class FoldedAlone:
     def take(self) -> Made:
         return Made(*self._inner.next(), (), self._inner.provenance)
 
-    def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
-        del wake
-        return None
-
-    def comes(self, wake: Callable[[], None]) -> bool:
-        del wake
-        return False
-
-    def stall(self) -> Stall | None:
-        return None
-
-    def count(self, made: Made) -> None:
-        """Do nothing: the elements were counted as they were read."""
-
     def close(self) -> None:
         self._inner.close()
 
 
-class FoldedStream(Stream):
+class FoldedStream(Stream, Folding):
     """Elements of a dataset that is read in order, folded ahead; the steps of `collate` are left out."""
 
     def __init__(
@@ -283,7 +275,7 @@ class FoldedStream(Stream):
 
     def next(self) -> tuple[Element, Token]:
         made = self.take()
-        self.count(made)
+        made.count_filtered(self._client.recorder)
         return made.batch, made.token
 
     def take(self) -> Made:
@@ -322,7 +314,7 @@ class FoldedStream(Stream):
         made = self.take_nowait()
         if made is None:
             return None
-        self.count(made)
+        made.count_filtered(self._client.recorder)
         return made.batch, made.token
 
     def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
@@ -336,18 +328,13 @@ class FoldedStream(Stream):
         self._receive()
         return self._taken() if self._has_batch() else None
 
-    def count(self, made: Made) -> None:
-        """Count the elements that filters left out before a batch that is delivered."""
-        for counts in made.filtered:
-            self._client.recorder.count_filtered(*counts)
-
     def _taken(self) -> Made:
         chunk, index = self._made, self._index
         made = chunk[index] if index < len(chunk) else _failed(EndOfEpoch())  # another thread closed it meanwhile
         if made is None or self._step_range.where is None:
             raise InternalError("a batch of a dataset that is read in order is delivered once, with its token")
         if made.error is not None:
-            self.count(made)
+            made.count_filtered(self._client.recorder)
             self._closed = self._closed or isinstance(made.error, EndOfEpoch)
             self._end_fold()
             del chunk

@@ -54,6 +54,7 @@ from penstock._processes import (
     unpack_error,
 )
 from penstock._runtime._batches import Remaining, StepRange, Unit
+from penstock._runtime._chunk_sizes import SMALL_LEAF_BYTES
 from penstock._runtime._isolated_helper import (
     NO_REPORT,
     BatchReport,
@@ -67,7 +68,7 @@ from penstock._runtime._isolated_helper import (
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import shared
-from penstock._runtime._streams import SMALL_LEAF_BYTES, EndOfEpoch, Stream
+from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
 from penstock._tracebacks import raise_sent

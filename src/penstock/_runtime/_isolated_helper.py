@@ -56,6 +56,7 @@ from penstock._processes import (
     report_started,
 )
 from penstock._runtime._batches import StepRange
+from penstock._runtime._chunk_sizes import MAX_MESSAGE_BATCHES, MESSAGE_SECONDS
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import read
@@ -74,8 +75,6 @@ ResultT = TypeVar("ResultT")
 MIN_BYTES: Final = 1_000_000
 """The minimum size of an array that is sent without a copy."""
 _CHUNK_BYTES: Final = {"inline": 1_000_000, "threads": 4_000_000, "processes": 4_000_000}  # fresh memory if inline
-_CHUNK_SECONDS: Final = 0.002  # of computing for one message; sending takes a twentieth of it
-_MAX_BATCHES: Final = 64
 Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64] | None]
 """A message of the data channel: `(run, kind, batches, reports, bytes_in_flight, bounds)`.
 
@@ -538,10 +537,10 @@ class Outbox:
 
     def _learn(self) -> None:
         seconds = time.perf_counter() - self._began
-        if seconds > _CHUNK_SECONDS:
+        if seconds > MESSAGE_SECONDS:
             self._wanted = max(self._wanted // 2, 1)
-        elif 2 * seconds < _CHUNK_SECONDS and 2 * self._bytes <= self._chunk_bytes and self.is_full:
-            self._wanted = min(2 * self._wanted, _MAX_BATCHES)
+        elif 2 * seconds < MESSAGE_SECONDS and 2 * self._bytes <= self._chunk_bytes and self.is_full:
+            self._wanted = min(2 * self._wanted, MAX_MESSAGE_BATCHES)
 
     def end(self, error: BaseException) -> None:
         """Send the collected batches, and the end of the run or its failure."""

@@ -27,11 +27,12 @@ called wherever the garbage collector runs.
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ from penstock._decisions import (
 )
 from penstock._graph import Node, awaits, parents_of_block
 from penstock._os import HeldInterrupts
-from penstock._plan import Batches
+from penstock._plan import Batches, Plan
 from penstock._runtime._batch_work import BatchJob, BatchWork, row_layout
 from penstock._runtime._batches import StepRange, row_coordinates, rows_of
 from penstock._runtime._chunk_sizes import (
@@ -75,51 +76,60 @@ if TYPE_CHECKING:
 
 
 AnyJob = TypeVar("AnyJob", bound=Job[Work])
-_MadeJob = TypeVar("_MadeJob", bound=Job[Work], covariant=True)
 
 
-class JobCutter(Protocol[_MadeJob]):
-    """Makes the jobs of a queue, one after the other."""
+class JobCutter(ABC, Generic[AnyJob]):
+    """Cuts the elements of a node into the jobs of a queue, one after the other.
 
-    window: int
-    """The largest number of jobs that are being computed or ready."""
-    node: Node
-    """The node whose elements are the rows of the jobs."""
-    queues: int
-    """The maximum number of queues of the client."""
-    read_ahead: int
-    """The largest number of records of async sources that are requested ahead of the workers."""
+    Args:
+        scheduler: computes the jobs.
+        client: owns the jobs.
+        node: the node whose elements are the rows of the jobs.
+        window: the least value of the attribute.
+        step: the distance between the positions of two rows.
 
-    def next_job(self) -> _MadeJob | None:
+    Attributes:
+        node: the node whose elements are the rows of the jobs.
+        window: the largest number of jobs that are being computed or ready.
+        queues: the maximum number of queues of the client.
+        read_ahead: the largest number of records of async sources that are requested ahead of the workers.
+    """
+
+    def __init__(self, scheduler: Scheduler, client: Client, node: Node, window: int, step: int = 1) -> None:
+        plan = client.plan
+        self.node = node
+        self.window = max(plan.prefetch, window)
+        self.queues = 1
+        self.read_ahead = plan.limits.read_ahead
+        self._plan = plan
+        self._workers = scheduler.num_workers
+        self._learned: Learned[Layout] = client.learned
+        self._rows = _rows_of_batch(plan)
+        self._parents = ParentRows(node, step, client, self._workers, self.window)
+
+    @abstractmethod
+    def next_job(self) -> AnyJob | None:
         """Return the next job, or None at the end."""
-        ...
 
 
-class Cutter:
+def _rows_of_batch(plan: Plan) -> int:
+    return max(plan.batch_size // plan.shard.count, 1)
+
+
+class Cutter(JobCutter[BatchJob]):
     """Cuts step ranges into jobs."""
 
-    queues = 1
-
     def __init__(self, scheduler: Scheduler, client: Client, program: Batches, step_ranges: list[StepRange]) -> None:
-        plan = client.plan
-        self._plan = plan
-        self._learned: Learned[Layout] = client.learned
-        self._workers = scheduler.num_workers
+        # At least two rows for each worker are being computed.
+        super().__init__(scheduler, client, program.rows, -(-2 * scheduler.num_workers // _rows_of_batch(client.plan)))
         self._program = program
         self._shared = scheduler.shares
         self._step_ranges = step_ranges
         self._number, self._next = 0, 0  # the current step range, and its next step
-        self._rows = max(plan.batch_size // plan.shard.count, 1)
         self._is_isolated = client.memory_provider is not None
-        # At least two rows for each worker are being computed.
-        self.window = max(plan.prefetch, -(-2 * scheduler.num_workers // self._rows))
         self._jobs_with_memory = self.window + 1 + client.ahead
-        self._parents = ParentRows(program.rows, 1, client, self._workers, self.window)
-        self.node = program.rows
-        self.read_ahead = plan.limits.read_ahead
 
     def next_job(self) -> BatchJob | None:
-        """Return the job of the next steps, or None at the end."""
         if self._number < len(self._step_ranges) and self._next == self._step_ranges[self._number].steps:
             self._number, self._next = self._number + 1, 0
         if self._number == len(self._step_ranges):
@@ -181,29 +191,22 @@ class Cutter:
         return count + _first(before != after)
 
 
-class SpanCutter:
+class SpanCutter(JobCutter[SpanJob]):
     """Cuts the input range of a block input into jobs."""
 
     def __init__(self, scheduler: Scheduler, client: Client, block_input: BlockInput, start: int) -> None:
-        plan = client.plan
-        inputs = len(plan.streaming.inputs)
+        step = max((span.step for span in block_input.input_range.spans), default=1)
+        super().__init__(scheduler, client, block_input.node, 2, step)
+        inputs = client.plan.streaming.inputs
+        self.queues = len(inputs)
+        # Inputs that read async sources share the limit.
+        self.read_ahead = max(self.read_ahead // max(sum(map(awaits, inputs)), 1), 1)
         self._block_input = block_input
-        self._most = MAX_POSITIONS // inputs
-        self._learned = client.learned
+        self._most = MAX_POSITIONS // len(inputs)
         self._start = start
         self._end = block_input.input_range.total
-        self._workers = scheduler.num_workers
-        self._rows = max(plan.batch_size // plan.shard.count, 1)
-        self.window = max(plan.prefetch, 2)
-        step = max((span.step for span in block_input.input_range.spans), default=1)
-        self._parents = ParentRows(block_input.node, step, client, self._workers, self.window)
-        self.node = block_input.node
-        self.queues = inputs
-        # Inputs that read async sources share the limit.
-        self.read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, plan.streaming.inputs)), 1), 1)
 
     def next_job(self) -> SpanJob | None:
-        """Return the job of the next positions, or None at the end."""
         if self._start >= self._end:
             return None
         seconds, element_bytes = self._learned.row_seconds, self._learned.element_bytes
@@ -268,8 +271,7 @@ class JobQueue(Generic[AnyJob]):
         self._scheduler = scheduler
         self._client = client
         self._make_job = make_job
-        window = min(window, max(SLOTS_EACH // queues, 1))
-        self.window = window
+        self._window = window = min(window, max(SLOTS_EACH // queues, 1))
         self._memory = client.plan.memory
         self._most_regions = window + 1 + client.ahead
         self._armed: deque[tuple[int, AnyJob]] = deque()
@@ -390,7 +392,7 @@ class JobQueue(Generic[AnyJob]):
         return 1 if begins_alone else self._jobs_ahead()
 
     def _jobs_ahead(self) -> int:
-        return decide(JOBS_AHEAD, self.window, self.window)
+        return decide(JOBS_AHEAD, self._window, self._window)
 
     def _fits(self, job: AnyJob) -> bool:
         if not job.memory_bytes:
@@ -426,7 +428,7 @@ class JobQueue(Generic[AnyJob]):
                 "others. Keep fewer, or use copy=True, which delivers copies.",
                 stacklevel=6,
             )
-        self._most_regions = scheduler.regions_in_use(client) + self.window
+        self._most_regions = scheduler.regions_in_use(client) + self._window
         self._arm()
 
 
@@ -447,7 +449,7 @@ class ReadyQueue(JobQueue[AnyJob]):
     """The jobs of one stream, as they become complete; of several complete ones, the first."""
 
     def _jobs_ahead(self) -> int:
-        return self.window  # no `decide`: a smaller number would let a slow job delay others
+        return self._window  # no `decide`: a smaller number would let a slow job delay others
 
     def _wanted(self) -> Iterable[int]:
         return [slot for slot, _ in self._armed.copy()]

@@ -12,7 +12,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final, Generic
+from typing import Generic
 
 from penstock._caught import Caught
 from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LEFT_TO_CONSUMER, decide
@@ -32,7 +32,7 @@ from penstock._runtime._batches import (
     with_masks,
     without,
 )
-from penstock._runtime._chunk_sizes import INLINE_BYTES, MAX_DIRECT_ROWS, InlineSizes
+from penstock._runtime._chunk_sizes import INLINE_BYTES, MAX_DIRECT_ROWS, SMALL_LEAF_BYTES, InlineSizes
 from penstock._runtime._failing_work import crashing_row_error
 from penstock._runtime._jobs import Learned
 from penstock._runtime._queue import AnyJob, Cutter, JobQueue, ReadyQueue, open_queue
@@ -41,9 +41,6 @@ from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
 from penstock.batching import Layout, LayoutMismatchError, layout_of, write_rows
 from penstock.errors import WorkerError
-
-SMALL_LEAF_BYTES: Final = 65_536
-"""Arrays up to this size are copied out of a job's memory, so that keeping the labels doesn't keep the images."""
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
