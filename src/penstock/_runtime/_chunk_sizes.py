@@ -2,7 +2,7 @@
 
 Arming and taking a job, and scheduling a block (about 100 microseconds), are Python. So small batches share a job, and
 rows share a block. The sizes follow from measurements (`Learned`); every choice is a `decide`, and no byte depends on
-it. There are three controllers: `units_per_job`, `block_rows` and `InlineSizes`.
+it. There are three controllers: `units_per_job` (of messages, too), `block_rows` and `InlineSizes`.
 
 Where rows are pieces of larger elements (`unbatch`, `flat_map`, `windows`), each block evaluates the parents of its
 rows, unless its worker has kept them (`_graph._kept_pieces`). If these parents take most of the time, workers that
@@ -85,7 +85,7 @@ def units_per_job(
     least: int = 1,
     to_end: Callable[[int, int], int] | None = None,
 ) -> int:
-    """Return how many batches or positions make a job.
+    """Return how many batches or positions make a job, or how many batches a message.
 
     Args:
         decision: the decision that this is.

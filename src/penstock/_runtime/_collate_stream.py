@@ -341,8 +341,9 @@ class CollateStream(JobStream[CollateJob]):
                 if self._is_repeated(job):
                     return True
                 self._ready = [self._computed(job)]
-            if caught.error is not None and self._job is None:  # otherwise `next` finds the error as it was found here
+            if caught.error is not None and self._job is None:
                 self._error, self._job = caught.taken(), job
+            caught.error = None  # that of a batch which crashes workers is found again by `next`
         if not self._ready or self._ready[-1] is not DROPPED:
             return False
         self._delivered(job, self._ready.pop())

@@ -220,6 +220,7 @@ class Folding(ABC):
     def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
         """Return the next batch, if it has come; if not, and reading has begun, `wake` is called as for `comes`."""
         del wake
+        return None
 
     def comes(self, wake: Callable[[], None], /) -> bool:
         """Return whether the next batch has come; if not, `wake` is called when it may have, or when there is none."""

@@ -56,7 +56,7 @@ from penstock._processes import (
     report_started,
 )
 from penstock._runtime._batches import StepRange
-from penstock._runtime._chunk_sizes import MAX_MESSAGE_BATCHES, MESSAGE_SECONDS
+from penstock._runtime._chunk_sizes import MAX_MESSAGE_BATCHES, MESSAGE_SECONDS, units_per_job
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import read
@@ -486,8 +486,7 @@ class Outbox:
         self._bytes = 0
         self._has_large = False  # a batch that needs no copy: it is sent at once
         self._began = 0.0
-        self._wanted = 1  # batches, by the time that the last ones took
-        self._limit = 1  # batches, of the next message
+        self._limit = decide(MESSAGE_BATCHES, 1)  # batches, of the next message
 
     @property
     def is_empty(self) -> bool:
@@ -500,7 +499,6 @@ class Outbox:
     def begin(self) -> None:
         """Start the clock of the next message."""
         self._began = time.perf_counter()
-        self._limit = decide(MESSAGE_BATCHES, self._wanted)
 
     def add(self, batch: Element, token: Token) -> None:
         self._batches.append(batch)
@@ -536,11 +534,11 @@ class Outbox:
             self.send()
 
     def _learn(self) -> None:
-        seconds = time.perf_counter() - self._began
-        if seconds > MESSAGE_SECONDS:
-            self._wanted = max(self._wanted // 2, 1)
-        elif 2 * seconds < MESSAGE_SECONDS and 2 * self._bytes <= self._chunk_bytes and self.is_full:
-            self._wanted = min(2 * self._wanted, MAX_MESSAGE_BATCHES)
+        count = len(self._batches)
+        by_time = MESSAGE_SECONDS * count / max(time.perf_counter() - self._began, 1e-9)
+        by_bytes = self._chunk_bytes * count / max(self._bytes, 1)
+        most = min(by_bytes, MAX_MESSAGE_BATCHES)
+        self._limit = units_per_job(MESSAGE_BATCHES, by_time, most, to_end=lambda each, _: 1 << each.bit_length() - 1)
 
     def end(self, error: BaseException) -> None:
         """Send the collected batches, and the end of the run or its failure."""
