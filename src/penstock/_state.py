@@ -60,6 +60,8 @@ class LoaderState:
     """The state as a value; `to_json` and `from_json` convert it."""
 
     fingerprint: Mapping[str, str]
+    steps: str
+    """The digests of the dataset's steps; "" in states of earlier versions."""
     details: Mapping[str, str]
     numpy: str
     shape: Shape
@@ -79,7 +81,11 @@ class LoaderState:
         """Return the state as fresh plain values."""
         state: State = {
             "penstock": VERSION,
-            "fingerprint": {**self.fingerprint, **({"details": dict(self.details)} if self.details else {})},
+            "fingerprint": {
+                **self.fingerprint,
+                **({"details": dict(self.details)} if self.details else {}),
+                **({"steps": self.steps} if self.steps else {}),
+            },
             "numpy": self.numpy,
             "shape": {"batch": self.shape.batch, "remainder": self.shape.remainder, "ranks": self.shape.ranks},
             "step": self.step,
@@ -138,6 +144,7 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
         raise ValueError("batches have rows, a rank is below the number of ranks, and a remainder is keep, drop or pad")
     return LoaderState(
         fingerprint,
+        _text(found.get("steps", "")),
         details,
         _text(state["numpy"]),
         Shape(batch, remainder, ranks),

@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -104,6 +105,50 @@ def test_another_order_is_refused(name: str) -> None:
         load(after, state)
     assert load(after, state, ("order",)) == ""
     assert load(after, without_details(state)) == ""  # earlier versions didn't save these details
+
+
+STEPS: dict[str, tuple[Callable[[], ps.Dataset[Any]], str]] = {
+    "another seed of a step": (
+        lambda: numbers().shuffle(seed=3).map(float).batch(8),
+        r"another order: step 2 of 4, shuffle\(seed=3\), differs\. Load",
+    ),
+    "another source": (
+        lambda: numbers(50).shuffle().map(abs).batch(8),
+        r"another source and order: step 1 of 4, read\(Range\(0, 50, 1\)\), differs\. Load",
+    ),
+    "a step more": (
+        lambda: numbers().shuffle().map(float).map(abs).batch(8),
+        r"another order: the state's dataset lacks step 4 of 5, map\(abs\)\. Load",
+    ),
+    "a step less": (
+        lambda: numbers().map(float).batch(8),
+        r"another order: the state's dataset has one step more after step 1 of 3, read\(.*\)\. Load",
+    ),
+    "several": (
+        lambda: numbers().skip(4).shuffle().repeat().map(float).batch(8),
+        r"another order: they differ from step 2 of 6, skip\(4\), on\. Load",
+    ),
+    "a function": (lambda: numbers().shuffle().map(abs).batch(8), r"of the state: step 3 of 4, map\(abs\), differs$"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_step_that_differs_is_named(name: str) -> None:
+    """The message names the step, or where one was added or removed; with a state of an older version it names none."""
+    after, words = STEPS[name]
+    state = state_of(numbers().shuffle().map(float).batch(8))
+    assert len(state) < 400
+    old = json.loads(state)
+    del old["fingerprint"]["steps"]
+    found: list[str] = []
+    for each in (state, json.dumps(old)):
+        try:
+            found.append(load(after(), each))
+        except ps.errors.StateError as error:
+            found.append(str(error))
+    assert re.search(words, found[0])
+    assert found[1]
+    assert "step" not in found[1]
 
 
 def test_the_loaders_own_batch_may_change() -> None:

@@ -180,7 +180,7 @@ def _identity(step: Filter) -> Fingerprint:
     below, details = fingerprint(step.parent), all_details(step.parent)
     texts = [*code_identities(step), *details["source"], *details["order"]]
     functions = hashlib.blake2b(" ".join(texts).encode(), digest_size=8)
-    return Fingerprint(below.source, below.order, functions.hexdigest(), {})
+    return Fingerprint(below.source, below.order, functions.hexdigest(), "", {})
 
 
 def _warn(path: str, found: Found) -> None:
@@ -393,7 +393,7 @@ def read_index(path: str, identity: Fingerprint, length: int) -> Found:
     _, version, elements, kept, source, order, functions = _HEAD.unpack(bytes(content[: _HEAD.size]))
     if version != _VERSION:
         return Found(None, f"it is of version {version} of the format, and this is version {_VERSION}")
-    known = Fingerprint(source.hex(), order.hex(), functions.hex(), {})
+    known = Fingerprint(source.hex(), order.hex(), functions.hex(), "", {})
     differing = [part for part in ("source", "order", "functions") if getattr(known, part) != getattr(identity, part)]
     if differing or elements != length:
         what = " and ".join(differing) or "length"

@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from penstock._graph._coordinates import seed_position_block as seed_position_block
     from penstock._graph._coordinates import source_of as source_of
     from penstock._graph._coordinates import upcoming as upcoming
+    from penstock._graph._differing import differing_text as differing_text
     from penstock._graph._evaluate import element_at as element_at
     from penstock._graph._evaluate import keeps as keeps
     from penstock._graph._evaluate import merge_rows as merge_rows
@@ -169,6 +170,7 @@ else:
         seed_position_block="penstock._graph._coordinates",
         source_of="penstock._graph._coordinates",
         upcoming="penstock._graph._coordinates",
+        differing_text="penstock._graph._differing",
         element_at="penstock._graph._evaluate",
         keeps="penstock._graph._evaluate",
         merge_rows="penstock._graph._evaluate",

@@ -21,7 +21,7 @@ code of the functions.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, assert_never
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,9 @@ from penstock.sampling import (
 )
 from penstock.sources import source_fingerprint
 
+STEP_DIGITS: Final = 3  # of a step's digest: one change in 4,096 goes unnamed
+_MAX_STEPS: Final = 16
+
 
 @frozen
 class Fingerprint:
@@ -64,6 +67,8 @@ class Fingerprint:
     source: str
     order: str
     functions: str
+    steps: str
+    """A short digest of each of the first 16 steps, one after the other, by which errors name those that differ."""
     details: Mapping[str, str]
     """Further digests, by the names of the three; states of earlier versions don't have them.
 
@@ -95,6 +100,7 @@ class _Texts:
     source: list[str] = field(default_factory=list[str])
     order: list[str] = field(default_factory=list[str])
     functions: list[str] = field(default_factory=list[str])
+    steps: list[str] = field(default_factory=list[str])  # their digests
     details: Mapping[str, list[str]] = field(default_factory=lambda: {"source": [], "order": [], "functions": []})
 
     def add(self, name: str, part: "_Texts") -> None:
@@ -119,7 +125,8 @@ def fingerprint(node: Node, epoch: int | None = None, position: int | None = Non
     """
     texts = _texts(node, None if epoch or position is None else _seen(node, position), {}, _own_batch(node))
     details = {kind: _digest(parts) for kind, parts in texts.details.items() if parts}
-    return Fingerprint(_digest(texts.source), _digest(texts.order), _digest(texts.functions), details)
+    steps = "".join(texts.steps[:_MAX_STEPS])
+    return Fingerprint(_digest(texts.source), _digest(texts.order), _digest(texts.functions), steps, details)
 
 
 def all_details(node: Node) -> Mapping[str, Sequence[str]]:
@@ -151,12 +158,19 @@ def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | Non
         texts = _combine_texts(base, None if seen is None else seen.elements, known)
     else:
         raise InternalError("a chain begins at a source or a node with several parents")
+    details = [*texts.details["order"], *texts.details["functions"]]
+    texts.steps.append(_short_digest([*texts.source, *texts.order, *texts.functions, *details]))
     for step in steps:
-        texts.order += _order_parts(step)
-        texts.functions += _function_parts(step, known)
+        order, functions = [*_order_parts(step)], [*_function_parts(step, known)]
+        more: list[str] = []
         if isinstance(step, Batch) and step is not own_batch:
-            texts.details["order"].append(f"batch {step.size} {step.remainder} {step.mask}")
-        texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(step))))
+            more.append(f"batch {step.size} {step.remainder} {step.mask}")
+        held = [text for each in functions_of(step) if (text := _held_text(each, known))]
+        texts.order += order
+        texts.functions += functions
+        texts.details["order"].extend(more)
+        texts.details["functions"].extend(held)
+        texts.steps.append(_short_digest([*order, *functions, *more, *held]))
     return texts
 
 
@@ -209,6 +223,10 @@ def _combine_texts(step: Combine, seen: int | None, known: _Known) -> _Texts:
 
 def _digest(texts: Iterable[str]) -> str:
     return hashlib.blake2b("".join([f"{len(text)}:{text}" for text in texts]).encode(), digest_size=8).hexdigest()
+
+
+def _short_digest(texts: Iterable[str]) -> str:
+    return _digest(texts)[:STEP_DIGITS]
 
 
 def _order_parts(step: Node) -> Iterator[str]:

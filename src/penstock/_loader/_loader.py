@@ -17,6 +17,7 @@ from penstock._graph import (
     Map,
     Origin,
     Read,
+    differing_text,
     fingerprint,
     need_count,
     note_held_values,
@@ -286,6 +287,7 @@ class Loader(Generic[T_co]):
         own = self._fingerprint_at(point.epoch, point.position)
         return LoaderState(
             own.parts(),
+            own.steps,
             own.details,
             np.__version__,
             Shape(self._plan.batch_size, self._plan.remainder, shard.count),
@@ -472,16 +474,19 @@ class Loader(Generic[T_co]):
         same["order"] = same["order"] and alike.get("order", True)
         differing = [part for part in ("source", "order") if not same[part] and part not in allow]
         if differing:
+            part: Literal["source", "order"] = "source" if "source" in differing else "order"
+            where = differing_text(self._plan.node, own.steps, state.steps, part)
             raise StateError(
-                f"this state belongs to a dataset with another {' and '.join(differing)}. Load it into the dataset it "
-                f"was saved from, or accept the difference with allow={set(differing)!r}."
+                f"this state belongs to a dataset with another {' and '.join(differing)}{where}. Load it into the "
+                f"dataset it was saved from, or accept the difference with allow={set(differing)!r}."
             )
+        where = differing_text(self._plan.node, own.steps, state.steps, "functions")
         if not same["functions"]:
-            warnings.warn("the dataset's functions differ from those of the state", stacklevel=3)
+            warnings.warn(f"the dataset's functions differ from those of the state{where}", stacklevel=3)
         elif not alike.get("functions", True):
             warnings.warn(
-                "the dataset's functions hold other values than those of the state: in closures, defaults, attributes "
-                "or globals, or in the function that opens a stream",
+                "the dataset's functions hold other values than those of the state, in closures, defaults, attributes "
+                f"or globals, or in the function that opens a stream{where}",
                 stacklevel=3,
             )
         if same["source"] and not alike.get("source", True):

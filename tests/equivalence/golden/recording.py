@@ -154,8 +154,9 @@ def load(loader: ps.Loader[Any], states: list[Record]) -> None:
 
 
 def state_of(loader: ps.Loader[Any]) -> Record:
-    """Return a loader's state, without the version of NumPy."""
+    """Return a loader's state, without the version of NumPy, and without the digests of steps, which serve messages."""
     state = loader.state_dict()
+    state["fingerprint"] = {key: value for key, value in state["fingerprint"].items() if key != "steps"}
     return {key: NO_NUMPY if key == "numpy" else value for key, value in state.items()}
 
 
