@@ -27,6 +27,7 @@ void bind_bell(nb::module_& module);
 void bind_bytes(nb::module_& module);
 void bind_closing(nb::module_& module);
 void bind_gather(nb::module_& module);
+void bind_image_stage(nb::module_& module);
 void bind_images(nb::module_& module);
 void bind_jobs(nb::module_& module);
 void bind_memory(nb::module_& module);
@@ -49,6 +50,7 @@ NB_MODULE(_native, module) {
     penstock::bindings::bind_bytes(module);
     penstock::bindings::bind_closing(module);
     penstock::bindings::bind_gather(module);
+    penstock::bindings::bind_image_stage(module);
     penstock::bindings::bind_images(module);
     penstock::bindings::bind_jobs(module);
     penstock::bindings::bind_memory(module);

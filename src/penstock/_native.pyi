@@ -207,6 +207,49 @@ def map_file(path: bytes) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,),
     Return a file's bytes, mapped into memory, as a read-only uint8 array that keeps no descriptor.
     """
 
+def has_jpeg() -> bool:
+    """Return whether this build decodes JPEGs."""
+
+def read_image_sizes(
+    items: Sequence[object],
+    is_upright: bool,
+    out: Annotated[NDArray[numpy.int64], dict(shape=(None, 2), order="C", device="cpu")],
+    start: int,
+) -> tuple[int, bool, str] | None:
+    """
+    Write the width and height of the images from `start` on; return as `decode_images_to_bytes`.
+    """
+
+def decode_images_to_bytes(
+    items: Sequence[object],
+    boxes: Annotated[NDArray[numpy.int64], dict(shape=(None, 4), order="C", device="cpu", writable=False)],
+    mirrored: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    is_upright: bool,
+    has_planes: bool,
+    scale: Annotated[NDArray[numpy.float32], dict(shape=(3), order="C", device="cpu", writable=False)],
+    shift: Annotated[NDArray[numpy.float32], dict(shape=(3), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None, None), order="C", device="cpu")],
+    start: int,
+) -> tuple[int, bool, str] | None:
+    """
+    Write the images from `start` on, each resized to the size of `out`; return None, or the index of an image that can't be read, whether its bytes may be right, and the reason. A box is (left, top, right, bottom); zeros stand for all of the image.
+    """
+
+def decode_images_to_floats(
+    items: Sequence[object],
+    boxes: Annotated[NDArray[numpy.int64], dict(shape=(None, 4), order="C", device="cpu", writable=False)],
+    mirrored: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    is_upright: bool,
+    has_planes: bool,
+    scale: Annotated[NDArray[numpy.float32], dict(shape=(3), order="C", device="cpu", writable=False)],
+    shift: Annotated[NDArray[numpy.float32], dict(shape=(3), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order="C", device="cpu")],
+    start: int,
+) -> tuple[int, bool, str] | None:
+    """
+    Write the images from `start` on, each resized to the size of `out`; return None, or the index of an image that can't be read, whether its bytes may be right, and the reason. A box is (left, top, right, bottom); zeros stand for all of the image.
+    """
+
 def normalize_images(
     items: Sequence[object],
     dtype: object,

@@ -27,7 +27,14 @@ OWN_PAGES = {"penstock.Dataset": "dataset", "penstock.Loader": "loader", "pensto
 TITLES = {"dataset": "Dataset: the verbs", "loader": "Loader", "penstock": "penstock: functions and values"}
 # The groups of the index, in the order in which a user needs them.
 GROUPS = {
-    "Datasets and loaders": ("dataset", "loader", "penstock.sources", "penstock", "penstock.batching"),
+    "Datasets and loaders": (
+        "dataset",
+        "loader",
+        "penstock.sources",
+        "penstock",
+        "penstock.batching",
+        "penstock.images",
+    ),
     "Frameworks": ("penstock.torch", "penstock.jax", "penstock.jax.checkpoint"),
     "Errors, events and tests": ("penstock.errors", "penstock.events", "penstock.testing"),
     "Below the datasets": ("penstock.sampling", "penstock.pipeline", "penstock.concurrency", "penstock.transport"),

@@ -583,7 +583,10 @@ class Dataset(Generic[T_co]):
 
         Args:
             function: a function of the element alone. Any worker may call it, and may call it again for the same
-                element. With `ps.PerWorker(make)` each worker makes its own, as for a decoder or a connection.
+                element. With `ps.PerWorker(make)` each worker makes its own, as for a decoder or a connection. If the
+                function is an object with a method `apply_block(elements)`, that method may be called for several
+                elements at once. It must change none, and return what the function returns for each; if it raises,
+                the function is called for each element.
             name: for messages. Default: the function's name.
             on_error: the response to an exception. "raise" raises it in the consumer; "skip" leaves out the element,
                 so the dataset is read in order; `ps.Substitute()` uses the element of another position.
@@ -651,7 +654,9 @@ class Dataset(Generic[T_co]):
         doesn't change them; renaming this step does.
 
         Args:
-            function: takes the element and a `numpy.random.Generator`, which is valid during the call only.
+            function: takes the element and a `numpy.random.Generator`, which is valid during the call only. A method
+                `apply_block(elements, rngs)` is used as in `map`; `rngs` is an iterator, and a generator is valid until
+                the next one is taken.
             rng: the type of the second argument: "generator"; "seed" for a 64-bit integer; "jax" for a key of
                 `jax.random` on the host, so that arrays computed from it are on the host, too. Worker processes can't
                 use accelerators in JAX.

@@ -9,6 +9,8 @@ element, for a block on a thread, and in a worker process, though a block is one
 - A block is computed in one loop without a `try` for each element, which costs nothing until an error occurs. The
   results so far are kept, the failing element alone goes the way of `apply_again`, and the rest is applied one by one.
   The block isn't computed again, since the function may have changed its elements.
+- A function object with a method `apply_block` computes a block in one call, and changes no element. If it raises, the
+  loop follows from the first element on, so the definition decides which element fails, and how.
 - "raise": the user's exception passes through with its type and traceback, and a note with step, epoch, position and
   key. "skip": the result is DROPPED, and an event is sent. `Substitute`: another position of the same epoch is
   evaluated by the definition, so that the result does not depend on the failing block.
@@ -34,7 +36,7 @@ from penstock._graph._length import length
 from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Read, Split, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
 from penstock._seeds import derive, derive_block
-from penstock.errors import InternalError
+from penstock.errors import InternalError, UsageError
 from penstock.events import Event, Observer, Skipped, Substituted
 from penstock.sources import RETRY_WAITS_SECONDS, Keys, Record, Source, describe_key, is_transient, read_records
 
@@ -50,6 +52,9 @@ class _Dropped:
 
 
 DROPPED: Final = _Dropped()
+
+
+_FEWEST_AT_ONCE: Final = 2  # elements; a single one is a call of the function itself
 
 
 def _ignore(event: Event) -> None:
@@ -170,6 +175,20 @@ class Locations(Protocol):
         ...
 
 
+class BlockFunction(Protocol):
+    """A function object that can compute a block of elements in one call."""
+
+    def apply_block(self, elements: Sequence[Element], arguments: Iterable[object] = ..., /) -> Iterable[Element]:
+        """Return what the function returns for each element, without changing one.
+
+        Args:
+            elements: at least two.
+            arguments: the function's second argument for each element, if it has one. A generator is valid until the
+                next one is taken.
+        """
+        ...
+
+
 ElementAt = Callable[[Node, int, int, Context], Element]
 """`_evaluate.element_at`, as a parameter: that module imports this one."""
 
@@ -227,6 +246,8 @@ def apply_into(
 
     The function is called once for each element, since it may write to it.
     """
+    if hasattr(step.function, "apply_block") and _applied_at_once(results, step, elements, locations, context):
+        return
     if step.form != "globals" and (step.form != "origin" or locations.are_plain):
         draws = context.draws
         before = None if draws is None else draws.before(step)
@@ -250,6 +271,37 @@ def apply_into(
                 del error  # likewise
     left = range(len(results), len(elements))
     results.extend(apply_one(step, elements[each], locations.at(each), context, element_at) for each in left)
+
+
+def _applied_at_once(
+    results: list[Element], step: Map, elements: Sequence[Element], locations: Locations, context: Context
+) -> bool:
+    """Add the results of the function's `apply_block`; return whether it computed them.
+
+    Raises:
+        UsageError: it returned another number of results.
+    """
+    if step.form == "globals" or (step.form == "origin" and not locations.are_plain) or len(elements) < _FEWEST_AT_ONCE:
+        return False
+    draws = context.draws
+    before = None if draws is None else draws.before(step)
+    made: list[Element] = []
+    with Caught(Exception) as caught:
+        arguments = _arguments(step, locations, context)
+        apply = cast("BlockFunction", step.function).apply_block
+        made.extend(apply(elements) if arguments is None else apply(elements, arguments))
+    if draws is not None and before is not None:
+        draws.after(step, before, context.observe)
+    if caught.error is not None:
+        caught.taken()
+        return False
+    if len(made) != len(elements):
+        raise UsageError(
+            f"apply_block of the function of step {step.name!r} must return one result for each element; got "
+            f"{len(made)} results for {len(elements)} elements. To leave out elements, use a filter."
+        )
+    results.extend(made)
+    return True
 
 
 def _arguments(step: Map, locations: Locations, context: Context) -> Iterable[object] | None:

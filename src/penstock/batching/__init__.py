@@ -24,6 +24,7 @@ from penstock.batching._grouping import Pieces as Pieces
 from penstock.batching._grouping import concat_then_split as concat_then_split
 from penstock.batching._grouping import plan_of_sequences as plan_of_sequences
 from penstock.batching._images import normalize_images as normalize_images
+from penstock.batching._images import scale_and_shift as scale_and_shift
 from penstock.batching._leaf import LeafError as LeafError
 from penstock.batching._leaf import LeafSpec as LeafSpec
 from penstock.batching._leaf import as_value as as_value
@@ -52,6 +53,7 @@ from penstock.batching._packing import row_blocks as row_blocks
 from penstock.batching._packing import rows_of as rows_of
 from penstock.batching._pad import Pad as Pad
 from penstock.batching._pad import pad as pad
+from penstock.batching._stack_arrays import check_out as check_out
 from penstock.batching._stack_arrays import stack_arrays as stack_arrays
 
 if TYPE_CHECKING:

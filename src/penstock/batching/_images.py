@@ -70,7 +70,7 @@ def normalize_images(
     check_num_threads(num_threads)
     items, rows, image_shape = _items_of(images)
     height, width, channels = _axes_of(image_shape)
-    scale, shift = _known_scale_and_shift(mean, std, channels)
+    scale, shift = scale_and_shift(mean, std, channels)
     shape = (*rows, channels, height, width)
     result = np.empty(shape, np.float32) if out is None else check_out(out, shape, _FLOAT32)
     batch = result.reshape(len(items), channels, height, width)
@@ -137,15 +137,17 @@ def _axes_of(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _known_scale_and_shift(mean: object, std: object, channels: int) -> tuple[Floats, Floats]:
-    """Return the result of `_scale_and_shift` from a cache: for one image, it takes as long as the conversion.
+def scale_and_shift(mean: object, std: object, channels: int) -> tuple[Floats, Floats]:
+    """Return the factor and the summand for the pixels of each channel, from a cache.
+
+    For one image, computing them takes as long as the conversion.
 
     Raises:
-        UsageError: as for `_scale_and_shift`.
+        UsageError: as for `_computed`.
     """
     means, stds = _plain_numbers(mean), _plain_numbers(std)
     if means is None or stds is None:
-        return _scale_and_shift(mean, std, channels)
+        return _computed(mean, std, channels)
     return _cached(means, stds, channels)
 
 
@@ -159,12 +161,12 @@ def _plain_numbers(values: object) -> tuple[object, ...] | None:
 
 @functools.lru_cache(maxsize=64)
 def _cached(mean: tuple[object, ...], std: tuple[object, ...], channels: int) -> tuple[Floats, Floats]:
-    scale, shift = _scale_and_shift(mean, std, channels)
+    scale, shift = _computed(mean, std, channels)
     scale.flags.writeable = shift.flags.writeable = False
     return scale, shift
 
 
-def _scale_and_shift(mean: object, std: object, channels: int) -> tuple[Floats, Floats]:
+def _computed(mean: object, std: object, channels: int) -> tuple[Floats, Floats]:
     """Return the factor and the summand for the pixels of each channel.
 
     Raises:

@@ -1,0 +1,156 @@
+"""Decoded boxes of images have Pillow's pixels, in every form; damaged files are errors, as they are for Pillow."""
+
+import importlib
+import io
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock.batching import normalize_images
+from penstock.images import Pixels, decode_crop_resize
+from tests.images.photographs import encoded, photograph, pillow
+
+SIZES: Final = [(64, 64), (50, 90), (7, 300)]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def boxes(width: int, height: int, count: int) -> list[tuple[int, int, int, int]]:
+    """Return the whole image, and random boxes."""
+    rng = np.random.Generator(np.random.PCG64(width))
+    found = [(0, 0, width, height)]
+    while len(found) < count:
+        left, right = sorted(rng.integers(0, width + 1, 2).tolist())
+        top, bottom = sorted(rng.integers(0, height + 1, 2).tolist())
+        if left < right and top < bottom:
+            found.append((left, top, right, bottom))
+    return found
+
+
+def resized(image: Any, size: tuple[int, int]) -> NDArray[np.int64]:
+    """Return an image, resized by Pillow."""
+    return np.asarray(image.resize(size[::-1], pillow().Resampling.BILINEAR)).astype(np.int64)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_box_has_pillows_pixels(mode: str, subsampling: int, progressive: bool) -> None:  # noqa: FBT001 - a case
+    """A box's pixels are exactly Pillow's, and resized ones differ by at most one level, by less on average."""
+    for width, height in [(203, 151), (17, 9), (64, 48), (1, 1)]:
+        data = encoded(photograph(width, height).convert(mode), subsampling=subsampling, progressive=progressive)
+        whole = pillow().open(io.BytesIO(data)).convert("RGB")
+        for box in boxes(width, height, 8):
+            part = whole.crop(box)
+            assert np.array_equal(decode_crop_resize(data, box=box), np.asarray(part))
+            for size in SIZES:
+                difference = np.abs(decode_crop_resize(data, size, box=box).astype(np.int64) - resized(part, size))
+                assert difference.max() <= 1
+                assert difference.mean() < 0.5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_turns_an_image_as_pillow_does(orientation: int) -> None:
+    """With exif=True a box is one of the upright image, mirrored after it is turned; by default nothing is turned."""
+    exif = pillow().Exif()
+    exif[0x0112] = orientation
+    data = encoded(photograph(83, 61), exif=exif)
+    stored = pillow().open(io.BytesIO(data))
+    upright = importlib.import_module("PIL.ImageOps").exif_transpose(stored)
+    box = (5, 11, 40, 57)
+    turned = decode_crop_resize(data, box=box, flip=True, pixels=Pixels(exif=True))
+    assert np.array_equal(turned, np.asarray(upright.crop(box))[:, ::-1])
+    assert np.array_equal(decode_crop_resize(data, box=box), np.asarray(stored.crop(box)))
+    difference = decode_crop_resize(data, (20, 31), pixels=Pixels(exif=True)).astype(np.int64)
+    assert np.abs(difference - resized(upright, (20, 31))).max() <= 1
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+def test_forms_are_those_of_normalize_images(layout: Any) -> None:
+    """A normalised result has the bytes of normalize_images, in both layouts, also in given memory."""
+    data = encoded(photograph(60, 40))
+    levels = decode_crop_resize(data, (24, 31))
+    planes = normalize_images(levels, MEAN, STD)
+    axes = (0, 1, 2) if layout == "CHW" else (1, 2, 0)
+    form = Pixels(layout, MEAN, STD)
+    out = np.empty(form.shape(24, 31), np.float32)
+    assert decode_crop_resize(data, (24, 31), pixels=form, out=out) is out
+    assert out.tobytes() == planes.transpose(axes).tobytes()
+    plain = decode_crop_resize(data, (24, 31), pixels=Pixels(layout))
+    assert np.array_equal(plain if layout == "HWC" else plain.transpose(1, 2, 0), levels)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("box", [(0, 0, 40, 30), (5, 5, 20, 12)])
+def test_damage_is_an_error_where_it_is_one_for_pillow(progressive: bool, box: Any) -> None:  # noqa: FBT001 - a case
+    """A file cut anywhere is refused, and one with wrong bytes is an error or an image of the right shape."""
+    data = encoded(photograph(40, 30), progressive=progressive)
+    for size in range(3, len(data)):
+        with pytest.raises(ps.errors.CorruptRecordError, match=r"truncated|libjpeg-turbo says"):
+            decode_crop_resize(data[:size], box=box)
+    rng = np.random.Generator(np.random.PCG64(3))
+    for _ in range(300):
+        damaged = np.frombuffer(data, np.uint8).copy()
+        damaged[rng.integers(3, len(data), 3)] = rng.integers(0, 256, 3)
+        try:
+            result = decode_crop_resize(damaged, 8)
+        except (OSError, SyntaxError):  # the latter is Pillow's, for kinds of JPEG that only Pillow may read
+            continue
+        assert result.shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(("mode", "form"), [("RGBA", "PNG"), ("I;16", "PNG"), ("P", "GIF"), ("LA", "PNG")])
+def test_other_formats_are_decoded_by_pillow(mode: str, form: str) -> None:
+    """Transparent, 16-bit and palette images have the pixels of Pillow's conversion to RGB."""
+    if mode == "I;16":
+        image = pillow().fromarray(np.arange(60, dtype=np.uint16).reshape(6, 10) * 1000)
+    else:
+        image = photograph(10, 6).convert(mode)
+    stream = io.BytesIO()
+    image.save(stream, form)
+    expected = np.asarray(pillow().open(stream).convert("RGB"))[1:5, 2:9]
+    assert np.array_equal(decode_crop_resize(stream.getvalue(), box=(2, 1, 9, 5)), expected)
+
+
+PIXELS: Final = np.zeros((4, 6, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((PIXELS, 0), r"size must be a positive int, or \(height, width\); got size=0"),
+        ((PIXELS, (2, 3, 4)), r"size must be a positive int"),
+        ((PIXELS, 2, (0, 0, 7, 4)), r"box must be .* got box=\(0, 0, 7, 4\) for an image of width 6 and height 4"),
+        ((PIXELS, 2, (3, 0, 3, 4)), "box must be"),
+        ((PIXELS.astype(np.float32), 2), r"an image must be the bytes of a file, .* got float32 of shape \(4, 6, 3\)"),
+        (({"bytes": b""}, 2), r"an image must be the bytes of a file, .* got a dict. Name the leaf .* with key="),
+    ],
+)
+def test_wrong_arguments_are_errors(arguments: Any, message: str) -> None:
+    """A size, a box or an image that isn't as described is an error with the rule and the value."""
+    data, size, *box = arguments
+    with pytest.raises(ps.errors.UsageError, match=message):
+        decode_crop_resize(data, size, box=box[0] if box else None)
+
+
+@pytest.mark.parametrize("given", [{"layout": "NHWC"}, {"mean": MEAN}, {"mean": MEAN, "std": (1, 0, 1)}])
+def test_wrong_forms_are_errors(given: Any) -> None:
+    """A layout that doesn't exist, and half or wrong numbers, are errors where they are written."""
+    with pytest.raises(ps.errors.UsageError, match=r"layout|mean|std"):
+        Pixels(**given)
+
+
+def nothing_read(*_: object) -> tuple[int, bool, str]:
+    """Fail as the native module without a library does."""
+    return 0, True, ""
+
+
+def test_a_build_without_libjpeg_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without libjpeg-turbo a JPEG is an error, which says what to install."""
+    data = encoded(photograph(9, 9))
+    monkeypatch.setattr("penstock._native.has_jpeg", lambda: False)
+    monkeypatch.setattr("penstock._native.read_image_sizes", nothing_read)
+    with pytest.raises(ps.errors.UsageError, match=r"decodes JPEGs .*apt install libjpeg62-turbo-dev"):
+        decode_crop_resize(data)
