@@ -3,12 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.processes.helping import watched
+from tests.processes.helping import program, watched
 
 STARTING = """
 import asyncio, multiprocessing.util, os, signal, sys
@@ -34,51 +35,46 @@ else:  # Python itself calls it, after it has unpickled the work of the process,
 """
 
 
-def start_in_steps(tmp_path: Path, start_method: str, moment: str) -> "tuple[subprocess.Popen[str], Path, Path]":
-    """Run STARTING in a process group of its own; return it, and the two pipes that delay its child's import."""
-    script, arrived, release = tmp_path / "starting.py", tmp_path / "arrived", tmp_path / "release"
-    script.write_text(STARTING)
+@contextmanager
+def started_in_steps(
+    tmp_path: Path, start_method: str, moment: str
+) -> Generator[tuple[subprocess.Popen[str], Path, Path]]:
+    """Have STARTING run in a process group of its own, and the two pipes that delay its child's import."""
+    arrived, release = tmp_path / "arrived", tmp_path / "release"
     os.mkfifo(arrived)
     os.mkfifo(release)
-    program = subprocess.Popen(
-        [sys.executable, script, start_method, moment, arrived, release],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])},
-    )
-    return program, arrived, release
+    with program(STARTING, tmp_path, start_method, moment, str(arrived), str(release)) as running:
+        yield running, arrived, release
 
 
 def test_ctrl_c_while_a_process_imports(tmp_path: Path) -> None:
     """SIGINT has no effect on a spawned process that still imports the program."""
-    program, arrived, release = start_in_steps(tmp_path, "spawn", "importing")
-    with program:
+    with started_in_steps(tmp_path, "spawn", "importing") as (running, arrived, release):
         os.kill(int(arrived.read_text()), signal.SIGINT)
         with release.open("r+b", buffering=0) as going_on:  # so that it doesn't block if the process has died
             going_on.write(b"go on\n")
-            assert program.communicate(timeout=20) == ("3\n", "")
-        assert program.returncode == 0
+            assert running.communicate(timeout=20) == ("3\n", "")
+        assert running.returncode == 0
 
 
 def test_ctrl_c_between_import_and_worker(tmp_path: Path) -> None:
     """SIGINT has no effect on a process between its last import and the start of its worker."""
-    program, _, _ = start_in_steps(tmp_path, "forkserver", "imported")
-    with program:
-        assert program.communicate(timeout=20) == ("3\n", "")
-        assert program.returncode == 0
+    with started_in_steps(tmp_path, "forkserver", "imported") as (running, _, _):
+        assert running.communicate(timeout=20) == ("3\n", "")
+        assert running.returncode == 0
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_ctrl_c_ends_a_program_whose_processes_start(tmp_path: Path, start_method: str) -> None:
     """SIGINT to the group while a process imports ends all; only the parent prints a KeyboardInterrupt."""
-    program, arrived, _ = start_in_steps(tmp_path, start_method, "importing")
-    with program, watched(int(arrived.read_text())) as has_ended:
-        os.killpg(program.pid, signal.SIGINT)
-        _, errors = program.communicate(timeout=20)
+    with (
+        started_in_steps(tmp_path, start_method, "importing") as (running, arrived, _),
+        watched(int(arrived.read_text())) as has_ended,
+    ):
+        os.killpg(running.pid, signal.SIGINT)
+        _, errors = running.communicate(timeout=20)
         assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
         assert "spawn_main" not in errors
         assert errors.rstrip().endswith("KeyboardInterrupt")
-        assert program.returncode == -signal.SIGINT
+        assert running.returncode == -signal.SIGINT
         assert has_ended(20)

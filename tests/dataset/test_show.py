@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
-from penstock.batching._leaf import LeafSpec
+from penstock.batching import LeafSpec
 from penstock.errors import GraphError
 from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import penstock as ps
-from penstock._graph._length import length
 from penstock.errors import GraphError, UsageError
-from tests.equivalence.definition import digest, digests, epoch_of, outcomes, raised, rank_of
+from tests.equivalence.definition import digest, digests, epoch_of, outcomes, positions_of, raised, rank_of
 from tests.equivalence.functions import with_origin
 from tests.equivalence.verbs import Combined, RefusedError, combined, put
 
@@ -104,7 +103,7 @@ def given(batches: Iterable[Any]) -> Iterator[Any]:
 
 def check_rank(dataset: ps.Dataset, rank: int) -> None:
     """Compare the batches of one of two ranks, if the dataset can be divided and is read in order."""
-    if length(dataset.node) is not None:
+    if positions_of(dataset) is not None:
         return
     try:
         loader = ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True))

@@ -13,9 +13,14 @@ from penstock._streaming._in_order import elements, in_order
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
 
+def positions_of(dataset: ps.Dataset) -> int | None:
+    """Return the number of positions; None if the dataset can only be read in order."""
+    return length(dataset.node)
+
+
 def epoch_of(dataset: ps.Dataset, epoch: int) -> Iterator[Any]:
     """Yield all elements of an epoch, in order, by the plain definition."""
-    count = length(dataset.node)
+    count = positions_of(dataset)
     if count is None:
         yield from elements(dataset.node, epoch, 0, Context())
     else:

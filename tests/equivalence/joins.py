@@ -6,9 +6,8 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._graph._length import length
 from tests.equivalence.combiners import Delayed
-from tests.equivalence.definition import digest
+from tests.equivalence.definition import digest, positions_of
 from tests.equivalence.functions import (
     add_one,
     copies,
@@ -151,7 +150,7 @@ def started(draw: st.DrawFn, *, dealable: bool) -> ps.Dataset:
     match draw(st.integers(0, 5)):
         case 0:
             named = draw(parts(indexable() | ordered))
-            indexed = all(length(part.node) is not None for part in named.values())
+            indexed = all(positions_of(part) is not None for part in named.values())
             measure = weight_of if dealable and indexed else draw(st.sampled_from([None, weight_of]))
             stop: Literal["first", "all"] = "all" if dealable else draw(STOPS)
             return ps.mix(named, draw(weights(list(named))), measure=measure, stop=stop)

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import penstock as ps
-from penstock._graph._length import length
 from penstock.errors import UsageError
-from tests.equivalence.definition import epoch_of
+from tests.equivalence.definition import epoch_of, positions_of
 from tests.faults.places import Place
 
 
@@ -46,7 +45,7 @@ class DatasetSubject:
 
     def __init__(self, dataset: ps.Dataset[Any]) -> None:
         self._dataset = dataset
-        self._is_indexable = length(dataset.node) is not None
+        self._is_indexable = positions_of(dataset) is not None
         self.can_change_ranks = self._is_indexable
 
     def epoch(self, number: int, shard: tuple[int, int]) -> Iterator[Any]:

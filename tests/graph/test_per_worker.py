@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._graph._per_worker import PerWorker
+from penstock import PerWorker
 from penstock.errors import UsageError
 
 
@@ -189,7 +189,7 @@ def test_an_error_of_closing_is_logged(caplog: pytest.LogCaptureFixture) -> None
 
 PROGRAM = """
 import os, sys
-from penstock._graph._per_worker import PerWorker
+from penstock import PerWorker
 class Named:
     def __init__(self):
         self.pid = os.getpid()

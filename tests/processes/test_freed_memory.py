@@ -2,10 +2,10 @@
 
 import os
 import platform
+from typing import Literal
 
 import pytest
 
-from penstock._processes import StartMethod
 from tests.processes import functions
 from tests.processes.helping import received, started
 
@@ -16,7 +16,7 @@ PAGES = functions.ROUNDS * functions.BLOCKS * functions.BLOCK_BYTES // os.syscon
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_blocks_lie_where_others_were(start_method: StartMethod) -> None:
+def test_blocks_lie_where_others_were(start_method: Literal["forkserver", "spawn"]) -> None:
     """Images that come and go cost no fault of a page once a few have been there."""
     with started(functions.count_faults, start_method=start_method) as child:
         assert received(child) < PAGES / 20

@@ -100,17 +100,6 @@ def test_a_class_does_not_depend_on_the_others() -> None:
     assert orders[0] == orders[1]
 
 
-@given(labels_of_all_kinds, seeds, st.data())
-def test_scalar_and_block_forms_agree(labels: NDArray[Any], seed: int, data: st.DataObject) -> None:
-    """Positions in any order, of several epochs, have the same keys in a block as one by one."""
-    balance = Balance(labels, 2**62, seed)
-    places = st.one_of(st.integers(0, 3 * len(labels)), st.integers(0, 2**62 - 1))
-    pairs = data.draw(st.lists(st.tuples(st.sampled_from([0, 1, 2**40]), places), max_size=20))
-    epochs, positions = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
-    result_epochs, keys = balance.block(epochs, positions)
-    assert list(zip(result_epochs.tolist(), keys.tolist(), strict=True)) == [balance(*pair) for pair in pairs]
-
-
 def test_it_is_its_labels() -> None:
     """Equal labels, of any width, make equal samplers; other labels, lengths or seeds make different ones and reprs."""
     labels = np.array(["a", "b", "a"])

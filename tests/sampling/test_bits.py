@@ -39,16 +39,6 @@ def test_the_set_bits_are_taken_in_order(mask: NDArray[np.bool_], epoch: int) ->
     assert [bits(epoch, position) for position in range(len(bits))] == [(epoch, key) for key in expected]
 
 
-@given(masks(), st.data())
-def test_positions_come_in_any_order(mask: NDArray[np.bool_], data: st.DataObject) -> None:
-    """A block may have positions in any order, and twice."""
-    bits = Bits.from_mask(mask)
-    taken = st.lists(st.integers(0, len(bits) - 1), max_size=30) if len(bits) else st.just([])
-    positions = np.array(data.draw(taken), np.int64)
-    _, keys = bits.block(np.zeros_like(positions), positions)
-    assert keys.tolist() == np.flatnonzero(mask)[positions].tolist()
-
-
 def test_many_words() -> None:
     """The directory is right if it is counted in several parts."""
     mask = np.arange(20_000_003) % 1001 == 3

@@ -65,7 +65,13 @@ OURS: dict[str, st.SearchStrategy[Sampler]] = {
     "WeightedDraws": st.builds(
         WeightedDraws, st.lists(st.floats(0.5, 9), min_size=1, max_size=9).map(np.array), lengths, seeds
     ),
-    "Balance": st.builds(Balance, st.lists(st.integers(0, 9), min_size=1).map(np.array), lengths, seeds),
+    "Balance": st.builds(
+        Balance,
+        st.lists(st.integers(0, 9), min_size=1).map(np.array)
+        | st.integers(65, 90).map(lambda classes: np.arange(classes * 2) % classes),
+        lengths,
+        seeds,
+    ),
     "FixedEpoch": st.builds(FixedEpoch, lengths, st.integers(0, 2**62)),
 }
 OURS["FixedOrder"] = st.builds(FixedOrder, st.one_of(*OURS.values()), st.integers(1, 4))

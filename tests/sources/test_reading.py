@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from penstock.errors import SourceError
-from penstock.sources import Source, read_records
-from penstock.sources._reading import read_spans
+from penstock.sources import Source, read_records, read_spans
 
 
 class Letters:

@@ -3,10 +3,9 @@
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,10 +18,9 @@ from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerErro
 from penstock.pipeline import PipelineBuilder
 from penstock.pipeline._processes import Executors, ProcessExecutor, RunningProcesses, open_processes
 from tests.pipeline.processes import ops
+from tests.pipeline.processes.programs import SECONDS, check_end
 
 pytestmark = pytest.mark.each_value
-
-SECONDS = 1.0  # in which a crash must be reported
 
 
 def pid_from(path: Path) -> int:
@@ -46,9 +44,18 @@ def executors() -> Any:
     opened.close()
 
 
-def test_each_item_has_its_outcome(executors: Executors) -> None:
+@pytest.fixture(params=["ours", "forked by a pool"])
+def executor(request: pytest.FixtureRequest) -> Any:
+    """Yield two processes of ours, or of a pool that the user made."""
+    if request.param == "ours":
+        yield ProcessExecutor(2)
+        return
+    with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
+        yield pool
+
+
+def test_each_item_has_its_outcome(executors: Executors, executor: Any) -> None:
     """Values, lists of generators' values, and the user's own exceptions with their traceback come back in place."""
-    executor = ProcessExecutor(2)
     good = executors.remote(executor, "double").send(ops.double, [1, 2, 3], flatten=False)
     generators = executors.remote(executor, "up_to")
     many = generators.send(ops.up_to, [0, 2], flatten=True)
@@ -95,30 +102,27 @@ def closed_after_each_test() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("op", "error", "words"),
-    [
-        (ops.refuse_stubbornly, WorkerError, "StubbornError: stubborn 1"),
-        (ops.lambda_of, WorkerError, "got function, which can't be"),
-    ],
+    ("op", "words"),
+    [(ops.refuse_stubbornly, "StubbornError: stubborn 1"), (ops.lambda_of, "got function, which can't be")],
 )
-def test_results_that_can_not_be_received(executors: Executors, op: Any, error: type[Exception], words: str) -> None:
+def test_results_that_can_not_be_received(executors: Executors, executor: Any, op: Any, words: str) -> None:
     """A result or exception that can't be pickled or unpickled is an error of its item alone."""
-    outcomes = executors.remote(ProcessExecutor(1), "op").send(op, [1], flatten=False).result()
+    stage = executors.remote(executor, "op")
+    outcomes = stage.send(op, [1], flatten=False).result()
     assert len(outcomes) == 1
-    with pytest.raises(error, match=words):
+    with pytest.raises(WorkerError, match=words):
         raise ops.error_of(outcomes[0])
     if op is ops.lambda_of:
-        stage = executors.remote(ProcessExecutor(1), "op")
         assert [good for good, _ in stage.send(op, [2, 1, 4], flatten=False).result()] == [True, False, True]
 
 
-def test_calls_that_can_not_be_sent(executors: Executors) -> None:
-    """A function or item that can't be pickled is a UsageError that names the stage."""
-    executor = ProcessExecutor(1)
+def test_calls_that_can_not_be_sent(executors: Executors, executor: Any) -> None:
+    """A function or item that can't be pickled is a UsageError that names the stage, and the processes still work."""
     with pytest.raises(UsageError, match="stage 'first' must be picklable"):
         executors.remote(executor, "first").send(lambda item: item, [1], flatten=False).result()
-    with pytest.raises(UsageError, match="given must be picklable"):
+    with pytest.raises(UsageError, match=r"(given|items of stage 'second') must be picklable"):
         executors.remote(executor, "second").send(ops.double, [lambda: 1], flatten=False).result()
+    assert executors.remote(executor, "last").send(ops.double, [1], flatten=False).result() == [(True, 2)]
 
 
 def test_a_function_keeps_its_state_in_a_process(executors: Executors) -> None:
@@ -267,7 +271,8 @@ def test_arguments_are_checked() -> None:
 PARENT = """
 import faulthandler, os, sys, threading
 faulthandler.dump_traceback_later(25, exit=True)
-from penstock.pipeline._processes import ProcessExecutor, open_processes
+from penstock.pipeline import ProcessExecutor
+from penstock.pipeline._processes import open_processes
 from tests.pipeline.processes import ops
 
 if __name__ == "__main__":
@@ -288,29 +293,8 @@ def test_nothing_outlives_the_parent(
     start_method: str, end: signal.Signals | None, ready: Path, tmp_path: Path
 ) -> None:
     """However the program ends, its processes end within a second, in the middle of a call; they print nothing."""
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(script), start_method, str(ready), "ends" if end is None else "waits"]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=here,
-        start_new_session=True,
-    ) as parent:
-        assert parent.stdout is not None
-        child = os.pidfd_open(int(parent.stdout.readline()))
-        if end is signal.SIGKILL:
-            parent.kill()
-        elif end is not None:
-            os.killpg(parent.pid, end)
-        _, errors = parent.communicate("\n", timeout=30)
-        assert select.select([child], [], [], SECONDS)[0]
-        os.close(child)
-        assert errors.count("Traceback") == (1 if end is signal.SIGINT else 0), errors
+    doing = "ends" if end is None else "waits"
+    check_end(tmp_path, PARENT, end, start_method, str(ready), doing)
 
 
 def test_in_a_pipeline() -> None:

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PipelineFailure, UsageError, WorkerError
+from penstock.errors import PipelineFailure, WorkerError
 from penstock.pipeline import PipelineBuilder, ProcessExecutor, build_pipeline, run_in_subprocess
 from penstock.pipeline._processes import Executors
-from penstock.pipeline._processes._chunks import Values
 from tests.pipeline.processes import ops
 
 
@@ -24,33 +23,6 @@ def pool() -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of two forked processes, which begin with this process's generators."""
     with ProcessPoolExecutor(2, mp_context=get_context("fork")) as made:
         yield made
-
-
-def test_outcomes(pool: ProcessPoolExecutor) -> None:
-    """Values, lists of generators' values, and exceptions with their traceback arrive as from a `ProcessExecutor`."""
-    executors = Executors()
-    assert executors.remote(pool, "up_to").send(ops.up_to, [2, 0], flatten=True).result() == [
-        (True, Values([(True, 0), (True, 1)])),
-        (True, Values([])),
-    ]
-    outcomes = executors.remote(pool, "refuse").send(ops.refuse_odd, [2, 3, 4], flatten=False).result()
-    assert [good for good, _ in outcomes] == [True, False, True]
-    assert isinstance(outcomes[1][1], ops.OddError)
-    assert any("in refuse_odd" in note for note in outcomes[1][1].__notes__)
-
-
-def test_objects_that_can_not_be_pickled(pool: ProcessPoolExecutor) -> None:
-    """A function or result that can't be pickled is an error that says so, and the pool still works."""
-    executors = Executors()
-    with pytest.raises(UsageError, match="stage 'first' must be picklable"):
-        executors.remote(pool, "first").send(lambda item: item, [1], flatten=False).result()
-    with pytest.raises(UsageError, match="items of stage 'second' must be picklable"):
-        executors.remote(pool, "second").send(ops.double, [lambda: 1], flatten=False).result()
-    for op, words in ((ops.refuse_stubbornly, "StubbornError"), (ops.lambda_of, "got function")):
-        outcomes = executors.remote(pool, "third").send(op, [1], flatten=False).result()
-        with pytest.raises(WorkerError, match=words):
-            raise ops.error_of(outcomes[0])
-    assert executors.remote(pool, "last").send(ops.double, [1], flatten=False).result() == [(True, 2)]
 
 
 ENDS: list[BaseException] = [

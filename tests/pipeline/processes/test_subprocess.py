@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import AlreadyRunningError, ClosedError, PipelineFailure, UsageError, WorkerError
-from penstock.pipeline import PipelineBuilder, PipelineConfig
-from penstock.pipeline._processes import ProcessExecutor
-from penstock.pipeline._subprocess import run_in_subprocess
+from penstock.pipeline import PipelineBuilder, PipelineConfig, ProcessExecutor, run_in_subprocess
 from tests.pipeline.processes import ops
 
 
@@ -98,6 +96,10 @@ def test_leaving_a_for_early() -> None:
         assert pipeline.get_item() == 8
         older = iter(pipeline)
         assert list(pipeline) == [10]
+        assert [pipeline.get_item() for _ in range(6)] == [0, 2, 4, 6, 8, 10]
+        with pytest.raises(EOFError):
+            pipeline.get_item()
+        assert pipeline.get_item() == 0
         with pytest.raises(ClosedError, match="this pass has ended for this reader"):
             next(older)
     with run_in_subprocess(config_of(range(6), ops.double), num_threads=1).auto_stop() as pipeline:
@@ -135,16 +137,6 @@ def test_a_continuous_source_is_begun_one_pass_ahead(tmp_path: Path) -> None:
             assert list(pipeline) == ["a"]
             assert count() <= passes + 1
     assert count() <= 6
-
-
-def test_continuous() -> None:
-    """The passes of a continuous source follow each other, and each ends."""
-    with run_in_subprocess(config_of(range(3), continuous=True), num_threads=1).auto_stop() as pipeline:
-        assert [list(pipeline) for _ in range(3)] == [[0, 1, 2]] * 3
-        assert [pipeline.get_item() for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(EOFError):
-            pipeline.get_item()
-        assert pipeline.get_item() == 0
 
 
 def test_large_arrays() -> None:

@@ -3,8 +3,6 @@
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +13,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import ClosedError, UsageError, WorkerError
-from penstock.pipeline import PipelineBuilder, PipelineConfig
-from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
+from penstock.pipeline import PipelineBuilder, PipelineConfig, SubprocessPipeline, run_in_subprocess
 from tests.pipeline.processes import ops
+from tests.pipeline.processes.programs import SECONDS, check_end
 
 pytestmark = pytest.mark.each_value
-
-SECONDS = 1.0  # in which a crash must be reported
 
 
 def config_of(source: Any, op: Callable[[Any], object] = ops.pid_of) -> PipelineConfig:
@@ -214,9 +210,7 @@ def test_a_fork_of_the_parent() -> None:
 
 PARENT = """
 import sys, threading
-from penstock.pipeline import PipelineBuilder
-from penstock.pipeline._subprocess import run_in_subprocess
-from penstock.pipeline._processes import ProcessExecutor
+from penstock.pipeline import PipelineBuilder, run_in_subprocess
 from tests.pipeline.processes import ops
 
 if __name__ == "__main__":
@@ -238,29 +232,7 @@ if __name__ == "__main__":
 )
 def test_nothing_outlives_the_parent(start_method: str, end: signal.Signals | None, doing: str, tmp_path: Path) -> None:
     """However the program ends, the process ends within a second, and prints nothing."""
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, script, start_method, doing],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=here,
-        start_new_session=True,
-    ) as parent:
-        assert parent.stdout is not None
-        line = parent.stdout.readline()
-        child = os.pidfd_open(int(line))
-        if end is signal.SIGKILL:
-            parent.kill()
-        elif end is not None:
-            os.killpg(parent.pid, end)
-        _, errors = parent.communicate("\n", timeout=30)
-        assert select.select([child], [], [], SECONDS)[0]
-        os.close(child)
-        assert errors.count("Traceback") == (1 if end is signal.SIGINT else 0), errors
+    check_end(tmp_path, PARENT, end, start_method, doing)
 
 
 def test_killed_again_and_again() -> None:

@@ -16,7 +16,6 @@ from penstock.pipeline import (
     Merge,
     PathVariants,
     Pipe,
-    Pipeline,
     PipelineBuilder,
     PipelineConfig,
     Sink,
@@ -144,12 +143,3 @@ def test_the_text_of_a_builder_is_short() -> None:
     assert repr(builder) == "PipelineBuilder()"
     builder.add_source(list(range(9_999))).pipe(list(range(9_999))).pipe(abs).aggregate(2)
     assert repr(builder) == "PipelineBuilder(source > list > abs > aggregate)"
-
-
-def test_build_makes_a_pipeline() -> None:
-    """A builder can build more than one pipeline."""
-    builder = PipelineBuilder().add_source([1, 2]).pipe(abs).add_sink()
-    first, second = builder.build(num_threads=1), builder.build(num_threads=2, max_failures=3, statistics=True)
-    assert isinstance(first, Pipeline)
-    assert isinstance(second, Pipeline)
-    assert first is not second

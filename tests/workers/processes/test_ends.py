@@ -3,17 +3,14 @@
 import os
 import signal
 import subprocess
-import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-import penstock
+from tests.processes.helping import program
 
-CHECKOUT = str(Path(__file__).parents[3])
-SOURCES = str(Path(penstock.__file__).parents[1])
 PATIENCE_SECONDS = 40.0
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
@@ -54,50 +51,40 @@ if __name__ == "__main__":
 """
 
 
-def start(folder: Path, ends: str) -> "subprocess.Popen[str]":
+def start(folder: Path, ends: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Start a program that ends in some way after its first batches."""
-    script = folder / "program.py"
-    script.write_text(PROGRAM.format(ends=ends))
-    environment = {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}", "PYTHONFAULTHANDLER": ""}
-    return subprocess.Popen(
-        [sys.executable, str(script)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return program(PROGRAM.format(ends=ends), folder)
 
 
 @pytest.mark.parametrize("ends", ["pass", "sys.exit()", "del loader, batches", "loader.close()"])
 def test_a_program_ends_in_silence(tmp_path: Path, ends: str) -> None:
     """The loader is closed, dropped, or still open."""
-    with start(tmp_path, ends) as program:
-        output, errors = program.communicate(timeout=PATIENCE_SECONDS)
-    assert (program.returncode, output, errors) == (0, "ready\n", "")
+    with start(tmp_path, ends) as running:
+        output, errors = running.communicate(timeout=PATIENCE_SECONDS)
+    assert (running.returncode, output, errors) == (0, "ready\n", "")
 
 
 def test_ctrl_c_ends_a_program(tmp_path: Path) -> None:
     """SIGINT to all processes of the terminal is one KeyboardInterrupt with one traceback, of the program."""
-    with start(tmp_path, "for batch in batches: pass") as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ready\n"
-        os.killpg(program.pid, signal.SIGINT)
-        _, errors = program.communicate(timeout=PATIENCE_SECONDS)
+    with start(tmp_path, "for batch in batches: pass") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        os.killpg(running.pid, signal.SIGINT)
+        _, errors = running.communicate(timeout=PATIENCE_SECONDS)
     assert errors.count("Traceback (most recent call last)") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert program.returncode in {-signal.SIGINT, 130}
+    assert running.returncode in {-signal.SIGINT, 130}
 
 
 def test_workers_end_with_a_killed_program(tmp_path: Path) -> None:
     """Workers whose parent was killed end by themselves."""
-    with start(tmp_path, "for batch in batches: pass") as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ready\n"
-        children = psutil.Process(program.pid).children(recursive=True)
+    with start(tmp_path, "for batch in batches: pass") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        children = psutil.Process(running.pid).children(recursive=True)
         assert len(children) >= 2
-        program.kill()
-        program.communicate(timeout=PATIENCE_SECONDS)
+        running.kill()
+        running.communicate(timeout=PATIENCE_SECONDS)
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert alive == []
 
@@ -107,24 +94,21 @@ def test_workers_that_hold_the_gil_end_with_a_killed_program(tmp_path: Path, met
     """Also in a call into C that never releases the GIL, with every start method."""
     holders = tmp_path / "holders"
     os.mkfifo(holders)
-    (tmp_path / "program.py").write_text(
-        HOLDING.format(holders=str(holders), method=method.replace("orphaned", "forkserver"))
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}"}
-    with subprocess.Popen([sys.executable, str(tmp_path / "program.py")], env=environment) as program:
+    text = HOLDING.format(holders=str(holders), method=method.replace("orphaned", "forkserver"))
+    with program(text, tmp_path) as running:
         children: list[psutil.Process] = []
         try:
             with open(os.open(holders, os.O_RDWR), encoding="ascii") as holding:  # which never ends
                 assert [holding.readline(), holding.readline()] == ["holding\n"] * 2
-            children = psutil.Process(program.pid).children(recursive=True)
+            children = psutil.Process(running.pid).children(recursive=True)
             if method == "orphaned":
                 (server,) = [each for each in children if each.name() == "penstock-forks"]
                 server.kill()
-            program.kill()
+            running.kill()
             _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
             assert alive == []
         finally:
-            for process in [program, *children]:
+            for process in [running, *children]:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
@@ -143,6 +127,6 @@ def test_a_fork_can_not_use_them(tmp_path: Path) -> None:
         sys.exit(1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), next(batches).tolist())
     """
-    with start(tmp_path, ends.strip()) as program:
-        output, errors = program.communicate(timeout=PATIENCE_SECONDS)
-    assert (program.returncode, output, errors) == (0, "ready\n7 [8, 9, 10, 11]\n", "")
+    with start(tmp_path, ends.strip()) as running:
+        output, errors = running.communicate(timeout=PATIENCE_SECONDS)
+    assert (running.returncode, output, errors) == (0, "ready\n7 [8, 9, 10, 11]\n", "")
