@@ -78,7 +78,9 @@ class CollateStream(JobStream[CollateJob]):
         self._window = client.plan.limits.num_batch_workers or client.plan.prefetch
         if self._run.collate.rows:  # at least two rows for each worker are in the making
             self._window = max(self._window, -(-2 * scheduler.num_workers // max(self._run.size, 1)))
-        self._step_range = step_range  # of the batches that were not delivered
+        self._step_range = step_range
+        self._steps = 0  # delivered
+        self._token = None if step_range.where is None else step_range.where.token  # after the last batch
         self._wake = _waker(scheduler, collate_client)
         self._takes = False  # whether the consumer reads the fold itself, which may take long
         self._failed: CollateJob | None = None  # the consumer reads its batch again, and computes it
@@ -95,7 +97,8 @@ class CollateStream(JobStream[CollateJob]):
 
     def _open(self) -> None:
         """Read the dataset, after the last delivered batch."""
-        self._folded = self._open_fold(self._step_range, self._run.collate)
+        step_range = self._step_range.after(self._steps, self._token)
+        self._folded = self._open_fold(step_range, self._run.collate)
         self._queue = GivenQueue(self._scheduler, self._client, self._next_job, self._window)
 
     @property
@@ -264,7 +267,7 @@ class CollateStream(JobStream[CollateJob]):
 
     def _replace_crashing(self, job: CollateJob, crash: WorkerError, row: int | None) -> None:
         """Replace or leave out a batch that crashes workers, if a step allows it; raise otherwise."""
-        error = crashing_batch_error(self._step_range.first.step, crash, row)
+        error = crashing_batch_error(self._step_range.first.step + self._steps, crash, row)
         if row is not None:
             raise error
         made = job.work.made[self._index]
@@ -275,9 +278,11 @@ class CollateStream(JobStream[CollateJob]):
     def _counted(self, job: CollateJob, index: int, batch: Element) -> tuple[Element, Token] | None:
         made = job.work.made[index]
         made.count_filtered(self._client.recorder)
-        is_left_out = batch is DROPPED
-        self._step_range = self._step_range.after(0 if is_left_out else 1, made.token)
-        return None if is_left_out else (batch, made.token)
+        self._token = made.token
+        if batch is DROPPED:
+            return None
+        self._steps += 1
+        return batch, made.token
 
     def _restart(self) -> None:
         """Read the dataset again, after the last delivered batch."""

@@ -267,6 +267,7 @@ class FoldedStream(Stream, Folding):
         self._scheduler = scheduler
         self._client = client
         self._step_range = step_range
+        self._token = None if step_range.where is None else step_range.where.token  # after the last batch taken
         self._collate = collate
         self._bell = Bell()
         self._made: Chunk = []
@@ -332,8 +333,8 @@ class FoldedStream(Stream, Folding):
     def _taken(self) -> Made:
         chunk, index = self._made, self._index
         made = chunk[index] if index < len(chunk) else _failed(EndOfEpoch())  # another thread closed it meanwhile
-        if made is None or self._step_range.where is None:
-            raise InternalError("a batch of a dataset that is read in order is delivered once, with its token")
+        if made is None:
+            raise InternalError("a batch of a dataset that is read in order is delivered once")
         if made.error is not None:
             made.count_filtered(self._client.recorder)
             self._closed = self._closed or isinstance(made.error, EndOfEpoch)
@@ -345,7 +346,7 @@ class FoldedStream(Stream, Folding):
                 del made  # the traceback of the error refers to this frame
         chunk[index] = None  # so that the chunk doesn't keep the batch
         self._index += 1
-        self._step_range = self._step_range._replace(where=self._step_range.where._replace(token=made.token))
+        self._token = made.token
         return made
 
     def _receive(self) -> bool:
@@ -364,7 +365,8 @@ class FoldedStream(Stream, Folding):
     @uninterrupted  # a thread that no attribute refers to would never end
     def _begin(self) -> FoldThread:
         chunks = self._client.plan.prefetch if self._collate is None else 1
-        fold = Fold(self._scheduler, self._client, self._step_range, self._collate)
+        step_range = self._step_range.after(0, self._token)
+        fold = Fold(self._scheduler, self._client, step_range, self._collate)
         thread = self._thread = FoldThread(fold, chunks, self._bell)
         if self._closed:  # another thread closed the stream, and may not have seen the thread
             self._end_fold()

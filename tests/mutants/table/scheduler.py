@@ -149,8 +149,8 @@ SCHEDULER: Final = (
     Mutant(
         "fold: a restart begins where the epoch began",
         "_runtime/_fold_thread.py",
-        "self._step_range._replace(where=self._step_range.where._replace(token=made.token))",
-        "self._step_range",
+        "step_range = self._step_range.after(0, self._token)",
+        "step_range = self._step_range",
         ("loader/test_folds_ahead.py", "failures/test_resuming.py", "equivalence/test_folds_above_batches.py"),
     ),
     Mutant(
@@ -184,7 +184,7 @@ SCHEDULER: Final = (
     Mutant(
         "collate jobs: a restart begins where the stream was opened",
         "_runtime/_collate_stream.py",
-        "self._step_range.after(0 if is_left_out else 1, made.token)",
+        "self._step_range.after(self._steps, self._token)",
         "self._step_range",
         ("workers/test_rows_above_folds.py", "equivalence/test_folds_above_batches.py", "equivalence/test_algebra.py"),
     ),
