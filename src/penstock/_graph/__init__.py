@@ -43,7 +43,6 @@ from penstock._graph._nodes import Read as Read
 from penstock._graph._nodes import Reindex as Reindex
 from penstock._graph._nodes import Remainder as Remainder
 from penstock._graph._nodes import Split as Split
-from penstock._graph._nodes import SplitFacts as SplitFacts
 from penstock._graph._nodes import Step as Step
 from penstock._graph._nodes import Stream as Stream
 from penstock._graph._nodes import Substitute as Substitute
@@ -124,7 +123,7 @@ if TYPE_CHECKING:
     from penstock._graph._flat_map import FlatMap as FlatMap
     from penstock._graph._global_draws import GlobalDraws as GlobalDraws
     from penstock._graph._inputs import Integers as Integers
-    from penstock._graph._inputs import inputs as inputs
+    from penstock._graph._inputs import inputs_at as inputs_at
     from penstock._graph._per_worker import PerWorker as PerWorker
     from penstock._graph._rng import leave_accelerators as leave_accelerators
     from penstock._graph._splitting import list_splitting_of as list_splitting_of
@@ -184,7 +183,7 @@ else:
         reading_text="penstock._graph._explain",
         FlatMap="penstock._graph._flat_map",
         Integers="penstock._graph._inputs",
-        inputs="penstock._graph._inputs",
+        inputs_at="penstock._graph._inputs",
         GlobalDraws="penstock._graph._global_draws",
         PerWorker="penstock._graph._per_worker",
         leave_accelerators="penstock._graph._rng",

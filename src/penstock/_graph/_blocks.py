@@ -53,7 +53,7 @@ from penstock._graph._coordinates import (
     seed_position_block,
 )
 from penstock._graph._evaluate import cached, element_at, keeps, merge_rows
-from penstock._graph._inputs import Integers, first_inputs, inputs
+from penstock._graph._inputs import Integers, first_inputs, inputs, inputs_at
 from penstock._graph._kept_pieces import KeptParent
 from penstock._graph._length import length
 from penstock._graph._nodes import (
@@ -424,15 +424,9 @@ def handles_errors(node: Node, epoch: int, position: int) -> bool:
         case Filter(parent=parent):
             return handles_errors(parent, epoch, position)
         case Reindex() | Combine():
-            return any(handles_errors(*below) for below in _inputs_at(node, epoch, position))
+            return any(handles_errors(*below) for below in inputs_at(node, epoch, position))
         case _:
             return False
-
-
-def _inputs_at(node: Reindex | Combine, epoch: int, position: int) -> list[tuple[Node, int, int]]:
-    """Return the parents that an element is made of, and its coordinates there."""
-    found = inputs(node, np.array([epoch], np.int64), np.array([position], np.int64))
-    return [(below.parent, int(below.epochs[0]), int(below.positions[0])) for below in found]
 
 
 def element_after_crash(node: Node, epoch: int, position: int, death: Exception, context: Context) -> Element:
@@ -451,9 +445,9 @@ def element_after_crash(node: Node, epoch: int, position: int, death: Exception,
             location = _location_at(parent, epoch, position)
             return below if keeps(node, below, location) else DROPPED
         case Reindex():
-            return element_after_crash(*_inputs_at(node, epoch, position)[0], death, context)
+            return element_after_crash(*inputs_at(node, epoch, position)[0], death, context)
         case Combine(names=names, value=value):
-            parts = _inputs_at(node, epoch, position)
+            parts = inputs_at(node, epoch, position)
             crashing = next((part for part in parts if handles_errors(*part)), parts[0])
             columns = [
                 [element_after_crash(*part, death, context) if part is crashing else element_at(*part, context)]

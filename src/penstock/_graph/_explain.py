@@ -5,19 +5,7 @@ from collections.abc import Iterator
 
 from penstock._graph._describe import MAX_PARTS, leaf_texts, length_text, verb_text
 from penstock._graph._length import is_indexable, length
-from penstock._graph._nodes import (
-    Cache,
-    Combine,
-    Element,
-    Fold,
-    Map,
-    Node,
-    Read,
-    Reindex,
-    Stream,
-    parents_of,
-    walk,
-)
+from penstock._graph._nodes import Cache, Combine, Element, Fold, Map, Node, Read, Reindex, Stream, parents_of, walk
 from penstock._storage import DiskCache, MemoryCache
 
 

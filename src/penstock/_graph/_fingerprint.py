@@ -47,13 +47,7 @@ from penstock._graph._nodes import (
     walk,
 )
 from penstock.errors import InternalError
-from penstock.sampling import (
-    CheckedSampler,
-    FixedOrder,
-    ScalarSampler,
-    Select,
-    apply_block,
-)
+from penstock.sampling import CheckedSampler, FixedOrder, ScalarSampler, Select, apply_block
 from penstock.sources import source_fingerprint
 
 STEP_DIGITS: Final = 3  # of a step's digest: one change in 4,096 goes unnamed

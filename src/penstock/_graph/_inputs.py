@@ -22,20 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._graph._length import length
-from penstock._graph._nodes import (
-    Batch,
-    Cache,
-    Combine,
-    Filter,
-    Fold,
-    Group,
-    Map,
-    Node,
-    Read,
-    Reindex,
-    Split,
-    Stream,
-)
+from penstock._graph._nodes import Batch, Cache, Combine, Filter, Fold, Group, Map, Node, Read, Reindex, Split, Stream
 from penstock.errors import InternalError
 from penstock.sampling import MixtureRule, apply_block
 
@@ -121,6 +108,12 @@ def inputs(node: Node, epochs: Integers, positions: Integers) -> list[Inputs]:
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
+
+
+def inputs_at(node: Node, epoch: int, position: int) -> list[tuple[Node, int, int]]:
+    """Return one input of an element in each parent that has any: the parent, and the epoch and position there."""
+    found = inputs(node, np.array([epoch], np.int64), np.array([position], np.int64))
+    return [(below.parent, int(below.epochs[0]), int(below.positions[0])) for below in found]
 
 
 def first_inputs(node: Node, epochs: Integers, positions: Integers, numbers: Integers | int = 0) -> Inputs:

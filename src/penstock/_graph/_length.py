@@ -2,20 +2,7 @@
 
 from typing import NamedTuple, assert_never
 
-from penstock._graph._nodes import (
-    Batch,
-    Cache,
-    Combine,
-    Filter,
-    Fold,
-    Group,
-    Map,
-    Node,
-    Read,
-    Reindex,
-    Split,
-    Stream,
-)
+from penstock._graph._nodes import Batch, Cache, Combine, Filter, Fold, Group, Map, Node, Read, Reindex, Split, Stream
 from penstock.sampling import Repeat
 
 

@@ -246,8 +246,8 @@ class Group:
 class CombineFacts(ABC):
     """The facts about a step that makes one dataset of several, its parts, on which the graph depends.
 
-    The value inherits from `penstock._streaming.Combining`, which adds the definition in order and the stage. It
-    overrides the defaults that don't hold for it: each element is taken to be an element of one part, unchanged.
+    The value inherits from `penstock._streaming._combine.Combining`, which adds the definition in order and the stage.
+    It overrides the defaults that don't hold for it: each element is taken to be an element of one part, unchanged.
     """
 
     __slots__ = ()

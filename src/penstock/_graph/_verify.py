@@ -8,17 +8,7 @@ from penstock._graph._code import is_lambda_or_local
 from penstock._graph._describe import chain_text, function_name
 from penstock._graph._fingerprint import functions_of
 from penstock._graph._length import is_endless, is_indexable, length
-from penstock._graph._nodes import (
-    Filter,
-    Fold,
-    Map,
-    Node,
-    Split,
-    Stream,
-    Substitute,
-    parents_of,
-    walk,
-)
+from penstock._graph._nodes import Filter, Fold, Map, Node, Split, Stream, Substitute, parents_of, walk
 from penstock._graph._rewrite import varies_by_epoch
 from penstock.errors import GraphError, MissingDependencyError, NoLengthError, UsageError
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from penstock._streaming._check import check_graph as check_graph
     from penstock._streaming._collate import Collate as Collate
     from penstock._streaming._collate import CollateRun as CollateRun
-    from penstock._streaming._combine import Combining as Combining
     from penstock._streaming._concatenate import Concatenate as Concatenate
     from penstock._streaming._in_order import elements as elements
     from penstock._streaming._inputs import BlockInput as BlockInput
@@ -83,7 +82,6 @@ else:
         check_graph="penstock._streaming._check",
         Collate="penstock._streaming._collate",
         CollateRun="penstock._streaming._collate",
-        Combining="penstock._streaming._combine",
         Concatenate="penstock._streaming._concatenate",
         elements="penstock._streaming._in_order",
         BlockInput="penstock._streaming._inputs",

@@ -23,7 +23,7 @@ from penstock._graph import (
     chain,
     chain_text,
     element_at,
-    inputs,
+    inputs_at,
     is_indexable,
     keeps,
     length,
@@ -89,15 +89,9 @@ def _check_at(base: Node, above: list[Node], positions: list[tuple[int, int]]) -
 
 def _check_down(node: Node, epoch: int, position: int, context: Context) -> None:
     """Check the steps that an element of an indexable node is made by, from the source up to the node."""
-    for parent, parent_epoch, parent_position in _below(node, epoch, position):
-        _check_down(parent, parent_epoch, parent_position, context)
+    for below in inputs_at(node, epoch, position):
+        _check_down(*below, context)
     _check_indexable(node, epoch, position, context)
-
-
-def _below(node: Node, epoch: int, position: int) -> list[tuple[Node, int, int]]:
-    """Return the nodes and coordinates of an element's inputs; of a batch or group only those of the first."""
-    found = inputs(node, np.array([epoch], np.int64), np.array([position], np.int64))
-    return [(below.parent, int(below.epochs[0]), int(below.positions[0])) for below in found]
 
 
 def _check_indexable(step: Node, epoch: int, position: int, context: Context) -> None:
@@ -107,7 +101,7 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context) ->
             raise GraphError(f"{chain_text(step)} returned two different records for key {position}. {_REMEDY}")
         return
     if isinstance(step, Split) and step.value.functions:
-        (_, epoch, position), *_ = _below(step, epoch, position)
+        (_, epoch, position), *_ = inputs_at(step, epoch, position)
     if isinstance(step, Map) or (isinstance(step, Split) and step.value.functions):
         location = location_of(step.parent, epoch, position)
         element = element_at(step.parent, epoch, position, context)

@@ -11,15 +11,7 @@ from penstock._frozen import frozen
 from penstock._graph import Element
 from penstock._streaming._batch import Rest
 from penstock._streaming._fold import Folding, FoldStage
-from penstock._streaming._stage import (
-    Chunk,
-    Lazy,
-    LocatedElement,
-    Provenance,
-    Token,
-    check_number,
-    parts_of,
-)
+from penstock._streaming._stage import Chunk, Lazy, LocatedElement, Provenance, Token, check_number, parts_of
 from penstock.errors import GraphError
 
 
