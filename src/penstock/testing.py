@@ -223,7 +223,7 @@ class BlockSourceTests(SourceTests):
         source = self.make_source()
         blocks = _blocks_of(source)
         shuffled = BlockShuffle(blocks, seed=7, live=2, rows=2)
-        keys = [np.arange(begin, end) for begin, end in pairwise(blocks.tolist())]
+        keys: list[NDArray[np.int64]] = [np.arange(begin, end) for begin, end in pairwise(blocks.tolist())]
         keys.append(shuffled.block(np.zeros(len(shuffled), np.int64), np.arange(len(shuffled)))[1])
         for together in keys:
             assert_same(read_records(source, together), [self.expected[key] for key in together.tolist()])

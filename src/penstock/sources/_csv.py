@@ -5,11 +5,12 @@ differ. The scan passes lines to the parser one by one, and the parser takes as 
 file before and after are the row's bounds. Lines are passed as Latin-1, which keeps each byte; only a read decodes
 UTF-8, in which no part of another character looks like a quote, a comma or a newline.
 
-The parser limits the length of a field, for all of the process. Rows may be longer here, so the limit is raised where a
-row needs it, and never lowered.
+The parser limits the length of a field, for all of the process. Rows may be longer here, so `_LongFields` raises the
+limit while a parser runs that needs it, and restores it.
 """
 
 import csv
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, TypeAlias
 
@@ -31,6 +32,7 @@ from penstock.sources._source import Record
 
 Convert: TypeAlias = Callable[[str], Any]
 
+_SHORT_ROW: Final = 1 << 12  # in bytes: shorter than any limit of Python's `csv` that has a use
 _LONGEST_ROW: Final = 1 << 26  # in bytes: a quote that is never closed must not take the rest of the file
 _MAGIC_BYTES: Final = 6
 _REPORTED: Final = 1 << 12  # rows between two reports of progress
@@ -199,7 +201,8 @@ def _names_of(path: str, delimiter: str) -> tuple[str, ...]:
     try:
         with open(path, "rb") as stream:
             lines = _Lines(stream)
-            row = next(filter(None, _rows(lines, delimiter)), None) or list[str]()
+            with _LONG_FIELDS:
+                row = next(filter(None, _rows(lines, delimiter)), None) or list[str]()
         names = tuple(name.encode("latin-1").decode() for name in row)
     except OSError as error:
         raise_source_error(f"cannot read {path!r}: {error.strerror}. Check its permissions.", error)
@@ -252,7 +255,6 @@ class _Lines:
 
 
 def _rows(lines: _Lines, delimiter: str) -> Iterator[list[str]]:
-    _allow(_LONGEST_ROW)
     parser = csv.reader(lines, delimiter=delimiter)
     while True:
         lines.begin, number = lines.position, lines.number + 1
@@ -265,15 +267,40 @@ def _rows(lines: _Lines, delimiter: str) -> Iterator[list[str]]:
         yield row
 
 
-def _allow(size: int) -> None:
-    if csv.field_size_limit() < size:
-        csv.field_size_limit(_LONGEST_ROW)
+class _LongFields:
+    """Raises the limit of a field while some of our parsers run, and then restores it.
+
+    Other parsers of the process take longer fields meanwhile, too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parsers = 0
+        self._usual = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._parsers == 0:
+                self._usual = csv.field_size_limit()
+                csv.field_size_limit(max(self._usual, _LONGEST_ROW))
+            self._parsers += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._parsers -= 1
+            if self._parsers == 0:
+                csv.field_size_limit(self._usual)
+
+
+_LONG_FIELDS: Final = _LongFields()
 
 
 def _row_of(content: bytes, delimiter: str) -> list[str]:
-    _allow(len(content))
     try:
-        return next(csv.reader((content.decode(),), delimiter=delimiter))
+        if len(content) <= min(_SHORT_ROW, csv.field_size_limit()):
+            return next(csv.reader((content.decode(),), delimiter=delimiter))
+        with _LONG_FIELDS:
+            return next(csv.reader((content.decode(),), delimiter=delimiter))
     except UnicodeDecodeError as error:
         raise _DamageError(f"it isn't UTF-8: {error}. {_CONVERT}") from None
     except csv.Error as error:
@@ -312,7 +339,8 @@ class _CsvScan:
             CorruptRecordError: the file isn't whole rows of as many fields as there are names.
         """
         try:
-            return np.array(self._offsets(stream, advance), np.int64)
+            with _LONG_FIELDS:
+                return np.array(self._offsets(stream, advance), np.int64)
         except _DamageError as damage:
             raise CorruptRecordError(f"cannot index {stream.name!r} as CSV: {damage}") from None
 
