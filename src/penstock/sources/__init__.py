@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.sources._files import Files as Files
     from penstock.sources._files import ImageFolder as ImageFolder
     from penstock.sources._files import ImageRecord as ImageRecord
+    from penstock.sources._hdf5 import HDF5 as HDF5
     from penstock.sources._json_lines import JsonLines as JsonLines
     from penstock.sources._mds import MDS as MDS
     from penstock.sources._megatron import Megatron as Megatron
@@ -67,6 +68,7 @@ else:
         Files="penstock.sources._files",
         ImageFolder="penstock.sources._files",
         ImageRecord="penstock.sources._files",
+        HDF5="penstock.sources._hdf5",
         JsonLines="penstock.sources._json_lines",
         MDS="penstock.sources._mds",
         Megatron="penstock.sources._megatron",
@@ -87,6 +89,7 @@ else:
     __dir__ = _lazy.listing(__name__)
 
 __all__ = [
+    "HDF5",
     "MDS",
     "Arrays",
     "Arrow",

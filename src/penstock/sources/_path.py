@@ -13,6 +13,7 @@ from penstock.sources._arrow import Arrow
 from penstock.sources._bagz import Bagz
 from penstock.sources._csv import Csv
 from penstock.sources._files import IMAGE_EXTENSIONS, Files, ImageFolder
+from penstock.sources._hdf5 import HDF5
 from penstock.sources._json_lines import JsonLines
 from penstock.sources._local_files import PathLike, compression_of, find_files, raise_source_error
 from penstock.sources._mds import MDS
@@ -62,6 +63,7 @@ _FORMATS: Final = (
     _Format("Bagz", (".bagz", ".bag"), b"", 0, Bagz),
     _Format("Csv", (".csv",), b"", 0, Csv),
     _Format("Csv", (".tsv",), b"", 0, partial(Csv, delimiter="\t")),
+    _Format("HDF5", (".h5", ".hdf5"), b"\x89HDF\r\n\x1a\n", 0, HDF5),
     _Format("JsonLines", (".jsonl", ".ndjson"), b"", 0, JsonLines),
     _Format("Parquet", (".parquet",), b"PAR1", 0, Parquet),
     _Format("Sqlite", (".db", ".sqlite", ".sqlite3"), b"SQLite format 3\0", 0, _table),

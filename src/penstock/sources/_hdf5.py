@@ -1,0 +1,377 @@
+"""The source of the rows of datasets in HDF5 files; records are dicts with a row of each dataset.
+
+A dataset is contiguous or chunked. A contiguous one is a range of bytes of the file, so it is mapped, and h5py is used
+for its place alone. A chunked one, which may be compressed, is read by h5py, in *blocks*: runs of rows that are whole
+chunks. h5py has one lock for the whole process, and a file that is open must not be used after a fork. So a block is
+read as a whole, the file is closed again, and `KeptBlocks` keeps the rows.
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Generator, Mapping, Sequence
+from itertools import accumulate
+from types import ModuleType
+from typing import Any, Final, SupportsIndex, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._frozen import frozen
+from penstock._optional import need
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes
+from penstock.sources._local_files import PathLike, find_files, raise_source_error
+from penstock.sources._mapped import map_file
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+from penstock.sources._table_files import check_unchanged
+
+_BLOCK_BYTES: Final = 1 << 20  # at least, where a file has so many
+_LARGEST_BYTES: Final = 64 << 20  # of a block, unless a single chunk has more
+
+_Opened: TypeAlias = Any  # an `h5py.File`
+_Dataset: TypeAlias = Any  # an `h5py.Dataset`
+_Rows: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+class HDF5:
+    """The rows of datasets in one or more HDF5 files; records are dicts with a row of each dataset.
+
+    The first axis of a dataset counts its rows, and all datasets of a file have the same number of rows. A row is an
+    array, or a NumPy scalar if the dataset has one axis. Texts of variable length are `str`, by UTF-8, those of fixed
+    length are `numpy.bytes_`, and other values of variable length are arrays.
+
+    Contiguous datasets, which `create_dataset` makes without `chunks` and `compression`, are mapped: a row costs a few
+    microseconds, in any order. Chunked ones are decoded by h5py, some chunks at a time, and those that were used last
+    are kept, up to `decoded_bytes`. A shuffle over more than that decodes chunks for almost every record: pass
+    `shuffle(blocks=True)`, or store the dataset without chunks. h5py decodes in one thread of a process at a time, so
+    use worker processes for compressed files.
+
+    No descriptor stays open. Files must not change while they are read: a changed file raises SourceError.
+
+    Args:
+        paths: a path, a glob such as `"data/*.h5"` (sorted by name), or a list of these, in its order.
+        names: the datasets, such as `["image", "train/label"]`, in the order of the records. Default: all that have
+            rows, with their groups, sorted by name.
+        decoded_bytes: how much of decoded chunks each process keeps, in bytes; one block is always kept. Default: 256
+            MiB.
+
+    Raises:
+        UsageError: `paths` has no file, or a folder; a dataset doesn't exist, or has no rows; datasets of one file have
+            different numbers of rows; or files have different datasets.
+        SourceError: a file can't be read; later, at a read, a file no longer exists or has changed.
+        CorruptRecordError: a file isn't HDF5, or is truncated or damaged, or a filter that it needs is missing.
+        MissingDependencyError: h5py isn't installed; the extra `hdf5` installs it.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import h5py
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "a.h5")
+        ...     with h5py.File(path, "w") as file:
+        ...         file["x"] = np.arange(6).reshape(2, 3)
+        ...         file["label"] = np.array([7, 8], np.int8)
+        ...     source = HDF5(path)
+        ...     source, source[1]
+        (HDF5(2 rows in 1 file), {'label': np.int8(8), 'x': array([3, 4, 5])})
+    """
+
+    def __init__(
+        self,
+        paths: PathLike | Sequence[PathLike],
+        names: Sequence[str] | None = None,
+        *,
+        decoded_bytes: int = DECODED_BYTES,
+    ) -> None:
+        check_decoded_bytes(decoded_bytes)
+        self._files = find_files(paths, "HDF5")
+        self._layouts = [_layout_of(file.path, names) for file in self._files]
+        first = self._layouts[0]
+        for file, layout in zip(self._files, self._layouts, strict=True):
+            if layout.columns != first.columns:
+                raise UsageError(
+                    f"all files must have the same datasets; {self._files[0].path!r} has {first.described}, "
+                    f"{file.path!r} has {layout.described}. Name the datasets to read, or read the files as two "
+                    "sources."
+                )
+        self._ends = list(accumulate(layout.rows for layout in self._layouts))
+        self._blocks = _blocks_of(self._layouts)
+        self._decoded_bytes = decoded_bytes
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without rows, as every process does."""
+        self._kept = KeptBlocks[_Rows](self._decoded_bytes)
+        self._waste = Waste("block of chunks", self._decoded_bytes)
+        self._maps: dict[int, NDArray[np.uint8]] = {}
+        self._starts: list[int] = self._blocks.tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, key: SupportsIndex) -> Record:
+        return self._record(as_key(key, len(self)))
+
+    def read(self, keys: Sequence[int] | Keys) -> list[Record]:
+        """Return the rows of each key.
+
+        Args:
+            keys: in [0, length), one axis.
+
+        Returns:
+            A dict for each key.
+        """
+        checked = as_keys(keys)
+        check_range(checked, len(self))
+        records: list[Record] = [None] * len(checked)
+        order: list[int] = np.argsort(checked, kind="stable").tolist()  # each block once
+        for place in order:
+            records[place] = self._record(checked.item(place))
+        return records
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """The key at which each run of rows begins that is decoded at once, and the length: int64, one axis."""
+        return self._blocks
+
+    def describe_key(self, key: SupportsIndex) -> str:
+        """Return the row and the file of a key, for messages."""
+        number, row = self._find(as_key(key, len(self)))
+        return f"row {row} of file {self._files[number].name!r}"
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the names (without folders) and sizes of the files, and with the datasets."""
+        digest = hashlib.blake2b(f"{self._layouts[0].described}\n".encode(), digest_size=16)
+        for file in self._files:
+            digest.update(f"{file.name!r} {file.size}\n".encode())
+        return f"hdf5-{digest.hexdigest()}"
+
+    def __repr__(self) -> str:
+        count = len(self._files)
+        return f"HDF5({len(self)} rows in {count} {'file' if count == 1 else 'files'})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None, "_waste": None, "_maps": None, "_starts": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def _find(self, key: int) -> tuple[int, int]:
+        number = bisect_right(self._ends, key)
+        return number, key - (self._ends[number - 1] if number else 0)
+
+    def _record(self, key: int) -> Record:
+        block = bisect_right(self._starts, key) - 1
+        self._waste.returned += 1
+        rows = self._kept.get(block)
+        if rows is None:
+            rows = self._kept.opened(block, self._read_block)
+        place = key - self._starts[block]
+        return {name: _own(values[place]) for name, values in rows.items()}
+
+    def _read_block(self, block: int) -> tuple[_Rows, int]:
+        number, begin = self._find(self._starts[block])
+        end = begin + self._starts[block + 1] - self._starts[block]
+        file, places = self._files[number], self._layouts[number].places
+        check_unchanged(file)
+        rows: dict[str, NDArray[Any]] = {}
+        if any(place.offset is None for place in places):
+            with _reading(file.path, f"rows {begin} to {end - 1} of "), _h5py().File(file.path, "r") as opened:
+                rows = {place.name: _read(opened, place, begin, end) for place in places if place.offset is None}
+            self._waste.add(end - begin, self)
+        size = sum(map(_bytes_of, rows.values()))
+        for place in places:
+            if place.offset is not None:
+                rows[place.name] = _cut(self._mapped(number), place, begin, end)
+        return {place.name: rows[place.name] for place in places}, size
+
+    def _mapped(self, number: int) -> NDArray[np.uint8]:
+        known = self._maps.get(number)
+        if known is None:
+            with _reading(self._files[number].path, ""):
+                known = self._maps[number] = map_file(self._files[number].path)
+        return known
+
+
+@frozen
+class _Place:
+    """A dataset in a file.
+
+    Attributes:
+        name: with its groups.
+        dtype: of its values in memory.
+        shape: of a row.
+        is_text: whether values are decoded as str.
+        offset: the byte at which it begins if it is contiguous, else None.
+        chunk_rows: the rows of a chunk; 0 if it has no chunks.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_text: bool
+    offset: int | None
+    chunk_rows: int
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row in bytes, at least 1."""
+        return max(1, math.prod(self.shape) * self.dtype.itemsize)
+
+
+@frozen
+class _Layout:
+    """The datasets of a file, which have the same number of rows."""
+
+    rows: int
+    places: tuple[_Place, ...]
+
+    @property
+    def columns(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+        """Name, dtype and row of each dataset."""
+        return [(place.name, place.dtype, place.shape) for place in self.places]
+
+    @property
+    def described(self) -> str:
+        """The datasets, for messages and digests."""
+        return ", ".join(f"{name!r}: {dtype}{list(shape) if shape else ''}" for name, dtype, shape in self.columns)
+
+    @property
+    def block_rows(self) -> int:
+        """The number of rows to read at once: of whole chunks, at least 1 MiB, and not far more than 64 MiB."""
+        read = [place for place in self.places if place.offset is None] or self.places
+        row_bytes = sum(place.row_bytes for place in read)
+        chunks = {max(1, place.chunk_rows) for place in read}
+        rows = max((rows for rows in chunks if rows * row_bytes <= _LARGEST_BYTES), default=min(chunks))
+        return rows * max(1, _BLOCK_BYTES // (rows * row_bytes))
+
+
+def _h5py() -> ModuleType:
+    return need("h5py", "h5py", extra="hdf5")
+
+
+@contextlib.contextmanager
+def _reading(path: str, what: str) -> Generator[None]:
+    """Raise the errors of h5py and of the system as those of a file.
+
+    Raises:
+        UsageError: as it was raised.
+        SourceError: the system can't read the file.
+        CorruptRecordError: h5py can't.
+    """
+    try:
+        yield
+    except (SourceError, UsageError):
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise_source_error(f"cannot read {path!r}: {error.strerror or error}. Check the file.", error)
+        raise CorruptRecordError(
+            f"{what}{path!r} can't be read as HDF5: {error}. The file is of another format, truncated or damaged, or "
+            "its compression needs a plug-in: restore it, write it again, or import hdf5plugin."
+        ) from error
+
+
+def _layout_of(path: str, names: Sequence[str] | None) -> _Layout:
+    h5py = _h5py()
+    with _reading(path, ""), h5py.File(path, "r") as opened:
+        found = _datasets_in(opened) if names is None else {name: opened.get(name) for name in names}
+        for name, dataset in found.items():
+            if not (isinstance(dataset, h5py.Dataset) and dataset.shape):
+                known = ", ".join(map(repr, _datasets_in(opened))) or "none"
+                raise UsageError(
+                    f"names must be those of datasets with rows; {path!r} has no such {name!r}. It has {known}."
+                )
+        if not found:
+            raise UsageError(f"a file must have a dataset with rows; {path!r} has none. Pass another file.")
+        counts = {name: int(dataset.shape[0]) for name, dataset in found.items()}
+        if len(set(counts.values())) > 1:
+            raise UsageError(
+                f"all datasets must have the same number of rows; {path!r} has {counts}. Name those to read, as in "
+                f"names=[{next(iter(counts))!r}]."
+            )
+        size = os.path.getsize(path)
+        places = tuple(_place_of(name, dataset, path, size) for name, dataset in found.items())
+    return _Layout(next(iter(counts.values())), places)
+
+
+def _datasets_in(opened: _Opened) -> dict[str, _Dataset]:
+    """Return the datasets that have rows, below all groups, sorted by name."""
+    found: dict[str, _Dataset] = {}
+
+    def add(name: str, item: _Dataset) -> None:
+        if isinstance(item, _h5py().Dataset) and item.shape:
+            found[name] = item
+
+    opened.visititems(add)
+    return dict(sorted(found.items()))
+
+
+def _place_of(name: str, dataset: _Dataset, path: str, size: int) -> _Place:
+    h5py = _h5py()
+    dtype: np.dtype[Any] = dataset.dtype
+    if h5py.check_ref_dtype(dtype) is not None:
+        raise UsageError(f"references can't be read; {name!r} of {path!r} is a dataset of them. Name other datasets.")
+    string = h5py.check_string_dtype(dtype)
+    is_text = string is not None and string.length is None
+    chunks: tuple[int, ...] | None = dataset.chunks
+    place = _Place(
+        name,
+        np.dtype(object) if is_text else np.dtype(dtype.str) if dtype.names is None and not dtype.hasobject else dtype,
+        tuple(map(int, dataset.shape[1:])),
+        is_text,
+        _offset_of(dataset, path),
+        chunks[0] if chunks else 0,
+    )
+    if place.offset is not None and place.offset + place.row_bytes * dataset.shape[0] > size:
+        raise CorruptRecordError(f"{path!r} ends within the dataset {name!r}. It is truncated: copy it again.")
+    return place
+
+
+def _offset_of(dataset: _Dataset, path: str) -> int | None:
+    """Return the byte at which the values of a dataset begin, if they are in the file as they are in memory."""
+    dtype: np.dtype[Any] = dataset.dtype
+    if (
+        dtype.hasobject
+        or dataset.external
+        or dataset.file.filename != path
+        or dataset.id.get_type().get_size() != dtype.itemsize
+    ):
+        return None
+    offset: int | None = dataset.id.get_offset()
+    return offset
+
+
+def _blocks_of(layouts: Sequence[_Layout]) -> NDArray[np.int64]:
+    begin, bounds = 0, [np.zeros(1, np.int64)]
+    for layout in layouts:
+        bounds.append(np.append(np.arange(0, layout.rows, layout.block_rows)[1:], layout.rows) + begin)
+        begin += layout.rows
+    return np.unique(np.concatenate(bounds))
+
+
+def _read(opened: _Opened, place: _Place, begin: int, end: int) -> NDArray[Any]:
+    dataset = opened[place.name]
+    values: NDArray[Any] = (dataset.asstr("utf-8") if place.is_text else dataset)[begin:end]
+    return values
+
+
+def _cut(mapped: NDArray[np.uint8], place: _Place, begin: int, end: int) -> NDArray[Any]:
+    first = cast("int", place.offset)
+    part = mapped[first + begin * place.row_bytes : first + end * place.row_bytes]
+    return part.view(place.dtype).reshape(end - begin, *place.shape)
+
+
+def _bytes_of(values: NDArray[Any]) -> int:
+    """Return the size of rows in memory; of texts and values of variable length, that of their content."""
+    if not values.dtype.hasobject or values.dtype.names is not None:
+        return values.nbytes
+    held: list[object] = values.ravel().tolist()
+    return sum(value.nbytes if isinstance(value, np.ndarray) else len(cast("str", value)) for value in held)
+
+
+def _own(value: object) -> object:
+    return cast("NDArray[Any]", value).copy() if isinstance(value, np.ndarray) else value

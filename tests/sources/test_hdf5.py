@@ -1,0 +1,142 @@
+"""HDF5: datasets of every layout have the rows that h5py has, and errors name file, dataset and rows."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources import HDF5, Source
+from penstock.testing import BlockSourceTests, assert_same
+
+h5py: Any = pytest.importorskip("h5py")
+
+IMAGES = np.arange(70 * 6, dtype=np.uint8).reshape(70, 2, 3)
+LABELS = np.arange(70, dtype=">i2")
+TEXTS = ["é" * (number % 5) for number in range(70)]
+RAGGED = [np.arange(number % 4, dtype=np.int32) for number in range(70)]
+FLAGS = LABELS % 3 == 0
+RECORDS = [
+    {
+        "chunked": IMAGES[key],
+        "codes": np.bytes_(b"%d" % key),
+        "flags": FLAGS[key],
+        "group/images": IMAGES[key],
+        "group/labels": LABELS[key],
+        "ragged": RAGGED[key],
+        "texts": TEXTS[key],
+    }
+    for key in range(70)
+]
+
+
+def write(path: Path, part: slice) -> None:
+    """Write a file with a dataset of every layout, after a user block of 512 bytes."""
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["group/images"] = IMAGES[part]
+        file["group/labels"] = LABELS[part]
+        file["flags"] = FLAGS[part]
+        file["codes"] = np.array([b"%d" % key for key in range(70)])[part]
+        file.create_dataset("chunked", data=IMAGES[part], chunks=(8, 2, 3), compression="gzip", shuffle=True)
+        file.create_dataset("texts", data=TEXTS[part], dtype=h5py.string_dtype())
+        ragged = file.create_dataset("ragged", (len(RAGGED[part]),), h5py.vlen_dtype(np.int32))
+        for row, values in enumerate(RAGGED[part]):
+            ragged[row] = values
+        file["no rows"] = 3.5
+
+
+class TestHDF5(BlockSourceTests):
+    """Two files, of which all blocks are kept."""
+
+    expected: Sequence[Any] = RECORDS
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _prepare(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+        write(tmp_path / "0.h5", slice(0, 40))
+        write(tmp_path / "1.h5", slice(40, 70))
+
+    def make_source(self) -> Source:
+        """Return all datasets."""
+        return HDF5(f"{self.folder}/*.h5")
+
+
+class TestHDF5OfOneBlock(TestHDF5):
+    """Two files, of which one block is kept."""
+
+    def make_source(self) -> Source:
+        """Return all datasets."""
+        return HDF5([self.folder / "0.h5", self.folder / "1.h5"], decoded_bytes=0)
+
+
+def test_blocks_are_whole_chunks(tmp_path: Path) -> None:
+    """A block has whole chunks of at least 1 MiB; each is decoded once by a shuffle by blocks."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((5_000, 128), np.float64), chunks=(300, 128), compression="lzf")
+        file.create_dataset("y", data=np.arange(5_000), chunks=(200,))
+    source = HDF5(tmp_path / "a.h5", ["y", "x"])
+    assert source.blocks.tolist() == [0, 900, 1_800, 2_700, 3_600, 4_500, 5_000]
+    dataset = ps.read(source, seed=7).shuffle(blocks=True, live=2, rows=2)
+    assert sorted(record["y"] for record in dataset) == list(range(5_000))
+    assert list(source[7]) == ["y", "x"]
+    assert source.describe_key(7) == "row 7 of file 'a.h5'"
+
+
+def test_a_path_is_read(tmp_path: Path) -> None:
+    """`ps.read` knows the suffix, and the first bytes under another name."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+    (tmp_path / "bare").write_bytes((tmp_path / "a.h5").read_bytes())
+    for name in ("a.h5", "bare"):
+        assert_same(ps.read(tmp_path / name)[2], {"x": np.int64(2)})
+
+
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+    """Names of no dataset, datasets that don't match, and files that don't match are a UsageError with a remedy."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"], file["scalar"] = np.arange(3), np.arange(4), 5
+        file.create_dataset("reference", (3,), h5py.ref_dtype)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = np.arange(3.0)
+    with h5py.File(tmp_path / "empty.h5", "w"):
+        pass
+    for paths, names, reason in (
+        ("a.h5", ["z"], r"a.h5' has no such 'z'. It has 'reference', 'x', 'y'"),
+        ("a.h5", ["scalar"], r"has no such 'scalar'"),
+        ("a.h5", ["reference"], r"references can't be read; 'reference' of"),
+        ("a.h5", None, r"same number of rows; '.*a.h5' has {'reference': 3, 'x': 3, 'y': 4}. Name those"),
+        ("[ab].h5", ["x"], r"a.h5' has 'x': int64, '.*b.h5' has 'x': float64. Name the datasets"),
+        ("empty.h5", None, r"must have a dataset with rows; '.*empty.h5' has none"),
+        ("*.none", None, "must match at least one file"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            HDF5(tmp_path / paths, names)
+    with pytest.raises(UsageError, match="decoded_bytes must be at least 0"):
+        HDF5(tmp_path / "b.h5", decoded_bytes=-1)
+
+
+def test_damaged_and_changed_files_are_named(tmp_path: Path) -> None:
+    """A file of another format, a truncated one, damaged chunks and a changed file are errors with the file."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(100_000), chunks=(1_000,), fletcher32=True)
+        offset = file["x"].id.get_chunk_info(3).byte_offset
+    content = path.read_bytes()
+    for bad in (b"", b"text", content[: len(content) // 2]):
+        path.write_bytes(bad)
+        with pytest.raises(CorruptRecordError, match=r"a.h5' can't be read as HDF5: .*truncated or damaged"):
+            HDF5(path)
+    path.write_bytes(content[: offset + 9] + b"\xff" + content[offset + 10 :])
+    with pytest.raises(CorruptRecordError, match=r"rows 0 to 99999 of '.*a.h5' can't be read as HDF5"):
+        HDF5(path)[5]
+    source = HDF5(path)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match=r"a.h5' changed since it was indexed"):
+        source[0]
+    with pytest.raises(SourceError, match=r"cannot read '.*absent.h5'"):
+        HDF5(tmp_path / "absent.h5")
