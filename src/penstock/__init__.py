@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock import testing as testing
     from penstock import torch as torch
     from penstock import transport as transport
-    from penstock._graph import PerWorker
+    from penstock._graph import PerWorker, Preview
     from penstock._loader import Loader, LoaderIterator
     from penstock._plan import Explanation
     from penstock._writing import Written, write
@@ -42,6 +42,7 @@ else:
         Loader="penstock._loader",
         LoaderIterator="penstock._loader",
         PerWorker="penstock._graph",
+        Preview="penstock._graph",
         Written="penstock._writing",
         write="penstock._writing",
     )
@@ -58,6 +59,7 @@ __all__ = [
     "LoaderIterator",
     "Origin",
     "PerWorker",
+    "Preview",
     "Shard",
     "Substitute",
     "Written",

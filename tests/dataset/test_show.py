@@ -4,6 +4,7 @@ import base64
 import functools
 import io
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,14 @@ def images_in(html: str) -> list[NDArray[np.uint8]]:
     return [np.asarray(pillow.open(io.BytesIO(base64.b64decode(data)))) for data in found]
 
 
+def page_of(shown: object) -> str:
+    """Return the page of a notebook."""
+    return str(getattr(shown, "_repr_html_")())  # noqa: B009 - the protocol of notebooks has an underscore
+
+
 def html_of(dataset: ps.Dataset) -> str:
-    """Return the HTML for a notebook."""
-    return str(getattr(dataset, "_repr_html_")())  # noqa: B009 - the protocol of notebooks has an underscore
+    """Return the page with the first elements."""
+    return page_of(dataset.show())
 
 
 def test_notebooks_show_structure_and_images() -> None:
@@ -126,6 +132,43 @@ def test_notebooks_show_structure_and_images() -> None:
     shown = images_in(html)
     assert len(shown) == 8
     assert all(np.array_equal(found, image(number)) for number, found in enumerate(shown))
+
+
+def refuse(_: object) -> Any:
+    """Fail, as no function may be called."""
+    raise AssertionError
+
+
+class Broken:
+    """A source that can't be read."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, key: int) -> object:
+        raise OSError("<gone>")
+
+
+RECORDS = [{"image": b"\xff\xd8\xff" + bytes(9), "label": 3, "text": "<b>" * 40}] * 9
+UNCALLED: dict[str, tuple[Callable[[], ps.Dataset[Any]], tuple[str, ...]]] = {
+    "no function": (lambda: ps.range(5).shuffle().batch(2), ("<table><tr><td><code>element", "<div>[")),
+    "a map": (lambda: ps.read(RECORDS).map(refuse), ("The first elements of read(list). show()", "jpeg;base64,/9j/")),
+    "texts": (lambda: ps.read(RECORDS).shuffle().filter(refuse), ("<div>&#x27;&lt;b&gt;", "…&#x27;", "<div>3</div>")),
+    "a mixture": (
+        lambda: ps.mix([ps.range(4).map(refuse), ps.range(5)], [1, 1]),
+        ("elements of read(Range(0, 4, 1))",),
+    ),
+    "a stream": (lambda: ps.stream(lambda: refuse(0)), ("show() computes the first elements",)),
+    "a broken source": (lambda: ps.read(Broken()), ("OSError: &lt;gone&gt;",)),
+}
+
+
+@pytest.mark.parametrize("name", UNCALLED)
+def test_a_notebook_calls_no_function(name: str) -> None:
+    """It shows the first elements that are made without the user's functions, or an error of the source."""
+    dataset, words = UNCALLED[name]
+    page = page_of(dataset())
+    assert all(word in page for word in words), page
 
 
 def test_notebooks_escape_names_and_reprs() -> None:

@@ -32,7 +32,6 @@ from penstock._graph import (
     Batch,
     Cache,
     Combiner,
-    Element,
     Filter,
     Fold,
     Map,
@@ -50,7 +49,6 @@ from penstock._graph import (
     fingerprint,
     finite_length,
     function_name,
-    html_text,
     is_indexable,
     length,
     need_count,
@@ -96,6 +94,7 @@ from penstock.sampling import (
 if TYPE_CHECKING:
     import typing_extensions
 
+    from penstock._graph import Preview
     from penstock._plan import Explanation
 
     T_co = typing_extensions.TypeVar("T_co", covariant=True, default=Any)  # `Dataset` alone means `Dataset[Any]`
@@ -175,12 +174,7 @@ class Dataset(Generic[T_co]):
         return tree_text(self._node)
 
     def _repr_html_(self) -> str:
-        first: list[Element] = []
-        for element in self:
-            first.append(element)
-            if len(first) == 8:
-                break
-        return html_text(self._node, first)
+        return _graph.html_text(self._node)
 
     if not TYPE_CHECKING:  # with this method type checkers would accept any attribute
 
@@ -194,6 +188,26 @@ class Dataset(Generic[T_co]):
             raise AttributeError(attribute_text(name), name=name, obj=None if name in ATTRIBUTES else self)
 
     # Looking at a dataset
+
+    def show(self, count: int = 8) -> "Preview":
+        """Return the first elements, for a terminal or, as a table with pictures and texts, for a notebook.
+
+        A notebook shows a dataset by itself, too, but without calling your functions: as far as elements are made
+        without them, they are those of the dataset, else those of a step below it, such as the records of the source.
+
+        Args:
+            count: the maximum number of elements, which are evaluated as in a `for` loop.
+
+        Example:
+            >>> import penstock as ps
+            >>> print(ps.range(4).map(lambda number: {"n": number, "text": str(number)}).show(2))
+            map(<lambda>): 4
+            └ read(Range(0, 4, 1)): 4
+            <BLANKLINE>
+            0  ['n']: 0, ['text']: '0'
+            1  ['n']: 1, ['text']: '1'
+        """
+        return _graph.Preview(self._node, list(itertools.islice(self, need_count("count", count))))
 
     def check(self, count: int = 8) -> None:
         """Evaluate elements twice, and raise a GraphError that names a step whose results differ.

@@ -7,7 +7,6 @@ from penstock._graph._describe import MAX_PARTS as MAX_PARTS
 from penstock._graph._describe import chain_text as chain_text
 from penstock._graph._describe import escaped as escaped
 from penstock._graph._describe import function_name as function_name
-from penstock._graph._describe import html_text as html_text
 from penstock._graph._describe import tree_lines as tree_lines
 from penstock._graph._describe import tree_text as tree_text
 from penstock._graph._describe import verb_text as verb_text
@@ -126,6 +125,8 @@ if TYPE_CHECKING:
     from penstock._graph._inputs import inputs_at as inputs_at
     from penstock._graph._per_worker import PerWorker as PerWorker
     from penstock._graph._rng import leave_accelerators as leave_accelerators
+    from penstock._graph._show import Preview as Preview
+    from penstock._graph._show import html_text as html_text
     from penstock._graph._splitting import list_splitting_of as list_splitting_of
     from penstock._graph._unbatch import Unbatch as Unbatch
     from penstock._graph._windows import Windows as Windows
@@ -181,6 +182,8 @@ else:
         mixture_lines="penstock._graph._explain",
         random_lines="penstock._graph._explain",
         reading_text="penstock._graph._explain",
+        Preview="penstock._graph._show",
+        html_text="penstock._graph._show",
         FlatMap="penstock._graph._flat_map",
         Integers="penstock._graph._inputs",
         inputs_at="penstock._graph._inputs",

@@ -1,14 +1,8 @@
-"""Texts of datasets: the chain of verbs, the tree, and HTML for notebooks."""
+"""Texts of datasets: the chain of verbs, the tree, and the leaves of an element."""
 
-import binascii
 import functools
-import struct
-import zlib
 from collections.abc import Callable
 from typing import Any, TypeGuard, assert_never
-
-import numpy as np
-from numpy.typing import NDArray
 
 from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import (
@@ -28,7 +22,7 @@ from penstock._graph._nodes import (
     chain,
     root,
 )
-from penstock._tree import flatten, is_array, leaf_paths
+from penstock._tree import flatten, leaf_paths
 from penstock.batching import LeafError, Pad, Stack, as_value, describe_kind, kind_of
 from penstock.sources import name_of
 
@@ -146,21 +140,6 @@ def _tree_lines(node: Node, depth: int, name: str) -> list[tuple[str, Node | Non
     return lines
 
 
-def html_text(node: Node, first: list[Element]) -> str:
-    """Return a small table for notebooks: the tree, the element's structure, and the first images.
-
-    Args:
-        node: the dataset.
-        first: the first elements. The structure is that of the first one; leaves that look like images are shown.
-    """
-    rows = "".join(
-        f"<tr><td><code>{escaped(path or 'element')}</code></td><td>{escaped(leaf)}</td></tr>"
-        for path, leaf in (leaf_texts(first[0]) if first else ())
-    )
-    images = "".join(_image(leaf) for element in first for leaf in flatten(element)[0])
-    return f"<pre>{escaped(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
-
-
 def escaped(text: str) -> str:
     """Return the result of `html.escape`, whose import would take a twentieth of ours."""
     return text.translate(_HTML)
@@ -177,35 +156,3 @@ def _leaf_text(leaf: object) -> str:
         return describe_kind(kind_of(as_value(leaf)))
     except LeafError:  # such as an image object that a later map converts to an array
         return type(leaf).__qualname__
-
-
-def _image(array: object, most: int = 8) -> str:
-    """Return an `<img>` for a leaf of shape (height, width[, 1 or 3]), or its rows where it is a batch of these."""
-    if not is_array(array):
-        return ""
-    if array.dtype.kind not in "fui":
-        return ""
-    if array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in {1, 3}):
-        return "".join(_image(row) for row in array[:most])
-    if array.ndim not in {2, 3} or min(array.shape[:2]) < 4 or max(array.shape[:2]) > 1024:
-        return ""
-    data = binascii.b2a_base64(_png(array), newline=False).decode()
-    return f'<img src="data:image/png;base64,{data}" style="height:64px;margin:2px;image-rendering:pixelated">'
-
-
-def _png(image: NDArray[Any]) -> bytes:
-    """Return an image as PNG (ISO/IEC 15948): 8 bits, grey or RGB, floats scaled from their own range."""
-    if image.dtype != np.uint8:
-        image = np.nan_to_num(image.astype(np.float64), posinf=0.0, neginf=0.0)
-        low, high = float(image.min()), float(image.max())
-        image = ((image - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
-    height, width = image.shape[:2]
-    colour = 2 if image.ndim == 3 and image.shape[2] == 3 else 0
-    lines = image.reshape(height, -1)
-    raw = np.concatenate([np.zeros((height, 1), np.uint8), lines], axis=1).tobytes()
-    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(raw)) + _chunk(b"IEND", b"")
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,0 +1,177 @@
+"""The first elements of a dataset, as text and as a table with pictures for notebooks.
+
+A notebook shows a dataset whenever a cell ends with it, so that must be cheap and must change nothing. The user's
+functions may take minutes, write files or raise; caches would be filled, streams would be opened, and a filter may
+reject millions of records before the first element. So a notebook shows elements only as far as they are made without
+all that: those of the dataset itself, or of the nearest step below it, such as the records of its source.
+`Dataset.show` evaluates the dataset.
+"""
+
+import binascii
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._caught import Caught
+from penstock._graph._apply import Context
+from penstock._graph._describe import chain_text, escaped, leaf_texts, tree_text
+from penstock._graph._evaluate import element_at
+from penstock._graph._fingerprint import functions_of
+from penstock._graph._length import is_indexable, length
+from penstock._graph._nodes import Cache, Element, Node, parents_of, walk
+from penstock._tree import flatten, is_array, leaf_paths
+
+SHOWN: Final = 8  # elements
+_CHARACTERS: Final = 60  # of a text
+_VALUES: Final = 8  # of an array that is written out
+_ENCODED: Final = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif"}  # which browsers decode
+_ENCODED_BYTES: Final = 1 << 18  # of a picture that is copied into the page
+
+
+class Preview:
+    """The first elements of a dataset; `print` them, or show them in a notebook.
+
+    Args:
+        node: the dataset.
+        elements: its first elements, or those of a step below it.
+        title: the sentence above the elements.
+
+    Example:
+        >>> import penstock as ps
+        >>> print(ps.range(4).map(lambda number: {"n": number, "text": str(number)}).show(2))
+        map(<lambda>): 4
+        └ read(Range(0, 4, 1)): 4
+        <BLANKLINE>
+        0  ['n']: 0, ['text']: '0'
+        1  ['n']: 1, ['text']: '1'
+    """
+
+    def __init__(self, node: Node, elements: Sequence[Element], title: str = "") -> None:
+        self._tree = tree_text(node)
+        self._title = title
+        self._elements = elements
+
+    def __str__(self) -> str:
+        rows = [
+            f"{number}  {', '.join(f'{path}: {text}' if path else text for path, text in _texts(element))}"
+            for number, element in enumerate(self._elements)
+        ]
+        return "\n".join([self._tree, "", *([self._title] if self._title else []), *rows])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self) -> str:
+        """Return the page that a notebook shows."""
+        title = f"<p>{escaped(self._title)}</p>" if self._title else ""
+        return f"<pre>{escaped(self._tree)}</pre>{title}<table>{self._rows()}</table>"
+
+    def _rows(self) -> str:
+        """Return a row for each leaf of the first element: its path, its kind, and its pictures or texts."""
+        examples: dict[str, list[str]] = {}
+        for element in self._elements:
+            leaves, structure = flatten(element)
+            for path, leaf, (_, text) in zip(leaf_paths(structure), leaves, _texts(element), strict=True):
+                examples.setdefault(path, []).append(_image(leaf) or f"<div>{escaped(text)}</div>")
+        kinds = leaf_texts(self._elements[0]) if self._elements else []
+        return "".join(
+            f"<tr><td><code>{escaped(path or 'element')}</code></td><td>{escaped(kind)}</td>"
+            f"<td>{''.join(examples[path])}</td></tr>"
+            for path, kind in kinds
+        )
+
+
+def html_text(node: Node) -> str:
+    """Return the page that a notebook shows for a dataset; no function of the user's is called."""
+    below = _without_functions(node)
+    if below is None:
+        return Preview(node, [], "show() computes the first elements.").html()
+    title = "" if below is node else f"The first elements of {chain_text(below)}. show() computes those of the dataset."
+    found: list[Element] = []
+    known = length(below)
+    count = SHOWN if known is None else min(known, SHOWN)
+    with Caught(Exception) as caught:  # the elements before an error are shown
+        found.extend(element_at(below, 0, position, Context()) for position in range(count))
+    if caught.error is not None:
+        title = f"{title} {type(caught.error).__name__}: {caught.error}".strip()
+    return Preview(node, found, title).html()
+
+
+def _without_functions(node: Node) -> Node | None:
+    """Return a node, or the nearest one below it, whose elements are made without functions of the user's.
+
+    Of several parents the first one counts. None if there is none: a stream may be opened only once.
+    """
+    if is_indexable(node) and not any(map(_calls_user, walk(node))):
+        return node
+    parents = parents_of(node)
+    return _without_functions(parents[0]) if parents else None
+
+
+def _calls_user(step: Node) -> bool:
+    """Return whether a step calls a function of the user's, or writes what it has computed."""
+    own = (type(function).__module__.partition(".")[0] == "penstock" for function in functions_of(step))
+    return isinstance(step, Cache) or not all(own)
+
+
+def _texts(element: Element) -> list[tuple[str, str]]:
+    """Return the path and the text of each leaf of an element: its value if that is short, else its kind."""
+    leaves, _ = flatten(element)
+    kinds = leaf_texts(element)
+    return [(path, _value_text(leaf) or kind) for leaf, (path, kind) in zip(leaves, kinds, strict=True)]
+
+
+def _value_text(leaf: object) -> str:
+    if isinstance(leaf, str):
+        return repr(leaf if len(leaf) <= _CHARACTERS else f"{leaf[:_CHARACTERS]}…")
+    if is_array(leaf) and leaf.size > _VALUES:
+        return ""
+    if is_array(leaf) or isinstance(leaf, int | float | complex | np.generic):
+        return " ".join(str(np.asarray(leaf).tolist()).split())
+    return ""
+
+
+def _image(array: object, most: int = 8) -> str:
+    """Return an `<img>` for a leaf of shape (height, width[, 1 or 3]), its rows if it is a batch, or encoded bytes."""
+    if isinstance(array, bytes):
+        kind = next((kind for start, kind in _ENCODED.items() if array.startswith(start)), None)
+        return "" if kind is None or len(array) > _ENCODED_BYTES else _tag(kind, array)
+    if not is_array(array):
+        return ""
+    if array.dtype.kind not in "fui":
+        return ""
+    if array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in {1, 3}):
+        return "".join(_image(row) for row in array[:most])
+    if array.ndim not in {2, 3} or min(array.shape[:2]) < 4 or max(array.shape[:2]) > 1024:
+        return ""
+    return _tag("png", _png(array))
+
+
+def _tag(kind: str, image: bytes) -> str:
+    data = binascii.b2a_base64(image, newline=False).decode()
+    return f'<img src="data:image/{kind};base64,{data}" style="height:64px;margin:2px;image-rendering:pixelated">'
+
+
+def _png(image: NDArray[Any]) -> bytes:
+    """Return an image as PNG (ISO/IEC 15948): 8 bits, grey or RGB, floats scaled from their own range."""
+    if image.dtype != np.uint8:
+        image = np.nan_to_num(image.astype(np.float64), posinf=0.0, neginf=0.0)
+        low, high = float(image.min()), float(image.max())
+        image = ((image - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
+    height, width = image.shape[:2]
+    colour = 2 if image.ndim == 3 and image.shape[2] == 3 else 0
+    lines = image.reshape(height, -1)
+    raw = np.concatenate([np.zeros((height, 1), np.uint8), lines], axis=1).tobytes()
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(raw)) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
