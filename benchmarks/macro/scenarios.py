@@ -6,6 +6,7 @@ from benchmarks.bench import Bench
 from benchmarks.macro import (
     audio,
     batch_map,
+    decode_images,
     formats,
     images,
     import_time,
@@ -52,6 +53,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "start-stop": start_stop.build,
     "busy-trainer": busy_trainer.build,
     "images": images.build,
+    "decode-images": decode_images.build,
     "audio": audio.build,
     "video": video.build,
     "seeks": seeks.build,
