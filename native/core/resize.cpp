@@ -32,16 +32,16 @@ Window window_of(std::size_t place, double scale, double support, std::size_t fr
     return {middle, static_cast<std::size_t>(first), static_cast<std::size_t>(last)};
 }
 
-// The triangle's value at each place of a window, divided by their sum.
-void fill_shares(const Window& window, double support, std::vector<double>& shares) {
+// Adds the triangle's value at each place of a window, divided by their sum.
+void add_shares(const Window& window, double support, std::vector<double>& shares) {
+    const std::size_t begin = shares.size();
     double sum = 0;
-    shares.clear();
     for (std::size_t place = window.first; place < window.last; ++place) {
         const double distance = std::abs((static_cast<double>(place) - window.middle + 0.5) / support);
         shares.push_back(std::max(1 - distance, 0.0));
         sum += shares.back();
     }
-    for (double& share : shares) share /= sum;
+    for (std::size_t i = begin; i < shares.size(); ++i) shares[i] /= sum;
 }
 
 void sum_lines_portable(const std::uint8_t* const* lines, const std::int16_t* weights, std::size_t taps, int shift,
@@ -122,32 +122,45 @@ __attribute__((target("avx2"))) void sum_lines_avx2(const std::uint8_t* const* l
     }
 }
 
-__attribute__((target("avx2"))) void sum_columns_avx2(const std::int16_t* sums, const AxisWeights& weights,
-                                                      const ThreeBytePixels& to, std::uint8_t* line) {
-    const int shift = weights.bits() + kept_bits;
-    const __m128i half = _mm_set1_epi32(1 << (shift - 1));
-    const __m128i places = _mm_cvtsi32_si128(shift);
+// The sums of one place: of its even taps' pairs in the lower half, of the others in the upper one.
+__attribute__((target("avx2"))) inline __m256i sum_of_place(const std::int16_t* sums, const AxisWeights& weights,
+                                                            std::size_t x) {
     // Of each half's two pixels, the two words of a channel beside each other.
     const __m128i channel_pairs = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
     const __m256i pixel_order = _mm256_broadcastsi128_si256(channel_pairs);
     // The first two of four weights for the lower half, the last two for the upper one.
     const __m256i weight_order = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    for (std::size_t x = 0; x < to.width; ++x) {
-        const std::int16_t* pixels = sums + weights.first(x) * 4;
-        const std::int16_t* weight = weights.of(x);
-        __m256i total = _mm256_setzero_si256();
-        for (std::size_t tap = 0; tap < weights.taps(x); tap += tap_group) {
-            const __m256i four = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pixels + tap * 4));
-            const __m128i quad = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(weight + tap));
-            const __m256i factors = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(quad), weight_order);
-            const __m256i pairs = _mm256_shuffle_epi8(four, pixel_order);
-            total = _mm256_add_epi32(total, _mm256_madd_epi16(pairs, factors));
-        }
-        __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
-        sum = _mm_sra_epi32(_mm_add_epi32(sum, half), places);
-        const __m128i words = _mm_packs_epi32(sum, sum);
-        const auto pixel = static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm_packus_epi16(words, words)));
-        put(line + static_cast<std::ptrdiff_t>(x) * to.pixel_stride, pixel, pixel >> 8, pixel >> 16);
+    const std::int16_t* pixels = sums + weights.first(x) * 4;
+    const std::int16_t* weight = weights.of(x);
+    const std::size_t taps = weights.taps(x);
+    __m256i total = _mm256_setzero_si256();
+    for (std::size_t tap = 0; tap < taps; tap += tap_group) {
+        const __m256i four = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pixels + tap * 4));
+        const __m128i quad = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(weight + tap));
+        const __m256i factors = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(quad), weight_order);
+        total = _mm256_add_epi32(total, _mm256_madd_epi16(_mm256_shuffle_epi8(four, pixel_order), factors));
+    }
+    return total;
+}
+
+__attribute__((target("avx2"))) void sum_columns_avx2(const std::int16_t* sums, const AxisWeights& weights,
+                                                      const ThreeBytePixels& to, std::uint8_t* line) {
+    const int shift = weights.bits() + kept_bits;
+    const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
+    const __m128i places = _mm_cvtsi32_si128(shift);
+    for (std::size_t x = 0; x < to.width; x += 2) {
+        const std::size_t next = std::min(x + 1, to.width - 1);  // the last place of an odd number is computed twice
+        const __m256i one = sum_of_place(sums, weights, x);
+        const __m256i two = sum_of_place(sums, weights, next);
+        const __m256i lower = _mm256_permute2x128_si256(one, two, 0x20);
+        const __m256i upper = _mm256_permute2x128_si256(one, two, 0x31);
+        const __m256i both = _mm256_add_epi32(_mm256_add_epi32(lower, upper), half);
+        const __m256i words = _mm256_packs_epi32(_mm256_sra_epi32(both, places), both);
+        const __m256i bytes = _mm256_packus_epi16(words, words);
+        const auto first = static_cast<std::uint32_t>(_mm256_extract_epi32(bytes, 0));
+        const auto second = static_cast<std::uint32_t>(_mm256_extract_epi32(bytes, 4));
+        put(line + static_cast<std::ptrdiff_t>(x) * to.pixel_stride, first, first >> 8, first >> 16);
+        put(line + static_cast<std::ptrdiff_t>(next) * to.pixel_stride, second, second >> 8, second >> 16);
     }
 }
 
@@ -159,35 +172,36 @@ void AxisWeights::set(std::size_t from, std::size_t to, int most_bits) {
     if (from == from_ && to == to_) return;
     const double scale = static_cast<double>(from) / static_cast<double>(to);
     const double support = std::max(scale, 1.0);
-    std::size_t longest = 1;
-    for (std::size_t place = 0; place < to; ++place) {
-        const Window window = window_of(place, scale, support, from);
-        longest = std::max(longest, window.last - window.first);
-    }
     from_ = from;
     to_ = to;
-    taps_ = (longest + tap_group - 1) / tap_group * tap_group;
     spans_.resize(to);
-    weights_.assign(to * taps_, 0);
-    std::vector<double> shares;
+    shares_.clear();
+    std::size_t longest = 1;
     double largest = 0;
     for (std::size_t place = 0; place < to; ++place) {
-        fill_shares(window_of(place, scale, support, from), support, shares);
-        largest = std::max(largest, *std::max_element(shares.begin(), shares.end()));
+        const Window window = window_of(place, scale, support, from);
+        add_shares(window, support, shares_);
+        const std::size_t taps = window.last - window.first;
+        spans_[place] = {window.first, (taps + 1) / 2 * 2};
+        longest = std::max(longest, taps);
+        largest =
+            std::max(largest, *std::max_element(shares_.end() - static_cast<std::ptrdiff_t>(taps), shares_.end()));
     }
+    taps_ = (longest + tap_group - 1) / tap_group * tap_group;
     bits_ = most_bits;
     while (largest * std::ldexp(1.0, bits_) > 32766) --bits_;
+    weights_.assign(to * taps_, 0);
+    const double* share = shares_.data();
+    const double whole = std::ldexp(1.0, bits_);
     for (std::size_t place = 0; place < to; ++place) {
         const Window window = window_of(place, scale, support, from);
-        fill_shares(window, support, shares);
-        spans_[place] = {window.first, (shares.size() + 1) / 2 * 2};
         // The sum so far is rounded, not each weight: so all weights sum up to the power exactly.
         double sum = 0;
         long before = 0;
-        for (std::size_t tap = 0; tap < shares.size(); ++tap) {
-            sum += shares[tap];
-            const long after =
-                tap + 1 == shares.size() ? 1L << bits_ : std::lround(std::ldexp(std::min(sum, 1.0), bits_));
+        for (std::size_t tap = 0; tap < window.last - window.first; ++tap) {
+            sum += *share++;
+            const bool is_last = window.first + tap + 1 == window.last;
+            const long after = is_last ? 1L << bits_ : static_cast<long>(std::min(sum, 1.0) * whole + 0.5);
             weights_[place * taps_ + tap] = static_cast<std::int16_t>(after - before);
             before = after;
         }

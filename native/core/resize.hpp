@@ -58,6 +58,7 @@ class AxisWeights {
         std::size_t taps;
     };
     std::vector<Span> spans_;
+    std::vector<double> shares_;  // kept for its memory
     std::vector<std::int16_t> weights_;
 };
 
