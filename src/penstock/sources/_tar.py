@@ -5,7 +5,8 @@ is a run of members that have one key, so it is one span of bytes. The index has
 the span by one `pread`, and parses its headers again. So the index has one number for each sample, and no names.
 
 `_next_member` parses headers for the scan and for reads. It accepts the classic format, ustar, the extended headers of
-pax and the long names of GNU tar. Only the scan verifies checksums; a file that changed later is refused when it is
+pax and the long names of GNU tar. A read parses headers of the usual form by `_plain_member`, which is faster, and must
+return the same. Only the scan verifies checksums; a file that changed later is refused when it is
 opened.
 """
 
@@ -39,6 +40,10 @@ _CHECKSUM = slice(148, 156)
 _KIND: Final = 156
 _MAGIC = slice(257, 263)
 _PREFIX = slice(345, 500)
+
+_USUAL_KIND: Final = ord("0")
+_SLASH: Final = ord("/")
+_Parts = tuple[str, bool, int, int, int, int]  # of a `_Member`
 
 _Fetch = Callable[[int, int], bytes]
 """Returns the bytes at an offset, of a number; fewer only at the end."""
@@ -115,17 +120,42 @@ def _record_of(content: bytes) -> dict[str, Any]:
     record: dict[str, Any] = {}
     position = 0
     end = len(content)
-    while position < end and (member := _next_member(fetch, position, end)) is not None:
-        position = member.next
-        named = _split(member.name) if member.is_file else None
+    while position < end:
+        member = _plain_member(content, position, end)
+        if member is None and (member := _next_member(fetch, position, end)) is None:
+            break
+        name, is_file, begin, data, size, position = member
+        named = _split(name) if is_file else None
         if named is not None:
             key, field = named
             if record.setdefault("__key__", key) != key or field in record:
-                raise _DamageError(member.begin, f"the member {member.name!r} doesn't belong to the record.")
-            record[field] = content[member.data : member.data + member.size]
+                raise _DamageError(begin, f"the member {name!r} doesn't belong to the record.")
+            record[field] = content[data : data + size]
     if not record:
         raise _DamageError(0, "there is no file.")
     return record
+
+
+def _plain_member(content: bytes, begin: int, end: int) -> _Parts | None:
+    """Return what `_next_member` returns, in a fraction of its time; None if the member isn't of the usual form.
+
+    That is a file with a short name in ASCII and a size of eleven octal digits, after which its content is whole.
+    """
+    data = begin + _BLOCK
+    name_end = content.find(0, begin, begin + _NAME.stop)
+    if data > end or name_end <= begin or content[begin + _KIND] != _USUAL_KIND or content[begin + _PREFIX.start]:
+        return None
+    name, digits = content[begin:name_end], content[begin + _SIZE.start : begin + _SIZE.stop]
+    if not (name.isascii() and digits[-1] == 0 and digits[:-1].isdigit()):
+        return None
+    try:
+        size = int(digits[:-1], 8)
+    except ValueError:
+        return None
+    following = data + (size + _BLOCK - 1 & -_BLOCK)
+    if following > end:
+        return None
+    return name.decode(), content[name_end - 1] != _SLASH, begin, data, size, following
 
 
 class _Member(NamedTuple):
