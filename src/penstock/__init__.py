@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock import events as events
     from penstock import images as images
     from penstock import jax as jax
+    from penstock import observe as observe
     from penstock import pipeline as pipeline
     from penstock import testing as testing
     from penstock import torch as torch
@@ -31,7 +32,18 @@ if TYPE_CHECKING:
     from penstock._plan import Explanation
     from penstock._writing import Written, write
 else:
-    _SUBMODULES = ("batching", "concurrency", "events", "images", "jax", "pipeline", "testing", "torch", "transport")
+    _SUBMODULES = (
+        "batching",
+        "concurrency",
+        "events",
+        "images",
+        "jax",
+        "observe",
+        "pipeline",
+        "testing",
+        "torch",
+        "transport",
+    )
     # The names that run a dataset, and modules of their own subject, are imported on first access: describing a dataset
     # doesn't need them.
     __getattr__ = _lazy.from_modules(

@@ -35,6 +35,7 @@ from penstock._graph._kept_pieces import KeptPieces
 from penstock._graph._length import length
 from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Read, Split, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
+from penstock._readings import UNREAD, StepTimes
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError, UsageError
 from penstock.events import Event, Observer, Skipped, Substituted
@@ -93,6 +94,8 @@ class Context:
     """Returns the records of some keys of a source; records that were read ahead are taken from there."""
     kept: KeptPieces = field(default_factory=KeptPieces)
     """The parts of parent elements that the thread's next blocks may need."""
+    times: StepTimes = UNREAD
+    """Records the time of each step and block."""
 
     def report(self, event: Event) -> None:
         """Pass an event to the observer."""

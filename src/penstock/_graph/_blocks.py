@@ -169,15 +169,19 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         positions: int64 (elements,), each in [0, length of the indexable node).
         context: of the calling thread.
     """
+    times = context.times
+    outer = times.enter()
     # A loop, not a recursion: a user's traceback has the same few frames above any function of a chain of maps.
     steps: list[tuple[Map | Filter, Integers, Integers]] = []
     while isinstance(node, Map | Reindex | Filter):
         if isinstance(node, Reindex):
             epochs, positions = apply_sampler(node.sampler, epochs, positions)
+            times.lap(node, len(positions))
         else:
             steps.append((node, epochs, positions))
         node = node.parent
     block = _evaluate_root(node, epochs, positions, context)
+    times.lap(node, len(block.elements))
     while steps:
         step, epochs, positions = steps.pop()
         locations = BlockLocations(step.parent, epochs, positions, block.kept)
@@ -192,6 +196,8 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             below = block
             block = _keep(below.elements, below, _predicate(step, below.elements, locations))
             block = block._replace(filtered=below.filtered + len(below.elements) - len(block.elements))
+        times.lap(step, len(block.elements))
+    times.leave(outer)
     return block
 
 

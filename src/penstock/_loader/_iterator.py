@@ -31,6 +31,7 @@ from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._progress import Progress
 from penstock._os import Closer, uninterrupted
+from penstock._readings import NOTED_SECONDS, Waits
 from penstock._runtime import EndOfEpoch, Recorder, StepRange, Stream, Unit
 from penstock._state import State
 from penstock._tracebacks import trim
@@ -53,9 +54,14 @@ class Stateful(Protocol):
 
 
 class Clock:
-    """The time that the consumer waited for batches, and the time since its first request."""
+    """The time that the consumer waited for batches, and the time since its first request.
 
-    def __init__(self) -> None:
+    Attributes:
+        waits: longer waits, with their causes, and longer times between two requests.
+    """
+
+    def __init__(self, waits: Waits | None = None) -> None:
+        self.waits = Waits() if waits is None else waits
         self.batches: int = 0
         self.wait_seconds: float = 0.0
         self.first: float | None = None
@@ -63,14 +69,25 @@ class Clock:
 
     def count(self, requested: float, received: float) -> None:
         """Count a batch that was requested and received at these times."""
-        self.first = requested if self.first is None else self.first
+        if self.first is None:
+            self.first = self.last = requested
+        waited = received - requested
+        if waited > NOTED_SECONDS:
+            self.waits.note(waited)
+        if requested - self.last > NOTED_SECONDS:
+            self.waits.note_between(requested - self.last)
         self.last = received
-        self.wait_seconds += received - requested
+        self.wait_seconds += waited
         self.batches += 1
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """The time from the first request to the last delivery."""
+        return 0.0 if self.first is None else self.last - self.first
 
     def stats(self) -> dict[str, float]:
         """Return the counters and rates, as `Loader.stats` has them."""
-        seconds = 0.0 if self.first is None else self.last - self.first
+        seconds = self.elapsed_seconds
         return {
             "batches": float(self.batches),
             "wait_seconds": self.wait_seconds,

@@ -30,11 +30,13 @@ from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterato
 from penstock._loader._progress import IndexedProgress, Progress, StreamingProgress
 from penstock._os import Closer
 from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, parse_memory, share_place
-from penstock._runtime import Runtime, StepRange, Stream, chosen
+from penstock._runtime import Runtime, StepRange, Stream, chosen, usable_processors
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
+from penstock.observe import Report
+from penstock.observe._measured import Measured, measured
 from penstock.sources import check_length
 
 if TYPE_CHECKING:
@@ -164,8 +166,8 @@ class Loader(Generic[T_co]):
         check_threads(self._plan)
         indexed = self._plan.is_indexed
         self._progress: Progress = IndexedProgress(self._plan) if indexed else StreamingProgress(self._plan)
-        self._clock = Clock()
         self._runtime = _runtime_of(self._plan, owner)
+        self._clock = Clock(self._runtime.readings.waits)
         clock, rows = self._clock, max(self._plan.batch_size // self._plan.shard.count, 1)
         self._runtime.recorder.delivered = lambda: clock.batches * rows  # refers to the clock, not to the loader
         self._made_at = line_of_caller()
@@ -411,6 +413,26 @@ class Loader(Generic[T_co]):
             "skipped": float(recorder.total(Skipped)),
             "filtered": float(recorder.filtered),
         }
+
+    def report(self) -> Report:
+        """Return where the time of a batch goes, what the training waits for, and what would help; `print` it.
+
+        It may be called at any time and in any thread. It costs nothing before, since the figures are always taken.
+
+        Example:
+            >>> import penstock as ps
+            >>> loader = ps.Loader(ps.range(64).map(lambda number: number + 1, name="add").batch(8))
+            >>> batches = list(loader)
+            >>> report = loader.report()
+            >>> report.batches, [step.name for step in report.steps]
+            (8, ['read', 'add', 'batch'])
+        """
+        clock = self._clock
+        figures = Measured(clock.batches, clock.elapsed_seconds, clock.wait_seconds)
+        return measured(self._plan, self._runtime.readings, figures, usable_processors())
+
+    def _repr_html_(self) -> str:
+        return self.report().html()
 
     def replaced(self) -> tuple[Replaced, ...]:
         """Return the latest elements, at most 1,000, that were substituted or skipped, and why."""

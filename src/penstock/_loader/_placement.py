@@ -399,6 +399,8 @@ class PlacedLoader(Loader[Any]):
             thread.take_back()  # it may still be in the turn of a closed stream
         kept = 0 if thread is None or not self._keeps_memory else self._ahead
         stream = self._runtime.open_stream(step_ranges, ahead=kept)
+        if self._ahead:
+            self._runtime.readings.waits.places()
         return PlacedStream(stream, step_ranges[0], self._place, self._ahead, thread, self._place_in_thread)
 
     def _place(self, batch: Element) -> Callable[[], Element]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NoReturn
 
 from penstock._frozen import frozen
-from penstock._graph import Batch, Fold, Map, Node, Reindex, Stream
+from penstock._graph import Batch, Chain, Fold, Map, Node, Reindex, Stream, StreamingMix, walk
 from penstock._streaming import MAX_INPUTS, Collate, InputRef, even_limit, input_refs_of, worker_collate
 from penstock.batching import Stack
 from penstock.errors import InternalError
@@ -94,6 +94,11 @@ class Batches:
         return False
 
     @property
+    def in_order(self) -> None:
+        """The step that stands for all that are read in order: None, since there are none."""
+        return
+
+    @property
     def even_limit(self) -> None:
         """The limit on which all ranks end: None, since they end together without one."""
         return
@@ -140,6 +145,12 @@ class Streaming:
     def input_refs(self) -> Mapping[int, InputRef]:
         """The inputs, by the numbers with which batches refer to them."""
         return input_refs_of(self.node)
+
+    @cached_property
+    def in_order(self) -> Node:
+        """The outermost step that is read in order; it stands for all such steps in reports."""
+        steps = reversed(list(walk(self.node)))
+        return next((step for step in steps if isinstance(step, Fold | Stream | StreamingMix | Chain)), self.node)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:

@@ -123,10 +123,13 @@ class BatchWork(Work):
             results += evaluate_rows(self._program, spans, context)
             self._learn(results)
         elif read is not None and all(isinstance(column, np.ndarray) for column in self._columns):
+            context.times.start(stop - start)
             self._read_directly(read, self.layout, spans, start, stop)
+            context.times.lap(read, stop - start)
         else:
             try:
                 write_rows(self.layout, evaluate_rows(self._program, spans, context), self._columns, start)
+                context.times.lap(self._program.batch, stop - start)
             except LayoutMismatchError:
                 self._learned.is_irregular = True
                 raise
@@ -157,6 +160,7 @@ class BatchWork(Work):
 
     def merge(self, parts: Sequence[list[Any]], context: Context) -> Iterator[Element]:
         """Merge the rows of each step, and apply the steps above the batch."""
+        context.times.start(0)
         units = [self.step_range.unit(index) for index in range(self.step_range.steps)]
         if self.layout is None:
             merge = Merger(self._program, context)
@@ -165,7 +169,9 @@ class BatchWork(Work):
             for unit, (start, stop) in zip(units, itertools.pairwise(self._bounds), strict=True):
                 yield merge(rows_of(self._program, self._shard, unit), unit, elements[start:stop])
             return
-        for unit, batch in zip(units, self._stacked(parts), strict=True):
+        batches = self._stacked(parts)
+        context.times.lap(self._program.batch, 0)
+        for unit, batch in zip(units, batches, strict=True):
             yield apply_above(self._program, rows_of(self._program, self._shard, unit), unit, batch, context)
 
     @property

@@ -9,6 +9,7 @@ short path, for records that are only read.
 """
 
 import itertools
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ from penstock._graph import (
     with_mask,
 )
 from penstock._plan import Batches, Plan, Shard
+from penstock._readings import StepTimes
 from penstock._streaming import RankSegment, Token
 from penstock.batching import Layout, LeafSpec, RowStacker, Stack
 from penstock.errors import InternalError
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PADDING_SHIFT = 40  # bits; the ordinals of rows that `unbatch` takes out of batches are smaller
+_TIMED_SECONDS: Final = 20e-6  # steps above the batch that take less are timed
+_MAX_EVERY: Final = 16  # in one of so many batches
 _READ_BYTES: Final = 1 << 19  # read at once: half of a processor's second cache
 
 
@@ -228,6 +232,7 @@ def evaluate_rows(program: Batches, spans: list[tuple[Rows, int, int]], context:
         context: the context of the calling thread.
     """
     epochs, positions = row_coordinates(spans)
+    context.times.start(len(positions))
     if context.crashing_rows:
         at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
         if not context.crashing_rows.keys().isdisjoint(at):
@@ -306,20 +311,23 @@ class Merger:
         if step is None or self._merge is None:
             return elements[0]
         # Padding is there already, as rows that repeat the last one.
-        return with_mask(step, self._merge(elements), rows.data, rows.total)
+        batch = with_mask(step, self._merge(elements), rows.data, rows.total)
+        self._context.times.lap(step, len(elements))
+        return batch
 
 
 def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, context: Context) -> Element:
     """Apply the steps above the batch to a merged batch; each sees the location that the definition gives it."""
     if not program.above:
         return batch
-    return _applied(program.above[::-1], batch, _Locations(program, unit, lambda: rows), context)
+    return _applied(_maps(program), batch, _Locations(program, unit, lambda: rows), context)
 
 
-def _applied(steps: tuple[Map | Reindex, ...], batch: Element, locations: "_Locations", context: Context) -> Element:
+def _applied(
+    steps: tuple[Map, ...], batch: Element, locations: "_Locations", context: Context, weight: int = 1
+) -> Element:
+    """Apply steps to a batch; the times of the steps count `weight` times, and are not taken if that is 0."""
     for step in steps:
-        if isinstance(step, Reindex):
-            continue
         if step.form == "none":  # as `apply_one`, but a location is computed for an error only
             draws = context.draws
             before = None if draws is None else draws.before(step)
@@ -327,7 +335,6 @@ def _applied(steps: tuple[Map | Reindex, ...], batch: Element, locations: "_Loca
                 batch = step.function(batch)
                 if draws is not None and before is not None:
                     draws.after(step, before, context.observe)
-                continue
             except Exception as error:
                 if raised_by_handler(error):
                     raise
@@ -336,7 +343,14 @@ def _applied(steps: tuple[Map | Reindex, ...], batch: Element, locations: "_Loca
             batch = apply_one(step, batch, locations.at(step), context, element_at)
         if batch is DROPPED:
             raise InternalError("an indexable dataset drops no batch")
+        if weight:
+            context.times.lap(step, 1, weight)
     return batch
+
+
+def _maps(program: Batches) -> tuple[Map, ...]:
+    """Return the functions above the batch, innermost first."""
+    return tuple(step for step in reversed(program.above) if isinstance(step, Map))
 
 
 class _Locations:
@@ -394,7 +408,8 @@ class InlineBatches:
         self._shard = shard
         self._context = context
         self._merge = Merger(program, context)
-        self._above = program.above[::-1]
+        self._above = _maps(program)
+        self._every = self._untimed = 1  # the steps above are timed in one of so many batches; not timed since
 
     def batch(self, unit: Unit, *, careful: bool = False) -> Element:
         """Return a step's batch.
@@ -422,7 +437,16 @@ class InlineBatches:
         """Apply the steps above the batch to a merged batch."""
         if not self._above:
             return batch
-        return _applied(self._above, batch, _Locations(self._program, unit, lambda: self._rows(unit)), self._context)
+        locations = _Locations(self._program, unit, lambda: self._rows(unit))
+        if self._untimed < self._every:
+            self._untimed += 1
+            return _applied(self._above, batch, locations, self._context, 0)
+        self._untimed = 1
+        self._context.times.resume()
+        began = time.perf_counter()
+        batch = _applied(self._above, batch, locations, self._context, self._every)
+        self._every = 1 if time.perf_counter() - began > _TIMED_SECONDS else _MAX_EVERY
+        return batch
 
     def _rows(self, unit: Unit) -> Rows:
         return rows_of(self._program, self._shard, unit)
@@ -445,17 +469,20 @@ class DirectBatches:
         self._program = program
         self._shard = shard
         self._layout = layout
+        self._read = read
         self._read_into = read.source.read_into
         runs, self._bounds = rows_of_step_range(program, shard, step_range)
         self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
         self.at_once = max(_READ_BYTES * step_range.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
 
-    def batches(self, index: int, count: int) -> list[Element]:
+    def batches(self, index: int, count: int, times: StepTimes) -> list[Element]:
         """Return the batches of `count` steps from `index` on, or of fewer at the end."""
         bounds = self._bounds[index : index + count + 1]
         first = bounds[0]
+        times.start(bounds[-1] - first)
         columns = self._layout.columns(bounds[-1] - first)
         self._read_into(self._keys[first : bounds[-1]], self._layout.batch(columns))
+        times.lap(self._read, bounds[-1] - first)
         batches = self._layout.batches(columns, [bound - first for bound in bounds])
         return with_masks(self._program, self._shard, self.step_range.part(index, len(batches)), batches)
 

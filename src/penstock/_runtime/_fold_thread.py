@@ -85,7 +85,7 @@ class Fold:
         self.thread: int | None = None
         self._filtered: list[tuple[Node, int, int]] = []
         self._chunk_seconds = 0.0 if client.plan.program.reads_streams else FOLD_SECONDS
-        context, reader = replace(client.context(), filtered=self._count), ThreadReader(scheduler, client)
+        context, reader = replace(client.context("fold"), filtered=self._count), ThreadReader(scheduler, client)
         self.inner = StreamingBatches(client.plan, step_range, context, reader, collate)
 
     def __iter__(self) -> Generator[Chunk]:
@@ -295,6 +295,7 @@ class FoldedStream(Stream, Folding):
         """Wait until there is a chunk, or the stream is closed."""
         thread = self._begun()
         patience = Patience(self.stall, self._scheduler.timeout)
+        self._client.readings.waits.cause = "fold" if self._client.stall is None else "workers"
         while True:
             self._bell.clear()
             if self._closed or thread.has_chunk:

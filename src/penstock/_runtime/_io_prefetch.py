@@ -35,8 +35,9 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import READ_KEYS, REQUESTED_AHEAD, decide
-from penstock._graph import Context, Node, Upcoming, awaited_sources
+from penstock._graph import Context, Node, Read, Upcoming, awaited_sources, walk
 from penstock._os import Closer, uninterrupted
+from penstock._readings import NOTED_SECONDS
 from penstock.errors import ClosedError
 from penstock.sources import (
     RETRY_WAITS_SECONDS,
@@ -65,16 +66,17 @@ class BlockRecords:
         is_requested: whether all requests have been sent.
         arrived: how many records have arrived and count as waiting.
         is_taken: whether a worker has begun this block, or a later one.
+        has_waited: whether that worker waited for the records.
     """
 
-    __slots__ = ("_arrivals", "_records", "arrived", "is_requested", "is_taken", "number", "requests")
+    __slots__ = ("_arrivals", "_records", "arrived", "has_waited", "is_requested", "is_taken", "number", "requests")
 
     def __init__(self, number: int, arrivals: "Arrivals") -> None:
         self.number = number
         self.requests = 0
         self.is_requested = False
         self.arrived = 0
-        self.is_taken = False
+        self.is_taken = self.has_waited = False
         self._arrivals = arrivals
         self._records: dict[tuple[int, int], list[Record]] = {}  # by the identity of a source, and the key
 
@@ -84,7 +86,9 @@ class BlockRecords:
         Raises:
             ClosedError: the records won't arrive.
         """
+        mark = context.times.begin_around()
         self._arrivals.wait_for(self)
+        self.has_waited = context.times.end_around(self._arrivals.step, mark, 0) > NOTED_SECONDS
         return replace(context, read=self._read)
 
     def put(self, source: AwaitedSource, keys: Keys, records: list[Record]) -> None:
@@ -108,10 +112,16 @@ class BlockRecords:
 
 
 class Arrivals:
-    """Counts the records that are in flight or wait, and wakes workers when the records of their block have arrived."""
+    """Counts the records that are in flight or wait, and wakes workers when the records of their block have arrived.
 
-    def __init__(self, limit: int) -> None:
+    Args:
+        limit: how many records may be in flight or wait.
+        step: the node that reads them, for the times of steps; None, the default, if no one asks for these.
+    """
+
+    def __init__(self, limit: int, step: Node | None = None) -> None:
         self.limit = limit
+        self.step = step
         # Protects all below, and the counts in blocks; reentrant, since the garbage collector may call `close`.
         self._changed = threading.Condition()
         self._room = limit
@@ -276,7 +286,8 @@ class IOPrefetch(Generic[AnyJob]):
             make_job: returns the next job, or None at the end; called in order, on any thread.
             limit: how many records may be in flight or wait, at least 1.
         """
-        arrivals = Arrivals(limit)
+        reads = (step for step in walk(node) if isinstance(step, Read) and isinstance(step.source, AwaitedSource))
+        arrivals = Arrivals(limit, next(reads, node))
         jobs = _Jobs(make_job, arrivals)
         self.next_job = jobs.next_armed
         # The coroutine doesn't refer to this object, so that dropping it is enough to cancel the coroutine.

@@ -317,6 +317,7 @@ class IsolatedRuntime(Runtime):
         if self._helper is None:
             self._helper = Helpers(self._plan, self.recorder)
             self._check_open()
+        self.readings.waits.begin("helper")
         return IsolatedStream(self._helper, self._plan, step_ranges, ahead)
 
     def bytes_in_flight(self) -> int:

@@ -302,6 +302,11 @@ class Job(Generic[AnyWork]):
         self._errors: dict[int, BaseException] = {}  # by block
         self._packed: tuple[Pickled, dict[int, slice]] | None = None
 
+    @property
+    def awaited(self) -> bool:
+        """Whether its workers waited for records that had been requested."""
+        return any(records.has_waited for records in self.arriving or ())
+
     # -- its rows
 
     @property

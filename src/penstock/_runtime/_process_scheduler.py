@@ -30,13 +30,16 @@ import pickle
 import sys
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
 
 from penstock._caught import Caught
 from penstock._memory import Lease, Region, aligned, create_region
 from penstock._pickles import Pickled
 from penstock._plan import Plan
 from penstock._processes import Starting, is_imported, observe_seeds
+from penstock._readings import words_for
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, Doing, JobTable
 from penstock._runtime._jobs import NO_FAILURE, Job, JobFailure, Work
@@ -81,6 +84,7 @@ class ProcessScheduler(Scheduler):
         self._room_bytes = _ROOM_BYTES
         self._spills: dict[int, Region] = {}  # by slot
         self._idle_spills: dict[Client, list[Region]] = {}
+        self._times: dict[Client, Region] = {}  # in which the workers write the times of a client's steps
         self._leases: dict[int, Lease] = {}  # of merged batches, by slot
         self._crashes: dict[int, tuple[Doing, WorkerError]] = {}  # by job number: the first row that crashes processes
         self.reports: dict[int, int | None] = {}
@@ -141,6 +145,8 @@ class ProcessScheduler(Scheduler):
     def _forget(self, client: Client) -> None:
         super()._forget(client)
         self._discard(self._idle_spills.pop(client, []))
+        times = self._times.pop(client, None)
+        self._discard([] if times is None else [times])  # the client's readings keep what the workers wrote
         self._forget_plan(client.plan)
 
     def retire(self, slot: int) -> None:
@@ -171,6 +177,17 @@ class ProcessScheduler(Scheduler):
         # Rows of unknown layout are in memory twice, as elements and merged, so there is only one such batch at a time.
         return job.has_merge and not client.learned.knows_memory
 
+    def _times_of(self, client: Client) -> int:
+        """Return the number of the memory for the times of a client's steps: a part for each worker."""
+        region = self._times.get(client)
+        if region is None:
+            words = words_for(client.readings.numbers)
+            region = self._times[client] = self._allocate(8 * words * self.num_workers)
+            parts = np.frombuffer(cast("memoryview", region), np.float64).reshape(self.num_workers, words)
+            for part in parts:
+                client.readings.add(part)
+        return self._regions[id(region)][0]
+
     def _spill_of(self, slot: int, client: Client, job: Job[Work], given: Pickled) -> Region | None:
         """Return memory for the content that is given to a job, and for its results; None if none is needed."""
         if not job.has_merge and not job.work.shape.sends_results:
@@ -194,6 +211,7 @@ class ProcessScheduler(Scheduler):
             job.work.task(),
             None if spill is None else self._regions[id(spill)][0],
             None if region is None else self._regions[id(region)][0],
+            self._times_of(client),
             tuple(known for known, _ in self._regions.values()),
             {at: str(client.crashing_rows[at])[:_ERROR_CHARACTERS] for at in job.among(client.crashing_rows)}
             if client.crashing_rows

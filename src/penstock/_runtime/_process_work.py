@@ -23,11 +23,12 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
-from penstock._graph import Context, GlobalDraws, leave_accelerators
+from penstock._graph import Context, GlobalDraws, leave_accelerators, walk
 from penstock._memory import Region, aligned, open_region
 from penstock._pickles import dump_by_value
 from penstock._plan import Plan
 from penstock._processes import error_text, pack_error
+from penstock._readings import StepTimes, numbered, words_for
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTable
 from penstock._runtime._jobs import BeforeRow, Job, NotedError, Task, Unsendable, Work
@@ -60,6 +61,8 @@ class Described(NamedTuple):
     """The number of the spill memory: for results that go to another process or to the consumer; None for none."""
     region: int | None
     """The number of the memory for batches; None where the results are elements."""
+    times: int
+    """The number of the memory for the times of steps."""
     living: tuple[int, ...]
     """The numbers of all memory that was in use when the job was armed; a process releases other memory."""
     crashing_rows: dict[tuple[int, ...], str]
@@ -197,6 +200,7 @@ class _Worker:
         self._events: list[Event] = []  # of the current block
         self._is_elsewhere = False  # whether only the consumer can compute the current block
         self._context = Context(observe=self._events.append, substituted=self._substituted, draws=GlobalDraws())
+        self._contexts: dict[int, Context] = {}  # by the number of the memory for times
         self._jobs: dict[int, tuple[Described, Job[Work]]] = {}  # by slot
         self._living: tuple[int, ...] = ()  # memory that was in use when the last job was armed
 
@@ -232,10 +236,12 @@ class _Worker:
         slot, block = claim.slot, claim.block
         described, job = self._job(slot, claim.number)
         if not claim.merge:
+            began = time.perf_counter()
             suspect = None if before_row is None else self._job_table.suspected(slot, block)
             if suspect is not None:
                 self._try(described, job, block, *suspect)
             self._run(slot, described, job, block, before_row)
+            self._context_of(described).times.work(time.perf_counter() - began)
         elif self._job_table.outcome(slot) == FINE:  # otherwise some rows were not written
             self._merge(claim, described, job, before_row)
 
@@ -280,6 +286,7 @@ class _Worker:
         for gone in self._programs.keys() - self._regions.known - {OWNERS_PLAN}:
             del self._programs[gone]
             self._context.kept.clear()  # parents of a step of that plan keep its memory mapped
+        self._contexts = {number: context for number, context in self._contexts.items() if number in living}
         # Columns of an earlier job keep its memory mapped.
         self._jobs = {at: known for at, known in self._jobs.items() if known[0].region in living}
 
@@ -288,6 +295,17 @@ class _Worker:
         if number not in self._programs:
             self._programs[number] = _program(self._regions.get(number), self._number)
         return self._programs[number]
+
+    def _context_of(self, described: Described) -> Context:
+        """Return the context for a job, which writes the times of its steps."""
+        known = self._contexts.get(described.times)
+        if known is None:
+            numbers = numbered(walk(self._program(described).plan.node))
+            words = words_for(numbers)
+            parts = np.frombuffer(cast("memoryview", self._regions.get(described.times)), np.float64)
+            times = StepTimes(numbers, parts[words * self._number : words * (self._number + 1)])
+            known = self._contexts[described.times] = replace(self._context, times=times)
+        return known
 
     def _give(self, described: Described, job: Job[Work], block: int) -> None:
         """Give a job a copy of the content for a block or the merge: a function may write to it, and crash."""
@@ -308,11 +326,9 @@ class _Worker:
     def _run(self, slot: int, described: Described, job: Job[Work], block: int, before_row: BeforeRow | None) -> None:
         self._give(described, job, block)
         waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
-        context = (
-            replace(self._context, crashing_rows=_crashing_rows(described))
-            if described.crashing_rows
-            else self._context
-        )
+        context = self._context_of(described)
+        if described.crashing_rows:
+            context = replace(context, crashing_rows=_crashing_rows(described))
         parents_before = context.kept.parent_seconds
         rows = job.run_block(block, context, before_row)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
@@ -337,16 +353,18 @@ class _Worker:
         self._job_table.end(self._number)  # waiting for the semaphore is no work
         with self._program(described).merging:
             self._job_table.begin(self._number, slot, claim.number, claim.block)
+            received = time.perf_counter()
             region = self._regions.get(described.region)
             self._take_in(slot, described, job)
             began = time.perf_counter()
-            job.run_merge(self._context, before_row)
+            job.run_merge(self._context_of(described), before_row)
             self._job_table.count_merge(slot, time.perf_counter() - began)
             pickled = dump_by_value((job.results, job.work.found_layout))
             if pickled.nbytes > len(region):
                 raise _NoRoomError(pickled.nbytes)
             write(pickled, region, 0)
             self._job_table.put(slot, job.blocks, 0, pickled.nbytes)
+            self._context_of(described).times.work(time.perf_counter() - received)
         del self._jobs[slot]  # with the batches
 
     def _take_in(self, slot: int, described: Described, job: Job[Work]) -> None:

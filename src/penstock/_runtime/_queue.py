@@ -49,6 +49,7 @@ from penstock._decisions import (
 from penstock._graph import Node, awaits, parents_of_block
 from penstock._os import HeldInterrupts
 from penstock._plan import Batches, Plan
+from penstock._readings import Cause
 from penstock._runtime._batch_work import BatchJob, BatchWork, row_layout
 from penstock._runtime._batches import StepRange, row_coordinates, rows_of
 from penstock._runtime._chunk_sizes import (
@@ -245,6 +246,8 @@ class JobQueue(Generic[AnyJob]):
     """Whether the queue has ended once `make_job` returns None."""
     _remedy = "or use copy=True, which delivers copies"
     """The end of the advice for a program that keeps batches."""
+    is_in_order = True
+    """Whether jobs are returned in the order in which they were made."""
 
     def __init__(
         self,
@@ -312,12 +315,24 @@ class JobQueue(Generic[AnyJob]):
                 return None
         if held is not None:
             held.allow()
-        self._scheduler.wait(self._client, self._wanted, lambda: self._ended and not self._armed)
+        lacks_memory = self._made is not None and self._scheduler.has_idle_worker
+        if self._scheduler.wait(self._client, self._wanted, lambda: self._ended and not self._armed):
+            self._client.note_wait(self._cause(lacks_memory=lacks_memory))
         if held is not None:
             held.hold()
         self._scheduler.check()
         with self._scheduler.owned():
             return self._retired() if self._armed else None  # another thread gave up the jobs
+
+    def _cause(self, *, lacks_memory: bool) -> Cause:
+        """Return the cause of a wait that has just ended; `lacks_memory`: one that began while workers were idle."""
+        armed = self._armed.copy()
+        if lacks_memory:
+            return "memory"
+        is_late = self.is_in_order and any(self._scheduler.is_complete(slot) for slot, _ in islice(armed, 1, None))
+        if is_late and self._scheduler.has_idle_worker:  # otherwise all workers had work
+            return "stragglers"
+        return "storage" if armed and armed[0][1].awaited else "workers"
 
     def _retired(self) -> AnyJob:
         """Retire the slot of a complete job, and return the job; with the scheduler owned."""
@@ -448,6 +463,8 @@ def open_queue(
 class ReadyQueue(JobQueue[AnyJob]):
     """The jobs of one stream, as they become complete; of several complete ones, the first."""
 
+    is_in_order = False
+
     def _jobs_ahead(self) -> int:
         return self._window  # no `decide`: a smaller number would let a slow job delay others
 
@@ -500,7 +517,9 @@ class GivenQueue(JobQueue[AnyJob]):
 
     def wait(self, has_come: Callable[[], bool], before: Callable[[], Stall | None]) -> None:
         """Wait until the first job is complete, or more content has come; `before` finds the work that makes it."""
-        self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
+        lacks_jobs = not self._armed and self._made is None
+        if self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before):
+            self._client.note_wait("fold" if lacks_jobs else self._cause(lacks_memory=False))
 
     def is_complete(self) -> bool:
         """Return whether the first job is complete; if not, the descriptor becomes readable when it may be."""

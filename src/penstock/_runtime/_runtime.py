@@ -38,6 +38,7 @@ class Runtime:
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
         self._client = Client(plan, self.recorder, memory_provider)
+        self.readings = self._client.readings
         self.crashing_rows = self._client.crashing_rows = {} if crashing_rows is None else crashing_rows
         self._collate_client: Client | None = None  # None before it joins the scheduler
         self._owner = owner
@@ -60,7 +61,9 @@ class Runtime:
         self._client.ahead = ahead
         self.recorder.start_epoch()
         if plan.place == "inline" or not plan.program.uses_workers:
+            self.readings.waits.begin("inline")
             return self._inline(step_ranges[0])
+        self.readings.waits.begin("delivery")
         scheduler = self.started() if self._owner is None else self._joined(self._owner)
         scheduler.check()
         scheduler.give_up(self._client)
@@ -106,6 +109,7 @@ class Runtime:
     @uninterrupted
     def _join_to_collate(self, scheduler: Scheduler) -> Client:
         client = Client(self._plan, self.recorder)
+        client.readings = self.readings
         client.has_warned_of_kept = self._client.has_warned_of_kept
         scheduler.join(client)
         self._collate_client = client

@@ -45,11 +45,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
-from penstock._graph import Context
+from penstock._graph import Context, walk
 from penstock._memory import Lease, Memory, Region
 from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
+from penstock._readings import Cause, Readings
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._failing_work import Patience, Stall, describe_block
 from penstock._runtime._jobs import Job, Learned, Work
@@ -138,7 +139,8 @@ class Client:
         plan: the plan of the loader.
         recorder: records events.
         memory_provider: provides the memory of the scheduler's jobs; None for the scheduler's own memory.
-        learned: measurements of its rows.
+        learned: measurements of its rows, by which work is cut.
+        readings: measurements for a report.
         crashing_rows: rows that no worker may compute, as in `Context`.
         ahead: how many batches are taken from the stream before they are delivered.
         region_pool: its memory. It may outlive the client, as delivered batches do.
@@ -157,6 +159,7 @@ class Client:
         self.recorder = recorder
         self.memory_provider = memory_provider
         self.learned: Learned[Any] = Learned()
+        self.readings = Readings(walk(plan.node))
         self.crashing_rows: dict[tuple[int, ...], Exception] = {}
         self.ahead = 0
         self.region_pool = RegionPool()
@@ -172,10 +175,13 @@ class Client:
         self._logged: set[str] = set()
         self._contexts: dict[int, Context] = {}  # by the number of a thread
 
-    def context(self) -> Context:
-        """Return a new context for a thread that computes."""
+    def context(self, role: str = "consumer") -> Context:
+        """Return a new context for a thread that computes; threads with different roles may compute at a time."""
         return Context(
-            observe=self.recorder.observe, substituted=self.recorder.substituted, crashing_rows=self.crashing_rows
+            observe=self.recorder.observe,
+            substituted=self.recorder.substituted,
+            crashing_rows=self.crashing_rows,
+            times=self.readings.times(role),
         )
 
     def consumer_context(self) -> Context:
@@ -186,8 +192,13 @@ class Client:
         """Return the context of a worker thread; called in that thread."""
         known = self._contexts.get(worker)
         if known is None:
-            known = self._contexts[worker] = self.context()
+            known = self._contexts[worker] = self.context(_role(worker))
         return known
+
+    def note_wait(self, cause: Cause) -> None:
+        """Note the cause of a wait that has just ended, if it was the consumer's."""
+        if not self.is_folded_ahead:
+            self.readings.waits.cause = cause
 
     def prepare(self) -> None:
         """Call `worker_init` in the calling thread, once, before it computes the workers' work."""
@@ -217,6 +228,10 @@ class Client:
                 "The batch is correct, but such batches take this process's time: %s",
                 complaint,
             )
+
+
+def _role(worker: int) -> str:
+    return f"worker {worker}"
 
 
 def nothing() -> None:
@@ -517,7 +532,7 @@ class Scheduler:
         slots: Callable[[], Iterable[int]],
         given_up: Callable[[], bool],
         before: Callable[[], Stall | None] | None = None,
-    ) -> None:
+    ) -> bool:
         """Wait until one of the slots' jobs is complete, or given up; Ctrl-C ends the wait at once.
 
         Args:
@@ -526,12 +541,15 @@ class Scheduler:
             given_up: returns whether to stop waiting.
             before: finds the work that makes the client's next jobs, for when no worker has work.
 
+        Returns:
+            Whether the job was not complete at once.
+
         Raises:
             WorkerError: a thread has been at the same work for longer than the timeout.
         """
         client.stall = find = lambda: self._stall(slots(), any_will_do=True) or (None if before is None else before())
         try:
-            _wait(
+            return _wait(
                 _listener_of(client),
                 lambda: self._is_settled(slots()) or given_up(),
                 None if client.is_folded_ahead else Patience(find, self.timeout),
@@ -567,6 +585,11 @@ class Scheduler:
 
     def _at_work(self) -> list[AtWork]:
         return self._doing.copy()
+
+    @property
+    def has_idle_worker(self) -> bool:
+        """Whether a worker has no work."""
+        return sum(not each.is_idle for each in self._at_work()) < self.num_workers
 
     def is_complete(self, slot: int) -> bool:
         """Return whether a slot's job is complete."""
@@ -641,7 +664,8 @@ class Scheduler:
                     self._doing[number] = AtWork(number, time.monotonic(), armed, slot, job.blocks)
                     started = time.perf_counter()
                     job.run_merge(client.context_of(number))
-                client.learned.timed_merge(job.steps, time.perf_counter() - started)
+                seconds = time.perf_counter() - started
+                client.learned.timed_merge(job.steps, seconds)
             else:
                 self._doing[number] = AtWork(number, time.monotonic(), armed, slot, claim.block)
                 context = client.context_of(number)
@@ -649,6 +673,7 @@ class Scheduler:
                 rows = job.run_block(claim.block, context)
                 seconds, cpu_seconds = time.perf_counter() - started, time.thread_time() - cpu_started
                 client.learned.timed(rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
+            client.readings.times(_role(number)).work(seconds)
         self._rest(number)
         if caught.error is not None:
             job.fail(job.blocks if claim.merge else claim.block, caught.taken())
@@ -663,14 +688,18 @@ def _listener_of(client: Client) -> Listener:
     return client.listener
 
 
-def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> None:
+def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> bool:
+    """Wait; return whether that was necessary."""
+    has_waited = False
     while not is_over():
+        has_waited = True
         listener.clear()
         if is_over():
-            return
+            break
         is_rung = listener.wait(None if patience is None else patience.seconds_left())
         if patience is not None and not is_rung and not is_over():
             patience.look()
+    return has_waited
 
 
 class WorkerThreads:

@@ -8,6 +8,7 @@ Guarantees:
   - Batches before a failing element are delivered before its error is raised.
 """
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from types import GeneratorType
@@ -76,6 +77,8 @@ class StreamingBatches(Stream):
         self._own: Provenance | None = None  # of the last batch itself; no row may have its ordinal
         self._rows: Provenance | None = None
         self._collate = collate
+        self._times = context.times
+        self._in_order = plan.program.in_order
 
     def next(self) -> tuple[Element, Token]:
         if self._closed:
@@ -98,6 +101,7 @@ class StreamingBatches(Stream):
             self._chunks = self._stage.run(self._stage.start() if self._token is None else self._token)
             self._chunk = None
         while self._chunk is None or self._index >= len(self._chunk.elements):
+            mark = self._times.begin_around()
             try:
                 self._chunk, self._index = next(self._chunks, None), 0
             except BaseException:
@@ -105,6 +109,7 @@ class StreamingBatches(Stream):
                 raise
             if self._chunk is None:
                 return None
+            self._times.end_around(self._in_order, mark, len(self._chunk.elements))
         return self._chunk
 
     def places(self) -> list[Location]:
@@ -230,7 +235,7 @@ class ThreadReader:
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and lost there. A caller that stops early closes the reader, or reads the input again.
         attempts = 0
-        while (job := queue.next_job()) is not None:
+        while (job := self._next_job(queue)) is not None:
             if job.failure.crash is not None:
                 crashing_rows = job.work.span.start + (job.failure.row or 0)
                 yield from one_by_one(block_input, job.work.span.start, crashing_rows)
@@ -253,6 +258,13 @@ class ThreadReader:
                     yield block_input.chunk(span.start, span.stop, block)
         if self._queues.get(block_input.number) is queue:
             self._close(block_input.number)
+
+    def _next_job(self, queue: JobQueue[SpanJob]) -> SpanJob | None:
+        began = time.perf_counter()
+        try:
+            return queue.next_job()
+        finally:
+            self._client.readings.times("fold").leave_out(time.perf_counter() - began)
 
     def _replace_crashing(self, block_input: BlockInput, number: int, crash: WorkerError) -> None:
         """Replace or leave out the element that crashes workers, if a step allows it; raise otherwise."""

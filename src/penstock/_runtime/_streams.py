@@ -137,7 +137,7 @@ class InlineStream(Stream):
             if direct is None:
                 batches, most = self._computed(index)
             else:
-                batches, most = direct.batches(index - self._first, self._units), direct.at_once
+                batches, most = direct.batches(index - self._first, self._units, self._context.times), direct.at_once
             most = max(most, 1)
             units = min(self._sizes.next(time.perf_counter() - started, len(batches)), most)
             self._units = decide(INLINE_BATCHES, units, most)
@@ -171,6 +171,7 @@ class InlineStream(Stream):
             columns = layout.columns(bounds[-1])
             try:
                 write_rows(layout, elements, columns, 0)
+                self._context.times.lap(program.batch, len(elements))
             except LayoutMismatchError:
                 learned.is_irregular = True
             else:

@@ -139,6 +139,7 @@ class CollateRun:
     def rows_into(self, made: list[Element], rows: list[Element], provenance: Provenance, context: Context) -> None:
         """Add the results of the functions of rows to a list; after an error the list has those of the rows before."""
         error: BaseException | None = None
+        context.times.start(0)
         for step in self.collate.rows:
             results: list[Element] = []
             with Caught(Exception) as caught:
@@ -146,6 +147,7 @@ class CollateRun:
                 apply_into(results, step, rows, locations, context, element_at)
             if caught.error is not None:  # a later function sees fewer rows, so its error is of an earlier row
                 error = caught.taken()
+            context.times.lap(step, len(results))
             rows = results
         made += rows
         if error is not None:
@@ -158,11 +160,14 @@ class CollateRun:
         """Return a batch, or DROPPED, from rows to which the functions of rows were applied."""
         if isinstance(given, Rest):
             return DROPPED
-        merge = self.collate.merge
+        merge, times = self.collate.merge, context.times
+        times.start(0)
         batch = given if merge is None else merge_block(merge, given, self.size)
+        times.lap(merge, 1)
         locations = StreamedLocations(self.inputs, provenance[:1])
         for step in self.collate.above:
             (batch,) = apply_block(step, [batch], locations, context, element_at)
+            times.lap(step, 1)
             if batch is DROPPED:
                 break
         return batch

@@ -155,6 +155,7 @@ class BlockInput:
 
     def evaluate(self, start: int, stop: int, context: Context) -> Block:
         """Return the elements with numbers [start, stop)."""
+        context.times.start(stop - start)
         if context.crashing_rows and self.among(start, stop, context.crashing_rows):
             return join_blocks(
                 [self._evaluate_one(position, context) for position in self.input_range.positions(start, stop).tolist()]

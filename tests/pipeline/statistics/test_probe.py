@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline._statistics._histogram import RELATIVE_ERROR
+from penstock._durations import RELATIVE_ERROR
 from penstock.pipeline._statistics._probe import Probe, StageProbe
 
 SECONDS = st.floats(1e-6, 10)

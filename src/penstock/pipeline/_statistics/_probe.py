@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol
 
+from penstock._durations import DurationRecorder
 from penstock.errors import PipelineFailure
 from penstock.pipeline._events import ItemDropped, ItemsDone, Observer, StageEnded, StageStarted, guarded
 from penstock.pipeline._items import DroppedItem
-from penstock.pipeline._statistics._histogram import DurationRecorder
 from penstock.pipeline._statistics._report import PipelineReport
 from penstock.pipeline._statistics._stage_report import StageReport
 

@@ -1,7 +1,7 @@
 """The report of one stage: how it spent its time, as a frozen value."""
 
+from penstock._durations import Durations
 from penstock._frozen import frozen
-from penstock.pipeline._statistics._histogram import Durations
 
 
 @frozen

@@ -22,7 +22,9 @@ LONGEST_SECONDS: Final = 2.0**15
 
 _EACH_DOUBLING: Final = 16
 _LOWEST_EXPONENT: Final = -23  # frexp returns SHORTEST_SECONDS as 0.5 * 2 ** -23
-_BUCKETS: Final = (15 - _LOWEST_EXPONENT + 1) * _EACH_DOUBLING
+BUCKETS: Final = (15 - _LOWEST_EXPONENT + 1) * _EACH_DOUBLING
+"""The number of buckets."""
+
 # A duration is mantissa * 2 ** exponent with 0.5 <= mantissa < 1: 32 * mantissa counts from 16 within a doubling.
 _OFFSET: Final = (_LOWEST_EXPONENT + 1) * _EACH_DOUBLING
 
@@ -76,6 +78,16 @@ class Durations:
                 return _middle(bucket)
         return None
 
+    def above(self, seconds: float) -> "Durations":
+        """Return the histogram of the durations that are in a higher bucket than a given one."""
+        lowest = bucket_of(seconds)
+        return Durations(tuple((bucket, count) for bucket, count in self.counts if bucket > lowest))
+
+    @property
+    def total_seconds(self) -> float:
+        """The sum of the durations, with the error of a bucket."""
+        return sum(_middle(bucket) * count for bucket, count in self.counts)
+
     def merged(self, other: "Durations") -> "Durations":
         """Return the histogram of both, as if one recorder had recorded all durations."""
         counts = dict(self.counts)
@@ -99,19 +111,23 @@ class DurationRecorder:
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._counts = [0] * _BUCKETS
+        self._counts = [0] * BUCKETS
 
     def record(self, seconds: float, count: int = 1) -> None:
         """Record `count` durations of `seconds` each."""
-        if SHORTEST_SECONDS <= seconds < LONGEST_SECONDS:
-            mantissa, exponent = frexp(seconds)
-            self._counts[exponent * _EACH_DOUBLING + int(mantissa * (2 * _EACH_DOUBLING)) - _OFFSET] += count
-        else:
-            self._counts[-1 if seconds >= LONGEST_SECONDS else 0] += count
+        self._counts[bucket_of(seconds)] += count
 
     def snapshot(self) -> Durations:
         """Return the durations recorded so far as a value."""
         return Durations(tuple((bucket, count) for bucket, count in enumerate(self._counts.copy()) if count))
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the number of the bucket of a duration."""
+    if SHORTEST_SECONDS <= seconds < LONGEST_SECONDS:
+        mantissa, exponent = frexp(seconds)
+        return exponent * _EACH_DOUBLING + int(mantissa * (2 * _EACH_DOUBLING)) - _OFFSET
+    return BUCKETS - 1 if seconds >= LONGEST_SECONDS else 0
 
 
 def _middle(bucket: int) -> float:

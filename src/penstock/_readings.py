@@ -1,0 +1,293 @@
+"""The readings of a loader: numbers that the threads and processes that compute and wait write, and a report reads.
+
+Readings are always on, so a report can be made of any run, also afterwards. They must cost nothing that a user would
+notice. Three rules keep them cheap. Time is taken for a step and a block of elements, never for an element. Each thread
+or process writes numbers of its own, so nothing is locked, and a report adds them up when it is requested. The
+consumer's waits and pauses are recorded only above `NOTED_SECONDS`; an inline batch of some microseconds costs two
+comparisons.
+
+`StepTimes` are the times of one thread or process. They are words of memory, so a worker process writes them into
+shared memory, where the report finds them, also after a crash. The processor time of a step is measured in some blocks
+only, since reading that clock takes four times as long.
+
+A step's time is *exclusive*. Steps of one block run one after the other, so one reading of the clock ends a step and
+begins the next one (`StepTimes.lap`). Where a step evaluates a block of its parent's, `enter` and `leave` take the
+parent's steps out of its time.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
+
+import numpy as np
+
+from penstock._durations import BUCKETS, DurationRecorder, Durations, bucket_of
+
+NOTED_SECONDS: Final = 50e-6
+"""Shorter waits of the consumer, and shorter times between two requests, are only added up."""
+
+Cause: TypeAlias = Literal[
+    "inline", "workers", "stragglers", "memory", "storage", "fold", "placing", "start", "helper", "delivery"
+]
+"""The cause of a wait of the consumer.
+
+"inline": the consumer's thread computed the batch. "workers": all workers that could help were busy. "stragglers":
+workers were idle and later batches complete, but the next one wasn't. "memory": a worker was idle, since the consumer
+kept the memory of batches.
+"storage": the workers waited for records that had been requested. "fold": the thread that runs the steps in order was
+at work. "placing": the batch was copied to a device. "start": the first batch of an iterator, while workers start.
+"helper": the helper process of `isolated=True` was at work. "delivery": the batch was complete, and was copied, or
+computed again after an error.
+"""
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+
+MAX_STEPS: Final = 256
+"""The number of steps of a dataset that have times of their own; the others share those of one more."""
+_SECONDS, _ELEMENTS, _CPU_SECONDS, _CPU_OF_SECONDS, _HEAD = range(5)
+_WORDS: Final = _HEAD + BUCKETS
+_TOTAL: Final = 8  # words before those of the first step; the first is the number of rows, the second the busy time
+_CPU_EACH: Final = 16  # blocks: one of so many is measured in processor time
+_LONG_SECONDS: Final = 0.002  # and each that follows a longer one, in which the measurement takes no noticeable time
+
+
+class StepTime(NamedTuple):
+    """The time of a step, summed over blocks and workers."""
+
+    seconds: float = 0.0
+    elements: float = 0.0
+    """The number of elements, or of batches, that the step made."""
+    cpu_share: float | None = None
+    """The share of the time in which a processor computed; None if it was not measured."""
+    each: Durations = Durations()
+    """The time of an element, counted for each element; that of all elements of a block is the same."""
+
+
+class StepTimes:
+    """The times that one thread or process has spent in each step of a dataset.
+
+    Args:
+        numbers: the number of each step, by the identity of its node.
+        words: the memory for the times, `words_for` as many; None for new memory.
+    """
+
+    __slots__ = ("_before", "_blocks", "_cpu", "_mark", "_numbers", "_other", "_takes_cpu", "_total", "_words")
+
+    def __init__(self, numbers: Mapping[int, int] | None = None, words: "np.ndarray[Any, Any] | None" = None) -> None:
+        numbers = {} if numbers is None else numbers
+        count = _count(numbers)
+        words = np.zeros(words_for(numbers)) if words is None else words
+        # Faster than an array, for single words. NumPy's type stubs lack the buffer protocol before Python 3.12.
+        self._words = memoryview(cast("bytearray", words)).cast("B").cast("d")
+        self._numbers = {identity: _TOTAL + _WORDS * min(number, count) for identity, number in numbers.items()}
+        self._other = _TOTAL + _WORDS * count
+        self._mark = self._cpu = 0.0
+        self._total = self._before = 0.0  # recorded seconds: until now, and until the block began
+        self._blocks = 0
+        self._takes_cpu = False
+
+    def start(self, rows: int) -> None:
+        """Begin a block of rows of the dataset; the time of its first step counts from now on."""
+        self._words[0] += rows
+        self._blocks += 1
+        self._takes_cpu = self._total - self._before > _LONG_SECONDS or self._blocks % _CPU_EACH == 1
+        if self._takes_cpu:
+            self._cpu = time.thread_time()
+        self._before = self._total
+        self._mark = time.perf_counter()
+
+    def resume(self) -> None:
+        """Begin a step of the same block; the time since the last call is no step's."""
+        self._mark = time.perf_counter()
+        if self._takes_cpu:
+            self._cpu = time.thread_time()
+
+    def lap(self, step: object, elements: int, weight: int = 1) -> None:
+        """End a step: the time since the last call is the step's.
+
+        Args:
+            step: the node.
+            elements: the number of elements, or batches, that it made.
+            weight: stands for this many calls, all but one of which were not measured.
+        """
+        now = time.perf_counter()
+        seconds = now - self._mark
+        self._mark = now
+        at, words = self._add(step, seconds, elements, weight), self._words
+        if self._takes_cpu:
+            cpu = time.thread_time()
+            words[at + _CPU_SECONDS] += cpu - self._cpu
+            words[at + _CPU_OF_SECONDS] += seconds
+            self._cpu = cpu
+
+    def _add(self, step: object, seconds: float, elements: int, weight: int = 1) -> int:
+        self._total += seconds
+        at, words = self._numbers.get(id(step), self._other), self._words
+        words[at] += seconds * weight
+        if elements:
+            words[at + _ELEMENTS] += elements * weight
+            words[at + _HEAD + bucket_of(seconds / elements)] += elements * weight
+        return at
+
+    def begin_around(self) -> tuple[float, float]:
+        """Begin a time in which blocks of other steps may be computed; return a mark for `end_around`."""
+        return time.perf_counter(), self._total
+
+    def end_around(self, step: object, mark: tuple[float, float], elements: int) -> float:
+        """End that time, and return its seconds; what no other step has taken of it is the step's."""
+        whole = time.perf_counter() - mark[0]
+        self._add(step, max(whole - (self._total - mark[1]), 0.0), elements)
+        return whole
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave a wait for other threads out of a time that `begin_around` began."""
+        self._total += seconds
+
+    def work(self, seconds: float) -> None:
+        """Add the time of all work at a block, steps included."""
+        self._words[1] += seconds
+
+    def enter(self) -> tuple[float, float]:
+        """Begin a block of a step's parent; return the time that the step has taken so far, for `leave`."""
+        now = time.perf_counter()
+        before = now - self._mark
+        self._mark = now
+        if not self._takes_cpu:
+            return before, 0.0
+        cpu = time.thread_time()
+        cpu_before = cpu - self._cpu
+        self._cpu = cpu
+        return before, cpu_before
+
+    def leave(self, before: tuple[float, float]) -> None:
+        """End the block of the parent, whose steps have ended: from now on, time is that of the step above it."""
+        self._mark -= before[0]
+        self._cpu -= before[1]
+
+
+def words_for(numbers: Mapping[int, int]) -> int:
+    """Return the number of float64 words that the times of numbered steps need."""
+    return _TOTAL + _WORDS * (_count(numbers) + 1)
+
+
+def _count(numbers: Mapping[int, int]) -> int:
+    return min(max(numbers.values(), default=-1) + 1, MAX_STEPS)
+
+
+def numbered(steps: Iterable[object]) -> dict[int, int]:
+    """Return the number of each step of a dataset, by its identity; equal in each process that has the dataset."""
+    numbers: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        numbers.setdefault(id(step), number)
+    return numbers
+
+
+UNREAD: Final = StepTimes()
+"""Times that no one reads, for evaluations that belong to no loader; all threads may write them."""
+
+
+class Waits:
+    """The waits of one consumer, by their causes, and the times between two of its requests. One thread records.
+
+    Attributes:
+        cause: the cause of the wait that has just ended, if a stream has found one.
+        default: the cause if no stream has.
+        is_first: whether the next wait is for the first batch of an iterator.
+        seconds: the noted waits of each cause.
+    """
+
+    def __init__(self) -> None:
+        self.cause: Cause | None = None
+        self.default: Cause = "inline"
+        self.is_first = False
+        self.seconds: dict[Cause, float] = {}
+        self._waits = DurationRecorder()
+        self._pauses = DurationRecorder()
+
+    def begin(self, default: Cause) -> None:
+        """Note that a stream was opened."""
+        self.cause, self.default, self.is_first = None, default, default != "inline"
+
+    def places(self) -> None:
+        """Note that the batches of the stream are placed on a device."""
+        if self.default == "delivery":
+            self.default = "placing"
+
+    def note(self, seconds: float) -> None:
+        """Record a wait."""
+        cause = self.cause or self.default
+        if self.is_first:
+            cause, self.is_first = "start", False
+        self.cause = None
+        self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
+        self._waits.record(seconds)
+
+    def note_between(self, seconds: float) -> None:
+        """Record the time from the delivery of a batch to the next request."""
+        self._pauses.record(seconds)
+
+    @property
+    def waits(self) -> Durations:
+        """The noted waits."""
+        return self._waits.snapshot()
+
+    @property
+    def between(self) -> Durations:
+        """The noted times between two requests."""
+        return self._pauses.snapshot()
+
+
+class Readings:
+    """All readings of one loader.
+
+    Args:
+        steps: the nodes of the dataset, in an order that is the same in each process.
+
+    Attributes:
+        waits: those of the consumer.
+        numbers: the number of each step, by the identity of its node.
+    """
+
+    def __init__(self, steps: Iterable[object]) -> None:
+        self.waits = Waits()
+        self.numbers = numbered(steps)
+        self._times: dict[str, StepTimes] = {}
+        self._words: list[np.ndarray[Any, Any]] = []
+
+    def times(self, role: str) -> StepTimes:
+        """Return the times of a thread, by its role; a later thread of that role continues them."""
+        found = self._times.get(role)
+        if found is None:
+            words = np.zeros(words_for(self.numbers))
+            self.add(words)
+            found = self._times[role] = StepTimes(self.numbers, words)
+        return found
+
+    def add(self, words: "np.ndarray[Any, Any]") -> None:
+        """Include the times that a thread or a process writes."""
+        self._words.append(words)
+
+    @property
+    def rows(self) -> float:
+        """The number of rows computed."""
+        return float(sum(words[0] for words in self._words.copy()))
+
+    @property
+    def busy_seconds(self) -> float:
+        """The time that the workers have worked, summed over workers."""
+        return float(sum(words[1] for words in self._words.copy()))
+
+    def step_times(self) -> list[StepTime]:
+        """Return the time of each step, by its number; the last one is that of all steps without a number."""
+        count = _count(self.numbers) + 1
+        summed = np.zeros((count, _WORDS))
+        for words in self._words.copy():
+            summed += words[_TOTAL:].reshape(count, _WORDS)
+        return [_step_time(each) for each in summed]
+
+
+def _step_time(words: "np.ndarray[Any, Any]") -> StepTime:
+    seconds, elements, cpu_seconds, of_seconds = cast("list[float]", words[:_HEAD].tolist())
+    found = np.flatnonzero(words[_HEAD:])
+    counts = tuple((int(bucket), int(words[_HEAD + bucket])) for bucket in found)
+    share = min(max(cpu_seconds / of_seconds, 0.0), 1.0) if of_seconds > 0 else None
+    return StepTime(max(seconds, 0.0), elements, share, Durations(counts))

@@ -1,0 +1,112 @@
+"""From readings to a report: the sums of all threads and processes, as times of a batch."""
+
+from typing import Final, NamedTuple
+
+from penstock._durations import Durations
+from penstock._graph import Filter, Map, Node, verb_text, walk
+from penstock._plan import Plan
+from penstock._readings import NOTED_SECONDS, Readings, StepTime
+from penstock.observe._report import Report, StepReport, by_length
+
+_MANY_MEDIANS: Final = 10
+_LEAST_BATCHES: Final = 8  # with fewer, there is no usual time between two requests
+
+
+class Measured(NamedTuple):
+    """The consumer's side of a report: what the clock of its iterators has counted."""
+
+    batches: int
+    elapsed_seconds: float
+    wait_seconds: float
+
+
+def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -> Report:
+    """Return the report of a loader.
+
+    Args:
+        plan: of the loader.
+        readings: what its threads and processes have written.
+        clock: what its iterators have counted.
+        processors: the number of processors that the program may use.
+    """
+    waits = readings.waits
+    pauses = _pauses(waits.between, clock.batches)
+    pause_seconds = min(pauses.total_seconds, max(clock.elapsed_seconds - clock.wait_seconds, 0.0))
+    elapsed = clock.elapsed_seconds - pause_seconds
+    made = _batches_made(plan, readings, clock.batches)
+    steps, order_seconds = _steps(plan, readings, made)
+    total = sum(step.seconds for step in steps)
+    noted = waits.waits
+    asked = _with_short(noted, clock.batches)
+    return Report(
+        steps,
+        clock.batches,
+        elapsed,
+        clock.wait_seconds,
+        by_length(tuple(waits.seconds.copy().items())),
+        _quantile(asked, 0.5),
+        _quantile(asked, 0.99),
+        pauses.count,
+        pause_seconds,
+        max(elapsed - clock.wait_seconds, 0.0) / max(clock.batches - 1 - pauses.count, 1),
+        0 if plan.place == "inline" else plan.num_workers,
+        plan.workers_text,
+        processors,
+        max(readings.busy_seconds / made if made else 0.0, total),
+        0.0 if plan.place == "inline" else order_seconds,
+    )
+
+
+def _with_short(noted: Durations, count: int) -> Durations:
+    """Return noted times and, as the shortest, those that were too short to be noted."""
+    return noted.merged(Durations(((0, max(count - noted.count, 0)),)))
+
+
+def _quantile(durations: Durations, share: float) -> float:
+    found = durations.quantile(share) or 0.0
+    return found if found > NOTED_SECONDS else 0.0
+
+
+def _pauses(between: Durations, batches: int) -> Durations:
+    """Return the times between two requests that are far longer than usual."""
+    if batches < _LEAST_BATCHES:
+        return Durations()
+    median = max(_with_short(between, batches - 1).quantile(0.5) or 0.0, NOTED_SECONDS)
+    return between.above(_MANY_MEDIANS * median)
+
+
+def _batches_made(plan: Plan, readings: Readings, delivered: int) -> float:
+    """Return the number of batches computed, also those that were not delivered yet."""
+    rows = max(plan.batch_size // plan.shard.count, 1)
+    return readings.rows / rows if plan.is_indexed else float(delivered)
+
+
+def _steps(plan: Plan, readings: Readings, made: float) -> tuple[tuple[StepReport, ...], float]:
+    """Return the steps that took time, and the time of those that run in order, which are then the last."""
+    times = readings.step_times()
+    nodes: dict[int, Node] = {}
+    for node in walk(plan.node):
+        nodes.setdefault(readings.numbers[id(node)], node)
+    timed = [(node, times[number]) for number, node in nodes.items() if number < len(times) - 1]
+    timed = [(node, time) for node, time in timed if time.seconds > 0]
+    total = sum(time.seconds for _, time in timed)
+    names: dict[str, int] = {}
+    steps = [_step(node, time, total, made, names) for node, time in timed] if made else []
+    in_order = [step for (node, _), step in zip(timed, steps, strict=False) if node is plan.program.in_order]
+    steps = [step for step in steps if step not in in_order] + in_order
+    return tuple(steps), sum(step.seconds for step in in_order)
+
+
+def _step(node: Node, time: StepTime, total: float, made: float, names: dict[str, int]) -> StepReport:
+    text = verb_text(node) or type(node).__name__.lower()
+    name = node.name if isinstance(node, Map | Filter) else text.partition("(")[0]
+    count = names[name] = names.get(name, 0) + 1
+    p99 = time.each.quantile(0.99)
+    return StepReport(
+        name if count == 1 else f"{name} {count}",
+        text,
+        time.seconds / made,
+        time.seconds / total,
+        time.cpu_share,
+        None if p99 is None else p99 * time.elements / made,
+    )

@@ -1,0 +1,287 @@
+"""The report of a loader: a table of the dataset's steps, the waits by cause, the bottleneck and one line of advice."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock._frozen import frozen
+from penstock._readings import Cause
+from penstock.observe._page import fragment, page
+from penstock.observe._verdict import HARDLY, Model, WhatIf, advice_on, bottleneck_of, what_if
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HEADINGS: Final = ("step", "ms a batch", "share", "computes", "p99", "if free")
+_LEAST_SHARE: Final = 0.01  # of the time of all steps; smaller ones share a line
+_LEAST_CAUSE: Final = 0.005
+_CAUSES: Final[dict[Cause, str]] = {
+    "inline": "computing it here",
+    "workers": "workers",
+    "stragglers": "stragglers",
+    "memory": "memory that you keep",
+    "storage": "storage",
+    "fold": "the steps in order",
+    "placing": "placing",
+    "start": "the start",
+    "helper": "the helper process",
+    "delivery": "delivery",
+}
+
+
+@frozen
+class StepReport:
+    """The time of one step of a dataset.
+
+    Attributes:
+        name: the step's name: that of the function, or the verb.
+        text: the verb with its arguments.
+        seconds: of work for one batch, summed over workers. It includes waits for storage, and for a processor or the
+            interpreter.
+        share: the share of this in the time of all steps, in [0, 1].
+        cpu_share: the share of the time in which a processor computed, in [0, 1]; None if it was not measured.
+        p99_seconds: the 99th percentile of `seconds`, taken over blocks of elements; None if it was not measured.
+    """
+
+    name: str
+    text: str
+    seconds: float
+    share: float
+    cpu_share: float | None = None
+    p99_seconds: float | None = None
+
+
+@frozen
+class Report:
+    """A snapshot of where a loader's time went; `print` it.
+
+    Attributes:
+        steps: the steps of the dataset that took time, in the order in which elements pass them.
+        batches: the number of delivered batches.
+        elapsed_seconds: from the first request to the last delivery, without `pause_seconds`.
+        wait_seconds: the time of it in which the consumer waited for batches.
+        waits: the causes of noticeable waits and their seconds, the longest first: "inline" (the consumer's thread
+            computes the batches), "workers", "stragglers" (later batches were complete), "memory" (the consumer keeps
+            that of batches), "storage", "fold" (the thread that runs the steps in order), "placing" (on a device),
+            "start" (the first batch of an iterator), "helper" (of `isolated=True`), "delivery".
+        wait_p50_seconds: the median of the waits for a batch.
+        wait_p99_seconds: the 99th percentile.
+        pauses: the number of pauses of the consumer, such as for an evaluation: times between two requests of more than
+            ten medians. They count in no other figure.
+        pause_seconds: their sum.
+        consumer_seconds: the consumer's own time for a batch, pauses left out.
+        workers: the number of workers; 0 if the consumer computes the batches.
+        workers_text: the workers in words.
+        processors: the number of processors that this program may use.
+        work_seconds: the time of a batch at the workers, the steps and all else.
+        order_seconds: the part of the steps that run in one thread, in order.
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(64).map(lambda number: number + 1, name="add").batch(8))
+        >>> batches = list(loader)
+        >>> report = loader.report()
+        >>> report.batches, [step.name for step in report.steps]
+        (8, ['read', 'add', 'batch'])
+    """
+
+    steps: tuple[StepReport, ...]
+    batches: int = 0
+    elapsed_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    waits: tuple[tuple[Cause, float], ...] = ()
+    wait_p50_seconds: float = 0.0
+    wait_p99_seconds: float = 0.0
+    pauses: int = 0
+    pause_seconds: float = 0.0
+    consumer_seconds: float = 0.0
+    workers: int = 0
+    workers_text: str = "no workers"
+    processors: int = 1
+    work_seconds: float = 0.0
+    order_seconds: float = 0.0
+
+    @property
+    def batches_per_second(self) -> float:
+        """The batches delivered per second, pauses left out."""
+        return self.batches / self.elapsed_seconds if self.elapsed_seconds else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """The share of the time in which the consumer waited, in [0, 1]; an upper bound of the time that it lost."""
+        return min(self.wait_seconds / self.elapsed_seconds, 1.0) if self.elapsed_seconds else 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the time after the start in which the workers worked, in [0, 1]; 0 without workers."""
+        whole = self.workers * self._steady_seconds
+        return min(self.work_seconds * self.batches / whole, 1.0) if whole else 0.0
+
+    @property
+    def bottleneck(self) -> str | None:
+        """The name of the step that limits the rate, or another limit; None if it can't be known yet.
+
+        "the consumer" if it waits less than a tenth of the time after the first batch. Else the cause of most of its
+        waits: "memory", "stragglers", "placing", "the helper process", "the start of the workers"; where it waits for
+        computation, the step that takes most of the time.
+        """
+        return bottleneck_of(self._model, self.waits)
+
+    @property
+    def what_if(self) -> tuple[WhatIf, ...]:
+        """Predictions of the rate after one change, the best first."""
+        return what_if(self._model)
+
+    @property
+    def advice(self) -> str:
+        """The one change that would help most; or "nothing" and the reason."""
+        return advice_on(self._model, self.waits)
+
+    @property
+    def _start_seconds(self) -> float:
+        """The waits for first batches, while workers started; they say nothing about the rate."""
+        return min(dict(self.waits).get("start", 0.0), self.wait_seconds)
+
+    @property
+    def _steady_seconds(self) -> float:
+        return max(self.elapsed_seconds - self._start_seconds, 0.0)
+
+    @property
+    def _model(self) -> Model:
+        steady = self._steady_seconds
+        return Model(
+            names=tuple(step.name for step in self.steps),
+            seconds=tuple(step.seconds for step in self.steps),
+            cpu_seconds=tuple(step.seconds * (step.cpu_share or 0.0) for step in self.steps),
+            work_seconds=self.work_seconds,
+            order_seconds=self.order_seconds,
+            consumer_seconds=self.consumer_seconds,
+            rate=self.batches / steady if steady else 0.0,
+            wait_share=min((self.wait_seconds - self._start_seconds) / steady, 1.0) if steady else 0.0,
+            workers=self.workers,
+            has_threads="thread" in self.workers_text,
+            processors=self.processors,
+        )
+
+    def numbers(self) -> dict[str, float]:
+        """Return the figures as one flat dict, for loggers that take numbers by name.
+
+        Returns:
+            "time_metrics/end_to_end(s)" and "time_metrics/data_loading(s)", for a batch, and
+            "time_metrics/data_loading(%)", as torchtitan names them; "data/batches", "data/batches_per_second",
+            "data/wait_p50(s)", "data/wait_p99(s)", "data/pauses(s)", "data/workers_busy(%)"; for each cause of waiting
+            "data/wait/CAUSE(s)"; for each step "data/step/NAME(ms)", for a batch, and "data/step/NAME(%)".
+
+        Example:
+            >>> report = Report((StepReport("decode", "map(decode)", 0.052, 1.0),), batches=8, elapsed_seconds=2.0)
+            >>> report.numbers()["data/step/decode(ms)"], report.numbers()["time_metrics/end_to_end(s)"]
+            (52.0, 0.25)
+        """
+        batches = max(self.batches, 1)
+        found = {
+            "time_metrics/end_to_end(s)": self.elapsed_seconds / batches,
+            "time_metrics/data_loading(s)": self.wait_seconds / batches,
+            "time_metrics/data_loading(%)": 100 * self.wait_share,
+            "data/batches": float(self.batches),
+            "data/batches_per_second": self.batches_per_second,
+            "data/wait_p50(s)": self.wait_p50_seconds,
+            "data/wait_p99(s)": self.wait_p99_seconds,
+            "data/pauses(s)": self.pause_seconds,
+            "data/workers_busy(%)": 100 * self.busy_share,
+        }
+        found |= {f"data/wait/{cause}(s)": seconds for cause, seconds in self.waits}
+        for step in self.steps:
+            found[f"data/step/{step.name}(ms)"] = 1e3 * step.seconds
+            found[f"data/step/{step.name}(%)"] = 100 * step.share
+        return found
+
+    def html(self, path: str | Path | None = None) -> str:
+        """Return the report as HTML, for a part of a page; and write it as a page, if there is a path.
+
+        The page needs no other file and no network.
+
+        Args:
+            path: of the page's file; an existing one is replaced. None, the default, writes none.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        shares = [(step.text, step.share) for step in self.steps]
+        parts = self._head, self._rows(), shares, self._tail
+        if path is not None:
+            Path(path).write_text(page(*parts), encoding="utf-8")
+        return fragment(*parts)
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def __str__(self) -> str:
+        if not self.batches:
+            return "no batch was delivered yet"
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(_aligned, row, widths, range(len(row)))).rstrip() for row in rows if self.steps]
+        return "\n".join([*self._head, *lines, *self._tail])
+
+    @property
+    def _head(self) -> list[str]:
+        rate = f"{self.elapsed_seconds:.1f} s, {self.batches:,} batches, {self.batches_per_second:,.1f} a second"
+        waited = f"the training waited {self.wait_share:.0%} of it"
+        if self.wait_share >= HARDLY / 10:
+            waited += f" (p50 {milliseconds(self.wait_p50_seconds)} ms, p99 {milliseconds(self.wait_p99_seconds)} ms)"
+        noted = sum(seconds for _, seconds in self.waits)
+        causes = [
+            f"{_CAUSES[cause]} {seconds / noted:.0%}" for cause, seconds in self.waits if seconds > _LEAST_CAUSE * noted
+        ]
+        lines = [f"{rate}; {waited}" + (f": {', '.join(causes)}" if causes else "")]
+        if self.pauses:
+            plural = "" if self.pauses == 1 else "s"
+            lines.append(f"{self.pauses} pause{plural} of {self.pause_seconds:.1f} s in all are left out")
+        return lines
+
+    @property
+    def _tail(self) -> list[str]:
+        processors = f"{self.processors} processor{'' if self.processors == 1 else 's'}"
+        busy = f", busy {self.busy_share:.0%}" if self.workers else ""
+        full = ", full" if self._model.is_full else ""
+        return [
+            f"{self.workers_text}{busy}; {processors}{full}",
+            f"bottleneck: {self.bottleneck or 'none'}",
+            f"to change: {self.advice}",
+        ]
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Return the headings and the cells of each step."""
+        free = self._model.if_free()
+        shown = [step for step in self.steps if step.share >= _LEAST_SHARE]
+        rows = [_HEADINGS, *(_cells(step, free[step.name]) for step in shown)]
+        rest = sum(step.seconds for step in self.steps if step.share < _LEAST_SHARE)
+        beyond = max(self.work_seconds - sum(step.seconds for step in self.steps), 0.0)
+        if rest + beyond > _LEAST_SHARE * self.work_seconds:
+            rows.append(("all else", milliseconds(rest + beyond), "", "", "", ""))
+        return rows
+
+
+def _cells(step: StepReport, free: WhatIf) -> tuple[str, ...]:
+    return (
+        step.text,
+        milliseconds(step.seconds),
+        f"{step.share:.0%}",
+        "" if step.cpu_share is None else f"{step.cpu_share:.0%}",
+        "" if step.p99_seconds is None else milliseconds(step.p99_seconds),
+        free.times_text,
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time in milliseconds, with two or three digits."""
+    number = 1e3 * seconds
+    return f"{number:,.{0 if number >= 99.5 else 1 if number >= 9.95 else 2}f}"
+
+
+def _aligned(text: str, width: int, column: int) -> str:
+    return text.rjust(width) if 0 < column < len(_HEADINGS) - 1 else text.ljust(width)
+
+
+def by_length(waits: "Sequence[tuple[Cause, float]]") -> tuple[tuple[Cause, float], ...]:
+    """Return waits, the longest first."""
+    return tuple(sorted(waits, key=lambda each: -each[1]))
