@@ -7,8 +7,8 @@ consumer's waits and pauses are recorded only above `NOTED_SECONDS`; an inline b
 comparisons.
 
 `StepTimes` are the times of one thread or process. They are words of memory, so a worker process writes them into
-shared memory, where the report finds them, also after a crash. The processor time of a step is measured in some blocks
-only, since reading that clock takes four times as long.
+shared memory, where the report finds them, also after a crash. The processor time of a step is measured in one block
+every 50 ms, since reading that clock takes some microseconds on virtual machines.
 
 A step's time is *exclusive*. Steps of one block run one after the other, so one reading of the clock ends a step and
 begins the next one (`StepTimes.lap`). Where a step evaluates a block of its parent's, `enter` and `leave` take the
@@ -46,8 +46,7 @@ MAX_STEPS: Final = 256
 _SECONDS, _ELEMENTS, _CPU_SECONDS, _CPU_OF_SECONDS, _HEAD = range(5)
 _WORDS: Final = _HEAD + BUCKETS
 _TOTAL: Final = 8  # words before those of the first step; the first is the number of rows, the second the busy time
-_CPU_EACH: Final = 16  # blocks: one of so many is measured in processor time
-_LONG_SECONDS: Final = 0.002  # and each that follows a longer one, in which the measurement takes no noticeable time
+_CPU_EACH_SECONDS: Final = 0.05  # one block in so much time is measured in processor time
 
 
 class StepTime(NamedTuple):
@@ -70,7 +69,7 @@ class StepTimes:
         words: the memory for the times, `words_for` as many; None for new memory.
     """
 
-    __slots__ = ("_before", "_blocks", "_cpu", "_mark", "_numbers", "_other", "_takes_cpu", "_total", "_words")
+    __slots__ = ("_cpu", "_mark", "_next_cpu", "_numbers", "_other", "_takes_cpu", "_total", "_words")
 
     def __init__(self, numbers: Mapping[int, int] | None = None, words: "np.ndarray[Any, Any] | None" = None) -> None:
         numbers = {} if numbers is None else numbers
@@ -80,20 +79,20 @@ class StepTimes:
         self._words = memoryview(cast("bytearray", words)).cast("B").cast("d")
         self._numbers = {identity: _TOTAL + _WORDS * min(number, count) for identity, number in numbers.items()}
         self._other = _TOTAL + _WORDS * count
-        self._mark = self._cpu = 0.0
-        self._total = self._before = 0.0  # recorded seconds: until now, and until the block began
-        self._blocks = 0
+        self._mark = self._cpu = self._next_cpu = 0.0
+        self._total = 0.0  # recorded seconds
         self._takes_cpu = False
 
     def start(self, rows: int) -> None:
         """Begin a block of rows of the dataset; the time of its first step counts from now on."""
         self._words[0] += rows
-        self._blocks += 1
-        self._takes_cpu = self._total - self._before > _LONG_SECONDS or self._blocks % _CPU_EACH == 1
+        now = time.perf_counter()
+        self._takes_cpu = now > self._next_cpu
         if self._takes_cpu:
+            self._next_cpu = now + _CPU_EACH_SECONDS
             self._cpu = time.thread_time()
-        self._before = self._total
-        self._mark = time.perf_counter()
+            now = time.perf_counter()
+        self._mark = now
 
     def resume(self) -> None:
         """Begin a step of the same block; the time since the last call is no step's."""

@@ -36,7 +36,7 @@ GROUPS = {
         "penstock.images",
     ),
     "Frameworks": ("penstock.torch", "penstock.jax", "penstock.jax.checkpoint"),
-    "Errors, events and tests": ("penstock.errors", "penstock.events", "penstock.testing"),
+    "Errors, events, reports and tests": ("penstock.errors", "penstock.events", "penstock.observe", "penstock.testing"),
     "Below the datasets": ("penstock.sampling", "penstock.pipeline", "penstock.concurrency", "penstock.transport"),
 }
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples):")

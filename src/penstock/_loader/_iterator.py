@@ -23,6 +23,7 @@ Guarantees:
 
 import threading
 from collections.abc import Callable
+from math import inf
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, Protocol, Self
@@ -65,20 +66,24 @@ class Clock:
         self.batches: int = 0
         self.wait_seconds: float = 0.0
         self.first: float | None = None
-        self.last: float = 0.0
+        self.last: float = -inf
 
     def count(self, requested: float, received: float) -> None:
         """Count a batch that was requested and received at these times."""
+        waited = received - requested
+        if waited > NOTED_SECONDS or requested - self.last > NOTED_SECONDS:
+            self._note(requested, waited)
+        self.last = received
+        self.wait_seconds += waited
+        self.batches += 1
+
+    def _note(self, requested: float, waited: float) -> None:
         if self.first is None:
             self.first = self.last = requested
-        waited = received - requested
         if waited > NOTED_SECONDS:
             self.waits.note(waited)
         if requested - self.last > NOTED_SECONDS:
             self.waits.note_between(requested - self.last)
-        self.last = received
-        self.wait_seconds += waited
-        self.batches += 1
 
     @property
     def elapsed_seconds(self) -> float:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NoReturn
 
 from penstock._frozen import frozen
-from penstock._graph import Batch, Chain, Fold, Map, Node, Reindex, Stream, StreamingMix, walk
+from penstock._graph import Batch, Combine, Fold, Map, Node, Reindex, Stream, is_indexable, walk
 from penstock._streaming import MAX_INPUTS, Collate, InputRef, even_limit, input_refs_of, worker_collate
 from penstock.batching import Stack
 from penstock.errors import InternalError
@@ -150,7 +150,7 @@ class Streaming:
     def in_order(self) -> Node:
         """The outermost step that is read in order; it stands for all such steps in reports."""
         steps = reversed(list(walk(self.node)))
-        return next((step for step in steps if isinstance(step, Fold | Stream | StreamingMix | Chain)), self.node)
+        return next((step for step in steps if isinstance(step, Fold | Stream) or (isinstance(step, Combine) and not is_indexable(step))), self.node)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:

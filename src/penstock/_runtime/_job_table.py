@@ -40,7 +40,7 @@ _BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its c
 _CRASHES: Final = 4
 _SUSPECT: Final = 5
 _WORKER_WORDS: Final = 16
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_ALONE, _SINCE, _PACE, _GROUP, _HAS_WORKED = range(11)
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_ALONE, _SINCE, _PACE, _GROUP, _HAS_WORKED, _FINISHED = range(12)
 _UNKNOWN: Final = -1
 _COMPUTING: Final = 1
 _PREPARING: Final = 2
@@ -238,7 +238,13 @@ class JobTable:
     def finish(self, worker: int) -> None:
         """Write that a worker has finished a block, and is idle."""
         self._workers[worker, _HAS_WORKED] = 1
+        self._workers[worker, _FINISHED] = monotonic_ns()
         self.end(worker)
+
+    def idle_seconds(self) -> float:
+        """Return for how long a worker that has finished a block has had no other; 0 if all are busy."""
+        idle = (self._workers[:, _IS_BUSY] == 0) & (self._workers[:, _FINISHED] > 0)
+        return (monotonic_ns() - int(self._workers[idle, _FINISHED].min())) / 1e9 if idle.any() else 0.0
 
     def has_worked(self, worker: int) -> bool:
         """Return whether a worker has ever finished a block."""

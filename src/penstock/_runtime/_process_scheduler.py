@@ -285,6 +285,9 @@ class ProcessScheduler(Scheduler):
                 found.append(AtWork(number, since, armed, at.slot, at.block))
         return found
 
+    def idle_seconds(self) -> float:
+        return self._job_table.idle_seconds()
+
     # -- for the watchers of the processes
 
     def prepared(self, number: int, report: int | None) -> None:

@@ -32,6 +32,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -281,6 +282,7 @@ class JobQueue(Generic[AnyJob]):
         self._made: AnyJob | None = None  # waits for a slot or for memory
         self._ended = False
         self._tell_ended = ended
+        self._late_since = 0.0  # of the current wait, by `monotonic`
         scheduler.check()
         with scheduler.owned():
             client.queues.append(self._give_up)
@@ -315,22 +317,30 @@ class JobQueue(Generic[AnyJob]):
                 return None
         if held is not None:
             held.allow()
-        lacks_memory = self._made is not None and self._scheduler.has_idle_worker
-        if self._scheduler.wait(self._client, self._wanted, lambda: self._ended and not self._armed):
-            self._client.note_wait(self._cause(lacks_memory=lacks_memory))
+        lacks_memory = self._made is not None and self._scheduler.idle_seconds() > 0
+        self._late_since = 0.0
+        waited = self._scheduler.wait(self._client, self._wanted, self._is_over_or_late)
+        if waited:
+            self._client.note_wait("memory" if lacks_memory else self._cause(waited))
         if held is not None:
             held.hold()
         self._scheduler.check()
         with self._scheduler.owned():
             return self._retired() if self._armed else None  # another thread gave up the jobs
 
-    def _cause(self, *, lacks_memory: bool) -> Cause:
-        """Return the cause of a wait that has just ended; `lacks_memory`: one that began while workers were idle."""
+    def _is_over_or_late(self) -> bool:
+        """Return whether no job will come; note since when a later job is complete and the next one isn't."""
+        if not self._late_since and self.is_in_order:
+            later = islice(self._armed.copy(), 1, None)
+            if any(self._scheduler.is_complete(slot) for slot, _ in later):
+                self._late_since = monotonic()
+        return self._ended and not self._armed
+
+    def _cause(self, waited: float) -> Cause:
+        """Return the cause of a wait that has just ended."""
         armed = self._armed.copy()
-        if lacks_memory:
-            return "memory"
-        is_late = self.is_in_order and any(self._scheduler.is_complete(slot) for slot, _ in islice(armed, 1, None))
-        if is_late and self._scheduler.has_idle_worker:  # otherwise all workers had work
+        is_late = self._late_since and monotonic() - self._late_since > waited / 2
+        if is_late and self._scheduler.idle_seconds() > 0:  # otherwise all workers have other work
             return "stragglers"
         return "storage" if armed and armed[0][1].awaited else "workers"
 
@@ -518,8 +528,9 @@ class GivenQueue(JobQueue[AnyJob]):
     def wait(self, has_come: Callable[[], bool], before: Callable[[], Stall | None]) -> None:
         """Wait until the first job is complete, or more content has come; `before` finds the work that makes it."""
         lacks_jobs = not self._armed and self._made is None
-        if self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before):
-            self._client.note_wait("fold" if lacks_jobs else self._cause(lacks_memory=False))
+        waited = self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
+        if waited:
+            self._client.note_wait("fold" if lacks_jobs else self._cause(waited))
 
     def is_complete(self) -> bool:
         """Return whether the first job is complete; if not, the descriptor becomes readable when it may be."""

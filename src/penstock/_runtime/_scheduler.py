@@ -532,7 +532,7 @@ class Scheduler:
         slots: Callable[[], Iterable[int]],
         given_up: Callable[[], bool],
         before: Callable[[], Stall | None] | None = None,
-    ) -> bool:
+    ) -> float:
         """Wait until one of the slots' jobs is complete, or given up; Ctrl-C ends the wait at once.
 
         Args:
@@ -542,7 +542,7 @@ class Scheduler:
             before: finds the work that makes the client's next jobs, for when no worker has work.
 
         Returns:
-            Whether the job was not complete at once.
+            The seconds of the wait; 0 if a job was complete at once.
 
         Raises:
             WorkerError: a thread has been at the same work for longer than the timeout.
@@ -586,10 +586,9 @@ class Scheduler:
     def _at_work(self) -> list[AtWork]:
         return self._doing.copy()
 
-    @property
-    def has_idle_worker(self) -> bool:
-        """Whether a worker has no work."""
-        return sum(not each.is_idle for each in self._at_work()) < self.num_workers
+    def idle_seconds(self) -> float:
+        """Return for how long a worker has had no work; 0 if all have some."""
+        return max((time.monotonic() - each.since for each in self._doing.copy() if each.is_idle), default=0.0)
 
     def is_complete(self, slot: int) -> bool:
         """Return whether a slot's job is complete."""
@@ -688,18 +687,19 @@ def _listener_of(client: Client) -> Listener:
     return client.listener
 
 
-def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> bool:
-    """Wait; return whether that was necessary."""
-    has_waited = False
+def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> float:
+    """Wait; return the seconds, 0 if that was not necessary."""
+    if is_over():
+        return 0.0
+    began = time.monotonic()
     while not is_over():
-        has_waited = True
         listener.clear()
         if is_over():
             break
         is_rung = listener.wait(None if patience is None else patience.seconds_left())
         if patience is not None and not is_rung and not is_over():
             patience.look()
-    return has_waited
+    return time.monotonic() - began
 
 
 class WorkerThreads:

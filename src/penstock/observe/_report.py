@@ -121,8 +121,8 @@ class Report:
         """The name of the step that limits the rate, or another limit; None if it can't be known yet.
 
         "the consumer" if it waits less than a tenth of the time after the first batch. Else the cause of most of its
-        waits: "memory", "stragglers", "placing", "the helper process", "the start of the workers"; where it waits for
-        computation, the step that takes most of the time.
+        waits: "memory", "stragglers", "placing", "the helper process"; where it waits for computation, the step that
+        takes most of the time.
         """
         return bottleneck_of(self._model, self.waits)
 

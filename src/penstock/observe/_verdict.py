@@ -32,14 +32,12 @@ _NAMES: Final[dict[Cause, str]] = {
     "stragglers": "stragglers",
     "placing": "placing",
     "helper": "the helper process",
-    "start": "the start of the workers",
 }
 _REMEDIES: Final = {
-    "memory": "keep fewer batches, or pass copy=True: workers are idle, since the training holds the loader's memory",
+    "memory": "raise memory=, keep fewer batches, or pass copy=True: workers are idle for want of memory",
     "stragglers": "raise prefetch, so that workers have other batches to do while one is late, or pass ordered=False",
     "placing": "raise ahead, so that more batches are copied before they are requested",
     "helper": "raise num_workers: the helper process computes more slowly than the training",
-    "start": "nothing: most of the waiting was for the first batch; measure for longer",
 }
 
 
@@ -169,7 +167,7 @@ def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str |
     if model.rate <= 0:
         return None
     cause = main_cause(waits)
-    if model.wait_share < HARDLY and cause != "start":
+    if model.wait_share < HARDLY:
         return "the consumer"
     if cause in _NAMES:
         return _NAMES[cause]
@@ -183,13 +181,10 @@ def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str |
 
 
 def main_cause(waits: tuple[tuple[Cause, float], ...]) -> Cause | None:
-    """Return the cause of at least half of the waiting; None if there is none. The start counts only if all is."""
-    noted = sum(seconds for _, seconds in waits)
-    without_start = [each for each in waits if each[0] != "start"]
-    later = sum(seconds for _, seconds in without_start)
-    if noted and later < HARDLY * noted:
-        return "start"
-    return next((cause for cause, seconds in without_start if seconds >= _MOSTLY * later), None)
+    """Return the cause of at least half of the waiting after the start; None if there is none."""
+    later = [each for each in waits if each[0] != "start"]
+    noted = sum(seconds for _, seconds in later)
+    return next((cause for cause, seconds in later if seconds >= _MOSTLY * noted), None)
 
 
 def what_if(model: Model) -> tuple[WhatIf, ...]:
@@ -220,6 +215,8 @@ def _for_step(model: Model, name: str, *, is_in_order: bool) -> str:
         return f"move work out of the steps in order, which one thread runs, into maps below them: {cheaper}"
     if not model.workers:
         return _first_workers(model, cheaper)
+    if max(each.times for each in what_if(model)) < _WORTH:
+        return "nothing: the workers and the training take about as long"
     if model.holds_interpreter:
         processes = f"{min(model.processors, model.workers)} processors"
         return f'pass workers="processes": {name!r} holds the interpreter\'s lock, and processes use {processes}'

@@ -1,0 +1,218 @@
+"""A loader's report names what limits it, predicts what would help, and shows it as text, numbers and a page."""
+
+import re
+import threading
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.observe import Report, StepReport
+from tests.places import in_places
+
+PAUSE = threading.Event()  # never set: waiting for it simulates work that leaves the processor to others
+LONG = 0.006
+BATCH = 4
+
+
+def wait(element: Any) -> Any:
+    """Return the element after a while, as a decoder that releases the GIL does."""
+    threading.Event().wait(LONG)  # one of its own, since an event isn't sent to a process
+    return element
+
+
+def compute(element: Any) -> Any:
+    """Return the element after a while, as a decoder that holds the GIL does."""
+    end = perf_counter() + LONG
+    while perf_counter() < end:
+        pass
+    return element
+
+
+def stack_slowly(rows: list[Any]) -> Any:
+    """Return the stacked rows after a while."""
+    wait(BATCH * rows)
+    return np.stack(rows)
+
+
+def large(number: int) -> Any:
+    """Return a large array after a while; its batch isn't copied out of the loader's memory."""
+    return np.full(8192, wait(number))
+
+
+class SlowSource:
+    """Numbers that take a while to read."""
+
+    def __len__(self) -> int:
+        return 72
+
+    def __getitem__(self, key: int) -> int:
+        return int(wait(key))
+
+
+def add(number: int) -> int:
+    """Return the next integer."""
+    return number + 1
+
+
+NUMBERS = ps.range(72, seed=7).shuffle()
+# The planted fault, the dataset, the seconds of the consumer, and the verdict.
+FAULTS: dict[str, tuple[ps.Dataset[Any], float, str]] = {
+    "slow read": (ps.read(SlowSource()).map(add).batch(BATCH), 0.0, "read"),
+    "slow decoder": (NUMBERS.map(add).map(wait).batch(BATCH), 0.0, "wait"),
+    "slow decoder with the GIL": (NUMBERS.map(compute).map(add).batch(BATCH), 0.0, "compute"),
+    "slow merge": (NUMBERS.map(add).batch(BATCH, merge=stack_slowly), 0.0, "batch"),
+    "slow function of batches": (NUMBERS.map(add).batch(BATCH).map(wait), 0.0, "wait"),
+    "slow step before one in order": (NUMBERS.map(wait).window_shuffle(8).batch(BATCH), 0.0, "wait"),
+    "slow consumer": (NUMBERS.map(add).batch(BATCH), 0.04, "the consumer"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@in_places("inline", "threads", "processes")
+def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) -> None:
+    """Whatever is slow, and wherever it is computed, the report names it as the bottleneck."""
+    dataset, seconds, verdict = FAULTS[fault]
+    with ps.Loader(dataset, prefetch=4, **place) as loader:
+        for _ in loader:
+            PAUSE.wait(seconds)
+        report = loader.report()
+    assert report.bottleneck == verdict, str(report)
+    if seconds:
+        assert report.consumer_seconds >= seconds
+        assert report.advice.startswith("nothing")
+    else:
+        name = max(report.steps, key=lambda step: step.seconds).name
+        assert name == verdict
+        assert max(report.what_if, key=lambda each: each.times).times > 1
+
+
+def test_too_little_memory_is_the_bottleneck() -> None:
+    """Where workers are idle since no other batch fits the memory, the report says so."""
+    dataset = ps.range(64, seed=7).map(large).batch(BATCH)
+    with ps.Loader(dataset, num_workers=16, workers="threads", memory=600_000) as loader:
+        for _ in loader:
+            pass
+        report = loader.report()
+    assert report.bottleneck == "memory"
+
+
+def test_a_pause_of_the_consumer_counts_in_no_other_figure() -> None:
+    """An evaluation between two batches is told apart: rate and shares are those of the other steps."""
+    with ps.Loader(ps.range(64).batch(BATCH)) as loader:
+        for number, _ in enumerate(loader):
+            PAUSE.wait(0.3 if number == 8 else 0.005)
+        report = loader.report()
+    assert report.pauses == 1
+    assert 0.25 < report.pause_seconds < 0.5
+    assert report.elapsed_seconds < report.pause_seconds + 16 * 0.02
+
+
+def test_reports_grow_while_another_thread_iterates() -> None:
+    """A report may be made at any time in any thread; its counts only grow, and its shares are shares."""
+    reports = [Report(())]
+    with ps.Loader(ps.range(20_000).map(add).batch(BATCH), num_workers=2, workers="threads") as loader:
+        reader = threading.Thread(target=lambda: [None for _ in loader])
+        reader.start()
+        while reader.is_alive():
+            reports.append(loader.report())
+        reader.join()
+        reports.append(loader.report())
+    assert all(before.batches <= after.batches for before, after in pairwise(reports))
+    assert reports[-1].batches == 5_000
+    for report in reports:
+        shares = [report.wait_share, report.busy_share, *(step.share for step in report.steps)]
+        assert all(0 <= share <= 1 for share in shares)
+        assert report.steps == () or sum(step.share for step in report.steps) == pytest.approx(1)
+
+
+STEPS = (
+    StepReport("read", "read(ImageFolder)", 0.004, 0.05, 0.25, 0.009),
+    StepReport("decode", "map(decode)", 0.076, 0.95, 1.0, 0.118),
+)
+
+
+def report_of(**figures: Any) -> Report:
+    """Return a report of ten seconds in which one step takes most of the work."""
+    known: dict[str, Any] = {
+        "batches": 250,
+        "elapsed_seconds": 10.0,
+        "wait_seconds": 6.0,
+        "waits": (("workers", 6.0),),
+        "work_seconds": 0.08,
+        "consumer_seconds": 0.016,
+        "processors": 8,
+    }
+    known.update(figures)
+    return Report(STEPS, **known)
+
+
+@pytest.mark.parametrize(
+    ("figures", "bottleneck", "advice"),
+    [
+        ({"workers": 2, "workers_text": "2 processes"}, "decode", r"raise num_workers to 5: up to 2\.5x"),
+        ({"workers": 2, "workers_text": "2 processes", "processors": 2}, "decode", r"processors are full"),
+        ({"workers": 2, "workers_text": "2 processes", "wait_seconds": 0.1}, "the consumer", r"nothing"),
+        ({"workers": 8, "workers_text": "8 processes", "wait_seconds": 1.5}, "decode", r"nothing: .* about as long"),
+        ({"workers": 2, "waits": (("memory", 6.0),)}, "memory", r"copy=True"),
+        ({"workers": 2, "waits": (("stragglers", 4.0), ("workers", 2.0))}, "stragglers", r"prefetch"),
+        ({"workers": 2, "waits": (("start", 5.9), ("workers", 0.1))}, "the consumer", r"nothing"),
+        ({"workers": 2, "waits": (("placing", 6.0),)}, "placing", r"ahead"),
+        ({"workers": 2, "waits": (("storage", 6.0),)}, "read", r"read_ahead"),
+        ({"waits": (("inline", 6.0),)}, "decode", r"num_workers=\"auto\""),
+        ({"batches": 0, "elapsed_seconds": 0.0, "waits": ()}, None, r"nothing yet"),
+        (
+            {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3},
+            "decode",
+            r'workers="processes"',
+        ),
+    ],
+)
+def test_the_advice_follows_from_the_figures(figures: dict[str, Any], bottleneck: str | None, advice: str) -> None:
+    """Each cause of waiting has a verdict and a remedy of its own."""
+    report = report_of(**figures)
+    assert report.bottleneck == bottleneck
+    assert re.search(advice, report.advice), report.advice
+
+
+def test_predictions_follow_the_formula() -> None:
+    """The rate is min(1/T, w/D, p/C); a step that costs nothing is taken out of D and C."""
+    report = report_of(workers=2, workers_text="2 processes")
+    free = {each.change: each for each in report.what_if}
+    assert free["decode costs nothing"].times == pytest.approx((1 / 0.016) / (2 / 0.08))
+    assert free["decode costs nothing"].then == "the consumer"
+    assert free["read costs nothing"].times == pytest.approx(0.08 / 0.076)
+    assert free["1 worker more"].batches_per_second == pytest.approx(25 * 1.5)
+    assert [each.times for each in report.what_if] == sorted((each.times for each in report.what_if), reverse=True)
+
+
+def test_the_text_and_the_numbers_have_the_figures() -> None:
+    """The text is the table of the steps, and the numbers are flat floats, by the names that torchtitan uses."""
+    report = report_of(workers=2, workers_text="2 processes", wait_p50_seconds=0.021, wait_p99_seconds=0.088)
+    assert str(report).splitlines() == [
+        "10.0 s, 250 batches, 25.0 a second; the training waited 60% of it (p50 21.0 ms, p99 88.0 ms): workers 100%",
+        "step               ms a batch  share  computes   p99  if free",
+        "read(ImageFolder)        4.00     5%       25%  9.00  1.1x, then the workers",
+        "map(decode)              76.0    95%      100%   118  2.5x, then the consumer",
+        "2 processes, busy 100%; 8 processors",
+        "bottleneck: decode",
+        "to change: raise num_workers to 5: up to 2.5x, then the consumer",
+    ]
+    numbers = report.numbers()
+    assert all(type(number) is float for number in numbers.values())
+    assert (numbers["time_metrics/data_loading(%)"], numbers["data/step/decode(ms)"]) == (60.0, 76.0)
+
+
+def test_the_page_needs_nothing_else_and_escapes_names(tmp_path: Path) -> None:
+    """The page has no scripts and refers to no other file; a step's name can't add markup."""
+    loader = ps.Loader(ps.range(64).map(add, name="<script>alert(1)</script>").batch(BATCH))
+    list(loader)
+    loader.report().html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;" in page
+    assert not re.search(r"<script|https?:|src=|href=|\bon\w+=", page)
+    assert "<table>" in vars(ps.Loader)["_repr_html_"](loader)
