@@ -150,7 +150,8 @@ class Streaming:
     def in_order(self) -> Node:
         """The outermost step that is read in order; it stands for all such steps in reports."""
         steps = reversed(list(walk(self.node)))
-        return next((step for step in steps if isinstance(step, Fold | Stream) or (isinstance(step, Combine) and not is_indexable(step))), self.node)
+        in_order = (step for step in steps if isinstance(step, Fold | Stream | Combine) and not is_indexable(step))
+        return next(in_order, self.node)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
