@@ -58,7 +58,7 @@ class StepTime(NamedTuple):
     cpu_share: float | None = None
     """The share of the time in which a processor computed; None if it was not measured."""
     each: Durations = Durations()
-    """The time of an element, counted for each element; that of all elements of a block is the same."""
+    """The time of an element, counted for each element of the blocks that took more than `NOTED_SECONDS`."""
 
 
 class StepTimes:
@@ -69,7 +69,7 @@ class StepTimes:
         words: the memory for the times, `words_for` as many; None for new memory.
     """
 
-    __slots__ = ("_cpu", "_mark", "_next_cpu", "_numbers", "_other", "_takes_cpu", "_total", "_words")
+    __slots__ = ("_cpu", "_is_outermost", "_mark", "_next_cpu", "_numbers", "_other", "_takes_cpu", "_total", "_words")
 
     def __init__(self, numbers: Mapping[int, int] | None = None, words: "np.ndarray[Any, Any] | None" = None) -> None:
         numbers = {} if numbers is None else numbers
@@ -81,6 +81,7 @@ class StepTimes:
         self._other = _TOTAL + _WORDS * count
         self._mark = self._cpu = self._next_cpu = 0.0
         self._total = 0.0  # recorded seconds
+        self._is_outermost = False  # whether the next call of `enter` is for the block that `start` began
         self._takes_cpu = False
 
     def start(self, rows: int) -> None:
@@ -92,6 +93,7 @@ class StepTimes:
             self._next_cpu = now + _CPU_EACH_SECONDS
             self._cpu = time.thread_time()
             now = time.perf_counter()
+        self._is_outermost = True
         self._mark = now
 
     def resume(self) -> None:
@@ -122,8 +124,8 @@ class StepTimes:
         self._total += seconds
         at, words = self._numbers.get(id(step), self._other), self._words
         words[at] += seconds * weight
-        if elements:
-            words[at + _ELEMENTS] += elements * weight
+        words[at + _ELEMENTS] += elements * weight
+        if elements and seconds > NOTED_SECONDS:
             words[at + _HEAD + bucket_of(seconds / elements)] += elements * weight
         return at
 
@@ -145,8 +147,14 @@ class StepTimes:
         """Add the time of all work at a block, steps included."""
         self._words[1] += seconds
 
-    def enter(self) -> tuple[float, float]:
-        """Begin a block of a step's parent; return the time that the step has taken so far, for `leave`."""
+    def enter(self) -> tuple[float, float] | None:
+        """Begin a block of a step's parent; return the time that the step has taken so far, for `leave`.
+
+        For the outermost block, which no step evaluates, this is None.
+        """
+        if self._is_outermost:
+            self._is_outermost = False
+            return None
         now = time.perf_counter()
         before = now - self._mark
         self._mark = now
@@ -157,10 +165,11 @@ class StepTimes:
         self._cpu = cpu
         return before, cpu_before
 
-    def leave(self, before: tuple[float, float]) -> None:
+    def leave(self, before: tuple[float, float] | None) -> None:
         """End the block of the parent, whose steps have ended: from now on, time is that of the step above it."""
-        self._mark -= before[0]
-        self._cpu -= before[1]
+        if before is not None:
+            self._mark -= before[0]
+            self._cpu -= before[1]
 
 
 def words_for(numbers: Mapping[int, int]) -> int:

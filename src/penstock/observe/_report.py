@@ -39,7 +39,7 @@ class StepReport:
             interpreter.
         share: the share of this in the time of all steps, in [0, 1].
         cpu_share: the share of the time in which a processor computed, in [0, 1]; None if it was not measured.
-        p99_seconds: the 99th percentile of `seconds`, taken over blocks of elements; None if it was not measured.
+        p99_seconds: the 99th percentile of `seconds`, taken over blocks of elements; None if all were short.
     """
 
     name: str

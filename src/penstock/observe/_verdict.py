@@ -177,7 +177,9 @@ def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str |
         return model.names[-1]
     if cause == "storage":
         return model.names[0]
-    return model.names[max(range(len(model.names)), key=lambda index: model.seconds[index])]
+    # A thread may wait for the interpreter's lock in any step, so only processor time shows which step holds it.
+    times = model.cpu_seconds if model.holds_interpreter else model.seconds
+    return model.names[max(range(len(times)), key=lambda index: times[index])]
 
 
 def main_cause(waits: tuple[tuple[Cause, float], ...]) -> Cause | None:
