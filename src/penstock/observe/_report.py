@@ -40,6 +40,13 @@ class StepReport:
         share: the share of this in the time of all steps, in [0, 1].
         cpu_share: the share of the time in which a processor computed, in [0, 1]; None if it was not measured.
         p99_seconds: the 99th percentile of `seconds`, taken over blocks of elements; None if all were short.
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(64).map(lambda number: number + 1, name="add").batch(8))
+        >>> batches = list(loader)
+        >>> [step.text for step in loader.report().steps]
+        ['read(Range(0, 64, 1))', 'map(add)', 'batch(8)']
     """
 
     name: str

@@ -50,6 +50,14 @@ class WhatIf:
         batches_per_second: the rate after it.
         times: that rate, as a multiple of the measured one.
         then: the bottleneck after it: "the consumer", "the workers", "the processors" or "the steps in order".
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(64).map(lambda number: number + 1, name="add").batch(8))
+        >>> batches = list(loader)
+        >>> predictions = loader.report().what_if
+        >>> sorted(each.change for each in predictions)[:2]
+        ['1 worker', 'add costs nothing']
     """
 
     change: str
@@ -154,7 +162,7 @@ class Model:
         limits = changed.limits()
         if self.holds_interpreter:  # more threads wait longer for the lock
             limits = self.limits()
-        return self._predicted(more if self.workers else f"{count} workers", limits)
+        return self._predicted(more if self.workers else f"{count} worker{'s' if count > 1 else ''}", limits)
 
     def _predicted(self, change: str, limits: dict[str, float]) -> WhatIf:
         then = min(limits, key=lambda name: limits[name])
