@@ -548,12 +548,16 @@ class Scheduler:
             WorkerError: a thread has been at the same work for longer than the timeout.
         """
         client.stall = find = lambda: self._stall(slots(), any_will_do=True) or (None if before is None else before())
+
+        def is_over() -> bool:
+            return self._is_settled(slots()) or given_up()
+
         try:
-            return _wait(
-                _listener_of(client),
-                lambda: self._is_settled(slots()) or given_up(),
-                None if client.is_folded_ahead else Patience(find, self.timeout),
-            )
+            if is_over():
+                return 0.0
+            began = time.monotonic()
+            _wait(_listener_of(client), is_over, None if client.is_folded_ahead else Patience(find, self.timeout))
+            return time.monotonic() - began
         finally:
             client.waited_until, client.stall = time.monotonic(), None
 
@@ -687,19 +691,14 @@ def _listener_of(client: Client) -> Listener:
     return client.listener
 
 
-def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> float:
-    """Wait; return the seconds, 0 if that was not necessary."""
-    if is_over():
-        return 0.0
-    began = time.monotonic()
+def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> None:
     while not is_over():
         listener.clear()
         if is_over():
-            break
+            return
         is_rung = listener.wait(None if patience is None else patience.seconds_left())
         if patience is not None and not is_rung and not is_over():
             patience.look()
-    return time.monotonic() - began
 
 
 class WorkerThreads:
