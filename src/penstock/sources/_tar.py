@@ -6,8 +6,7 @@ the span by one `pread`, and parses its headers again. So the index has one numb
 
 `_next_member` parses headers for the scan and for reads. It accepts the classic format, ustar, the extended headers of
 pax and the long names of GNU tar. A read parses headers of the usual form by `_plain_member`, which is faster, and must
-return the same. Only the scan verifies checksums; a file that changed later is refused when it is
-opened.
+return the same. Only the scan verifies checksums; a file that changed later is refused when it is opened.
 """
 
 import logging
