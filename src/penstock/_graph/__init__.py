@@ -7,6 +7,7 @@ from penstock._graph._describe import MAX_PARTS as MAX_PARTS
 from penstock._graph._describe import chain_text as chain_text
 from penstock._graph._describe import escaped as escaped
 from penstock._graph._describe import function_name as function_name
+from penstock._graph._describe import listed as listed
 from penstock._graph._describe import tree_lines as tree_lines
 from penstock._graph._describe import tree_text as tree_text
 from penstock._graph._describe import verb_text as verb_text
@@ -115,7 +116,6 @@ if TYPE_CHECKING:
     from penstock._graph._evaluate import with_mask as with_mask
     from penstock._graph._explain import cache_lines as cache_lines
     from penstock._graph._explain import element_lines as element_lines
-    from penstock._graph._explain import listed as listed
     from penstock._graph._explain import mixture_lines as mixture_lines
     from penstock._graph._explain import random_lines as random_lines
     from penstock._graph._explain import reading_text as reading_text
@@ -178,7 +178,6 @@ else:
         with_mask="penstock._graph._evaluate",
         cache_lines="penstock._graph._explain",
         element_lines="penstock._graph._explain",
-        listed="penstock._graph._explain",
         mixture_lines="penstock._graph._explain",
         random_lines="penstock._graph._explain",
         reading_text="penstock._graph._explain",

@@ -111,6 +111,12 @@ def length_text(node: Node) -> str:
     return "in order only" if count is None else f"{count:,}"
 
 
+def listed(texts: list[str]) -> str:
+    """Return texts about the parts of a mixture with commas; of many parts the first."""
+    more = f" and {len(texts) - MAX_PARTS} more" if len(texts) > MAX_PARTS else ""
+    return ", ".join(texts[:MAX_PARTS]) + more
+
+
 def tree_text(node: Node) -> str:
     """Return a dataset as a tree: each step with its length, the last on top, and the parts of mixtures by name."""
     return "\n".join(line for line, _ in tree_lines(node))

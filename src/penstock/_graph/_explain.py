@@ -67,12 +67,6 @@ def _count_text(node: Node) -> str:
     return text if not text[0].isdecimal() else f"{text} element{'s' * (text != '1')}"
 
 
-def listed(texts: list[str]) -> str:
-    """Return texts about the parts of a mixture with commas; of many parts the first."""
-    more = f" and {len(texts) - MAX_PARTS} more" if len(texts) > MAX_PARTS else ""
-    return ", ".join(texts[:MAX_PARTS]) + more
-
-
 def _more(count: int) -> list[str]:
     return [f"  … {count - MAX_PARTS} more parts"] if count > MAX_PARTS else []
 
