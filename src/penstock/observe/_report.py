@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _HEADINGS: Final = ("step", "ms a batch", "share", "computes", "p99", "if free")
 _LEAST_SHARE: Final = 0.01  # of the time of all steps; smaller ones share a line
+_SHORT_PAUSES: Final = 0.1  # seconds; not worth a line
 _LEAST_CAUSE: Final = 0.005
 _CAUSES: Final[dict[Cause, str]] = {
     "inline": "computing it here",
@@ -240,9 +241,9 @@ class Report:
             f"{_CAUSES[cause]} {seconds / noted:.0%}" for cause, seconds in self.waits if seconds > _LEAST_CAUSE * noted
         ]
         lines = [f"{rate}; {waited}" + (f": {', '.join(causes)}" if causes else "")]
-        if self.pauses:
+        if self.pause_seconds > _SHORT_PAUSES:
             plural = "" if self.pauses == 1 else "s"
-            lines.append(f"{self.pauses} pause{plural} of {self.pause_seconds:.1f} s in all are left out")
+            lines.append(f"left out: {self.pauses} pause{plural} of the training, {self.pause_seconds:.1f} s")
         return lines
 
     @property
