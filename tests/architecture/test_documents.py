@@ -15,6 +15,7 @@ import pytest
 
 from tests.architecture.links import links, lost_links
 from tests.architecture.tree import CHECKOUT, files, name_of
+from tests.images.photographs import need_jpeg
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>\S.*)?$")
 SKIPPED = re.compile(r"python\s+no-run")
@@ -92,6 +93,8 @@ def forget_modules(folder: Path) -> None:
 def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page run, in a folder with its own files, with the names that the page itself imports."""
     text = PAGES[name].read_text()
+    if "from penstock.images import" in text:
+        need_jpeg()
     for file, content in files_of(text).items():
         (tmp_path / file).write_text(content)
     monkeypatch.chdir(tmp_path)

@@ -7,11 +7,14 @@ import pytest
 
 from benchmarks.command import main
 from benchmarks.macro.scenarios import SCENARIOS
+from tests.images.photographs import need_jpeg
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_runs_and_its_outputs_agree(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In smoke mode a scenario prints a table, and writes JSON with the contestants, the machine and the versions."""
+    if name == "decode-images":
+        need_jpeg()
     report = tmp_path / "report.json"
     assert main([name, "--smoke", "--json", str(report)]) == 0
     (measured,) = json.loads(report.read_text())
