@@ -16,7 +16,7 @@ from tests.equivalence.graphs import described
 from tests.equivalence.verbs import FORMS, VERBS, RefusedError, first, put
 from tests.profiles import IS_LONG
 
-LOOKS: frozenset[str] = frozenset({"check", "element_spec", "explain", "fingerprint", "node"})
+LOOKS: frozenset[str] = frozenset({"check", "element_spec", "explain", "fingerprint", "node", "show"})
 """What of a dataset tells about it, and makes no other one."""
 JOINERS: frozenset[str] = frozenset({"mix", "concatenate", "interleave", "zip"})
 PAIRS = tuple(itertools.product(FORMS, FORMS))

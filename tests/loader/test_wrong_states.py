@@ -98,10 +98,11 @@ def test_text_of_a_state_is_a_state() -> None:
     ],
 )
 def test_states_of_other_datasets_are_refused(differing: str, dataset: ps.Dataset) -> None:
-    """A state of another source, seed or order is refused; the message names the parts to allow."""
+    """A state of another source, seed or order is refused; the message names the step, and the parts to allow."""
     state = after(numbers(), 2)
     loader = ps.Loader(dataset)
-    with pytest.raises(ps.errors.StateError, match=rf"belongs to a dataset with another {differing}\. .*allow=\{{"):
+    message = rf"belongs to a dataset with another {differing}: .*step .*\. .*allow=\{{"
+    with pytest.raises(ps.errors.StateError, match=message):
         loader.load_state_dict(state)
     loader.load_state_dict(state, allow=differing.split(" and "))
     assert loader.step == 2

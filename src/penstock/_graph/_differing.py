@@ -3,7 +3,7 @@
 from typing import Final, Literal, TypeAlias
 
 from penstock._graph._describe import verb_text
-from penstock._graph._fingerprint import STEP_DIGITS, functions_of
+from penstock._graph._fingerprint import STEP_DIGITS, functions_of, steps_of
 from penstock._graph._nodes import Map, Node, chain, parents_of
 
 Part: TypeAlias = Literal["source", "order", "functions"]
@@ -19,7 +19,7 @@ def differing_text(node: Node, own: str, saved: str, part: Part) -> str:
         saved: those of the state; "" in states of earlier versions.
         part: the part of the fingerprint that differs. Steps that don't have it are left out, if others differ.
     """
-    steps, ours, theirs = chain(node), _split(own), _split(saved)
+    steps, ours, theirs = steps_of(node), _split(own), _split(saved)
     if not theirs or ours == theirs:
         return ""
     same = zip(ours, theirs, strict=False)

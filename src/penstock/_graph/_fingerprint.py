@@ -128,6 +128,11 @@ def all_details(node: Node) -> Mapping[str, Sequence[str]]:
     return _texts(node, None, {}).details
 
 
+def steps_of(node: Node) -> list[Node]:
+    """Return the chain of steps that a fingerprint covers: a cache is no part of a dataset."""
+    return [step for step in chain(node) if not isinstance(step, Cache)]
+
+
 def _own_batch(node: Node) -> Batch | None:
     """Return the batch whose size a loader may change on resume; a state holds that size by itself."""
     if not is_indexable(node):
@@ -145,7 +150,7 @@ def seen_past(node: Node, epoch: int, position: int) -> object:
 
 
 def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | None = None) -> _Texts:
-    base, *steps = chain(node)
+    base, *steps = steps_of(node)
     if isinstance(base, Read | Stream):
         texts = _source_texts(base, known)
     elif isinstance(base, Combine):
