@@ -121,9 +121,10 @@ def _record_rank(dataset: ps.Dataset, shard: ps.Shard, place: Mapping[str, Any])
 def record_resume(name: str, folder: Path) -> Record:
     """Return the saved states, and the batches of other ranks, or of a changed dataset, that loaded them."""
     resume = RESUMES[name]
-    dataset = DATASETS[resume.saved](folder)
     saved: list[Record] = []
     for rank, batches in enumerate(resume.batches):
+        # One for each rank: an iterable that another rank has left in the middle would go on from there.
+        dataset = DATASETS[resume.saved](folder)
         count = len(resume.batches)
         with ps.Loader(dataset, shard=ps.Shard(rank, count, uneven=count > 1)) as loader:
             for _ in itertools.islice(loader, batches):
@@ -134,9 +135,9 @@ def record_resume(name: str, folder: Path) -> Record:
 
 def continue_on(resume: Resume, saved: list[Record], folder: Path, *, with_code: bool = True) -> list[Record]:
     """Return each rank's batches once the states are loaded: the rest of an epoch with a state, and another epoch."""
-    dataset = DATASETS[resume.loaded](folder)
     found: list[Record] = []
     for rank in range(resume.ranks):
+        dataset = DATASETS[resume.loaded](folder)
         with ps.Loader(dataset, shard=ps.Shard(rank, resume.ranks, uneven=resume.ranks > 1)) as loader:
             load(loader, [usable(state, loader, with_code=with_code) for state in saved])
             batches = iter(loader)
