@@ -206,7 +206,7 @@ class Waits:
     def __init__(self) -> None:
         self.cause: Cause | None = None
         self.default: Cause = "inline"
-        self.is_first = False
+        self.is_first: bool = False
         self.seconds: dict[Cause, float] = {}
         self._waits = DurationRecorder()
         self._pauses = DurationRecorder()

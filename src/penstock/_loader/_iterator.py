@@ -62,7 +62,7 @@ class Clock:
     """
 
     def __init__(self, waits: Waits | None = None) -> None:
-        self.waits = Waits() if waits is None else waits
+        self.waits: Waits = Waits() if waits is None else waits
         self.batches: int = 0
         self.wait_seconds: float = 0.0
         self.first: float | None = None
