@@ -198,6 +198,9 @@ class Dataset(Generic[T_co]):
         Args:
             count: the maximum number of elements, which are evaluated as in a `for` loop.
 
+        Raises:
+            UsageError: `count` is not an integer of at least 0.
+
         Example:
             >>> import penstock as ps
             >>> print(ps.range(4).map(lambda number: {"n": number, "text": str(number)}).show(2))

@@ -36,7 +36,7 @@ _NO_LIBRARY: Final = (
 
 @dataclass(frozen=True)
 class Pixels:
-    """What the pixels of decoded images are: their layout, dtype and direction.
+    """The form of decoded images: the layout, the dtype and the direction of their pixels.
 
     Attributes:
         layout: "HWC" for arrays of shape (height, width, 3), "CHW" for (3, height, width).

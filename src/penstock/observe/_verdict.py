@@ -158,10 +158,8 @@ class Model:
     def with_workers(self, count: int) -> WhatIf:
         """Return the prediction for another number of workers, at least 1."""
         more = f"{count - self.workers} worker{'s' if count - self.workers > 1 else ''} more"
-        changed = replace(self, workers=count, rate=self.rate)
-        limits = changed.limits()
-        if self.holds_interpreter:  # more threads wait longer for the lock
-            limits = self.limits()
+        # More threads only wait longer for the interpreter's lock.
+        limits = (self if self.holds_interpreter else replace(self, workers=count)).limits()
         return self._predicted(more if self.workers else f"{count} worker{'s' if count > 1 else ''}", limits)
 
     def _predicted(self, change: str, limits: dict[str, float]) -> WhatIf:

@@ -114,6 +114,7 @@ def rows() -> list[list[int]]:
     return [batch["row"].tolist() for epoch in range(EPOCHS) for batch in module.describe().epoch(epoch)]
 
 
+@pytest.mark.slow
 def test_every_row_comes_once_while_hosts_come_and_go(tmp_path: Path, rows: list[list[int]]) -> None:
     """Of four hosts two are killed, one joins, and a process is killed: each step's rows and loss are one host's."""
     faulthandler.cancel_dump_traceback_later()  # torch is imported many times, and torchrun waits for lost hosts
