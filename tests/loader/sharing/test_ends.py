@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import os
+import threading
 import weakref
 from typing import Any
 
@@ -124,7 +125,12 @@ def test_a_dropped_loader_frees_its_resources(kind: str) -> None:
                 found.append(plain(next(batches)))
                 descriptors = psutil.Process().num_fds()
         found.append(plain(next(batches)))
-        assert psutil.Process().num_fds() <= descriptors + 10  # those of the last loaders, whose jobs still run
+        never_set = threading.Event()
+        for _ in range(round(PATIENCE_SECONDS / 0.02)):  # their jobs still run; nothing tells when they end
+            if psutil.Process().num_fds() <= descriptors + 10:
+                break
+            never_set.wait(0.02)
+        assert psutil.Process().num_fds() <= descriptors + 10
         assert found + listed(batches) == listed(ps.Loader(TRAINING))
 
 
