@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._dataset._field_names import ARGUMENTS, ATTRIBUTES, PACKAGE, POSITIONAL, Remedy
+from penstock._dataset._field_names import ARGUMENTS, ATTRIBUTES, LOADER, PACKAGE, POSITIONAL, Remedy
 
 
 class Fold:
@@ -126,6 +126,7 @@ REFUSED = {
     "ps.stream(iterable).cache()": "Make the dataset of a source with a length and items, by ps.read.",
     "dataset.filter(function).shuffle()": "Use shuffle() before it. Or give the filter an index: filter(…, index=",
     "dataset.flat_map(function).shuffle()": "Or pass the lengths of the lists: flat_map(…, counts=…).",
+    "dataset.pack(4, lengths='auto')": "lengths must be the length of each element; got 'auto'",
     "dataset.pack(4).shuffle()": "Or plan it from the elements' lengths: lengths=.",
     "dataset.map(function, on_error='skip').shuffle()": "Or use on_error=ps.Substitute()",
 }
@@ -167,25 +168,22 @@ def folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_attributes_of_other_libraries_are_answered() -> None:
+@pytest.mark.parametrize(
+    ("owner", "text", "names"),
+    [
+        pytest.param(ps.range(3), "'Dataset' object", ATTRIBUTES, id="dataset"),
+        pytest.param(ps.Loader(ps.range(3)), "'Loader' object", LOADER, id="loader"),
+        pytest.param(ps, "module 'penstock'", PACKAGE, id="package"),
+    ],
+)
+def test_attributes_of_other_libraries_are_answered(owner: object, text: str, names: Mapping[str, Remedy]) -> None:
     """The AttributeError has a call that can be made; the attribute doesn't exist and isn't completed."""
-    dataset = ps.range(3)
-    for name, remedy in ATTRIBUTES.items():
-        with pytest.raises(AttributeError, match=rf"^'Dataset' object has no attribute '{name}'\. ") as caught:
-            getattr(dataset, name)
+    for name, remedy in names.items():
+        with pytest.raises(AttributeError, match=rf"^{text} has no attribute '{name}'\. ") as caught:
+            getattr(owner, name)
         _check(remedy, str(caught.value))
-        assert not hasattr(dataset, name)
-        assert name not in dir(dataset)
-
-
-def test_package_names_of_other_libraries_are_answered() -> None:
-    """The AttributeError of the package has a call that can be made."""
-    for name, remedy in PACKAGE.items():
-        with pytest.raises(AttributeError, match=rf"^module 'penstock' has no attribute '{name}'\. ") as caught:
-            getattr(ps, name)
-        _check(remedy, str(caught.value))
-        assert not hasattr(ps, name)
-        assert name not in dir(ps)
+        assert not hasattr(owner, name)
+        assert name not in dir(owner)
 
 
 @pytest.mark.parametrize("call", ARGUMENTS)

@@ -75,6 +75,14 @@ def test_each_global_generator_counts(kind: str, caplog: pytest.LogCaptureFixtur
     assert warned(caplog) == [f"draws from {kind}"]
 
 
+def test_an_empty_block_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A step that gets its first elements late, since a filter leaves out all before them, is named, too."""
+    dataset = ps.range(20_000).filter(lambda number: number >= 10_000).map(drawing, name="late").batch(2)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        list(ps.Loader(dataset))
+    assert warned(caplog) == ["late"]
+
+
 def test_no_function_is_called_for_it() -> None:
     """Each function is called once for each element."""
     calls: list[int] = []

@@ -1,8 +1,9 @@
 """The names of other libraries, each with the call of Penstock that does the same, for messages.
 
-The table here has names of torch, Grain, tf.data, Hugging Face, WebDataset and Streaming: as attributes of a dataset
-and of the package, and as arguments of calls. It is read only where Python has already refused a call or an attribute,
-so a right call costs nothing more than one function call, and neither type checkers nor completion see the names.
+The table here has names of torch, Grain, tf.data, Hugging Face, WebDataset, Streaming and Ray: as attributes of a
+dataset, a loader and the package, and as arguments of calls. It is read only where Python has already refused a call or
+an attribute, so a right call costs nothing more than one function call, and neither type checkers nor completion see
+the names.
 
 Each entry is a reason and a call. The tests evaluate all of these calls. In the call of an argument, `{}` is replaced
 by the given value.
@@ -62,8 +63,10 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "collate": ("a collate function is an argument of batch", "dataset.batch(32, merge=function)"),
     "collate_fn": ("a collate function is an argument of batch", "dataset.batch(32, merge=function)"),
     "column_names": ("the structure of elements has the names", "dataset.element_spec"),
+    "compose": ("a function of a dataset is called", "function(dataset)"),
     "concat": _JOINED,
     "concatenate": _JOINED,
+    "count": ("a dataset has a length", "len(dataset)"),
     "decode": _FIELDS,
     "enumerate": _INDEXED,
     "features": ("the structure of elements has their types", "dataset.element_spec"),
@@ -74,6 +77,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "interleave": ("a function interleaves datasets", "ps.interleave([dataset, other])"),
     "iter": _LOADED,
     "iter_batches": _LOADED,
+    "iter_rows": ("a dataset is iterable", "list(dataset)"),
     "iter_torch_batches": _TENSORS,
     "load_state_dict": _STATE,
     "loader": _LOADED,
@@ -81,6 +85,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "map_dict": _FIELDS,
     "map_tuple": _FIELDS,
     "map_with_index": _INDEXED,
+    "materialize": ("a cache keeps elements in memory", "dataset.cache()"),
     "mix": _MIXED,
     "mp_prefetch": ("the loader has workers", 'ps.Loader(dataset.batch(32), num_workers=4, workers="processes")'),
     "num_rows": ("a dataset has a length", "len(dataset)"),
@@ -88,6 +93,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "prefetch": _PREFETCHED,
     "random_shuffle": ("it is called shuffle", "dataset.shuffle()"),
     "random_split": _SPLIT,
+    "reduce": ("Python reads elements one by one", "sum(dataset)"),
     "remove_columns": _FIELDS,
     "rename": _FIELDS,
     "rename_column": _FIELDS,
@@ -95,11 +101,13 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "sample_from_datasets": _MIXED,
     "save_to_disk": _WRITTEN,
     "scan": ("an object of your own keeps the state", "dataset.combine(Fold)"),
+    "schema": ("the structure of elements has their types", "dataset.element_spec"),
     "seed": _SEED,
     "select_columns": _FIELDS,
     "set_epoch": _EPOCH,
     "set_format": _TENSORS,
     "set_state": _STATE,
+    "set_transform": ("a function is a step of the dataset", "dataset.map(function)"),
     "slice": ("slices are those of Python", "dataset[2:8]"),
     "snapshot": ("a cache in a directory keeps elements", 'dataset.cache("folder")'),
     "split_by_node": _RANKS,
@@ -122,6 +130,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "with_format": _TENSORS,
     "with_index": _INDEXED,
     "with_length": _ENDLESS,
+    "with_transform": ("a function is a step of the dataset", "dataset.map(function)"),
     "zip": ("a function reads datasets side by side", "ps.zip(dataset, other)"),
     "write": _WRITTEN,
 }
@@ -140,8 +149,10 @@ PACKAGE: Final[Mapping[str, Remedy]] = {
     "ConcatDataset": _JOINED,
     "DataLoader": _DATA_LOADER,
     "DistributedSampler": _RANKS,
+    "Compose": ("functions are steps of the dataset", "dataset.map(function).map(function)"),
     "Files": ("sources have a module", "ps.sources.Files"),
     "ImageFolder": ("sources have a module", "ps.sources.ImageFolder"),
+    "IndexSampler": ("a dataset has its order", "dataset.shuffle()"),
     "IterDataset": ("a dataset is made of an iterable", "ps.stream(iterable)"),
     "IterableDataset": ("a dataset is made of an iterable", "ps.stream(iterable)"),
     "JsonLines": ("sources have a module", "ps.sources.JsonLines"),
@@ -149,10 +160,12 @@ PACKAGE: Final[Mapping[str, Remedy]] = {
     "Pipeline": ("pipelines have a module", "ps.pipeline.PipelineBuilder"),
     "PipelineBuilder": ("pipelines have a module", "ps.pipeline.PipelineBuilder"),
     "RandomSampler": ("a dataset has its order", "dataset.shuffle()"),
+    "SequentialSampler": ("a dataset has its order", "dataset.batch(32)"),
     "StatefulDataLoader": _DATA_LOADER,
     "StreamingDataset": _READ,
     "Subset": ("a verb selects positions", "dataset.select([7, 2])"),
     "TensorDataset": ("arrays of one length are a source", 'ps.read({"x": x, "y": y})'),
+    "TFRecordDataset": ("TFRecord files are a source", "ps.sources.TFRecord"),
     "Tar": ("sources have a module", "ps.sources.Tar"),
     "Tokens": ("sources have a module", "ps.sources.Tokens"),
     "WebDataset": ("tar files are a source", "ps.sources.Tar"),
@@ -168,10 +181,33 @@ PACKAGE: Final[Mapping[str, Remedy]] = {
     "interleave_datasets": _MIXED,
     "load_dataset": ("a dataset of Hugging Face is a source", "ps.read(source)"),
     "random_split": _SPLIT,
+    "read_csv": ("CSV files are a source", "ps.sources.Csv"),
+    "read_images": ("folders of images are a source", "ps.sources.ImageFolder"),
+    "read_json": ("files of JSON lines are a source", "ps.sources.JsonLines"),
+    "read_parquet": ("Parquet files are a source", "ps.sources.Parquet"),
+    "read_tfrecords": ("TFRecord files are a source", "ps.sources.TFRecord"),
+    "read_webdataset": ("tar files are a source", "ps.sources.Tar"),
     "sample_from_datasets": _MIXED,
     "source": _READ,
 }
 """By the name of an attribute that the package doesn't have."""
+
+_KEPT: Final = ("a loader keeps its dataset, which has the order and the batches", "dataset.shuffle().batch(32)")
+
+LOADER: Final[Mapping[str, Remedy]] = {
+    "batch_sampler": _KEPT,
+    "batch_size": _KEPT,
+    "dataset": _KEPT,
+    "get_state": ("the state is a dict", "ps.Loader(dataset).state_dict()"),
+    "sampler": _KEPT,
+    "set_epoch": (
+        "each `for` over a loader is the next epoch; a loader can go to one",
+        "ps.Loader(dataset).seek(position=0, epoch=3)",
+    ),
+    "set_state": ("the state is a dict", "ps.Loader(dataset).load_state_dict(ps.Loader(dataset).state_dict())"),
+    "shutdown": ("it is called close", "ps.Loader(dataset).close()"),
+}
+"""By the name of an attribute that a loader doesn't have."""
 
 _IN_BATCH: Final = "elements are batched in the dataset"
 _WHOLE: Final = ("the shuffle is exact, over all elements, without a buffer", "dataset.shuffle()")
@@ -332,6 +368,11 @@ POSITIONAL: Final[Mapping[str, Remedy]] = {
 def attribute_text(name: str) -> str:
     """Return the message for an attribute that a dataset doesn't have: Python's own, and a remedy if one is known."""
     return _missing_text("'Dataset' object", name, ATTRIBUTES)
+
+
+def loader_text(name: str) -> str:
+    """Return the message for an attribute that a loader doesn't have: Python's own, and a remedy if one is known."""
+    return _missing_text("'Loader' object", name, LOADER)
 
 
 def package_text(name: str) -> str:

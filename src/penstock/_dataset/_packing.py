@@ -226,6 +226,11 @@ def _table(lengths: Lengths | Mapping[str, Lengths], packing: Packing, count: in
 
 def _column(name: str, values: Lengths, count: int) -> NDArray[np.int64]:
     array = np.asarray(values)
+    if array.dtype.kind == "U":
+        raise UsageError(
+            f"{name} must be the length of each element; got {values!r}. Some sources know them: "
+            'lengths=tokens.lengths() of Tokens, lengths=table.lengths("column") of Parquet'
+        )
     if array.dtype.kind not in "iu" and array.size:
         raise UsageError(f"{name} must be whole numbers; got dtype {array.dtype}")
     if array.shape != (count,):

@@ -252,7 +252,7 @@ def apply_into(
     if hasattr(step.function, "apply_block") and _applied_at_once(results, step, elements, locations, context):
         return
     if step.form != "globals" and (step.form != "origin" or locations.are_plain):
-        draws = context.draws
+        draws = context.draws if elements else None  # a block without elements shows nothing
         before = None if draws is None else draws.before(step)
         # The loop is here, in the frame that knows the step: a user's traceback is short, and a call less is faster.
         with Caught(Exception) as caught:

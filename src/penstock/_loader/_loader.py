@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock import _runtime
 from penstock._caught import Caught
-from penstock._dataset import Dataset, T_co, explain_methods
+from penstock._dataset import LOADER_NAMES, Dataset, T_co, explain_methods, loader_text
 from penstock._graph import (
     Fingerprint,
     Map,
@@ -464,6 +464,16 @@ class Loader(Generic[T_co]):
         workers = f"{plan.workers_text} ({plan.why})" if plan.why else plan.workers_text
         rank = f"rank {plan.shard.rank} of {plan.shard.count}"
         return f"Loader({self._dataset!r}\n  {workers}, {rank}, {self.steps_done} steps done)"
+
+    if not TYPE_CHECKING:  # with this method type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> object:
+            """Refuse an attribute; the message of a name that other libraries have says what to use.
+
+            Raises:
+                AttributeError: always.
+            """
+            raise AttributeError(loader_text(name), name=name, obj=None if name in LOADER_NAMES else self)
 
     def _need_open(self) -> None:
         if not self._closer.is_open:
