@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias, runtim
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._caught import Caught
 from penstock._graph import (
     Element,
     Integers,
@@ -221,6 +222,7 @@ CHUNK_SECONDS: Final = 0.002
 """The time after which a stage yields the elements that it has, so that each chunk takes a few milliseconds."""
 
 _SHOWN: Final = 60
+_MAX_APART: Final = 64  # elements between two tokens that one run serves; each is computed again
 
 
 class Point(NamedTuple):
@@ -292,16 +294,38 @@ class SameTokenStage:
 
 
 def one_each(stage: Stage, tokens: Sequence[Token]) -> tuple[list[Element], Provenance]:
-    """Return the first element after each token: `reproduce` of stages that have no shorter way."""
-    elements: list[Element] = []
-    provenance: list[Provenance] = []
-    for token in tokens:
-        chunk = next((chunk for chunk in stage.run(token) if chunk.elements), None)
-        if chunk is None:
-            raise StateError("the state has the token of an element that this dataset doesn't have there")
-        elements.append(chunk.elements[0])
-        provenance.append(chunk.provenance[:1])
-    return elements, np.concatenate(provenance) if provenance else no_provenance()
+    """Return the first element after each token: `reproduce` of stages that have no shorter way.
+
+    The tokens that a fold held open follow each other closely, so one run serves all of them that it meets. A run for
+    each token would open the streams below as often, hundreds of times for one state.
+    """
+    found: dict[Token, Chunk | None] = dict.fromkeys(tokens)
+    for token in sorted(found, key=lambda each: sum(point.taken for point in stage.points(each))):
+        if found[token] is None:
+            with Caught(Exception) as caught:
+                _find(stage, token, found)
+            if found[token] is None:
+                if caught.error is not None:
+                    raise caught.taken()
+                raise StateError("the state has the token of an element that this dataset doesn't have there")
+    chunks = [chunk for chunk in map(found.__getitem__, tokens) if chunk is not None]
+    provenance = [chunk.provenance for chunk in chunks]
+    return [chunk.elements[0] for chunk in chunks], np.concatenate(provenance) if provenance else no_provenance()
+
+
+def _find(stage: Stage, token: Token, found: dict[Token, Chunk | None]) -> None:
+    """Run a stage from a token on; keep the first element, and those at other tokens as long as they follow closely."""
+    missing = sum(chunk is None for chunk in found.values())
+    since = 0  # elements since the last one that was kept
+    elements = ((chunk, index) for chunk in stage.run(token) for index in range(len(chunk.elements)))
+    for number, (chunk, index) in enumerate(elements):
+        start = chunk.starts[index] if number else token
+        since += 1
+        if start in found and found[start] is None:
+            found[start] = chunk.part(index, index + 1)
+            missing, since = missing - 1, 0
+        if not missing or since > _MAX_APART:
+            return
 
 
 def parts_of(token: Token, *counts: int, of: str) -> tuple[Token, ...]:

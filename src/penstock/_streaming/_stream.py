@@ -27,7 +27,7 @@ from penstock._streaming._stage import (
     Provenance,
     Token,
     check_number,
-    one_each,
+    no_provenance,
     parts_of,
     refuse,
 )
@@ -36,6 +36,7 @@ from penstock.sources import begin_pass, forgets, state_methods
 
 _MAX_AT_ONCE: Final = 64
 _ENDLESS_PASSES: Final = 1 << 31
+_SKIPPED: Final = 1024  # elements: reading these and dropping them is quicker than opening the iterable at its state
 _SNAPSHOT_EVERY: Final = 16  # elements: taking a state may be slow, and reading so many elements again is quick
 
 
@@ -106,7 +107,33 @@ class StreamStage:
         return Chunk(elements, provenance, tokens, [(position + 1, snapshot) for position, snapshot in tokens])
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        return one_each(self, tokens)
+        """Return the elements that start at the tokens, read in as few passes as `_SKIPPED` allows.
+
+        A fold may hold thousands of elements open, so reading from a snapshot for each of them would take minutes.
+        """
+        end = self.input_range.end
+        chunks: list[Chunk | None] = [None] * len(tokens)
+        reading: Iterator[tuple[int, Element, Token]] = iter(())
+        reached = -_SKIPPED - 1  # the number of the next element of `reading`
+        for index in sorted(range(len(tokens)), key=lambda index: tokens[index][0]):
+            position, snapshot = tokens[index]
+            first = 0 if snapshot is None else snapshot[0]
+            if reached > position or first > reached + _SKIPPED:
+                reading = read(self.step, self.epoch, snapshot)
+            for count, element, newest in reading:
+                reached = count + 1
+                if count >= position and self.input_range.has(count):
+                    chunks[index] = self._chunk([element], [(count, newest)])
+                    break
+                if reached >= end:
+                    break
+        found = [chunk for chunk in chunks if chunk is not None]
+        if len(found) < len(tokens):
+            raise StateError("the state has the token of an element that this dataset doesn't have there")
+        if tokens:
+            self._warn(*max(tokens, key=lambda token: token[0]))
+        provenance = [chunk.provenance for chunk in found]
+        return [chunk.elements[0] for chunk in found], np.concatenate(provenance) if found else no_provenance()
 
     def check(self, token: Token, /) -> None:
         position, snapshot = parts_of(token, 2, of="a stream")

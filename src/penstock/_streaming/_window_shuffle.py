@@ -106,11 +106,11 @@ class WindowShuffle(Folding):
 
     def reproduce(self, stage: FoldStage, tokens: Sequence[Token]) -> tuple[list[Element], Provenance]:
         shuffled: dict[Token, Chunk] = {}
-        for token in tokens:
-            window = next(groups(stage.below.run(token[0]), self.size), None)
+        for start in dict.fromkeys(token[0] for token in tokens):
+            window = next(groups(stage.below.run(start), self.size), None)
             if window is None:
                 raise StateError(f"the state has a token of a window of {self.size} after the last one")
-            shuffled[token[0]] = self._shuffled(stage, window)
+            shuffled[start] = self._shuffled(stage, window)
         for token in tokens:
             check_enough(token[1], len(shuffled[token[0]].elements), f"a window of {self.size}")
         elements = [shuffled[token[0]].elements[token[1]] for token in tokens]
