@@ -1,5 +1,9 @@
 """The memory of batches is bounded for any number of workers, and never overwritten under a live view."""
 
+import platform
+import resource
+import subprocess
+import sys
 import warnings
 from collections import deque
 from typing import Any
@@ -254,3 +258,24 @@ def test_kept_and_dropped_batches_equal_the_definition(workers: int, prefetch: i
             if keep:
                 kept.append((step, batch))
     assert digests(batch for _, batch in kept) == [wanted[step] for step, _ in kept]
+
+
+def pages_mapped(_: int) -> int:
+    """Return how many pages were mapped for four megabytes of temporary arrays."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for array in [np.empty(1_300_000, np.uint8) for _ in range(3)]:
+        array.fill(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is known to return such memory")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_temporary_memory_of_functions_is_mapped_once(workers: int) -> None:
+    """A function's temporary arrays are in memory that an earlier call has mapped, also in a new program."""
+    program = (
+        "import penstock as ps; from tests.runtime.test_memory import pages_mapped\n"
+        f"loader = ps.Loader(ps.range(24).map(pages_mapped).batch(4), num_workers={workers})\n"
+        "print(min(map(max, loader)))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 100  # of about 950

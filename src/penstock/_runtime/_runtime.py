@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from penstock._graph import Element, GlobalDraws, Location, Origin, Read, indices, walk
+from penstock._memory import keep_memory_of_blocks
 from penstock._os import uninterrupted
 from penstock._plan import Plan
 from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
@@ -35,6 +36,7 @@ class Runtime:
         memory_provider: MemoryProvider | None = None,
         crashing_rows: dict[tuple[int, ...], Exception] | None = None,
     ) -> None:
+        keep_memory_of_blocks()
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
         self._client = Client(plan, self.recorder, memory_provider)
