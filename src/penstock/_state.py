@@ -1,4 +1,4 @@
-"""A loader's state: the dataset and the progress in it; a small JSON value, the same for any number of workers.
+"""A loader's state: the dataset and the progress in it; a JSON value without data, the same for any number of workers.
 
     {"penstock": 1,                                   the version of the format
      "fingerprint": {"source": …, "order": …, "functions": …,
@@ -10,9 +10,11 @@
      "ahead": [[1, 3], [6, 7]], "rank": 3,            only if batches are delivered out of order: later steps that this
                                                       rank delivered, too, here step + 1, step + 2 and step + 6
      "cursor": [0, [812, 0]], "rank": 3,              only if elements are read in order: the token to resume from,
-     "legs": […]}                                     and, after a change of ranks, the elements dealt to this one
+     "legs": […]}                                     and, after a change of ranks, the rank segments of this one
 
-Segments record the elements of every earlier step, also after the batch size has changed. Nothing is unpickled.
+Two entries are called segments in the code. Those of "segments" record the elements of every earlier step, also after
+the batch size has changed. Rank segments (`_streaming/_inputs.py`) are the parts of an epoch that one rank reads.
+Nothing is unpickled.
 """
 
 import itertools
@@ -24,7 +26,7 @@ from penstock._frozen import frozen
 from penstock.errors import StateError
 
 VERSION: Final = 1
-MAX_SEGMENTS: Final = 8  # older ones are dropped, so that a state stays below a kilobyte
+MAX_SEGMENTS: Final = 8  # older ones are dropped, so that the state of an indexable dataset stays below a kilobyte
 _LARGEST: Final = 1 << 62
 _MAX_EPOCHS: Final = 1 << 31
 _MAX_RANKS: Final = 1 << 20

@@ -272,10 +272,12 @@ class Loader(Generic[T_co]):
     # ------------------------------------------------------------------ state
 
     def state_dict(self, step: int | None = None) -> State:
-        """Return the loader's state: a fresh JSON value of less than a kilobyte.
+        """Return the loader's state: a fresh JSON value of less than a kilobyte, for an indexable dataset.
 
         The state counts delivered batches only, not those that were computed ahead. For an indexable dataset all
-        ranks' states are equal: save one; with `ordered=False`, save all.
+        ranks' states are equal: save one; with `ordered=False`, save all. For a dataset that is read in order, save the
+        states of all ranks. They have positions and no data, but of each element that a step holds open: `pack` and
+        `bucket` may hold hundreds open, which take some tens of kilobytes.
 
         Args:
             step: returns the state after exactly this many delivered batches, for wrappers that look ahead.
@@ -284,7 +286,7 @@ class Loader(Generic[T_co]):
             StateError: if the dataset can only be read in order, or batches are delivered out of order, and `step` is
                 not one of the last steps.
         """
-        point = self._progress.point(self._progress.next_step if step is None else need_count("step", step))
+        point = self._progress.resume_point(self._progress.next_step if step is None else need_count("step", step))
         shard = self._plan.shard
         own = self._fingerprint_at(point.epoch, point.position)
         return LoaderState(
@@ -304,7 +306,10 @@ class Loader(Generic[T_co]):
         ).to_json()
 
     def load_state_dict(self, state: State | str | Sequence[State | str], *, allow: Collection[str] = ()) -> None:
-        """Resume from a state, in constant time; the next `iter` yields the rest of that epoch.
+        """Resume from a state; the next `iter` yields the rest of that epoch.
+
+        It takes constant time for an indexable dataset. In order, the elements that a step held open are computed
+        again, and a stream without a state of its own is read from its beginning.
 
         The batch size and the number of ranks may differ from those of the state: batches are then recut from the
         state's position. If functions, the values that they hold, records that are Python objects or NumPy versions

@@ -93,8 +93,8 @@ that was delivered last, or None; and the last steps in the order of their deliv
 plain tuple, since one is made for every batch."""
 
 
-class Point(NamedTuple):
-    """The next batch, and the values from which a state resumes there."""
+class ResumePoint(NamedTuple):
+    """The next batch, and the values from which a state resumes there; they are fields of `LoaderState`."""
 
     step: int
     epoch: int
@@ -164,7 +164,7 @@ class Progress(Protocol):
         """Return the range of one step."""
         ...
 
-    def point(self, step: int) -> Point:
+    def resume_point(self, step: int) -> ResumePoint:
         """Return the point from which a state resumes at `step`."""
         ...
 
@@ -295,14 +295,14 @@ class IndexedProgress:
             raise StateError(f"this dataset has no batches; got step={step}")
         return StepRange(self.unit(step), 1, self._stride)
 
-    def point(self, step: int) -> Point:
+    def resume_point(self, step: int) -> ResumePoint:
         reached = self._reached_by(step)
         first = reached.step
         epoch, position = self._timeline.locate(first)
         ahead: tuple[tuple[int, int], ...] | None = tuple((low - first, high - first) for low, high in reached.ahead)
         if not ahead and not (self._differs and position and self._shard.count > 1):
             ahead = None
-        return Point(first, epoch, position, self._timeline.until(first).segments, ahead=ahead)
+        return ResumePoint(first, epoch, position, self._timeline.until(first).segments, ahead=ahead)
 
     def _reached_by(self, count: int) -> Reached:
         """Return the steps that had been delivered when `count` batches had been.
@@ -403,14 +403,14 @@ def check_position(position: int, count: int) -> None:
         raise UsageError(f"position must be at most {count:,}, the positions of an epoch; got position={position}")
 
 
-class _Known(NamedTuple):
-    """The token at which a step began."""
+class _StepStart(NamedTuple):
+    """The place at which a step begins: its epoch, and its token there."""
 
     step: int
     epoch: int
     where: Where
-    run: int
-    """The number of epochs that had been left early before it."""
+    breaks: int
+    """How often the consumer had left an epoch early, or jumped to a position, before it."""
 
 
 class StreamingProgress:
@@ -421,16 +421,17 @@ class StreamingProgress:
         self._batch = plan.batch_size
         self._node = plan.streaming.node
         self._own_rank_segments = (first_rank_segment(plan.node, plan.shard.rank, plan.shard.count),)
-        self.at: tuple[_Known | None, _Known] = None, _Known(0, 0, self._beginning(), 0)  # the last one, and the next
-        self._known: OrderedDict[int, _Known] = OrderedDict()
+        # The starts of the step delivered last, if there is one, and of the next one.
+        self.at: tuple[_StepStart | None, _StepStart] = None, _StepStart(0, 0, self._beginning(), 0)
+        self._starts: OrderedDict[int, _StepStart] = OrderedDict()
         self._remember(self._next)
 
     @property
-    def _last(self) -> _Known | None:
+    def _last(self) -> _StepStart | None:
         return self.at[0]
 
     @property
-    def _next(self) -> _Known:
+    def _next(self) -> _StepStart:
         return self.at[1]
 
     @property
@@ -448,14 +449,14 @@ class StreamingProgress:
     def current(self) -> Unit:
         return self._unit(self._next if self._last is None else self._last)
 
-    def _unit(self, known: _Known) -> Unit:
-        stage = self._stage(known.where.rank_segments, known.epoch)
-        read = sum(point.taken for point in stage.points(known.where.token) if point.taken < 1 << 61)
-        return Unit(known.step, known.epoch, read, self._batch)
+    def _unit(self, start: _StepStart) -> Unit:
+        stage = self._stage(start.where.rank_segments, start.epoch)
+        read = sum(each.taken for each in stage.progress(start.where.token) if each.taken < 1 << 61)
+        return Unit(start.step, start.epoch, read, self._batch)
 
     def begin(self) -> list[StepRange]:
         if self._last is not None and self._next.where != self._beginning():  # left early, or not seen to end
-            self.at = self._last, self._next._replace(run=self._next.run + 1)
+            self.at = self._last, self._next._replace(breaks=self._next.breaks + 1)
             self._next_epoch()
         self.at = None, self._next
         return self.rest()
@@ -471,7 +472,7 @@ class StreamingProgress:
         if token is None:
             raise InternalError("a batch of a dataset that is read in order must have a token")
         last = self._next
-        following = _Known(last.step + 1, last.epoch, last.where._replace(token=token), last.run)
+        following = _StepStart(last.step + 1, last.epoch, last.where._replace(token=token), last.breaks)
         self._remember(following)
         # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
         self.at = last, following
@@ -480,31 +481,31 @@ class StreamingProgress:
         self._next_epoch()
 
     def _next_epoch(self) -> None:
-        following = _Known(self._next.step, self._next.epoch + 1, self._beginning(), self._next.run)
+        following = _StepStart(self._next.step, self._next.epoch + 1, self._beginning(), self._next.breaks)
         self._remember(following)
         self.at = self._last, following
 
-    def _remember(self, known: _Known) -> None:
-        self._known[known.step] = known
-        self._known.move_to_end(known.step)
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
+    def _remember(self, start: _StepStart) -> None:
+        self._starts[start.step] = start
+        self._starts.move_to_end(start.step)
+        if len(self._starts) > _REMEMBERED:
+            self._starts.popitem(last=False)
 
     def jump(self, step: int) -> None:
         self.at = None, self._lookup(step)
         self._pass_end()
-        for later in [other for other, known in self._known.items() if known.run > self._next.run]:
-            del self._known[later]  # the epoch that was left early may now be read to its end, which renumbers steps
+        for later in [other for other, start in self._starts.items() if start.breaks > self._next.breaks]:
+            del self._starts[later]  # the epoch that was left early may now be read to its end, which renumbers steps
 
     def jump_to_position(self, epoch: int, position: int) -> None:
         if position:
             check_position(position, positions_of(self._node))
         token = token_at(self._stage(self._own_rank_segments, epoch), position)
         step = self._next.step
-        for replaced in [other for other in self._known if other >= step]:
-            del self._known[replaced]
+        for replaced in [other for other in self._starts if other >= step]:
+            del self._starts[replaced]
         # It counts as another run: a jump to an earlier step makes the steps from here on others again.
-        self.at = None, _Known(step, epoch, Where(self._own_rank_segments, token), self._next.run + 1)
+        self.at = None, _StepStart(step, epoch, Where(self._own_rank_segments, token), self._next.breaks + 1)
         self._remember(self._next)
         self._pass_end()
 
@@ -516,43 +517,43 @@ class StreamingProgress:
     def _is_epoch_end(self, where: Where, epoch: int) -> bool:
         return where != self._beginning() and self._stage(where.rank_segments, epoch).is_exhausted(where.token)
 
-    def _lookup(self, step: int) -> _Known:
-        known = self._known.get(step)
-        if known is None:
-            first, last = min(self._known), max(self._known)
+    def _lookup(self, step: int) -> _StepStart:
+        start = self._starts.get(step)
+        if start is None:
+            first, last = min(self._starts), max(self._starts)
             raise StateError(
                 "this dataset can only be read in order, so only the last delivered steps are known: "
                 f"{first} to {last}; got step={step}"
             )
-        return known
+        return start
 
     def step_range(self, step: int) -> StepRange:
-        known = self._lookup(step)
-        return StepRange(self._unit(known), 1, 0, known.where)
+        start = self._lookup(step)
+        return StepRange(self._unit(start), 1, 0, start.where)
 
-    def point(self, step: int) -> Point:
-        known = self._lookup(step)
-        position = self._unit(known).position
-        segments = (Segment(step, known.epoch, position, self._batch),)
+    def resume_point(self, step: int) -> ResumePoint:
+        start = self._lookup(step)
+        position = self._unit(start).position
+        segments = (Segment(step, start.epoch, position, self._batch),)
         rank_segments = (
             None
-            if known.where.rank_segments == self._own_rank_segments
-            else rank_segments_to_json(known.where.rank_segments)
+            if start.where.rank_segments == self._own_rank_segments
+            else rank_segments_to_json(start.where.rank_segments)
         )
-        return Point(step, known.epoch, position, segments, known.where.token, rank_segments)
+        return ResumePoint(step, start.epoch, position, segments, start.where.token, rank_segments)
 
     def restore(self, states: Sequence[LoaderState]) -> None:
         if any(state.cursor is None for state in states):
             raise StateError("this state was saved by an indexable dataset, or one with other steps")
-        known = self._restored(states)
-        begins_next = self._is_epoch_end(known.where, known.epoch)  # before any change: it may raise
-        self.at = None, known
-        self._known.clear()
+        start = self._restored(states)
+        begins_next = self._is_epoch_end(start.where, start.epoch)  # before any change: it may raise
+        self.at = None, start
+        self._starts.clear()
         self._remember(self._next)
         if begins_next:
             self._next_epoch()
 
-    def _restored(self, states: Sequence[LoaderState]) -> _Known:
+    def _restored(self, states: Sequence[LoaderState]) -> _StepStart:
         rank, count = self._plan.shard.rank, self._plan.shard.count
         own = next((state for state in states if (state.rank, state.shape.ranks) == (rank, count)), None)
         if own is not None:
@@ -563,7 +564,7 @@ class StreamingProgress:
             )
             where = Where(rank_segments, own.cursor)
             self._check(where, own.epoch)
-            return _Known(own.step, own.epoch, where, 0)
+            return _StepStart(own.step, own.epoch, where, 0)
         _need_all_ranks(states)
         for state in states:
             self._check(Where(self._rank_segments_of(state), state.cursor), state.epoch)
@@ -576,7 +577,7 @@ class StreamingProgress:
             rank,
             count,
         )
-        return _Known(max(state.step for state in states), epoch, Where(rank_segments, token), 0)
+        return _StepStart(max(state.step for state in states), epoch, Where(rank_segments, token), 0)
 
     def _rank_segments_of(self, state: LoaderState) -> tuple[RankSegment, ...]:
         if state.rank_segments is not None:

@@ -79,8 +79,8 @@ def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
     """Return the place and the number of workers of a loader's arguments; for "auto", provisional ones."""
     if workers not in ("auto", "threads", "processes"):
         raise UsageError(
-            'workers must be "auto", "threads" or "processes", or a Loader whose workers compute for this one too; '
-            f"got workers={workers!r}"
+            'workers must be "auto", "threads" or "processes", or a Loader whose workers compute for this one too '
+            f"(num_workers=0 computes in the caller's thread); got workers={workers!r}"
         )
     if num_workers == "auto":
         return ("inline", 0) if workers == "auto" else ("processes" if workers == "processes" else "threads", 1)

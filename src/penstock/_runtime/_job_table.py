@@ -46,16 +46,16 @@ _COMPUTING: Final = 1
 _PREPARING: Final = 2
 
 
-class Doing(NamedTuple):
-    """The worker's current block, or its last one before it crashed."""
+class CurrentBlock(NamedTuple):
+    """The block that a worker computes, or computed when it crashed."""
 
     slot: int
     job: int
     block: int
     step: int | None
-    """The job's step, counted from 0, where the worker computes row by row."""
+    """The index of the batch in the job, where the worker computes row by row; not the number of a step."""
     row: int | None
-    """The row of that step; None where the worker computes the batch as a whole."""
+    """The row of that batch; None where the worker computes the batch as a whole."""
     is_alone: bool
     """Whether that row is computed before all others of the block."""
 
@@ -161,7 +161,7 @@ class JobTable:
         places: list[list[int]] = self._places[slot, blocks, 2:_CRASHES].tolist()
         return [bytes(self._records[slot, start : start + size]) for start, size in places if size]
 
-    def tell(self, slot: int, block: int, outcome: int) -> None:
+    def set_outcome(self, slot: int, block: int, outcome: int) -> None:
         """Write the outcome of a block."""
         self._outcomes[slot, block] = outcome
 
@@ -254,13 +254,13 @@ class JobTable:
         """Clear a worker's record, before another worker gets its number."""
         self._workers[worker] = 0
 
-    def doing(self, worker: int) -> Doing | None:
-        """Return the worker's current or last block; None if it is idle."""
+    def current_block(self, worker: int) -> CurrentBlock | None:
+        """Return the block that a worker computes, or computed when it crashed; None if it is idle."""
         slot, job, block, busy_with, step, row, is_alone = self._workers[worker, : _IS_ALONE + 1].tolist()
         if busy_with != _COMPUTING:
             return None
         at = None if step == _UNKNOWN else step, None if row == _UNKNOWN else row
-        return Doing(slot, job, block, *at, bool(is_alone))
+        return CurrentBlock(slot, job, block, *at, bool(is_alone))
 
     def keep_pace(self, worker: int, group: int, nanoseconds: int) -> None:
         """Write the time of a block, for a worker that keeps one of its group's processors busy; 0 if it doesn't."""

@@ -43,9 +43,11 @@ class JobFailure:
 
     Attributes:
         crash: the last crash, where the job crashed too many processes.
-        step: the job's step that crashed, counted from 0. A process has computed each step before it.
-        row: the row of that step, or the position, that crashed; None where the step as a whole did.
-        is_suspect: whether any process crashed at the job, perhaps at a row after one that raises.
+        step: the index in the job of the batch that crashed; not the number of a step. A process has computed each
+            batch before it.
+        row: the row of that batch, or the position, that crashed; None where the batch as a whole did.
+        is_suspect: whether any process crashed at the job, perhaps at a row after one that raises. The consumer then
+            computes the job row by row, since that row would crash it, too.
         complaint: the exception of the process, as text; empty where it isn't known.
         note: the complaint as bytes, or the note of a `NotedError`; empty where the job failed for another reason.
         is_passing: whether nothing raised, and the job only needs more memory, or another layout.

@@ -5,16 +5,26 @@ again from that and from the plan, which is in shared memory, computes the block
 into the job's region. Nothing is sent for a block, so a block costs a process as little as a thread. The consumer
 computes what fails in a process, so the user's exception is raised in the user's process.
 
-A process may be killed at any moment: by the kernel for its memory, by a crash in native code, by a timeout. Another
-process gets its block, so a crash that has nothing to do with the data costs time and nothing else. But a row that
-crashes every process that computes it must end in an error that names the row. So the scheduler narrows crashes down:
+A process may be killed at any moment: by the kernel for its memory, by a crash in native code, by a timeout. It leaves
+two things: its claim of a block in the ring, and its record in the job table, which says the block. The thread that
+watches it (`WorkerProcesses._outlive`) waits until it has certainly ended, then calls `died`, which counts the crash at
+the block, and then `SlotRing.release_worker`, which frees the claim. In this order, the next process that claims the
+block finds the count. It writes the same rows to the same places, so a crash that has nothing to do with the data costs
+time and nothing else.
 
-  1. The process that takes over a block computes it row by row, and writes each row's number into the table before it
-     computes the row. If it crashes too, the table shows the row.
+But a row that crashes every process that computes it must end in an error that names the row. So `died` and the
+processes (`_Worker` in `_process_work`) narrow crashes down:
+
+  1. The process that takes over a block computes it row by row, and writes each row's number into its record before it
+     computes the row. If it crashes too, the record shows the row.
   2. The next process computes that row before all others of the block, and drops the result. A crash there, with
-     nothing else computed, proves the row at fault: a WorkerError with its position and key takes the place of its
-     batch. If the process survives, it computes the block row by row, like the one before.
+     nothing else computed, proves the row at fault. If the process survives, it computes the block row by row, like the
+     one before.
   3. A block whose crashes show no row is given up after three crashes; one that crashes at changing rows, after ten.
+
+A block is given up in the name of the dead process: its outcome is `CRASHING`, and it is finished in the ring. The job
+then ends as failed, its `JobFailure` has the row, and the stream decides, by `_recovery`: a step of the dataset with
+`on_error=` replaces the row, or a WorkerError with its position and key takes the place of its batch.
 
 Rejected: to send rows over pipes, which copies every batch twice; to blame the row at the first crash, which would
 blame rows for the kernel's choice of a victim; to restart the whole pool at a crash, as it loses the other workers'
@@ -41,7 +51,7 @@ from penstock._plan import Plan
 from penstock._processes import Starting, is_imported, observe_seeds
 from penstock._readings import words_for
 from penstock._ring import SlotRing
-from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, Doing, JobTable
+from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, CurrentBlock, JobTable
 from penstock._runtime._jobs import NO_FAILURE, Job, JobFailure, Work
 from penstock._runtime._process_work import OWNERS_PLAN, Described, parts_of, work
 from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Client, Scheduler
@@ -86,7 +96,8 @@ class ProcessScheduler(Scheduler):
         self._idle_spills: dict[Client, list[Region]] = {}
         self._times: dict[Client, Region] = {}  # in which the workers write the times of a client's steps
         self._leases: dict[int, Lease] = {}  # of merged batches, by slot
-        self._crashes: dict[int, tuple[Doing, WorkerError]] = {}  # by job number: the first row that crashes processes
+        # By job number: of the blocks that were given up, the one with the first row, and the last crash there.
+        self._crashes: dict[int, tuple[CurrentBlock, WorkerError]] = {}
         self.reports: dict[int, int | None] = {}
         super().__init__(owner)
 
@@ -279,7 +290,7 @@ class ProcessScheduler(Scheduler):
     def _at_work(self) -> list[AtWork]:
         found: list[AtWork] = []
         for number in range(self.num_workers):
-            since, at = self._job_table.busy_since(number), self._job_table.doing(number)
+            since, at = self._job_table.busy_since(number), self._job_table.current_block(number)
             armed = None if at is None else self._armed_at(at)
             if since is not None and at is not None and armed is not None:
                 found.append(AtWork(number, since, armed, at.slot, at.block))
@@ -305,7 +316,7 @@ class ProcessScheduler(Scheduler):
 
     def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
         """Record the death of a process; return its slot and block if the block is given up after too many crashes."""
-        at = self._job_table.doing(number)
+        at = self._job_table.current_block(number)
         self._job_table.forget_worker(number)  # the next process with this number starts idle
         armed = None if at is None else self._armed_at(at)
         # Two clients of one loader have the same recorder.
@@ -314,15 +325,15 @@ class ProcessScheduler(Scheduler):
             if at is not None and armed is not None and armed.client.recorder is recorder:
                 step, rows = armed.job.extent(at.block)
             recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
-        if at is None or armed is None or not self._is_crashing(at):
+        if at is None or armed is None or not self._gives_up(at):
             return None
         known = self._crashes.get(at.job)
         if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
             self._crashes[at.job] = at, death
-        self._job_table.tell(at.slot, at.block, CRASHING)
+        self._job_table.set_outcome(at.slot, at.block, CRASHING)
         return at.slot, at.block
 
-    def _is_crashing(self, at: Doing) -> bool:
+    def _gives_up(self, at: CurrentBlock) -> bool:
         """Count a crash; return whether the block is given up: its crashing row is proved, or it crashed too often."""
         crashes = self._job_table.count_crash(at.slot, at.block)
         if at.step is not None and at.row is not None:
@@ -330,7 +341,7 @@ class ProcessScheduler(Scheduler):
         is_in_rows = self._job_table.suspected(at.slot, at.block) is not None
         return at.is_alone or crashes >= (_MAX_CRASHES_IN_ROWS if is_in_rows else _MAX_CRASHES)
 
-    def _armed_at(self, at: Doing) -> Armed | None:
+    def _armed_at(self, at: CurrentBlock) -> Armed | None:
         armed = self._armed[at.slot]
         # If not, the process had finished its block, and the slot has another job now.
         return armed if armed is not None and armed.number == at.job else None

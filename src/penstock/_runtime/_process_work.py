@@ -145,11 +145,11 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, n
     """
     del needs
     leave_accelerators()
-    memory, bell, board_memory, plan_memory, *stack = descriptors.taken
+    memory, bell, table_memory, plan_memory, *stack = descriptors.taken
     ring = SlotRing.attach(memory, bell)
-    job_table = JobTable.attach(board_memory, SLOTS, BLOCKS)
+    job_table = JobTable.attach(table_memory, SLOTS, BLOCKS)
     region = open_region(plan_memory)
-    for descriptor in (memory, bell, board_memory, plan_memory):
+    for descriptor in (memory, bell, table_memory, plan_memory):
         os.close(descriptor)
     if stack:
         answer_with_stack(stack[0])  # the descriptor stays open as long as the process lives
@@ -194,7 +194,7 @@ class _Worker:
         self._number = number
         self._ring = ring
         self._job_table = job_table
-        self._pace = CpuThrottle(job_table, ring, number, shared_processors(program.plan.num_workers))
+        self._throttle = CpuThrottle(job_table, ring, number, shared_processors(program.plan.num_workers))
         self._programs = {OWNERS_PLAN: program}
         self._regions = Regions(SharedDescriptors(pipe))
         self._events: list[Event] = []  # of the current block
@@ -227,7 +227,7 @@ class _Worker:
             outcome = self._outcome(slot, caught.error)
             if outcome == FAILED:
                 self._job_table.note(slot, block, _complaint(caught.error))
-            self._job_table.tell(slot, block, outcome)  # replaces the outcome of a process that crashed at it
+            self._job_table.set_outcome(slot, block, outcome)  # replaces the outcome of a process that crashed at it
             del caught
             self._ring.finish(slot, block, self._number)
             self._job_table.finish(self._number)
@@ -239,14 +239,14 @@ class _Worker:
             began = time.perf_counter()
             suspect = None if before_row is None else self._job_table.suspected(slot, block)
             if suspect is not None:
-                self._try(described, job, block, *suspect)
+                self._try_suspect(described, job, block, *suspect)
             self._run(slot, described, job, block, before_row)
             self._context_of(described).times.work(time.perf_counter() - began)
         elif self._job_table.outcome(slot) == FINE:  # otherwise some rows were not written
             self._merge(claim, described, job, before_row)
 
     def _claim(self) -> Claim | None:
-        self._pace.wait_for_processor()
+        self._throttle.wait_for_processor()
         return self._ring.claim_wait(self._number)
 
     def _substituted(self, step: str, epoch: int, position: int) -> int:
@@ -316,7 +316,7 @@ class _Worker:
             raise UsageError(content.why)
         job.work.given = {block: content}
 
-    def _try(self, described: Described, job: Job[Work], block: int, step: int, row: int) -> None:
+    def _try_suspect(self, described: Described, job: Job[Work], block: int, step: int, row: int) -> None:
         """Compute the row at which another process crashed, and drop the result: a crash proves the row at fault."""
         self._job_table.begin_row(self._number, step, row, is_alone=True)
         self._give(described, job, block)
@@ -325,7 +325,7 @@ class _Worker:
 
     def _run(self, slot: int, described: Described, job: Job[Work], block: int, before_row: BeforeRow | None) -> None:
         self._give(described, job, block)
-        waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
+        waits, began, cpu_began = self._throttle.waits(), time.perf_counter(), time.thread_time()
         context = self._context_of(described)
         if described.crashing_rows:
             context = replace(context, crashing_rows=_crashing_rows(described))
@@ -333,7 +333,7 @@ class _Worker:
         rows = job.run_block(block, context, before_row)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
         self._job_table.count(slot, rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
-        self._pace.worked(seconds, cpu_seconds, self._pace.waits() - waits)
+        self._throttle.worked(seconds, cpu_seconds, self._throttle.waits() - waits)
         job.work.given = {}
         if described.spill is None or not job.work.shape.sends_results:
             return

@@ -2,9 +2,10 @@
 
 A job fails in the workers for one of three reasons, and each has its remedy:
   - It only needs more memory, or another layout. Workers compute it again, `MAX_REPEATED` times at most (`may_repeat`).
-  - A row crashes worker processes. If a step below handles errors, it replaces the row or leaves it out, and workers
-    compute the rest again (`leave_to_steps`). Otherwise an error names the row.
-  - Anything else: the consumer computes the batches one by one, so the user's exception is raised in its thread.
+  - A row crashes worker processes. If a step of the dataset below has `on_error=`, it replaces the row or leaves it
+    out, and workers compute the rest again (`leave_to_steps`). Otherwise an error names the row.
+  - Anything else: the consumer computes the batches one by one, so the user's exception is raised in its thread. If
+    workers crashed at the job, it computes row by row, so that it raises before it reaches a row that crashes.
 """
 
 from typing import Final
@@ -24,7 +25,7 @@ def may_repeat(failure: JobFailure, attempts: int) -> bool:
 
 
 def leave_to_steps(client: Client, node: Node, at: tuple[int, ...] | None, error: Exception) -> None:
-    """Record that an element crashes workers, so that a step below replaces it or leaves it out.
+    """Record that an element crashes workers, so that a step of the dataset replaces it or leaves it out.
 
     Args:
         client: the client whose jobs have the element.
@@ -33,8 +34,8 @@ def leave_to_steps(client: Client, node: Node, at: tuple[int, ...] | None, error
         error: the error for the element.
 
     Raises:
-        Exception: the error, if no step handles it, or if the element was recorded already: then its replacement
-            crashes, too.
+        Exception: the error, if no step has `on_error=` for it, or if the element was recorded already: then its
+            replacement crashes, too.
     """
     if at is None or at in client.crashing_rows or not handles_errors(node, *at[:2]):
         try:

@@ -21,8 +21,8 @@ from penstock._graph import Combine, CombineFacts, Element, listed
 from penstock._streaming._stage import (
     LARGEST,
     Chunk,
+    InputProgress,
     LocatedElement,
-    Point,
     Provenance,
     Stage,
     Token,
@@ -32,7 +32,7 @@ from penstock._streaming._stage import (
 )
 from penstock.errors import InternalError
 
-_END: Final = Point(LARGEST)
+_END: Final = InputProgress(LARGEST)
 """The progress of an input that was read to its end."""
 
 
@@ -109,10 +109,10 @@ class CombineStage:
     def check(self, token: Token, /) -> None:
         self.value.check_token(self, token)
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        found: list[Point] = []
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        found: list[InputProgress] = []
         for part, at in zip(self.parts, self.value.tokens(token), strict=True):
-            found += part.points(at) if at is not None else (_END,) * len(part.points(part.start()))
+            found += part.progress(at) if at is not None else (_END,) * len(part.progress(part.start()))
         return tuple(found)
 
     def is_exhausted(self, token: Token, /) -> bool:

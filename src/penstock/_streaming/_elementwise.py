@@ -40,10 +40,10 @@ from penstock._streaming._stage import (
     LARGEST,
     ORDINAL,
     Chunk,
+    InputProgress,
     InputRef,
     Lazy,
     LocatedElement,
-    Point,
     Provenance,
     SameTokenStage,
     Stage,
@@ -212,8 +212,8 @@ class RowsStage:
         if skip:
             self.below.check(more[1])
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token[2] if token[1] else token[0])
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        return self.below.progress(token[2] if token[1] else token[0])
 
     def is_exhausted(self, token: Token, /) -> bool:
         return token[1] == 0 and self.below.is_exhausted(token[0])

@@ -4,6 +4,10 @@ A fold is one file in this package, and a verb that adds a `Fold` node with the 
 `Folding`, with the facts for the graph, the definition, and the methods of the stage. No other file distinguishes
 folds. A node for each fold was rejected: each function over the graph then needs a case for each fold.
 
+A resume uses the methods of the stage in this order: `check_token`, for the token of the state; on another number of
+ranks `read_to` and `is_exhausted`, to divide what was read from what is left, and `keeping_all`, for the stage that
+yields what an old rank held open; then `run`, which calls `reproduce` of the stage below for the elements held open.
+
 Rules of a fold's stage, beyond those of each stage:
   - A token is a tuple, and its first entry is the parent's token at which reading continues. The other entries identify
     the elements that the fold holds open, by their tokens and by counts.
@@ -19,9 +23,9 @@ from penstock._frozen import frozen
 from penstock._graph import Element, Fold, FoldFacts, Location
 from penstock._streaming._stage import (
     Chunk,
+    InputProgress,
     InputRef,
     LocatedElement,
-    Point,
     Provenance,
     Stage,
     StreamedLocations,
@@ -117,8 +121,8 @@ class FoldStage:
     def check(self, token: Token, /) -> None:
         self.value.check_token(self, token)
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(self.value.read_to(token))
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        return self.below.progress(self.value.read_to(token))
 
     def is_exhausted(self, token: Token, /) -> bool:
         return self.value.is_exhausted(self, token)

@@ -14,7 +14,7 @@ can't be divided by positions.
 So each old rank that holds elements open becomes a *segment* of some new rank. It has the old rank's token, and its
 input ranges, cut off where the old rank had read to, so it yields what was held open and ends. The unread positions
 of all old ranks are dealt to the new ranks in turn, as the last segment of each (`deal`). Both are arithmetic on
-tokens; nothing is read.
+tokens; nothing is read. In a state the segments are the entry "legs"; messages call one "a rank's part".
 
 Invariant: the segments of all new ranks have each unread position once, and each old rank's held elements once.
 """
@@ -51,8 +51,8 @@ from penstock._streaming._stage import (
     INPUT,
     POSITION,
     Chunk,
+    InputProgress,
     Picked,
-    Point,
     Provenance,
     Stage,
     Token,
@@ -119,14 +119,14 @@ class InputRange(NamedTuple):
         """Return whether the range has every position from this one to its end."""
         return len(self.spans) == 1 and self.spans[0].step == 1 and self.spans[0].start <= position
 
-    def split(self, point: Point) -> "tuple[InputRange, tuple[Span, ...]]":
-        """Return the part of the range that was read at a point, and the spans of the rest."""
+    def split(self, progress: InputProgress) -> "tuple[InputRange, tuple[Span, ...]]":
+        """Return the part of the range that was read, given the progress in it, and the spans of the rest."""
         read: list[Span] = []
         left: list[Span] = []
-        index = point.taken
+        index = progress.taken
         for span in self.spans:
-            if point.by_position:
-                index = -((span.start - point.taken) // span.step)  # the first number at or above the position
+            if progress.by_position:
+                index = -((span.start - progress.taken) // span.step)  # the first number at or above the position
             first = min(max(index, 0), span.total)
             read += [span._replace(total=first)] if first else []
             left += [span.rest(first)] if first < span.total else []
@@ -216,8 +216,8 @@ class BlockInput:
     def check(self, token: Token, /) -> None:
         check_number(token, self.input_range.total, "an input")
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return (Point(token),)
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        return (InputProgress(token),)
 
     def is_exhausted(self, token: Token, /) -> bool:
         return bool(token >= self.input_range.total)
@@ -275,7 +275,7 @@ class RankSegment(NamedTuple):
 
 @frozen
 class RankSegmentsStage:
-    """The segments, one after the other. A token is (the segment's number, the token in it)."""
+    """The rank segments, one after the other. A token is (the segment's number, the token in it)."""
 
     rank_segments: tuple[RankSegment, ...]
     open_rank_segment: Callable[[RankSegment], Stage]
@@ -309,8 +309,8 @@ class RankSegmentsStage:
         for later in range(number + 1, len(self.rank_segments)):
             self.stage(later).check(self._start_of(later)[1])
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.stage(token[0]).points(token[1])
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        return self.stage(token[0]).progress(token[1])
 
     def is_exhausted(self, token: Token, /) -> bool:
         if not self.stage(token[0]).is_exhausted(token[1]):
@@ -326,6 +326,10 @@ def _numbered(number: int, token: Token) -> Token:
 def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> list[tuple[RankSegment, ...]]:
     """Return each new rank's segments, given the tokens of all old ranks.
 
+    For each segment that an old rank has not ended, its token says how far each input was read (`Stage.progress`), and
+    `InputRange.split` divides the range there. The read part, with the token, is a segment of a new rank, unless
+    nothing is held open in it (`Stage.is_exhausted`). The unread parts of all are dealt.
+
     Args:
         unfinished: the segments and the token of each old rank.
         ranks: the number of new ranks.
@@ -337,15 +341,15 @@ def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> l
         for number in range(current, len(stage.rank_segments)):
             rank_segment = stage.rank_segments[number]
             token = at if number == current else rank_segment.token
-            points = stage.stage(number).points(stage.stage(number).start() if token is None else token)
-            left = left or [[] for _ in points]
-            snapshots = snapshots or [[] for _ in points]
+            inputs = stage.stage(number).progress(stage.stage(number).start() if token is None else token)
+            left = left or [[] for _ in inputs]
+            snapshots = snapshots or [[] for _ in inputs]
             read: list[InputRange] = []
-            for index, (input_range, point) in enumerate(zip(rank_segment.input_ranges, points, strict=True)):
-                done, rest = input_range.split(point)
+            for index, (input_range, progress) in enumerate(zip(rank_segment.input_ranges, inputs, strict=True)):
+                done, rest = input_range.split(progress)
                 read.append(done)
                 left[index] += rest
-                snapshots[index].append(point.snapshot)
+                snapshots[index].append(progress.snapshot)
             if token is not None:
                 held = RankSegment(tuple(read), token)
                 if not stage.open_rank_segment(held).is_exhausted(token):

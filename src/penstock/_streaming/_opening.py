@@ -56,8 +56,8 @@ from penstock._streaming._inputs import (
 )
 from penstock._streaming._stage import (
     LARGEST,
+    InputProgress,
     InputRef,
-    Point,
     SameTokenStage,
     Stage,
     StepStage,
@@ -367,7 +367,7 @@ def token_at(stage: Stage, position: int) -> Token:
         return stage.start()
     match stage:
         case BlockInput():
-            return stage.input_range.split(Point(position, by_position=True))[0].total
+            return stage.input_range.split(InputProgress(position, by_position=True))[0].total
         case RankSegmentsStage():
             return (0, token_at(stage.stage(0), position))
         case RowsStage():

@@ -2,10 +2,16 @@
 
 The definition is plain Python, one document at a time. The stage packs blocks of documents (`_packer`).
 
-A token of the stage is (a document's start, the number of its values that are in closed or open sequences, its `after`
-if that number is not 0, the open sequences, oldest first). The document is the one that is cut, or else the one after
-the last packed document. An open sequence is a tuple with three entries for each of its pieces: the document's start,
-the offset and the length. So a state has positions only, and a resume computes the documents of open sequences again.
+A token of the stage has four entries, the first three of the next document, whose values are packed next:
+  - the document's start;
+  - the number of its values that are packed already: 0, unless the document is cut;
+  - its `after`, if it is cut; else None;
+  - the open sequences, oldest first. Each is a tuple with three entries for each of its pieces: the document's start,
+    the offset of the piece and its length.
+
+For example, in `(34, 0, None, ((0, 0, 4, 1, 0, 3), (32, 0, 7)))` document 34 of the input is next. One open sequence
+has the first 4 values of document 0 and the first 3 of document 1, another one the first 7 of document 32. So a state
+has positions only, and a resume computes the documents of open sequences again.
 
 Documents are taken in blocks of up to 256 (`_intakes`), since assigning and filling have a cost for each call. If one
 of a block can't be packed, the documents of the block are packed one by one, so that the sequences before it come

@@ -1,6 +1,6 @@
 """The open sequences while documents are packed, block by block.
 
-The definition (`_pack.packed`) assigns one piece at a time. Here a block of documents is cut into
+The definition (`Pack.in_order`) assigns one piece at a time. Here a block of documents is cut into
 pieces in one call, the pieces are assigned to sequences by the native best fit (`batching._pack`) or by arithmetic
 ("split"), and each closed sequence is filled from arrays of piece, offset and length. Pieces of sequences that stay
 open are kept for the next block, with the documents that they are of and the tokens of those.

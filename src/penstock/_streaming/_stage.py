@@ -225,8 +225,8 @@ _SHOWN: Final = 60
 _MAX_APART: Final = 64  # elements between two tokens that one run serves; each is computed again
 
 
-class Point(NamedTuple):
-    """The progress of a block input or stream: its first `taken` positions were read, the last one maybe in part."""
+class InputProgress(NamedTuple):
+    """How far a block input or stream was read: its first `taken` positions, the last one maybe in part."""
 
     taken: int
     snapshot: Token = None
@@ -254,8 +254,8 @@ class Stage(Protocol):
         """Raise a StateError for a token that this stage can't have made."""
         ...
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        """Return the progress of each input below at a token; elements that stages hold open count as read."""
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        """Return how far each input below was read at a token; elements that stages hold open count as read."""
         ...
 
     def is_exhausted(self, token: Token, /) -> bool:
@@ -286,8 +286,8 @@ class SameTokenStage:
     def check(self, token: Token, /) -> None:
         self.below.check(token)
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return self.below.points(token)
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        return self.below.progress(token)
 
     def is_exhausted(self, token: Token, /) -> bool:
         return self.below.is_exhausted(token)
@@ -300,7 +300,7 @@ def one_each(stage: Stage, tokens: Sequence[Token]) -> tuple[list[Element], Prov
     each token would open the streams below as often, hundreds of times for one state.
     """
     found: dict[Token, Chunk | None] = dict.fromkeys(tokens)
-    for token in sorted(found, key=lambda each: sum(point.taken for point in stage.points(each))):
+    for token in sorted(found, key=lambda each: sum(each_input.taken for each_input in stage.progress(each))):
         if found[token] is None:
             with Caught(Exception) as caught:
                 _find(stage, token, found)

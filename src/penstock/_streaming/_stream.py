@@ -3,6 +3,10 @@
 A token is (the element's number in the stream, a snapshot); a snapshot is (the number of elements before it, the number
 of passes before it, the iterable's state as JSON text or None). A resume loads the state, and reads and drops the
 elements between the snapshot and the token. Without a state it reads all elements before the token, with a warning.
+
+An iterable can't skip what other ranks take. So each of several ranks reads the whole iterable, and drops the elements
+that aren't in its input range. After a change of the number of ranks, the unread elements of all old ranks begin at the
+earliest of their snapshots (`_inputs.deal`).
 """
 
 import itertools
@@ -22,8 +26,8 @@ from penstock._streaming._stage import (
     CHUNK_SECONDS,
     LARGEST,
     Chunk,
+    InputProgress,
     LocatedElement,
-    Point,
     Provenance,
     Token,
     check_number,
@@ -142,8 +146,8 @@ class StreamStage:
         check_snapshot(self.step, snapshot, LARGEST if snapshot == self.input_range.snapshot else position)
         check_snapshot(self.step, self.input_range.snapshot, LARGEST)
 
-    def points(self, token: Token, /) -> tuple[Point, ...]:
-        return (Point(token[0], token[1], by_position=True),)
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        return (InputProgress(token[0], token[1], by_position=True),)
 
     def is_exhausted(self, token: Token, /) -> bool:
         return bool(token[0] >= self.input_range.end)

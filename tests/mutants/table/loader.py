@@ -79,8 +79,8 @@ LOADER: Final = (
     Mutant(
         "progress in order: an abandoned epoch is remembered after a seek",
         "_loader/_progress.py",
-        "if known.run > self._next.run",
-        "if known.run < self._next.run",
+        "if start.breaks > self._next.breaks",
+        "if start.breaks < self._next.breaks",
         ("loader/test_state.py", "equivalence/test_machine.py"),
     ),
     Mutant(

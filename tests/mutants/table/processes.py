@@ -43,7 +43,7 @@ PROCESSES: Final = (
     Mutant(
         "processes: a crashing block counts as computed",
         "_runtime/_process_scheduler.py",
-        "self._job_table.tell(at.slot, at.block, CRASHING)",
+        "self._job_table.set_outcome(at.slot, at.block, CRASHING)",
         "pass",
         ("workers/processes/trouble/test_deadly.py",),
     ),
