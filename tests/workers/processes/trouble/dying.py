@@ -83,20 +83,20 @@ class FailsAndDies:
     """Raises at one number in the first worker process, and kills it once it has reported that."""
 
     def __init__(self, path: str) -> None:
-        self._once = Once(path, _die_when_told)
+        self._once = Once(path, _die_at_outcome)
 
     def __call__(self, number: int) -> int:
         """Return the argument, or raise."""
-        if self._once(number) == DEADLY and JobTable.tell is _killed_telling:
+        if self._once(number) == DEADLY and JobTable.set_outcome is _killed_at_outcome:
             raise ValueError("very wrong")
         return number
 
 
-def _die_when_told() -> None:
-    setattr(JobTable, "tell", _killed_telling)  # noqa: B010 - what type checkers know as a method
+def _die_at_outcome() -> None:
+    setattr(JobTable, "set_outcome", _killed_at_outcome)  # noqa: B010 - what type checkers know as a method
 
 
-def _killed_telling(*_: object) -> None:
+def _killed_at_outcome(*_: object) -> None:
     killed()
 
 
