@@ -3,12 +3,12 @@
 Held things are threads, child processes, file descriptors, entries of /dev/shm and leased slots. What was only
 garbage is collected first. Then the check waits, for a bounded time, until nothing is left: a descriptor or process
 that is being closed goes away a moment after the call that closed it, and no event tells that the last is gone. It is
-the one place where the tests look repeatedly.
+the one place where the tests look repeatedly; the pauses grow, so that a busy machine isn't kept busy by it. Shared
+memory that only other programs use isn't waited for, since two processes that run tests would wait for each other.
 
 A test that failed isn't checked: its traceback still holds the frames, and with them what they own.
 """
 
-import contextlib
 import gc
 import multiprocessing.resource_tracker
 import os
@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 PATIENCE_SECONDS = 20.0  # of a busy machine
-STEP_SECONDS = 0.02
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.002, 0.5
 
 _failed = pytest.StashKey[bool]()
 
@@ -34,14 +34,14 @@ def held() -> dict[str, str]:
 def left_behind(before: Mapping[str, str], patience_seconds: float) -> list[str]:
     """Return the descriptions of resources that are held now and were not `before`, after waiting for their release."""
     never_set = threading.Event()
-    for _ in range(round(patience_seconds / STEP_SECONDS)):
+    waited, pause = 0.0, FIRST_PAUSE_SECONDS
+    while True:
         gc.collect()
         left = _beyond(before)
-        if not left:
+        if not left or waited >= patience_seconds:
             return left
-        never_set.wait(STEP_SECONDS)
-    left = _beyond(before)
-    return [description for description in left if not _is_anothers(description)] if left else left
+        never_set.wait(pause)
+        waited, pause = waited + pause, min(1.5 * pause, LAST_PAUSE_SECONDS)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -95,11 +95,14 @@ def nothing_leaks(request: pytest.FixtureRequest, settled_module: None) -> Gener
 
 def _beyond(before: Mapping[str, str]) -> list[str]:
     kept = _kept_to_the_end()
-    return [
-        description
-        for identity, description in sorted(held().items())
+    left = {
+        identity: description
+        for identity, description in held().items()
         if identity not in before and not f"{identity} ".startswith(kept)
-    ]
+    }
+    for identity in _anothers({identity for identity in left if identity.startswith("shared memory ")}):
+        del left[identity]
+    return [left[identity] for identity in sorted(left)]
 
 
 def _kept_to_the_end() -> tuple[str, ...]:
@@ -187,22 +190,40 @@ def _shared_memory() -> dict[str, str]:
     }
 
 
-def _is_anothers(description: str) -> bool:
-    """Return whether it is shared memory of a program beside this one, such as another process that runs tests."""
-    _, found, text = description.partition("shared memory ")
-    if not found:
-        return False
-    try:
-        inode = str(os.stat(text.partition(" ")[0]).st_ino)  # a semaphore is mapped under another name
-    except FileNotFoundError:
-        return True
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    for pid in psutil.pids():
-        with contextlib.suppress(OSError):
-            maps = [] if pid in own else Path(f"/proc/{pid}/maps").read_text().splitlines()
-            if any("/dev/shm/" in line and line.split()[4] == inode for line in maps):
-                return True
-    return False
+def _anothers(identities: set[str]) -> set[str]:
+    """Return the shared memory of programs beside this one, such as another process that runs tests, or what is gone.
+
+    It is no leak, and waiting for it would make each test of this process last as long as the other's.
+    """
+    if not identities:
+        return identities
+    places: dict[str, tuple[str, str] | None] = {}
+    for identity in identities:
+        try:
+            status = Path("/dev/shm", identity.removeprefix("shared memory ")).stat()
+        except FileNotFoundError:
+            places[identity] = None
+        else:
+            device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+            places[identity] = (device, str(status.st_ino))
+    mapped = _mapped_by_others()
+    return {identity for identity, place in places.items() if place is None or place in mapped}
+
+
+def _mapped_by_others() -> set[tuple[str, str]]:
+    """Return device and inode of the shared memory that processes of other programs have mapped."""
+    own = {os.getpid(), *_descendants()}
+    mapped: set[tuple[str, str]] = set()
+    for pid in {int(name) for name in os.listdir("/proc") if name.isdigit()} - own:
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text()
+        except OSError:  # it has ended, or is another user's
+            continue
+        for line in maps.splitlines():
+            if "/dev/shm/" in line:  # not always under the entry's name: a semaphore is opened under another one
+                _, _, _, device, inode, _ = line.split(maxsplit=5)
+                mapped.add((device, inode))
+    return mapped
 
 
 def _size_if_own(entry: os.DirEntry[str]) -> int | None:
