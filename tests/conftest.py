@@ -40,7 +40,12 @@ settings.load_profile(PROFILE)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, in the short profile, the tests of the long one, except those requested by name."""
+    """Put files with slow tests first; leave out, in the short profile, the tests of the long one, unless named.
+
+    Two processes take file after file, so that a slow one at the end would leave the other process without work.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
     if IS_LONG or any("::" in argument for argument in config.args):
         return
     seen: dict[tuple[str, str], set[int]] = {}
