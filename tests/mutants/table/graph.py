@@ -277,6 +277,6 @@ GRAPH: Final = (
         "_graph/_rewrite.py",
         "reorders and isinstance(sampler, Shuffle | BlockShuffle | Reorder | Repeat)",
         "reorders",
-        ("graph/test_rewrite.py", "dataset/test_order.py"),
+        ("graph/test_trees.py", "dataset/test_order.py"),
     ),
 )
