@@ -1,7 +1,5 @@
 """Seeds are derived from a path of names and numbers by a rule that never changes."""
 
-import hashlib
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,37 +7,17 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._seeds import derive, derive_block, mix
+from tests import seeds
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PARTS = st.one_of(INT64, st.text(max_size=20))
 NAMES = ["shuffle", "augment", "é", ""]
 
 
-def mixed(value: int) -> int:
-    """Return the finaliser of SplitMix64, as its authors print it."""
-    z = value % 2**64
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-    return z ^ (z >> 31)
-
-
-def derived(seed: int, *path: int | str) -> int:
-    """Return the seed of a path by the rule that the module states, written down a second time."""
-    state = mixed(seed + 0x9E3779B97F4A7C15)
-    for part in path:
-        if isinstance(part, int):
-            number = part + 0x243F6A8885A308D3
-        else:
-            eight = hashlib.blake2b(part.encode("utf-8"), digest_size=8).digest()
-            number = sum(byte << 8 * place for place, byte in enumerate(eight)) + 0x13198A2E03707344
-        state = mixed(state ^ mixed(number))
-    return state
-
-
 @given(st.integers(), st.lists(PARTS, max_size=5))
 def test_derive_is_the_stated_rule(seed: int, path: list[int | str]) -> None:
     """`derive` folds each part of the path into the seed, integers and names by different tags."""
-    assert derive(seed, *path) == derived(seed, *path)
+    assert derive(seed, *path) == seeds.derive(seed, *path)
 
 
 # These values are part of the promise: a dataset described today has the same order for ever. The second form above
@@ -55,7 +33,7 @@ FROZEN = [
 @pytest.mark.parametrize(("seed", "path", "expected"), FROZEN)
 def test_values_are_frozen(seed: int, path: tuple[int | str, ...], expected: int) -> None:
     """Literal values, which no change of the code may change."""
-    assert derive(seed, *path) == derived(seed, *path) == expected
+    assert derive(seed, *path) == seeds.derive(seed, *path) == expected
 
 
 @given(st.integers(), st.lists(st.tuples(INT64, INT64, INT64), min_size=1, max_size=20))

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
-from penstock._seeds import derive
 from tests.dataset.functions import Scale, double, is_odd, noisy
 from tests.equivalence.definition import digests
+from tests.seeds import derive
 
 
 def test_map_applies_a_function() -> None:

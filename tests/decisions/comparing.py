@@ -6,9 +6,9 @@ from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import penstock as ps
-from penstock._decisions import random_decisions
 from tests import places
 from tests.decisions.datasets import DATASETS
+from tests.equivalence.decisions import random_decisions
 from tests.equivalence.definition import digest, epoch_of
 
 PLACES: Final = {

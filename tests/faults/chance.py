@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from penstock._seeds import derive
+from tests.seeds import derive
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._seeds import derive
 from penstock.errors import UsageError
+from tests.seeds import derive
 from tests.workers.processes.functions import Unpicklable
 
 

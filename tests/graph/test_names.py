@@ -8,9 +8,9 @@ import pytest
 
 import penstock as ps
 from penstock._graph._nodes import Map, Reindex, chain
-from penstock._seeds import derive
 from penstock.errors import GraphError, UsageError
 from tests.dataset.functions import Rotated, Scale, double, draw, is_odd
+from tests.seeds import derive
 
 LAMBDAS: list[Callable[[Any], Any]] = [lambda number: number, lambda number: number + 1, lambda number: number + 2]
 

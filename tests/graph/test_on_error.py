@@ -10,10 +10,10 @@ import pytest
 from numpy.random import Generator
 
 import penstock as ps
-from penstock._seeds import derive
 from penstock.errors import GraphError
 from penstock.events import Skipped, Substituted
 from tests.dataset.functions import is_odd, noisy
+from tests.seeds import derive
 
 CORRUPT = {3, 6, 7, 20, 21, 29}
 

@@ -12,8 +12,8 @@ from numpy.random import Generator, Philox  # noqa: TID251 - the same generator,
 import penstock as ps
 from penstock._graph._coordinates import SeedPosition, SeedPositions
 from penstock._graph._rng import StepGenerator
-from penstock._seeds import derive
 from tests.equivalence.definition import digest, digests
+from tests.seeds import derive
 
 COORDINATES = st.integers(0, 2**62)
 PLACES = st.lists(st.tuples(COORDINATES, COORDINATES, COORDINATES), min_size=1, max_size=12)

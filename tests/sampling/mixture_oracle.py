@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from penstock._seeds import derive
 from penstock.sampling import WeightedMixture
+from tests.seeds import derive
 
 
 def ranked(names: Sequence[str], seed: int) -> list[int]:

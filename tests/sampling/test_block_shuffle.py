@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock._seeds import derive
 from penstock.errors import UsageError
 from penstock.sampling import BlockShuffle, Permutation
 from tests.sampling.permutation_oracle import network_key
+from tests.seeds import derive
 
 
 @st.composite

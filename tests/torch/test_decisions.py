@@ -9,10 +9,10 @@ import pytest
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
-from penstock._decisions import random_decisions
 from penstock.torch import DataLoader, Loader
 from tests.decisions.comparing import PLACES
 from tests.decisions.datasets import DATASETS
+from tests.equivalence.decisions import random_decisions
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.kinds import is_dict, is_list_or_tuple
 from tests.torch.conformance.untyped import torch

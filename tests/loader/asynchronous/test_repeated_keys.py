@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
-from penstock._decisions import random_decisions
+from tests.equivalence.decisions import random_decisions
 
 pytestmark = pytest.mark.each_value
 
