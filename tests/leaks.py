@@ -6,12 +6,16 @@ that is being closed goes away a moment after the call that closed it, and no ev
 the one place where the tests look repeatedly; the pauses grow, so that a busy machine isn't kept busy by it. Shared
 memory that only other programs use isn't waited for, since two processes that run tests would wait for each other.
 
+Nothing shows which program made a semaphore, and those of a killed program stay. So only semaphores with this process's
+id in their name count: `multiprocessing` is made to write it into the names of its own.
+
 A test that failed isn't checked: its traceback still holds the frames, and with them what they own.
 """
 
 import gc
 import multiprocessing.resource_tracker
 import os
+import re
 import sys
 import threading
 from collections.abc import Generator, Mapping
@@ -28,6 +32,7 @@ _failed = pytest.StashKey[bool]()
 
 def held() -> dict[str, str]:
     """Return the resources that this process holds now, each with a description."""
+    vars(multiprocessing.current_process())["_config"]["semprefix"] = f"/mp-{os.getpid()}"  # its children inherit it
     return {**_threads(), **_processes(), **_descriptors(), **_shared_memory(), **_leased_slots()}
 
 
@@ -183,10 +188,11 @@ def _shared_memory() -> dict[str, str]:
     if not folder.exists():
         return {}
     # Other processes of the machine have entries too; ours are those of this user that appear and stay.
+    own = re.compile(rf"(?!sem\.)|.*\b{os.getpid()}\b")
     return {
         f"shared memory {entry.name}": f"shared memory {entry.path} of {size} bytes, not unlinked"
         for entry in os.scandir(folder)
-        if (size := _size_if_own(entry)) is not None
+        if own.match(entry.name) and (size := _size_if_own(entry)) is not None
     }
 
 

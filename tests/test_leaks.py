@@ -56,6 +56,15 @@ PLANTED = {
         """,
         "*shared memory /dev/shm/* of 64 bytes, not unlinked*",
     ),
+    "semaphore": (
+        """
+        import multiprocessing
+        kept = []
+        def test_plants():
+            kept.append(multiprocessing.get_context("spawn").Lock())
+        """,
+        "*shared memory /dev/shm/sem.mp-* of 32 bytes, not unlinked*",
+    ),
     "slot": (
         """
         import sys, types
@@ -115,6 +124,16 @@ def test_shared_memory_is_its_own_programs(*, is_child: bool) -> None:
         found = leaks.left_behind(before, 0.1 if is_child else 600.0)
         os.unlink(f"/dev/shm/sem.{name[1:]}")
     assert [name[1:] in left for left in found] == [True] * is_child
+
+
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="only Linux lists shared memory")
+def test_a_semaphore_that_another_program_left_is_no_leak() -> None:
+    """A killed program's semaphore has neither this process's id in its name, nor a process that maps it."""
+    before = leaks.held()
+    script = "import _multiprocessing as m, os; m.SemLock(1, 1, 1, f'/mp-{os.getpid()}', False); print(os.getpid())"
+    pid = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
+    assert leaks.left_behind(before, 0.1) == []
+    os.unlink(f"/dev/shm/sem.mp-{pid}")
 
 
 def test_a_tidy_test_passes(inner: pytest.Pytester) -> None:
