@@ -81,6 +81,48 @@ class Counter:
         self._at = state
 
 
+class Continuing:
+    """An iterable under Penstock's names that continues a pass that was left, and gives nothing at the end."""
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self._at < COUNT:
+            self._at += 1
+            yield self._at
+
+    def get_state(self) -> dict[str, int]:
+        """Return the number of elements so far."""
+        return {"at": self._at}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Continue there."""
+        self._at = state["at"]
+
+
+class CountsPasses:
+    """An iterable under Penstock's names that counts its passes, each of which has other elements."""
+
+    def __init__(self) -> None:
+        self._passes = self._at = self._start = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self._passes += not self._start
+        self._at, self._start = self._start, 0
+        while self._at < COUNT:
+            self._at += 1
+            yield self._at + 100 * self._passes
+
+    def get_state(self) -> list[int]:
+        """Return the pass, and the number of elements so far."""
+        return [self._passes, self._at]
+
+    def set_state(self, state: list[int]) -> None:
+        """Start the next pass there."""
+        self._passes, self._start = state
+
+
 class Streaming:
     """A stand-in for MosaicML Streaming's `StreamingDataset`, with its bookkeeping of epochs and resumed samples.
 

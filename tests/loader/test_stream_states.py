@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
-from tests.loader.iterables import COUNT, ITERABLES, Lazy
+from tests.loader.iterables import COUNT, ITERABLES, Continuing, CountsPasses, Lazy
 from tests.places import in_places
 
 
@@ -167,7 +168,7 @@ def test_a_shuffle_buffer_is_filled_again() -> None:
     assert found == expected[5:]
 
 
-class CountsPasses(Lazy):
+class CountsLazily(Lazy):
     """An iterable that counts its passes; each pass has other elements."""
 
     passes = 0
@@ -189,13 +190,13 @@ class CountsPasses(Lazy):
 
 def test_an_iterables_own_count_is_in_the_state() -> None:
     """From a pass's second element on, the state has the iterable's own count."""
-    used = CountsPasses()
+    used = CountsLazily()
     assert list(used)
     dataset = ps.stream(used).batch(2)
     found, states = batches_and_states(dataset, 1)
     assert found[0].tolist() == [201, 202]
     for number in (0, 3, 12):
-        resumed = rest(ps.stream(CountsPasses()).batch(2), states[number], len(found) - number - 1)
+        resumed = rest(ps.stream(CountsLazily()).batch(2), states[number], len(found) - number - 1)
         assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in found[number + 1 :]]
 
 
@@ -204,3 +205,29 @@ def test_a_state_that_the_user_loaded_is_kept() -> None:
     iterable = Lazy()
     iterable.load_state_dict({"at": 30})
     assert list(ps.stream(iterable)) == list(range(31, COUNT + 1))
+
+
+@in_places("inline", "threads")
+@pytest.mark.parametrize("left_after", [0, 1, 5, None])
+def test_an_iterable_that_continues_begins_each_pass_at_its_first_state(
+    left_after: int | None, place: dict[str, Any]
+) -> None:
+    """Wherever a pass was left, a new loader begins where the first one did, and the state of any batch resumes."""
+    iterable = Continuing()
+    assert next(iter(iterable)) == 1
+    expected = [[*map(str, range(at, min(at + 3, COUNT + 1)))] for at in range(2, COUNT + 1, 3)]
+    with ps.Loader(batched(iterable), **place) as loader:
+        assert list(itertools.islice(loader, left_after)) == expected[:left_after]
+        state = loader.state_dict()
+    found, _ = batches_and_states(batched(iterable))
+    assert found == 2 * expected
+    assert rest(batched(iterable), json.dumps(state), 3) == (expected[left_after or 0 :] + expected)[:3]
+
+
+def test_an_iterable_whose_passes_differ_keeps_its_own_count() -> None:
+    """After a pass that was left, the next passes are the iterable's own, complete, however its state is examined."""
+    iterable = CountsPasses()
+    assert next(iter(ps.Loader(ps.stream(iterable).batch(3)))).tolist() == [101, 102, 103]
+    for number in (2, 3, 4):
+        elements = np.concatenate(list(ps.stream(iterable).batch(3)))
+        assert elements.tolist() == [*range(100 * number + 1, 100 * number + COUNT + 1)]

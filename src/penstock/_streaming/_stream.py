@@ -36,7 +36,7 @@ from penstock._streaming._stage import (
     refuse,
 )
 from penstock.errors import GraphError, StateError
-from penstock.sources import begin_pass, forgets, state_methods
+from penstock.sources import begin_pass, forgets, from_beginning, state_methods
 
 _MAX_AT_ONCE: Final = 64
 _ENDLESS_PASSES: Final = 1 << 31
@@ -208,7 +208,7 @@ def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
     own = state_methods(made)
     state = None if text is None else json.loads(text)
     _load(step, lambda given: begin_pass(made, epoch, given), None if own is None else state)
-    iterator = iter(made)
+    iterator = iter(made) if own is None or state is not None else from_beginning(made)
     inner = own or state_methods(iterator)
     if inner is None:
         if text is not None:

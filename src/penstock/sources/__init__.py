@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.sources._stateful import begin_pass as begin_pass
     from penstock.sources._stateful import forget_state as forget_state
     from penstock.sources._stateful import forgets as forgets
+    from penstock.sources._stateful import from_beginning as from_beginning
     from penstock.sources._stateful import has_state_dict as has_state_dict
     from penstock.sources._stateful import load_state as load_state
     from penstock.sources._stateful import state_methods as state_methods
@@ -79,6 +80,7 @@ else:
         begin_pass="penstock.sources._stateful",
         forget_state="penstock.sources._stateful",
         forgets="penstock.sources._stateful",
+        from_beginning="penstock.sources._stateful",
         has_state_dict="penstock.sources._stateful",
         load_state="penstock.sources._stateful",
         state_methods="penstock.sources._stateful",

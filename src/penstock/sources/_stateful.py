@@ -8,13 +8,21 @@ Guarantees:
     `__iter__` is a generator, still have the state of the end of the previous pass.
   - A new pass begins at the beginning, even if Penstock has resumed an earlier pass of the same object. Penstock
     doesn't change a state that the user has loaded into an iterable.
+  - An iterable with `get_state` and `set_state` may continue a pass that was left, as an iterator does. It then begins
+    each pass at the state that it had before the first one. Its states show whether it continues: the state after a
+    pass's first element is that after the first element of a pass from the state before. This is examined once, and
+    only if the state after a first element isn't that of the first pass, so other iterables are read once.
 """
 
 import functools
 import inspect
+import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from penstock._caught import Caught
 
 _STREAMING_ARGUMENTS: Final = {"num_samples", "from_beginning"}
 _HUGGING_FACE: Final = "datasets.iterable_dataset"
@@ -22,6 +30,27 @@ _SHUFFLE_BUFFER: Final = "BufferShuffledExamplesIterable"
 
 _resumed: Final["weakref.WeakSet[Any]"] = weakref.WeakSet()
 """The iterables into which Penstock has loaded a state; some apply it to later passes, too."""
+
+
+_NO_ELEMENT: Final = object()
+
+
+@dataclass(slots=True)
+class _Beginning:
+    """The beginning of an iterable with `get_state`.
+
+    Attributes:
+        state: the state before the first pass, as JSON text.
+        after_first: the state after the first element of a pass that began there; None until there was one.
+        continues: whether `__iter__` continues a pass that was left; None if that isn't known.
+    """
+
+    state: str
+    after_first: str | None = None
+    continues: bool | None = None
+
+
+_beginnings: Final["weakref.WeakKeyDictionary[Any, _Beginning]"] = weakref.WeakKeyDictionary()
 
 
 class StateMethods(NamedTuple):
@@ -91,11 +120,70 @@ def begin_pass(iterable: object, epoch: int, state: object = None) -> None:
         return
     if _is_streaming(made) and hasattr(made, "next_epoch"):
         made.next_epoch = epoch  # the iterable ignores states of earlier epochs, and counts passes itself
+    _beginning_of(made, methods)  # before anything is loaded
     if state is not None:
         methods.load(state)
         _remember(made)
     elif _was_resumed(made):
         _forget_state(made, methods, epoch)
+
+
+def from_beginning(iterable: Iterable[Any]) -> Iterator[Any]:
+    """Return an iterator over an iterable from its beginning; call `begin_pass` before."""
+    methods = state_methods(iterable)
+    beginning = None if methods is None else _beginning_of(iterable, methods)
+    return iter(iterable) if methods is None or beginning is None else _examined(iterable, methods, beginning)
+
+
+def _examined(iterable: Iterable[Any], methods: StateMethods, beginning: _Beginning) -> Generator[Any]:
+    """Yield the elements of a pass that begins where the first one did, unless the iterable's passes differ."""
+    if beginning.continues:
+        methods.load(json.loads(beginning.state))
+    before = _as_text(methods)
+    iterator = iter(iterable)
+    first = next(iterator, _NO_ELEMENT)
+    after = _as_text(methods)
+    if before == beginning.state:
+        beginning.after_first = after
+    elif beginning.continues is None and after != beginning.after_first and before is not None and after is not None:
+        iterator = iter(())  # a generator that is dropped may run code, so before a state is loaded
+        beginning.continues = _after_first(iterable, methods, before) == after
+        methods.load(json.loads(beginning.state if beginning.continues else after))
+        if beginning.continues:
+            iterator = iter(iterable)
+            first = next(iterator, _NO_ELEMENT)
+        elif first is not _NO_ELEMENT:
+            iterator = iter(iterable)
+    if first is not _NO_ELEMENT:
+        yield first
+        yield from iterator
+
+
+def _after_first(iterable: Iterable[Any], methods: StateMethods, before: str) -> str | None:
+    """Return the state after the first element from a state on."""
+    methods.load(json.loads(before))
+    next(iter(iterable), _NO_ELEMENT)
+    return _as_text(methods)
+
+
+def _beginning_of(iterable: object, methods: StateMethods) -> _Beginning | None:
+    """Return the beginning of an iterable, noted at the first call; None if no state has to be noted, or none can."""
+    if not _has_both(iterable, "get_state", "set_state"):
+        return None
+    try:
+        found = _beginnings.get(iterable)
+        if found is None and (state := _as_text(methods)) is not None:
+            found = _beginnings[iterable] = _Beginning(state)
+    except TypeError:  # it can't be weakly referenced, or hashed
+        return None
+    return found
+
+
+def _as_text(methods: StateMethods) -> str | None:
+    """Return the state as JSON text; None if there is none, as in some iterables outside of a pass."""
+    with Caught(Exception):
+        return json.dumps(methods.save(0))
+    return None
 
 
 def forget_state(iterable: object) -> None:
