@@ -23,7 +23,7 @@ from tests.torch.conformance.outcome import described, going_on
 from tests.torch.conformance.untyped import torch
 from tests.workers.processes.shared_memory import shared_bytes
 
-DEADLY = r"DataLoader worker \(pid\(s\) (\d+)\) exited unexpectedly: .*row 1, index 7.* \(pid \1\) exited .*exit code 3"
+DEADLY = r"DataLoader worker \(pid\(s\) (\d+)\) exited unexpectedly: .*row 1, index 7.* \(pid \1\) .*exit code 3\.$"
 
 
 class DyingOnce(Drawing):

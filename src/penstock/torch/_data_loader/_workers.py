@@ -424,9 +424,9 @@ def _ended(pid: int, exit_code: int | None) -> str:
 def _raise_crash(job: DrawnJob, crash: WorkerError, pid: int) -> NoReturn:
     row = job.failure.row
     cause = "collating it, or reading it as a whole," if row is None else f"row {row}, index {job.work.index(row)},"
+    memory = " The system may have run out of memory." if crash.exit_code == -signal.SIGKILL else ""
     raise WorkerError(
         f"DataLoader worker (pid(s) {pid}) exited unexpectedly: in batch {job.work.drawn.number}, {cause} repeatedly "
-        f"crashes workers. Leave it out, or fix the dataset or collate_fn. {_ended(pid, crash.exit_code)} The last "
-        f"crash: {crash}",
+        f"crashes workers. Leave it out, or fix the dataset or collate_fn.{memory} {_ended(pid, crash.exit_code)}",
         exit_code=crash.exit_code,
     )
