@@ -27,6 +27,7 @@ from benchmarks.macro import (
     tokens,
     transport,
     video,
+    write,
 )
 from benchmarks.processes import big_batches, busy_trainer, kill, memory, start_stop, stragglers
 from benchmarks.scenario import Scenario
@@ -58,6 +59,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "video": video.build,
     "seeks": seeks.build,
     "formats": formats.build,
+    "write": write.build,
     "jax-feed": jax_feed.build,
     "kill": kill.build,
     "import": import_time.build,

@@ -81,7 +81,7 @@ def test_the_manifest_has_the_checksum_of_each_shard(tmp_path: Path) -> None:
     assert sum(entry["elements"] for entry in manifest["shards"]) == manifest["elements"] == 300
     for entry in manifest["shards"]:
         content = (tmp_path / entry["name"]).read_bytes()
-        assert (len(content), hashlib.blake2b(content).hexdigest()) == (entry["bytes"], entry["blake2b"])
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (entry["bytes"], entry["sha256"])
 
 
 SCRIPT = """

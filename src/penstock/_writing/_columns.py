@@ -1,7 +1,8 @@
 """Tables in shards: Arrow's IPC files, which readers map, and Parquet, which is smaller. pyarrow writes them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self, TypeAlias
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
 
@@ -10,10 +11,12 @@ from penstock._optional import need
 from penstock._tree import is_array
 from penstock.errors import UsageError
 
-_GROUP_BYTES: Final = 4 << 20  # of a record batch or a row group: what a random read of one record costs at most
+_GROUP_BYTES: Final = 4 << 20  # of a row group: what a random read of one record costs at most
+_BATCH_BYTES: Final = 1 << 19  # of a record batch at least; it is mapped, so its size matters little
 _MIN_GROUP_ROWS: Final = 64
 
 Fields = Mapping[str, Any]
+Positions = Sequence[int]
 Column: TypeAlias = Any  # pyarrow has no types
 Kind: TypeAlias = Any
 
@@ -31,7 +34,7 @@ class Columnar:
     suffix: str
 
     @classmethod
-    def of(cls, sample: Sequence[tuple[int, Fields]], suffix: str) -> Self:
+    def of(cls, positions: Positions, sample: Sequence[object], suffix: str) -> Self:
         """Return the table of elements like those of a sample.
 
         Raises:
@@ -39,47 +42,84 @@ class Columnar:
             MissingDependencyError: pyarrow isn't installed.
         """
         pyarrow = need("pyarrow", "pyarrow", extra="arrow")
-        first: Fields = sample[0][1] if sample else {}
-        columns = [(name, _type_of(name, [(p, _field(e, name, p)) for p, e in sample])) for name in first]
+        elements = _checked(positions, sample)
+        names = list(elements[0]) if elements else []
+        columns = [(name, _type_of(name, positions, _values(name, positions, elements))) for name in names]
         return cls(pyarrow.schema(columns), suffix)
 
     def size_of(self, element: Fields) -> int:
         """Return the bytes of an element's values."""
         return sum(map(_size_of, element.values()))
 
-    def write(self, elements: Iterable[tuple[int, Fields]], path: str) -> None:
-        """Write groups of rows of about 4 MiB."""
+    def write(self, blocks: Iterable[tuple[int, Sequence[object]]], path: str) -> None:
+        """Write record batches of 0.5 MiB and more, or row groups of 4 MiB and more."""
         pyarrow, parquet = need("pyarrow", "pyarrow", extra="arrow"), need("pyarrow.parquet", "pyarrow", extra="arrow")
         if self.suffix == ".arrow":
-            writer = pyarrow.ipc.new_file(path, self.schema)
+            writer, least = pyarrow.ipc.new_file(path, self.schema), _BATCH_BYTES
         else:
+            least = _GROUP_BYTES
             writer = parquet.ParquetWriter(path, self.schema, compression="zstd", write_page_index=True)
         with writer:
-            rows: list[tuple[int, Fields]] = []
-            size = 0
-            for row in elements:
-                rows.append(row)
-                size += self.size_of(row[1])
-                if size >= _GROUP_BYTES and len(rows) >= _MIN_GROUP_ROWS:
-                    writer.write_batch(self._batch(rows))
-                    rows, size = [], 0
-            if rows:
-                writer.write_batch(self._batch(rows))
+            for group in self._groups(blocks, least):
+                writer.write_table(group)
 
-    def _batch(self, rows: Sequence[tuple[int, Fields]]) -> Column:
+    def _groups(self, blocks: Iterable[tuple[int, Sequence[object]]], least: int) -> Iterator[Column]:
+        """Yield tables of one chunk each, of whole blocks, with so many bytes at least."""
         pyarrow = need("pyarrow", "pyarrow", extra="arrow")
-        for position, element in rows:
+        batches: list[Column] = []
+        rows = size = 0
+        for begin, elements in blocks:
+            batch = self._batch(range(begin, begin + len(elements)), elements)
+            batches.append(batch)
+            rows += len(elements)
+            size += batch.nbytes
+            if size >= least and rows >= _MIN_GROUP_ROWS:
+                yield pyarrow.Table.from_batches(batches).combine_chunks()
+                batches, rows, size = [], 0, 0
+        if batches:
+            yield pyarrow.Table.from_batches(batches).combine_chunks()
+
+    def _batch(self, positions: Positions, block: Sequence[object]) -> Column:
+        pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+        elements = _checked(positions, block)
+        for position, element in zip(positions, elements, strict=True):
             if len(element) != len(self.schema):
                 raise UsageError(_fields_text(element, self.schema.names, position))
-        columns = [_column([(p, _field(e, field.name, p)) for p, e in rows], field) for field in self.schema]
+        columns = [_column(field, positions, _values(field.name, positions, elements)) for field in self.schema]
         return pyarrow.record_batch(columns, schema=self.schema)
 
 
-def _field(element: Fields, name: str, position: int) -> object:
+def fields_of(element: object, position: int, what: str) -> Fields:
+    """Return an element as a dict with text for keys.
+
+    Raises:
+        UsageError: it isn't one.
+    """
+    kind = type(element).__name__
+    if not isinstance(element, Mapping) or not all(
+        isinstance(name, str) for name in cast("Mapping[object, Any]", element)
+    ):
+        raise UsageError(
+            f"{what} has named fields, so elements must be dicts with text for keys; the one at position {position} "
+            f'is a {kind}. Add .map(lambda element: {{"name": element}}).'
+        )
+    return cast("Fields", element)
+
+
+def _checked(positions: Positions, elements: Sequence[object]) -> Sequence[Fields]:
+    """Return elements, which are dicts; their names are those of the columns, or `_values` refuses them."""
+    if not {*map(type, elements)} <= {dict}:
+        return [fields_of(element, position, "a table") for position, element in zip(positions, elements, strict=True)]
+    return cast("Sequence[Fields]", elements)
+
+
+def _values(name: str, positions: Positions, elements: Sequence[Fields]) -> list[object]:
+    """Return the values of one field."""
     try:
-        return element[name]
+        return list(map(operator.itemgetter(name), elements))
     except KeyError:
-        raise UsageError(_fields_text(element, [name], position)) from None
+        lacking = next(number for number, element in enumerate(elements) if name not in element)
+        raise UsageError(_fields_text(elements[lacking], [name], positions[lacking])) from None
 
 
 def _fields_text(element: Fields, names: Sequence[str], position: int) -> str:
@@ -95,12 +135,12 @@ def _size_of(value: object) -> int:
     return len(value) if isinstance(value, str | bytes) else 8
 
 
-def _type_of(name: str, values: Sequence[tuple[int, object]]) -> Kind:
+def _type_of(name: str, positions: Positions, values: list[object]) -> Kind:
     """Return the type of a column: that of its values, or of tensors of one shape."""
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
-    arrays = [value for _, value in values if is_array(value) and value.ndim > 1]
+    arrays = [value for value in values if is_array(value) and value.ndim > 1]
     if not arrays:
-        return _converted(name, values, lambda column: pyarrow.array(column)).type
+        return _converted(name, positions, values, lambda column: pyarrow.array(column)).type
     if len(arrays) < len(values) or len({(array.dtype, array.shape) for array in arrays}) > 1:
         raise UsageError(
             f"arrays of several axes in a table must have one dtype and shape; field {name!r} has several. Flatten "
@@ -109,22 +149,23 @@ def _type_of(name: str, values: Sequence[tuple[int, object]]) -> Kind:
     return pyarrow.fixed_shape_tensor(pyarrow.from_numpy_dtype(arrays[0].dtype), arrays[0].shape)
 
 
-def _column(values: Sequence[tuple[int, object]], field: Kind) -> Column:
+def _column(field: Kind, positions: Positions, values: list[object]) -> Column:
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
     if isinstance(field.type, pyarrow.FixedShapeTensorType):
         dtype, shape = field.type.value_type.to_pandas_dtype(), tuple(field.type.shape)
-        for position, value in values:
+        for position, value in zip(positions, values, strict=True):
             if not is_array(value) or value.dtype != dtype or value.shape != shape:
                 raise UsageError(_value_text(field.name, field.type, value, position))
-        flat = np.concatenate([np.ravel(np.asarray(value)) for _, value in values])
+        flat = np.concatenate([np.ravel(np.asarray(value)) for value in values])
         storage = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(flat), int(np.prod(shape)))
         return pyarrow.ExtensionArray.from_storage(field.type, storage)
-    return _converted(field.name, values, lambda column: _exactly(column, field.type), field.type)
+    return _converted(field.name, positions, values, lambda column: _exactly(column, field.type), field.type)
 
 
 def _converted(
     name: str,
-    values: Sequence[tuple[int, object]],
+    positions: Positions,
+    values: list[object],
     convert: Callable[[list[object]], Column],
     expected: object = "a type of Arrow",
 ) -> Column:
@@ -132,9 +173,9 @@ def _converted(
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
     refused = (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError, OverflowError)
     try:
-        return convert([value for _, value in values])
+        return convert(values)
     except refused as error:
-        for position, value in values:
+        for position, value in zip(positions, values, strict=True):
             try:
                 convert([value])
             except refused:

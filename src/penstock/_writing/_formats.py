@@ -6,19 +6,19 @@ A format must write equal elements as equal bytes, whatever the time, the host a
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol, cast
 
 import numpy as np
 
 from penstock._frozen import frozen
 from penstock._graph import Element
 from penstock._tree import is_array
-from penstock._writing._columns import Columnar
+from penstock._writing._columns import Columnar, fields_of
 from penstock.errors import UsageError
 
-Numbered = tuple[int, Any]
-"""A position of the dataset and the element there."""
+Block = tuple[int, Sequence[Element]]
+"""Consecutive elements, after the position of the first."""
 
 
 class Format(Protocol):
@@ -33,7 +33,7 @@ class Format(Protocol):
         """Return about how many bytes an element takes in a shard."""
         ...
 
-    def write(self, elements: Iterable[Numbered], path: str, /) -> None:
+    def write(self, blocks: Iterable[Block], path: str, /) -> None:
         """Write a file with these elements.
 
         Raises:
@@ -53,11 +53,11 @@ class Tar:
         fields = _members(element, 0)[1]
         return sum(512 + -(-len(content) // 512) * 512 for content in fields.values())
 
-    def write(self, elements: Iterable[Numbered], path: str) -> None:
+    def write(self, blocks: Iterable[Block], path: str) -> None:
         """Write the members of each element, in order."""
         keys: set[str] = set()
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
-            for position, element in elements:
+            for position, element in _numbered(blocks):
                 key, fields = _members(element, position)
                 if key in keys:
                     raise UsageError(
@@ -77,7 +77,7 @@ def _members(element: object, position: int) -> tuple[str, Mapping[str, bytes]]:
     Raises:
         UsageError: it isn't a dict, or a key or value doesn't fit.
     """
-    fields = dict(_fields(element, position, "a tar file"))
+    fields = dict(fields_of(element, position, "a tar file"))
     key = fields.pop("__key__", f"{position:09}")
     if not isinstance(key, str) or not key or "." in key.rpartition("/")[2] or key.startswith("/"):
         raise UsageError(f"__key__ must be text without a dot in its last part; got {key!r} at position {position}")
@@ -113,10 +113,10 @@ class JsonLines:
         """Return the bytes of the line."""
         return len(_line(element, 0))
 
-    def write(self, elements: Iterable[Numbered], path: str) -> None:
+    def write(self, blocks: Iterable[Block], path: str) -> None:
         """Write a line for each element."""
         with open(path, "wb") as file:
-            file.writelines(_line(element, position) for position, element in elements)
+            file.writelines(_line(element, position) for position, element in _numbered(blocks))
 
 
 def _line(element: object, position: int) -> bytes:
@@ -139,41 +139,22 @@ def _plain(value: object) -> object:
     raise TypeError(message)
 
 
-def _fields(element: object, position: int, what: str) -> Mapping[str, Any]:
-    """Return an element as a dict with text for keys.
-
-    Raises:
-        UsageError: it isn't one.
-    """
-    kind = type(element).__name__
-    if not isinstance(element, Mapping) or not all(
-        isinstance(name, str) for name in cast("Mapping[object, Any]", element)
-    ):
-        raise UsageError(
-            f"{what} has named fields, so elements must be dicts with text for keys; the one at position {position} "
-            f'is a {kind}. Add .map(lambda element: {{"name": element}}).'
-        )
-    return cast("Mapping[str, Any]", element)
+def _numbered(blocks: Iterable[Block]) -> Iterator[tuple[int, Element]]:
+    """Yield each element after its position."""
+    for begin, elements in blocks:
+        yield from enumerate(elements, begin)
 
 
-def _columnar(suffix: str) -> Callable[[Sequence[Numbered]], Format]:
-    def make(sample: Sequence[Numbered]) -> Format:
-        fields = [(position, _fields(element, position, "a table")) for position, element in sample]
-        return Columnar.of(fields, suffix)
-
-    return make
-
-
-_FORMATS: Final[Mapping[str, Callable[[Sequence[Numbered]], Format]]] = {
-    "arrow": _columnar(".arrow"),
-    "parquet": _columnar(".parquet"),
-    "tar": lambda _: Tar(),
-    "jsonl": lambda _: JsonLines(),
+_FORMATS: Final[Mapping[str, Callable[[Sequence[int], Sequence[Element]], Format]]] = {
+    "arrow": lambda positions, sample: Columnar.of(positions, sample, ".arrow"),
+    "parquet": lambda positions, sample: Columnar.of(positions, sample, ".parquet"),
+    "tar": lambda _, __: Tar(),
+    "jsonl": lambda _, __: JsonLines(),
 }
 
 
-def format_of(name: object, sample: Sequence[Numbered]) -> Format:
-    """Return the format of a name, for elements like those of a sample.
+def format_of(name: object, positions: Sequence[int], sample: Sequence[Element]) -> Format:
+    """Return the format of a name, for elements like those of a sample, which are at these positions.
 
     Raises:
         UsageError: there is no such format, or the elements don't fit it.
@@ -183,4 +164,4 @@ def format_of(name: object, sample: Sequence[Numbered]) -> Format:
     if make is None:
         known = ", ".join(map(repr, _FORMATS))
         raise UsageError(f"format must be one of {known}; got format={name!r}")
-    return make(sample)
+    return make(positions, sample)

@@ -16,13 +16,15 @@ from penstock._graph import Batch, chain_text, fingerprint, need_count, need_fin
 from penstock._loader import Loader
 from penstock._progress import Progress, counted
 from penstock._runtime import Workers, usable_processors
-from penstock._writing._formats import Format, format_of
+from penstock._writing._formats import Block, Format, format_of
 from penstock.errors import UsageError
 
 _SAMPLE: Final = 64  # elements, spread over the dataset, whose mean size gives the rows of a shard
 _DESCRIPTION: Final = "description.json"
 _MANIFEST: Final = "manifest.json"
-_VERSION: Final = 1
+_VERSION: Final = 2  # of the bytes of shards; a change of it refuses folders that an older release began
+_BLOCK_BYTES: Final = 1 << 20  # of the elements that a format gets at once
+_MAX_BLOCK: Final = 4096  # elements
 
 
 @frozen
@@ -137,6 +139,7 @@ class _Shards:
     format: Format
     folder: str
     rows: int
+    block: int
     total: int
     description: Mapping[str, Any]
 
@@ -155,16 +158,18 @@ class _Shards:
         new = not os.path.exists(path)
         if new:
             with _renamed(path) as draft:
-                self.format.write(self._elements(begin, end), draft)
+                self.format.write(self._blocks(begin, end), draft)
         with open(path, "rb") as file:
-            checksum = hashlib.file_digest(file, "blake2b").hexdigest()
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
         size = os.path.getsize(path)
-        return {"name": name, "elements": end - begin, "bytes": size, "blake2b": checksum, "new": int(new)}
+        return {"name": name, "elements": end - begin, "bytes": size, "sha256": checksum, "new": int(new)}
 
-    def _elements(self, begin: int, end: int) -> Iterator[tuple[int, Any]]:
+    def _blocks(self, begin: int, end: int) -> Iterator[Block]:
         # All epochs of this part are alike, so a loader that repeats epoch 0 of it logs no warning.
-        with Loader(self.dataset.epoch(0)[begin:end]) as loader:
-            yield from enumerate(loader, begin)
+        blocks = self.dataset.epoch(0)[begin:end].batch(self.block, merge=list)
+        with Loader(blocks, num_workers=0) as loader:
+            for number, elements in enumerate(loader):
+                yield begin + number * self.block, elements
 
 
 def _computed(shards: Dataset[dict[str, Any]], count: int, workers: Workers) -> Iterator[dict[str, Any]]:
@@ -179,10 +184,11 @@ def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, fo
     """Return the shards of a dataset; the number of their rows follows from elements spread over it."""
     count = min(total, _SAMPLE)
     positions = [number * total // count for number in range(count)]
-    sample = [(position, dataset[position]) for position in positions]
-    chosen = format_of(name, sample)
-    size = sum(chosen.size_of(element) for _, element in sample)
-    rows = max(1, min(total, shard_bytes * len(sample) // max(size, 1)))
+    sample = [dataset[position] for position in positions]
+    chosen = format_of(name, positions, sample)
+    size = max(sum(map(chosen.size_of, sample)), 1)
+    rows = max(1, min(total, shard_bytes * count // size))
+    block = max(1, min(_MAX_BLOCK, _BLOCK_BYTES * count // size))
     description = {
         "version": _VERSION,
         "dataset": chain_text(dataset.node),
@@ -191,7 +197,7 @@ def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, fo
         "elements": total,
         "elements_per_shard": rows,
     }
-    return _Shards(dataset, chosen, folder, rows, total, description)
+    return _Shards(dataset, chosen, folder, rows, block, total, description)
 
 
 def _claim(folder: str, description: Mapping[str, Any]) -> None:
