@@ -20,7 +20,7 @@ import penstock as ps
 from penstock.errors import GraphError, UsageError
 
 pyarrow = pytest.importorskip("pyarrow")
-FORMATS = ("arrow", "parquet", "tar", "jsonl")
+FORMATS = ("arrow", "parquet", "tokens", "tar", "jsonl")
 
 
 def numbered(number: int) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def read_back(folder: Path, form: str) -> list[dict[str, Any]]:
+def read_back(folder: Path, form: str) -> list[Any]:
     """Return the elements of a folder by readers of the formats."""
     paths = sorted(folder.glob(f"*.{form}"))
     if form == "arrow":
@@ -46,6 +46,8 @@ def read_back(folder: Path, form: str) -> list[dict[str, Any]]:
     if form == "parquet":
         parquet = pytest.importorskip("pyarrow.parquet")
         return [row for path in paths for row in parquet.read_table(path).to_pylist()]
+    if form == "tokens":
+        return [ids.tolist() for ids in ps.read(folder)]
     if form == "tar":
         samples = list(ps.read(ps.sources.Tar(list(map(str, paths)), cache=folder)))
         return [sample | {"txt": sample["txt"].decode()} for sample in samples]
@@ -55,9 +57,11 @@ def read_back(folder: Path, form: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("form", FORMATS)
 def test_any_workers_and_parts_write_the_same_bytes(tmp_path: Path, form: str) -> None:
     """The folders of one thread, of processes, and of three parts in any order are equal; read back, they have all."""
-    dataset = numbers()
+    dataset: ps.Dataset[Any] = numbers()
     if form == "jsonl":
         dataset = dataset.map(lambda element: {"txt": element["txt"]})
+    if form == "tokens":
+        dataset = dataset.map(lambda element: list(element["raw"]))
     size = 60_000 if form == "tar" else 1000
     written = ps.write(dataset, tmp_path / "alone", form, shard_bytes=size, num_workers=0)
     assert written.complete
@@ -79,7 +83,7 @@ def test_the_manifest_has_the_checksum_of_each_shard(tmp_path: Path) -> None:
     ps.write(numbers(), tmp_path, "arrow", shard_bytes=1000, num_workers=0)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert sum(entry["elements"] for entry in manifest["shards"]) == manifest["elements"] == 300
-    for entry in manifest["shards"]:
+    for entry in (file for shard in manifest["shards"] for file in shard["files"]):
         content = (tmp_path / entry["name"]).read_bytes()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (entry["bytes"], entry["sha256"])
 
@@ -147,6 +151,21 @@ def test_tables_keep_arrays_and_their_types(tmp_path: Path) -> None:
     assert table["name"].to_pylist()[3:6] == ["3", None, "5"]
 
 
+def test_tokens_keep_their_dtype_and_documents(tmp_path: Path) -> None:
+    """The shards are files of Megatron, of the elements' dtype, read as the documents or as windows."""
+    dataset = ps.range(30).map(lambda number: np.full(number % 4, number, np.uint16))
+    written = ps.write(dataset, tmp_path, "tokens", shard_bytes=40, num_workers=0)
+    assert written.shards > 2
+    again = list(ps.read(tmp_path))
+    assert [(ids.dtype, ids.tolist()) for ids in again] == [(np.uint16, ids.tolist()) for ids in dataset]
+    files = sorted(str(path.with_suffix("")) for path in tmp_path.glob("*.idx"))
+    assert len(files) == written.shards
+    assert ps.sources.Megatron(files, 2)[0].tolist() == [1, 2]
+    ps.write(ps.range(3).map(lambda number: [number]), tmp_path / "other", "tokens", num_workers=0)
+    with pytest.raises(UsageError, match=r"have uint16 and int32. Read them as two datasets"):
+        ps.sources.Megatron([files[0], tmp_path / "other" / "00000"])
+
+
 def late(value: object) -> Callable[[int], dict[str, object]]:
     """Return a function whose element 77 has another value, which the sample of elements doesn't have."""
     return lambda number: {"x": value if number == 77 else 1}
@@ -161,7 +180,7 @@ def late(value: object) -> Callable[[int], dict[str, object]]:
             lambda: ps.range(4),
             {"format": "csv"},
             UsageError,
-            "format must be one of 'arrow', 'parquet', 'tar', 'jsonl'",
+            "format must be one of 'arrow', 'parquet', 'tokens', 'tar', 'jsonl'",
         ),
         (lambda: ps.range(4), {}, UsageError, "elements must be dicts .* position 0 is a int"),
         (lambda: ps.range(4), {"part": (4, 4)}, UsageError, "k below n"),
@@ -177,6 +196,31 @@ def late(value: object) -> Callable[[int], dict[str, object]]:
         (lambda: ps.range(4).map(lambda n: {"jpg": n}), {"format": "tar"}, UsageError, "'jpg' at position 0 is a int"),
         (lambda: ps.range(4).map(lambda _: {"JPG": b""}), {"format": "tar"}, UsageError, "lower-case end"),
         (lambda: ps.range(9).map(lambda _: {"__key__": "a", "x": b""}), {"format": "tar"}, UsageError, "key 'a' again"),
+        (lambda: ps.range(4), {"format": "tokens"}, UsageError, "the one at position 0 is a int. Choose the tokens"),
+        (
+            lambda: ps.range(200).map(lambda n: np.arange(n % 3) if n != 77 else np.ones(2)),
+            {"format": "tokens"},
+            UsageError,
+            r"the one at position 77 is a float64 of shape \(2,\)",
+        ),
+        (
+            lambda: ps.range(200).map(lambda n: [n] if n != 77 else [2**31]),
+            {"format": "tokens"},
+            UsageError,
+            r"fit into int32, .*; those at position 77 are in \[2147483648, 2147483648\]",
+        ),
+        (
+            lambda: ps.range(9).map(lambda n: np.ones(n, "u4")),
+            {"format": "tokens"},
+            UsageError,
+            "position 0 has uint32. Convert",
+        ),
+        (
+            lambda: ps.range(9).map(lambda n: np.ones(n, "u2" if n < 5 else "u1")),
+            {"format": "tokens"},
+            UsageError,
+            "position 0 has uint16, that at position 5 has uint8",
+        ),
         (lambda: ps.range(4).map(lambda _: float("nan")), {"format": "jsonl"}, UsageError, "JSON has no such value"),
     ],
 )

@@ -33,7 +33,7 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
         "dataset", metavar="MODULE:NAME", help="such as data:train; the current folder is searched first"
     )
     parser.add_argument("path", metavar="PATH", help="the folder to write to")
-    parser.add_argument("--format", default="arrow", help="arrow, parquet, tar or jsonl (default: arrow)")
+    parser.add_argument("--format", default="arrow", help="arrow, parquet, tokens, tar or jsonl (default: arrow)")
     parser.add_argument("--shard-bytes", metavar="SIZE", default="256MB", help="of a shard, about (default: 256MB)")
     parser.add_argument("--num-workers", metavar="N", type=int, help="processes (default: one for each processor)")
     parser.add_argument("--part", metavar="K/N", type=_part, default=(0, 1), help="write part K of N only, from 0/N")

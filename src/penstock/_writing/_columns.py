@@ -27,14 +27,14 @@ class Columnar:
 
     Attributes:
         schema: the columns' types, a `pyarrow.Schema`.
-        suffix: ".arrow" or ".parquet".
+        suffixes: (".arrow",) or (".parquet",).
     """
 
     schema: Any
-    suffix: str
+    suffixes: tuple[str, ...]
 
     @classmethod
-    def of(cls, positions: Positions, sample: Sequence[object], suffix: str) -> Self:
+    def of(cls, positions: Positions, sample: Sequence[object], suffixes: tuple[str, ...]) -> Self:
         """Return the table of elements like those of a sample.
 
         Raises:
@@ -45,16 +45,17 @@ class Columnar:
         elements = _checked(positions, sample)
         names = list(elements[0]) if elements else []
         columns = [(name, _type_of(name, positions, _values(name, positions, elements))) for name in names]
-        return cls(pyarrow.schema(columns), suffix)
+        return cls(pyarrow.schema(columns), suffixes)
 
     def size_of(self, element: Fields) -> int:
         """Return the bytes of an element's values."""
         return sum(map(_size_of, element.values()))
 
-    def write(self, blocks: Iterable[tuple[int, Sequence[object]]], path: str) -> None:
+    def write(self, blocks: Iterable[tuple[int, Sequence[object]]], paths: Sequence[str]) -> None:
         """Write record batches of 0.5 MiB and more, or row groups of 4 MiB and more."""
         pyarrow, parquet = need("pyarrow", "pyarrow", extra="arrow"), need("pyarrow.parquet", "pyarrow", extra="arrow")
-        if self.suffix == ".arrow":
+        [path] = paths
+        if self.suffixes == (".arrow",):
             writer, least = pyarrow.ipc.new_file(path, self.schema), _BATCH_BYTES
         else:
             least = _GROUP_BYTES

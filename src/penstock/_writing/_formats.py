@@ -15,6 +15,7 @@ from penstock._frozen import frozen
 from penstock._graph import Element
 from penstock._tree import is_array
 from penstock._writing._columns import Columnar, fields_of
+from penstock._writing._tokens import TokenPairs
 from penstock.errors import UsageError
 
 Block = tuple[int, Sequence[Element]]
@@ -25,16 +26,16 @@ class Format(Protocol):
     """The format of all shards of a folder."""
 
     @property
-    def suffix(self) -> str:
-        """The end of a shard's name, such as ".tar"."""
+    def suffixes(self) -> tuple[str, ...]:
+        """The ends of the names of a shard's files, such as ".tar"."""
         ...
 
     def size_of(self, element: Element, /) -> int:
         """Return about how many bytes an element takes in a shard."""
         ...
 
-    def write(self, blocks: Iterable[Block], path: str, /) -> None:
-        """Write a file with these elements.
+    def write(self, blocks: Iterable[Block], paths: Sequence[str], /) -> None:
+        """Write these elements to one file for each of the suffixes.
 
         Raises:
             UsageError: an element doesn't fit the format; the message has its position.
@@ -46,15 +47,16 @@ class Format(Protocol):
 class Tar:
     """Tar files in the naming of WebDataset: a member for each field of an element, named by its key and the field."""
 
-    suffix: str = ".tar"
+    suffixes: tuple[str, ...] = (".tar",)
 
     def size_of(self, element: object) -> int:
         """Return the bytes of the members, each with a header and filled up to 512."""
         fields = _members(element, 0)[1]
         return sum(512 + -(-len(content) // 512) * 512 for content in fields.values())
 
-    def write(self, blocks: Iterable[Block], path: str) -> None:
+    def write(self, blocks: Iterable[Block], paths: Sequence[str]) -> None:
         """Write the members of each element, in order."""
+        [path] = paths
         keys: set[str] = set()
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
             for position, element in _numbered(blocks):
@@ -107,14 +109,15 @@ def _content(value: object, field: str, position: int) -> bytes:
 class JsonLines:
     """Files of JSON, an element in each line; arrays become lists."""
 
-    suffix: str = ".jsonl"
+    suffixes: tuple[str, ...] = (".jsonl",)
 
     def size_of(self, element: object) -> int:
         """Return the bytes of the line."""
         return len(_line(element, 0))
 
-    def write(self, blocks: Iterable[Block], path: str) -> None:
+    def write(self, blocks: Iterable[Block], paths: Sequence[str]) -> None:
         """Write a line for each element."""
+        [path] = paths
         with open(path, "wb") as file:
             file.writelines(_line(element, position) for position, element in _numbered(blocks))
 
@@ -146,8 +149,9 @@ def _numbered(blocks: Iterable[Block]) -> Iterator[tuple[int, Element]]:
 
 
 _FORMATS: Final[Mapping[str, Callable[[Sequence[int], Sequence[Element]], Format]]] = {
-    "arrow": lambda positions, sample: Columnar.of(positions, sample, ".arrow"),
-    "parquet": lambda positions, sample: Columnar.of(positions, sample, ".parquet"),
+    "arrow": lambda positions, sample: Columnar.of(positions, sample, (".arrow",)),
+    "parquet": lambda positions, sample: Columnar.of(positions, sample, (".parquet",)),
+    "tokens": TokenPairs.of,
     "tar": lambda _, __: Tar(),
     "jsonl": lambda _, __: JsonLines(),
 }

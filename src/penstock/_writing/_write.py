@@ -73,16 +73,16 @@ def write(
     another `part` of the same folder; the last one to finish adds the manifest.
 
     `path` gets the shards `00000.arrow` and so on; `description.json`, the dataset and the form of the shards; and, at
-    the end, `manifest.json`, with the size and the checksum of each shard. A shard is written under another name and
+    the end, `manifest.json`, with the size and the checksum of each file. Each is written under another name and
     renamed.
 
     Args:
         dataset: of elements, not batches, with positions and an end. Elements are dicts of named fields, but for
-            `"jsonl"`.
+            `"jsonl"` and `"tokens"`.
         path: a folder; it is created.
         format: `"arrow"`, IPC files of Arrow, which readers map; `"parquet"`, with groups of about 4 MiB, a page index,
             and zstd; `"tar"`, in the naming of WebDataset, for fields of bytes or text; `"jsonl"`, a line of JSON for
-            each element. The first two need pyarrow.
+            each element; `"tokens"`, the two files of Megatron, for arrays of integers. The first two need pyarrow.
         shard_bytes: about how many bytes of elements a shard has, before compression: a number, or text such as
             "1GiB". The mean size of 64 elements, spread over the dataset, decides how many elements that are.
         num_workers: the number of workers, each of which writes one shard at a time; default: one for each processor.
@@ -119,16 +119,16 @@ def write(
     _claim(folder, shards.description)
     if _is_complete(folder):
         return Written(folder, shards.count, total, 0, complete=True)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[int, dict[str, Any]] = {}
     try:
         with Progress("writing", total, enabled=progress, amount=counted) as line:
             for entry in _computed(integer_range(turn, shards.count, turns).map(shards), count, workers):
-                found[entry["name"]] = entry
+                found[entry["shard"]] = entry
                 line.advance(entry["elements"])
         complete = _finish(shards, found, count, workers)
     finally:
         _remove_leftovers(folder)
-    return Written(folder, shards.count, total, sum(entry.pop("new") for entry in found.values()), complete)
+    return Written(folder, shards.count, total, sum(entry["new"] for entry in found.values()), complete)
 
 
 @frozen
@@ -147,22 +147,22 @@ class _Shards:
     def count(self) -> int:
         return -(-self.total // self.rows)
 
-    def name_of(self, shard: int) -> str:
-        return f"{shard:05}{self.format.suffix}"
+    def paths_of(self, shard: int) -> list[str]:
+        return [os.path.join(self.folder, f"{shard:05}{suffix}") for suffix in self.format.suffixes]
+
+    def exists(self, shard: int) -> bool:
+        return all(map(os.path.exists, self.paths_of(shard)))
 
     def __call__(self, shard: int) -> dict[str, Any]:
-        name = self.name_of(shard)
-        path = os.path.join(self.folder, name)
         begin = shard * self.rows
         end = min(begin + self.rows, self.total)
-        new = not os.path.exists(path)
+        new = not self.exists(shard)
         if new:
-            with _renamed(path) as draft:
-                self.format.write(self._blocks(begin, end), draft)
-        with open(path, "rb") as file:
-            checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        size = os.path.getsize(path)
-        return {"name": name, "elements": end - begin, "bytes": size, "sha256": checksum, "new": int(new)}
+            with contextlib.ExitStack() as drafts:
+                names = [drafts.enter_context(_renamed(path)) for path in self.paths_of(shard)]
+                self.format.write(self._blocks(begin, end), names)
+        files = [_file_entry(path) for path in self.paths_of(shard)]
+        return {"shard": shard, "elements": end - begin, "files": files, "new": int(new)}
 
     def _blocks(self, begin: int, end: int) -> Iterator[Block]:
         # All epochs of this part are alike, so a loader that repeats epoch 0 of it logs no warning.
@@ -170,6 +170,12 @@ class _Shards:
         with Loader(blocks, num_workers=0) as loader:
             for number, elements in enumerate(loader):
                 yield begin + number * self.block, elements
+
+
+def _file_entry(path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"name": os.path.basename(path), "bytes": os.path.getsize(path), "sha256": checksum}
 
 
 def _computed(shards: Dataset[dict[str, Any]], count: int, workers: Workers) -> Iterator[dict[str, Any]]:
@@ -218,19 +224,16 @@ def _claim(folder: str, description: Mapping[str, Any]) -> None:
         )
 
 
-def _finish(shards: _Shards, found: Mapping[str, dict[str, Any]], count: int, workers: Workers) -> bool:
+def _finish(shards: _Shards, found: dict[int, dict[str, Any]], count: int, workers: Workers) -> bool:
     """Write the manifest if all shards exist, and return whether they do."""
-    names = [shards.name_of(shard) for shard in range(shards.count)]
-    if not all(os.path.exists(os.path.join(shards.folder, name)) for name in names):
+    if not all(map(shards.exists, range(shards.count))):
         return False
-    others = [shard for shard, name in enumerate(names) if name not in found]
-    entries = {
-        entry["name"]: entry
+    others = [shard for shard in range(shards.count) if shard not in found]
+    entries = found | {
+        entry["shard"]: entry
         for entry in _computed(integer_range(shards.count).select(others).map(shards), count, workers)
     }
-    listed = [{**(found.get(name) or entries[name])} for name in names]
-    for entry in listed:
-        del entry["new"]
+    listed = [{name: entries[shard][name] for name in ("elements", "files")} for shard in range(shards.count)]
     _write_json(os.path.join(shards.folder, _MANIFEST), {**shards.description, "shards": listed})
     return True
 
@@ -244,7 +247,7 @@ def _is_complete(folder: str) -> bool:
     manifest = _read_json(os.path.join(folder, _MANIFEST))
     if manifest is None:
         return False
-    for entry in manifest["shards"]:
+    for entry in (file for shard in manifest["shards"] for file in shard["files"]):
         path = os.path.join(folder, entry["name"])
         if not os.path.exists(path):
             return False

@@ -11,6 +11,7 @@ Megatron writes sequences one after the other, so the documents of a file are sp
 """
 
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,14 +32,14 @@ _HEADER: Final = np.dtype(
 
 
 class Megatron(Tokens):
-    """The documents, or windows, of a file that Megatron has tokenized; records are arrays of one axis.
+    """The documents, or windows, of files that Megatron has tokenized; records are arrays of one axis.
 
     The records are the documents; with `length` they are windows over all tokens, as those of `Tokens`. The index has
     the dtype and the documents, so nothing is scanned. `astype` and `lengths` are those of `Tokens`. Megatron isn't
     needed.
 
     Args:
-        prefix: the path of both files, without `.bin` and `.idx`.
+        prefix: the path of both files, without `.bin` and `.idx`, or a list of such paths, in its order.
         length: tokens in a window. Default: documents.
         stride: tokens from the start of one window to that of the next. Default: `length`.
 
@@ -59,24 +60,60 @@ class Megatron(Tokens):
         (2, array([5, 6], dtype=uint16), array([2, 1]))
     """
 
-    def __init__(self, prefix: PathLike, length: int | None = None, *, stride: int | None = None) -> None:
-        path = os.path.abspath(prefix)
-        for suffix in (".idx", ".bin"):
-            if not os.path.isfile(path + suffix):
-                raise UsageError(
-                    f"Megatron reads two files, prefix.bin and prefix.idx; {path + suffix!r} doesn't exist. Pass their "
-                    "path without the suffix."
-                )
-        index = _Index(stat_file(path + ".idx"))
-        dtype = index.dtype()
-        tokens = os.path.getsize(path + ".bin") // dtype.itemsize
-        if index.load()[-1] > tokens:
-            raise CorruptRecordError(
-                f"{index.file.path!r} has {index.load()[-1]} tokens, and {path + '.bin'!r} {tokens}. The files don't "
-                "belong to each other, or were copied in part: copy both again."
+    def __init__(
+        self, prefix: PathLike | Sequence[PathLike], length: int | None = None, *, stride: int | None = None
+    ) -> None:
+        given = [prefix] if isinstance(prefix, str | os.PathLike) else list(prefix)
+        if not given:
+            raise UsageError("prefix must be a path, or a list of paths; got an empty list.")
+        paths = [os.path.abspath(path) for path in given]
+        indexes = _Indexes(tuple(_index_of(path) for path in paths))
+        dtype, *others = dict.fromkeys(index.dtype() for index in indexes.parts)
+        if others:
+            raise UsageError(
+                f"all token files must have one dtype; {paths[0]!r} and others have {dtype} and {others[0]}. Read them "
+                "as two datasets, with astype, and join these by ps.concatenate."
             )
-        documents = index if length is None else None
-        super().__init__(path + ".bin", length, dtype=dtype, stride=stride, documents=documents)
+        documents = indexes if length is None else None
+        super().__init__([path + ".bin" for path in paths], length, dtype=dtype, stride=stride, documents=documents)
+
+
+def _index_of(path: str) -> "_Index":
+    """Return the index of a prefix.
+
+    Raises:
+        UsageError: one of both files doesn't exist.
+        CorruptRecordError: the index is damaged, or doesn't belong to the tokens.
+    """
+    for suffix in (".idx", ".bin"):
+        if not os.path.isfile(path + suffix):
+            raise UsageError(
+                f"Megatron reads two files, prefix.bin and prefix.idx; {path + suffix!r} doesn't exist. Pass their "
+                "path without the suffix."
+            )
+    index = _Index(stat_file(path + ".idx"))
+    tokens = os.path.getsize(path + ".bin") // index.dtype().itemsize
+    if index.load()[-1] > tokens:
+        raise CorruptRecordError(
+            f"{index.file.path!r} has {index.load()[-1]} tokens, and {path + '.bin'!r} {tokens}. The files don't "
+            "belong to each other, or were copied in part: copy both again."
+        )
+    return index
+
+
+@frozen
+class _Indexes:
+    """The indexes of all files."""
+
+    parts: tuple["_Index", ...]
+
+    def load(self) -> list[NDArray[np.int64]]:
+        """Return the offsets of the documents of each file."""
+        return [part.load() for part in self.parts]
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the files' names and sizes."""
+        return " ".join(part.fingerprint() for part in self.parts)
 
 
 @frozen

@@ -32,10 +32,10 @@ _HEADERS: Final = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # by magic numbe
 
 @runtime_checkable
 class StoredOffsets(Protocol):
-    """The offsets of documents that another file has, for one file of tokens. It is picklable, and small."""
+    """The offsets of documents that other files have, for the files of tokens. It is picklable, and small."""
 
-    def load(self) -> NDArray[np.int64]:
-        """Return n + 1 offsets in tokens, never decreasing.
+    def load(self) -> list[NDArray[np.int64]]:
+        """Return n + 1 offsets in tokens for each file, never decreasing.
 
         Raises:
             SourceError: the file no longer exists or has changed.
@@ -527,14 +527,15 @@ class _GivenDocuments(_Documents):
 
 
 class _StoredDocuments(_Documents):
-    """Documents at the offsets of another file, which each process loads."""
+    """Documents at the offsets of other files, which each process loads."""
 
     def __init__(self, files: list[TokenFile], stored: StoredOffsets) -> None:
         self._stored = stored
-        offsets = stored.load()
-        _check_offsets(files[0], offsets)
-        self._loaded: list[NDArray[np.int64]] | None = [offsets]  # of the one file
-        super().__init__(files, [len(offsets) - 1])
+        loaded = stored.load()
+        for file, offsets in zip(files, loaded, strict=True):
+            _check_offsets(file, offsets)
+        self._loaded: list[NDArray[np.int64]] | None = loaded
+        super().__init__(files, [len(offsets) - 1 for offsets in loaded])
 
     def describe_into(self, digest: "hashlib.blake2b") -> None:
         digest.update(f"stored {self._stored.fingerprint()}".encode())
@@ -545,7 +546,7 @@ class _StoredDocuments(_Documents):
     def _offsets(self, number: int) -> NDArray[np.int64]:
         loaded = self._loaded
         if loaded is None:
-            loaded = self._loaded = [self._stored.load()]
+            loaded = self._loaded = self._stored.load()
         return loaded[number]
 
 
