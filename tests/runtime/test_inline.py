@@ -49,7 +49,7 @@ def test_slow_sources_are_read_batch_by_batch(
 ) -> None:
     """A source that takes 8 ms for a batch is read one batch at a time, a fast one many at a time."""
     source = Timed(seconds)
-    monkeypatch.setattr("penstock._runtime._streams.time", SimpleNamespace(perf_counter=source.clock))
+    monkeypatch.setattr("penstock._runtime._inline.time", SimpleNamespace(perf_counter=source.clock))
     found = [number for batch in ps.Loader(ps.read(source).batch(BATCH)) for number in batch.tolist()]
     assert found == list(range(ROWS))
     assert source.reads

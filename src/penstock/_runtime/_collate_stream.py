@@ -43,12 +43,11 @@ from penstock._runtime._chunk_sizes import (
 )
 from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork, collate_run
 from penstock._runtime._failing_work import crashing_batch_error
-from penstock._runtime._fold_thread import FoldedAlone, FoldedStream, Folding, Made
+from penstock._runtime._fold_thread import FoldedAlone, FoldedStream, Folding, Made, run_alone
 from penstock._runtime._jobs import Job
 from penstock._runtime._queue import GivenQueue
 from penstock._runtime._scheduler import Client, Scheduler
-from penstock._runtime._streaming import StreamingBatches, ThreadReader
-from penstock._runtime._streams import EndOfEpoch, JobStream, Stream
+from penstock._runtime._streams import EndOfEpoch, InlineStream, JobStream, Stream
 from penstock._streaming import Collate, Rest, Token
 from penstock.errors import WorkerError
 
@@ -397,6 +396,6 @@ def folded_stream(
     if collate_client is not None:
         return CollateStream(scheduler, client, collate_client, step_range, FoldedAlone if alone else FoldedStream)
     if alone:
-        reader = ThreadReader(scheduler, client)
-        return StreamingBatches(client.plan, step_range, client.consumer_context(), reader, singly=True)
+        run = run_alone(scheduler, client, step_range)
+        return InlineStream(step_range, run.more, close=run.close)
     return FoldedStream(scheduler, client, step_range)

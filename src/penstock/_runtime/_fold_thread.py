@@ -45,8 +45,9 @@ from penstock._runtime._chunk_sizes import FOLD_SECONDS
 from penstock._runtime._failing_work import Patience, Stall
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, Scheduler
-from penstock._runtime._streaming import StreamingBatches, ThreadReader
+from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
 from penstock._runtime._streams import EndOfEpoch, Stream
+from penstock._streaming import Chunk as StageChunk
 from penstock._streaming import Collate, Provenance, Token, no_provenance
 from penstock.errors import InternalError
 
@@ -84,18 +85,20 @@ class Fold:
     def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
         self.thread: int | None = None
         self._filtered: list[tuple[Node, int, int]] = []
+        self._collate = collate
         self._chunk_seconds = 0.0 if client.plan.program.reads_streams else FOLD_SECONDS
         context, reader = replace(client.context("fold"), filtered=self._count), ThreadReader(scheduler, client)
-        self.inner = StreamingBatches(client.plan, step_range, context, reader, collate)
+        self.inner = StageRun(client.plan, step_range, context, reader, collate)
 
     def __iter__(self) -> Generator[Chunk]:
         self.thread = threading.get_ident()
         made: Chunk = []
+        batches = self._batches()
         most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
         try:
             while True:
                 with Caught() as caught:
-                    made.append(Made(*self.inner.next(), self._counted(), self.inner.provenance))
+                    made.append(next(batches))
                 if caught.error is not None:  # the consumer raises it
                     made.append(_failed(caught.taken(), self._counted()))
                     break
@@ -108,6 +111,12 @@ class Fold:
             del made  # the traceback of an error in it would refer to this frame
             self.inner.close()
 
+    def _batches(self) -> Generator[Made]:
+        while (chunk := self.inner.next_chunk()) is not None:
+            for index in range(len(chunk.elements)):
+                yield made_of(chunk, index, self._collate, self._counted())
+        raise EndOfEpoch
+
     def _count(self, node: Node, kept: int, dropped: int) -> None:
         self._filtered.append((node, kept, dropped))
 
@@ -115,6 +124,17 @@ class Fold:
         counted = tuple(self._filtered)
         self._filtered.clear()
         return counted
+
+
+def made_of(
+    chunk: StageChunk, index: int, collate: Collate | None, filtered: tuple[tuple[Node, int, int], ...] = ()
+) -> Made:
+    """Return a batch of a chunk of the stages."""
+    element, rows = chunk.elements[index], rows_of_element(chunk, index)
+    if collate is not None:
+        collate.check(element, rows)
+    provenance = rows if collate is not None and collate.rows else chunk.provenance[index : index + 1]
+    return Made(element, chunk.afters[index], filtered, provenance)
 
 
 def _failed(error: BaseException, filtered: tuple[tuple[Node, int, int], ...] = ()) -> Made:
@@ -245,15 +265,26 @@ class FoldedAlone(Folding):
     """Batches that are made when they are taken, in the thread that takes them."""
 
     def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
-        context = client.consumer_context()
-        reader = ThreadReader(scheduler, client)
-        self._inner = StreamingBatches(client.plan, step_range, context, reader, collate, singly=True)
+        self._collate = collate
+        self._inner = run_alone(scheduler, client, step_range, collate)
+        self._made: deque[Made] = deque()
 
     def take(self) -> Made:
-        return Made(*self._inner.next(), (), self._inner.provenance)
+        if not self._made:
+            chunk = self._inner.next_chunk()
+            if chunk is None:
+                raise EndOfEpoch
+            self._made.extend(made_of(chunk, index, self._collate) for index in range(len(chunk.elements)))
+        return self._made.popleft()
 
     def close(self) -> None:
         self._inner.close()
+
+
+def run_alone(scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None = None) -> StageRun:
+    """Return a run of the stages in the calling thread, which computes nothing of other batches."""
+    reader = ThreadReader(scheduler, client)
+    return StageRun(client.plan, step_range, client.consumer_context(), reader, collate, singly=True)
 
 
 class FoldedStream(Stream, Folding):

@@ -1,5 +1,6 @@
 """The runtime of a loader: it opens the streams that the loader reads, and owns the workers behind them."""
 
+from contextlib import closing
 from dataclasses import replace
 
 from penstock._graph import Element, GlobalDraws, Location, Origin, Read, indices, walk
@@ -8,10 +9,12 @@ from penstock._os import uninterrupted
 from penstock._plan import Plan
 from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
 from penstock._runtime._collate_stream import folded_stream
+from penstock._runtime._inline import inline_stream
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, MemoryProvider, Scheduler
-from penstock._runtime._streaming import StreamingBatches
-from penstock._runtime._streams import BatchStream, EndOfEpoch, InlineStream, Stream
+from penstock._runtime._streaming import StageRun, rows_of_element
+from penstock._runtime._streams import BatchStream, InlineStream, Stream
+from penstock._streaming import StreamedLocations
 from penstock.errors import ClosedError, StateError
 from penstock.sources import AwaitedSource
 
@@ -179,12 +182,14 @@ class Runtime:
 
     def _first_in_order(self, step_range: StepRange) -> tuple[Element, list[Location]]:
         self.prepare()
-        stream = StreamingBatches(self._plan, step_range, self._client.context())
-        try:
-            return stream.next()[0], stream.places()
-        except EndOfEpoch:
+        with closing(StageRun(self._plan, step_range, self._client.context())) as run:
+            chunk = run.next_chunk()
+        if chunk is None:
             step, epoch = step_range.first.step, step_range.first.epoch
-            raise StateError(f"epoch {epoch} has ended before step {step}; ask again after it was delivered") from None
+            raise StateError(f"epoch {epoch} has ended before step {step}; ask again after it was delivered")
+        rows = rows_of_element(chunk, 0)
+        locations = StreamedLocations(self._plan.streaming.input_refs, rows)
+        return chunk.elements[0], [locations.at(row) for row in range(len(rows))]
 
     def arm_more(self) -> None:
         """Arm the jobs for which returned memory has room; any thread may call this."""
@@ -211,12 +216,13 @@ class Runtime:
         while self._sources:
             self._sources.pop().end_reading()
 
-    def _inline(self, step_range: StepRange) -> InlineStream | StreamingBatches:
+    def _inline(self, step_range: StepRange) -> InlineStream:
         plan, client = self._plan, self._client
         if plan.is_indexed:
             context = replace(client.context(), draws=self._draws)
-            return InlineStream(plan, step_range, client.learned, context)
-        return StreamingBatches(plan, step_range, replace(client.consumer_context(), draws=self._draws))
+            return inline_stream(plan, step_range, client.learned, context)
+        run = StageRun(plan, step_range, replace(client.consumer_context(), draws=self._draws))
+        return InlineStream(step_range, run.more, close=run.close)
 
 
 def process_scheduler(owner: Client) -> Scheduler:

@@ -14,7 +14,7 @@ from functools import partial
 from types import GeneratorType
 
 from penstock._decisions import LEFT_TO_CONSUMER, decide
-from penstock._graph import Block, Context, Element, Location
+from penstock._graph import Block, Context, Element
 from penstock._plan import Plan
 from penstock._runtime._batches import StepRange
 from penstock._runtime._failing_work import crashing_position_error
@@ -22,7 +22,6 @@ from penstock._runtime._queue import JobQueue, SpanCutter, open_queue
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._span_work import SpanJob
-from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._streaming import (
     BlockInput,
     Chunk,
@@ -31,9 +30,7 @@ from penstock._streaming import (
     Provenance,
     Reader,
     Stage,
-    StreamedLocations,
     Token,
-    first_read,
     one_by_one,
     open_stages,
     read_inline,
@@ -42,8 +39,8 @@ from penstock._tree import flatten, is_array
 from penstock.errors import InternalError, WorkerError
 
 
-class StreamingBatches(Stream):
-    """Elements of a dataset that is read in order."""
+class StageRun:
+    """Runs the stages in one thread, which reads the chunks of elements that they yield."""
 
     def __init__(
         self,
@@ -65,99 +62,40 @@ class StreamingBatches(Stream):
             collate: steps that are left out.
             singly: whether the steps above get one element of a reader at a time, and none before it is needed.
         """
-        self._plan = plan
         self._reader = reader
         read = read_inline if reader is None else partial(_read_singly, reader) if singly else reader
         self._stage = stage_of(plan, step_range, context, read, collate)
-        self._token: Token = None if step_range.where is None else step_range.where.token
+        self._token: Token = None if step_range.where is None else step_range.where.token  # after the last chunk
         self._chunks: Iterator[Chunk] | None = None
-        self._chunk: Chunk | None = None
-        self._index = 0
         self._closed = False
-        self._own: Provenance | None = None  # of the last batch itself; no row may have its ordinal
-        self._rows: Provenance | None = None
-        self._collate = collate
         self._times = context.times
         self._in_order = plan.program.in_order
 
-    def next(self) -> tuple[Element, Token]:
-        if self._closed:
-            raise EndOfEpoch
-        chunk = self._filled()
-        if chunk is None:
-            self.close()
-            raise EndOfEpoch
-        index = self._index
-        element, own = chunk.elements[index], chunk.provenance[index : index + 1]
-        rows = own if chunk.rows is None else chunk.rows[index]
-        if self._collate is not None:
-            self._collate.check(element, rows)
-        self._index, self._token, self._own, self._rows = index + 1, chunk.afters[index], own, rows
-        return element, self._token
-
-    def _filled(self) -> Chunk | None:
-        """Return the chunk with the next element, at `_index`; None at the end."""
-        if self._chunks is None:
-            self._chunks = self._stage.run(self._stage.start() if self._token is None else self._token)
-            self._chunk = None
-        while self._chunk is None or self._index >= len(self._chunk.elements):
+    def next_chunk(self) -> Chunk | None:
+        """Return the next chunk, of at least one element; None at the end. After an error the next call continues."""
+        while not self._closed:
+            if self._chunks is None:
+                self._chunks = self._stage.run(self._stage.start() if self._token is None else self._token)
             mark = self._times.begin_around()
             try:
-                self._chunk, self._index = next(self._chunks, None), 0
+                chunk = next(self._chunks, None)
             except BaseException:
                 self._stop()  # the generator that raised has ended; the next call starts another one at the token
                 raise
-            if self._chunk is None:
-                return None
-            self._times.end_around(self._in_order, mark, len(self._chunk.elements))
-        return self._chunk
+            if chunk is None:
+                self.close()
+                break
+            self._times.end_around(self._in_order, mark, len(chunk.elements))
+            if chunk.elements:
+                self._token = chunk.afters[len(chunk.elements) - 1]  # lazy sequences have no negative numbers
+                return chunk
+        return None
 
-    def places(self) -> list[Location]:
-        """Return the locations of the rows of the last batch."""
-        locations = StreamedLocations(self._plan.streaming.input_refs, self.rows)
-        return [locations.at(row) for row in range(len(self.rows))]
-
-    @property
-    def rows(self) -> Provenance:
-        """The provenance of the rows of the last batch."""
-        if self._rows is None:
-            raise InternalError("no batch was returned yet")
-        return self._rows
-
-    @property
-    def provenance(self) -> Provenance:
-        """The provenance that the collate steps need of the last batch: that of its rows, or of itself."""
-        if self._own is None:
-            raise InternalError("no batch was returned yet")
-        return self.rows if self._collate is not None and self._collate.rows else self._own
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether reading has begun, or never will."""
-        return self._closed or self._chunks is not None
-
-    def first_read(self) -> tuple[BlockInput, int] | None:
-        """Return the block input and the position at which reading begins; None for streams, and for several inputs."""
-        program = self._plan.streaming
-        if len(program.inputs) != 1 or program.reads_streams:
-            return None
-        return first_read(self._stage, self._stage.start() if self._token is None else self._token)
-
-    @property
-    def has_more_at_hand(self) -> bool:
-        """Whether the next element was computed already."""
-        return self._chunk is not None and self._index < len(self._chunk.elements)
-
-    def fileno(self) -> int | None:
-        return None if self._reader is None else self._reader.fileno()
-
-    def is_ready(self) -> bool:
-        reader = self._reader
-        if reader is None or self.has_more_at_hand:
-            return True
-        if not self.has_begun and not reader.is_ahead and (first := self.first_read()) is not None:
-            reader.begin(*first)  # so that there is a job to wait for
-        return reader.is_ready()
+    def more(self, index: int) -> list[tuple[Element, Token]]:
+        """Return the elements of the next chunk, with their tokens, in reverse order; none at the end."""
+        del index
+        chunk = self.next_chunk()
+        return [] if chunk is None else list(zip(chunk.elements, chunk.afters, strict=True))[::-1]
 
     def give_up(self) -> None:
         """End every wait for elements; from any thread, while another one reads."""
@@ -165,15 +103,21 @@ class StreamingBatches(Stream):
             self._reader.give_up()
 
     def _stop(self) -> None:
-        self._chunk, chunks, self._chunks = None, self._chunks, None
+        chunks, self._chunks = self._chunks, None
         if isinstance(chunks, GeneratorType) and not chunks.gi_running:  # another thread that runs it ends it itself
             chunks.close()
 
     def close(self) -> None:
+        """End reading; may be called again."""
         self._closed = True
         self._stop()
         if self._reader is not None:
             self._reader.close()
+
+
+def rows_of_element(chunk: Chunk, index: int) -> Provenance:
+    """Return the provenance of the rows of a chunk's element, or of the element itself if it has no rows."""
+    return chunk.provenance[index : index + 1] if chunk.rows is None else chunk.rows[index]
 
 
 def _read_singly(read: Reader, block_input: BlockInput, start: int) -> Iterator[Chunk]:
@@ -199,20 +143,8 @@ class ThreadReader:
         scheduler.check()
         self._scheduler = scheduler
         self._client = client
-        self._descriptor = scheduler.fileno(client)
         self._queues: dict[int, JobQueue[SpanJob]] = {}
-        self._begun: tuple[BlockInput, int] | None = None
         self._closed = False
-
-    def begin(self, block_input: BlockInput, start: int) -> None:
-        """Start to compute ahead of the call that reads the input."""
-        self._open(block_input, start)
-        self._begun = (block_input, start)
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether an input is computed ahead of the call that reads it."""
-        return self._begun is not None
 
     def _open(self, block_input: BlockInput, start: int) -> JobQueue[SpanJob]:
         self._close(block_input.number)
@@ -225,13 +157,7 @@ class ThreadReader:
 
     def __call__(self, block_input: BlockInput, start: int) -> Iterator[Chunk]:
         """Yield the chunks of an input from position `start` in its range on."""
-        begun, self._begun = self._begun, None
-        is_open = begun is not None and (begun[0].input_range, begun[0].epoch, begun[1]) == (
-            block_input.input_range,
-            block_input.epoch,
-            start,
-        )
-        queue = self._queues[block_input.number] if is_open else self._open(block_input, start)
+        queue = self._open(block_input, start)
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and lost there. A caller that stops early closes the reader, or reads the input again.
         attempts = 0
@@ -272,14 +198,6 @@ class ThreadReader:
         at = block_input.epoch, position, block_input.number
         leave_to_steps(self._client, block_input.node, at, crashing_position_error(block_input, number, crash))
 
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when a chunk may be ready."""
-        return self._descriptor
-
-    def is_ready(self) -> bool:
-        """Return whether the next chunk of every input is ready."""
-        return all(queue.is_ready() for queue in self._queues.values())
-
     def _close(self, number: int) -> None:
         if number in self._queues:
             self._queues[number].close()
@@ -289,7 +207,6 @@ class ThreadReader:
         """Cancel the jobs computed ahead."""
         for number in list(self._queues):
             self._close(number)
-        self._begun = None
 
     def give_up(self) -> None:
         """Cancel the jobs computed ahead, and all later ones; from any thread."""

@@ -7,39 +7,28 @@ the batches before the failing one are delivered first, and the user's exception
 same path serves rows that don't fit the layout.
 """
 
-import itertools
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 from penstock._caught import Caught
-from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, LEFT_TO_CONSUMER, decide
-from penstock._graph import Context, Element
-from penstock._plan import Plan
-from penstock._runtime._batch_work import BatchJob, row_layout
+from penstock._decisions import LEFT_TO_CONSUMER, decide
+from penstock._graph import Element
+from penstock._runtime._batch_work import BatchJob
 from penstock._runtime._batches import (
-    DirectBatches,
     InlineBatches,
     StepRange,
     Unit,
-    can_be_direct,
     coordinates_of,
-    evaluate_rows,
-    reads_directly,
-    rows_of_step_range,
-    with_masks,
     without,
 )
-from penstock._runtime._chunk_sizes import INLINE_BYTES, MAX_DIRECT_ROWS, SMALL_LEAF_BYTES, InlineSizes
+from penstock._runtime._chunk_sizes import SMALL_LEAF_BYTES
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._jobs import Learned
 from penstock._runtime._queue import AnyJob, Cutter, JobQueue, ReadyQueue, open_queue
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
-from penstock.batching import Layout, LayoutMismatchError, layout_of, write_rows
 from penstock.errors import WorkerError
 
 
@@ -86,107 +75,58 @@ class Stream(ABC):
 
 
 class InlineStream(Stream):
-    """Batches of an indexable dataset, computed in the caller's thread when they are requested.
-
-    Where batches take little time, the rows of a few are computed and merged at once, in one piece of memory of at most
-    a megabyte: otherwise the overhead of a batch of some microseconds would be several times that. Where records are
-    read straight into a batch, keys are computed for many batches at once, and records are read for fewer. The steps
-    above the batch are applied to one batch at a time, when it is delivered. If one of several batches fails, they are
-    computed singly, so that the batches before it are delivered first.
+    """Batches that are computed in the caller's thread when they are requested.
 
     From `next` to a user's function there are few calls, since each is a frame of the user's traceback.
+
+    Args:
+        step_range: the steps.
+        more: computes the next batches, given the index of the first one, and returns them in reverse order, each with
+            its token; none at the end. If it raises, it is called again for the same batch.
+        finish: applied to each of these batches when it is delivered; None for nothing.
+        close: called once the stream is closed.
     """
 
-    def __init__(self, plan: Plan, step_range: StepRange, learned: Learned[Layout], context: Context) -> None:
-        program = plan.batches
-        self._plan = plan
-        self._program = program
-        self._batches = InlineBatches(program, plan.shard, context)
+    def __init__(
+        self,
+        step_range: StepRange,
+        more: Callable[[int], list[tuple[Element, Token]]],
+        finish: Callable[[Unit, Element], Element] | None = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
         self._step_range = step_range
-        self._learned = learned
-        self._context = context
-        self._reads_directly = reads_directly(program) is not None
+        self._more = more
+        self._finish = finish
+        self._close = close
         self._index = 0
-        self._ready: list[Element] = []  # the next batches, merged, in reverse order
-        self._direct: DirectBatches | None = None  # steps from `_first` on
-        self._first = 0
-        self._units = 1
-        self._sizes = InlineSizes(plan, step_range.first.batch)
+        self._ready: list[tuple[Element, Token]] = []  # the next batches, in reverse order
 
     def next(self) -> tuple[Element, Token]:
-        index = self._index
-        if index >= self._step_range.steps:
-            raise EndOfEpoch
-        if not self._ready:
-            self._ready = self._more(index)
-        batch = self._ready.pop()
-        if self._program.above:
+        ready = self._ready
+        if not ready:
+            ready = self._ready = self._more(self._index)
+            if not ready:
+                raise EndOfEpoch
+        found = ready.pop()
+        if self._finish is not None:
             try:
-                batch = self._batches.finished(self._step_range.unit(index), batch)
+                found = self._finish(self._step_range.unit(self._index), found[0]), found[1]
             except BaseException:
                 self._ready = []  # the next call computes this batch again
                 raise
-        self._index = index + 1
-        return batch, None
-
-    def _more(self, index: int) -> list[Element]:
-        """Return the merged batches of the next steps, at least one, in reverse order: as many as take little time."""
-        with Caught(Exception):  # raised again where the batch is computed singly
-            started = time.perf_counter()
-            direct = self._direct_at(index) if self._reads_directly else None
-            if direct is None:
-                batches, most = self._computed(index)
-            else:
-                batches, most = direct.batches(index - self._first, self._units, self._context.times), direct.at_once
-            most = max(most, 1)
-            units = min(self._sizes.next(time.perf_counter() - started, len(batches)), most)
-            self._units = decide(INLINE_BATCHES, units, most)
-            return batches[::-1]
-        self._direct = None
-        self._units = 1
-        return [self._batches.merged(self._step_range.unit(index))]
-
-    def _direct_at(self, index: int) -> DirectBatches | None:
-        """Return batches that start at or before a step; None while the layout of a row isn't known."""
-        direct = self._direct
-        if direct is not None and index < self._first + direct.step_range.steps:
-            return direct
-        layout = row_layout(self._program, self._learned)
-        if layout is None or not can_be_direct(layout):
-            return None
-        most = max(MAX_DIRECT_ROWS // self._step_range.first.batch, 1)
-        step_range = self._step_range.part(index, decide(DIRECT_BATCHES, most, most))
-        self._direct, self._first = DirectBatches(self._plan, step_range, layout), index
-        return self._direct
-
-    def _computed(self, index: int) -> tuple[list[Element], int]:
-        """Compute the next merged batches; return them, and the maximum to compute at once, by memory."""
-        program, shard, learned = self._program, self._plan.shard, self._learned
-        step_range = self._step_range.part(index, self._units)
-        layout = row_layout(program, learned) if decide(KNOWN_LAYOUT, 1) else None
-        runs, bounds = rows_of_step_range(program, shard, step_range)
-        elements = evaluate_rows(program, [(rows, 0, rows.total) for rows in runs], self._context)
-        most = self._sizes.most
-        if layout is not None:
-            columns = layout.columns(bounds[-1])
-            try:
-                write_rows(layout, elements, columns, 0)
-                self._context.times.lap(program.batch, len(elements))
-            except LayoutMismatchError:
-                learned.is_irregular = True
-            else:
-                batches = with_masks(program, shard, step_range, layout.batches(columns, bounds))
-                batch_bytes = layout.leaf_offsets(bounds[-1])[1] // step_range.steps
-                return batches, min(INLINE_BYTES // max(batch_bytes, 1), most)
-        elif program.stack is not None and learned.layout is None and elements:
-            learned.layout = layout_of(elements[0])
-        cut = [elements[start:stop] for start, stop in itertools.pairwise(bounds)]
-        return [self._batches.merge(step_range.unit(number), rows) for number, rows in enumerate(cut)], most
+        self._index += 1
+        return found
 
     def close(self) -> None:
-        self._index = self._step_range.steps
+        self._more = _no_more
         self._ready = []
-        self._direct = None
+        if self._close is not None:
+            self._close()
+
+
+def _no_more(index: int) -> list[tuple[Element, Token]]:
+    del index
+    return []
 
 
 class JobStream(Stream, Generic[AnyJob]):

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from penstock._streaming._opening import dealt_rank_segments as dealt_rank_segments
     from penstock._streaming._opening import even_limit as even_limit
     from penstock._streaming._opening import first_rank_segment as first_rank_segment
-    from penstock._streaming._opening import first_read as first_read
     from penstock._streaming._opening import input_refs_of as input_refs_of
     from penstock._streaming._opening import open_stages as open_stages
     from penstock._streaming._opening import positions_of as positions_of
@@ -99,7 +98,6 @@ else:
         dealt_rank_segments="penstock._streaming._opening",
         even_limit="penstock._streaming._opening",
         first_rank_segment="penstock._streaming._opening",
-        first_read="penstock._streaming._opening",
         input_refs_of="penstock._streaming._opening",
         open_stages="penstock._streaming._opening",
         positions_of="penstock._streaming._opening",

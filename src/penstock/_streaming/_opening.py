@@ -205,19 +205,6 @@ def input_refs_of(node: Node) -> Mapping[int, InputRef]:
     return dict(enumerate(_input_refs(rank_segments_top(node))))
 
 
-def first_read(stage: Stage, token: Token) -> tuple[BlockInput, int]:
-    """Return the block input below a stage with a single input, and the number in it at which a token begins."""
-    rank_segments, at = rank_segments_of(stage, token)
-    below, index = rank_segments.stage(at[0]), at[1]
-    while not isinstance(below, BlockInput):
-        if not isinstance(below, StepStage):
-            raise InternalError("the stage has a single input")
-        below = below.below
-    while is_compound(index):
-        index = index[0]  # of every token's parts the first is the parent's
-    return below, index
-
-
 def _steps_above(node: Node, batch: Batch) -> list[Step]:
     steps: list[Step] = []
     while node is not batch:
