@@ -77,7 +77,7 @@ def row(number: int) -> Any:
 @pytest.fixture
 def single_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each batch above a fold a job of its own, however little time the batches take."""
-    monkeypatch.setattr("penstock._runtime._collate_stream.COLLATE_JOB_SECONDS", 0.0)
+    monkeypatch.setattr("penstock._runtime._collate_supplier.COLLATE_JOB_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("single_batches")

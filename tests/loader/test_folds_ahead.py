@@ -3,14 +3,14 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._os._bell import Bell
-from penstock._runtime._fold_thread import Fold, FoldThread
+from penstock._runtime._fold_thread import Chunk, Fold, Made
+from penstock._streaming import no_provenance
 
 PATIENCE_SECONDS = 20.0
 
@@ -114,30 +114,34 @@ def test_an_error_of_the_fold_thread_is_not_an_end(monkeypatch: pytest.MonkeyPat
     assert found == [*range(len(found))]
 
 
-class Chunks:
-    """A fold of chunks without batches, which announces each chunk."""
+class Numbers:
+    """A fold of numbers, which announces each chunk."""
 
     def __init__(self) -> None:
         self.made = threading.Semaphore(0)
         self.inner = self
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        for _ in range(5):
+    def __call__(self, *_arguments: object, alone: bool) -> "Numbers":
+        """Return the fold itself, in the place of a new one."""
+        assert not alone
+        return self
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for number in range(9):
             self.made.release()
-            yield []
+            yield Chunk([Made(number, number, (), no_provenance())])
 
     def give_up(self) -> None:
         """Do nothing: this fold waits for nothing."""
 
 
-def test_the_fold_thread_makes_as_many_chunks_as_fit() -> None:
+def test_the_fold_thread_makes_as_many_chunks_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread makes no chunk beyond its room, and makes another when the consumer takes one."""
-    chunks = Chunks()
-    thread = FoldThread(cast("Fold", chunks), 2, Bell())
-    for _ in range(2):
-        assert chunks.made.acquire(timeout=PATIENCE_SECONDS)
-    assert not chunks.made.acquire(timeout=0.1)
-    assert thread.take() == []
-    assert chunks.made.acquire(timeout=PATIENCE_SECONDS)
-    assert not chunks.made.acquire(timeout=0.1)
-    thread.stop(PATIENCE_SECONDS)
+    fold = Numbers()
+    monkeypatch.setattr("penstock._runtime._fold_thread.Fold", fold)
+    with ps.Loader(ps.range(9).filter(keep), num_workers=1, prefetch=2) as loader:
+        numbers = iter(loader)
+        for number, chunks in enumerate([3, 1, 1]):
+            assert next(numbers) == number
+            assert all(fold.made.acquire(timeout=PATIENCE_SECONDS) for _ in range(chunks))
+            assert not fold.made.acquire(timeout=0.1)

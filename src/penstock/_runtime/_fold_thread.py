@@ -2,7 +2,7 @@
 
 The steps that are read in order (`filter`, `pack`, `window_shuffle`, streams) must run one element after the other. So
 they run in one thread, which puts its batches into a bounded queue while the consumer trains. Workers compute the
-blocks below the fold, and, in `_collate_stream`, the steps above it.
+blocks below the fold, and, in `_collate_supplier`, the steps above it.
 
 Each batch comes with the token after it and with the counts of the elements that filters left out before it. The
 consumer applies both when it takes the batch. So the state and the statistics cover the delivered batches, and none
@@ -29,30 +29,33 @@ Guarantees:
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
 from penstock._os import Bell, DaemonThread, uninterrupted
-from penstock._runtime._batches import StepRange
+from penstock._runtime._batches import Remaining, StepRange
 from penstock._runtime._chunk_sizes import FOLD_SECONDS
 from penstock._runtime._failing_work import Patience, Stall
+from penstock._runtime._jobs import NO_FAILURE
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
-from penstock._runtime._streams import EndOfEpoch, Stream
-from penstock._streaming import Chunk as StageChunk
+from penstock._runtime._streams import EndOfEpoch, Supplier
 from penstock._streaming import Collate, Provenance, Token, no_provenance
-from penstock.errors import InternalError
 
 _ENDLESS: Final = 1 << 62
 _EXIT_SECONDS: Final = 2.0  # how long `close` waits for a user function
+
+
+FilterCounts: TypeAlias = tuple[tuple[Node, int, int], ...]
+"""Filters, each with the numbers of elements that it kept and left out before a batch."""
 
 
 class Made(NamedTuple):
@@ -60,39 +63,58 @@ class Made(NamedTuple):
 
     batch: Element
     token: Token
-    filtered: tuple[tuple[Node, int, int], ...]
+    filtered: FilterCounts
     provenance: Provenance
     """The provenance of the batch, as `CollateRun.result` takes it."""
     error: BaseException | None = None
 
-    def count_filtered(self, recorder: Recorder) -> None:
-        """Count the elements that filters left out before this batch, when it is delivered."""
-        for counts in self.filtered:
-            recorder.count_filtered(*counts)
 
+class Chunk:
+    """Batches in order; the last one may be an error.
 
-Chunk: TypeAlias = list[Made | None]
-"""Batches in order; the consumer replaces each batch that it takes by None, so that the chunk doesn't keep it."""
+    Attributes:
+        steps: the number of batches, the error included.
+        delivered: for each batch that was taken out, its token, and the counts of filters before it.
+        error: the error that was taken out; None for none.
+    """
+
+    failure = NO_FAILURE
+
+    def __init__(self, made: list[Made]) -> None:
+        self.steps = len(made)
+        self.delivered: list[tuple[Token, FilterCounts]] = []
+        self.error: BaseException | None = None
+        self._made = made
+
+    def taken(self) -> list[Made]:
+        """Return the batches, and keep none: the fold refers to the list until it makes the next chunk."""
+        made = self._made.copy()
+        self._made.clear()
+        return made
 
 
 class Fold:
     """Makes the chunks of batches, up to the end of the epoch or the first error, which is the last `Made`.
 
-    Attributes:
-        thread: the identifier of the thread that makes the batches; None before it has begun.
+    Args:
+        scheduler: computes the block inputs.
+        client: the client that they belong to.
+        step_range: the batches.
+        collate: steps that are left out; None for none.
+        alone: whether each batch is made when it is requested, and nothing of other batches, in the consumer's thread.
     """
 
-    def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
-        self.thread: int | None = None
+    def __init__(
+        self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None, *, alone: bool
+    ) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
         self._collate = collate
-        self._chunk_seconds = 0.0 if client.plan.program.reads_streams else FOLD_SECONDS
-        context, reader = replace(client.context("fold"), filtered=self._count), ThreadReader(scheduler, client)
-        self.inner = StageRun(client.plan, step_range, context, reader, collate)
+        self._chunk_seconds = 0.0 if alone or client.plan.program.reads_streams else FOLD_SECONDS
+        context = replace(client.context("consumer" if alone else "fold"), filtered=self._count)
+        self.inner = StageRun(client.plan, step_range, context, ThreadReader(scheduler, client), collate, singly=alone)
 
     def __iter__(self) -> Generator[Chunk]:
-        self.thread = threading.get_ident()
-        made: Chunk = []
+        made: list[Made] = []
         batches = self._batches()
         most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
         try:
@@ -103,102 +125,193 @@ class Fold:
                     made.append(_failed(caught.taken(), self._counted()))
                     break
                 if len(made) >= most or time.perf_counter() - began >= self._chunk_seconds:
-                    yield made
+                    yield Chunk(made)
                     made = []
                     most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
-            yield made
+            yield Chunk(made)
         finally:
             del made  # the traceback of an error in it would refer to this frame
             self.inner.close()
 
     def _batches(self) -> Generator[Made]:
+        collate = self._collate
         while (chunk := self.inner.next_chunk()) is not None:
-            for index in range(len(chunk.elements)):
-                yield made_of(chunk, index, self._collate, self._counted())
+            for index, element in enumerate(chunk.elements):
+                provenance = chunk.provenance[index : index + 1]
+                if collate is not None:
+                    rows = rows_of_element(chunk, index)
+                    collate.check(element, rows)
+                    provenance = rows if collate.rows else provenance
+                yield Made(element, chunk.afters[index], self._counted(), provenance)
         raise EndOfEpoch
 
     def _count(self, node: Node, kept: int, dropped: int) -> None:
         self._filtered.append((node, kept, dropped))
 
-    def _counted(self) -> tuple[tuple[Node, int, int], ...]:
+    def _counted(self) -> FilterCounts:
         counted = tuple(self._filtered)
         self._filtered.clear()
         return counted
 
 
-def made_of(
-    chunk: StageChunk, index: int, collate: Collate | None, filtered: tuple[tuple[Node, int, int], ...] = ()
-) -> Made:
-    """Return a batch of a chunk of the stages."""
-    element, rows = chunk.elements[index], rows_of_element(chunk, index)
-    if collate is not None:
-        collate.check(element, rows)
-    provenance = rows if collate is not None and collate.rows else chunk.provenance[index : index + 1]
-    return Made(element, chunk.afters[index], filtered, provenance)
-
-
-def _failed(error: BaseException, filtered: tuple[tuple[Node, int, int], ...] = ()) -> Made:
+def _failed(error: BaseException, filtered: FilterCounts = ()) -> Made:
     return Made(None, None, filtered, no_provenance(), error)
 
 
+class FoldAlone:
+    """Chunks of a fold that are made when they are requested, in the thread that takes them; as `FoldThread`."""
+
+    def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate) -> None:
+        self._fold = Fold(scheduler, client, step_range, collate, alone=True)
+        self._chunks = iter(self._fold)
+
+    def next_job(self) -> Chunk | None:
+        """Make the next chunk, and return it; None after the last one."""
+        return next(self._chunks, None)
+
+    def next_job_nowait(self, wake: Callable[[], None], /) -> None:
+        """Return None, since no chunk is made before it is requested."""
+
+    def comes(self, wake: Callable[[], None], /) -> bool:
+        """Return False, since no other thread makes chunks."""
+        del wake
+        return False
+
+    def stall(self) -> None:
+        """Return None, since the consumer waits for no chunk."""
+
+    def close(self) -> None:
+        """End reading."""
+        self._fold.inner.close()
+
+
 class FoldThread:
-    """Runs a fold in a thread, with a queue of chunks for one consumer.
+    """Runs a fold in a thread, which begins with the first request, with a queue of chunks for the consumer.
 
     The thread and the consumer share no lock. Each announces its change first, and looks after that: the thread appends
     a chunk before it rings and calls `wake`; the consumer sets `wake`, or clears the bell, before it looks for a chunk.
 
-    Attributes:
-        fold: makes the chunks.
-        wake: called once, in the thread, after the next chunk has come; None for nothing.
+    Args:
+        scheduler: computes the block inputs.
+        client: the client that they belong to.
+        step_range: the batches.
+        collate: steps that are left out; None for none.
+        bell: rung after each chunk; None for a new one.
     """
 
-    def __init__(self, fold: Fold, max_chunks: int, bell: Bell) -> None:
-        """Start the thread.
-
-        Args:
-            fold: makes the chunks.
-            max_chunks: the largest number of chunks that wait, at least 1; the one being computed counts.
-            bell: rung after each chunk.
-        """
-        self.fold = fold
-        self.wake: Callable[[], None] | None = None
-        self._max_chunks = max_chunks
-        self._bell = bell
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        client: Client,
+        step_range: StepRange,
+        collate: Collate | None = None,
+        bell: Bell | None = None,
+    ) -> None:
+        scheduler.check()
+        client.is_folded_ahead = True
+        self._scheduler = scheduler
+        self._client = client
+        self._make_fold = partial(Fold, scheduler, client, step_range, collate, alone=False)
+        self._max_chunks = client.plan.prefetch if collate is None else 1  # those that wait, and the one being made
+        self._bell = Bell() if bell is None else bell
         self._chunks: deque[Chunk] = deque()
         self._room = Bell()
+        self._wake: Callable[[], None] | None = None  # called once, in the thread, after the next chunk has come
         self._stopped = False
         self._process = os.getpid()
-        self._thread = DaemonThread(self._run, "penstock-fold")
+        self._fold: Fold | None = None
+        self._thread: DaemonThread | None = None
+        self._identifier: int | None = None  # of the thread, once it runs
 
-    @property
-    def has_chunk(self) -> bool:
-        """Whether `take` would return a chunk."""
+    def next_job(self) -> Chunk | None:
+        """Wait for the next chunk, and return it; None once closed. There is none after an error."""
+        self._scheduler.check()
+        self._begin()
+        if not self._chunks:
+            self._wait()
+        return self._taken()
+
+    def next_job_nowait(self, wake: Callable[[], None] | None = None, /) -> Chunk | None:
+        """Return the next chunk, if it has come; if not, and the thread has begun, `wake` is called when it has."""
+        if self._thread is None or not decide(SEEN_NOW, 1):
+            return None
+        self._scheduler.check()
+        if wake is not None and not self._chunks:
+            self._wake = wake
+        return self._taken()
+
+    def comes(self, wake: Callable[[], None], /) -> bool:
+        """Return whether the next chunk has come; if not, `wake` is called when it has."""
+        if not self._chunks:
+            self._begin()
+            self._wake = wake
         return bool(self._chunks)
 
-    def take(self) -> Chunk | None:
-        """Return the next chunk, if there is one, and make room for another."""
+    def is_ready(self) -> bool:
+        """Return whether `next_job` would not wait; if not, the bell rings when it may."""
+        self._begin()
+        self._bell.clear()
+        return bool(self._chunks) or self._stopped
+
+    def _taken(self) -> Chunk | None:
         if not self._chunks:
             return None
         chunk = self._chunks.popleft()
         self._room.ring()
         return chunk
 
-    def stop(self, timeout_seconds: float) -> None:
+    def _wait(self) -> None:
+        """Wait until there is a chunk, or the thread is stopped."""
+        patience = Patience(self.stall, self._scheduler.timeout)
+        self._client.readings.waits.cause = "fold" if self._client.stall is None else "workers"
+        while True:
+            self._bell.clear()
+            if self._stopped or self._chunks:
+                return
+            if not self._bell.wait(patience.seconds_left()):
+                patience.look()
+
+    def stall(self) -> Stall | None:
+        """Return the work of the fold's thread, or of the workers that it waits for."""
+        stall, thread = self._client.stall, self._identifier
+        if stall is not None:
+            return stall()
+        if thread is None:
+            return None
+        what = "the steps that are read in order, for one batch"
+        return Stall("the thread that reads in order", self._client.waited_until, lambda: what, thread)
+
+    def _begin(self) -> None:
+        if self._thread is None and not self._stopped:
+            self._start()
+
+    @uninterrupted  # a thread that no attribute refers to would never end
+    def _start(self) -> None:
+        fold = self._fold = self._make_fold()
+        self._thread = DaemonThread(partial(self._run, fold), "penstock-fold")
+        if self._stopped:  # another thread stopped it, and may not have seen the thread
+            self.close()
+
+    @uninterrupted  # Ctrl-C finds the thread ended, or still running
+    def close(self) -> None:
         """End the thread and wait for its end. Never waits in the thread itself, nor in a fork, which lacks it."""
         if os.getpid() != self._process:
             return
         self._stopped = True
+        self._bell.ring()
         self._room.ring()
-        self.fold.inner.give_up()  # so that the thread doesn't wait for workers
-        if not self._thread.is_current:
-            self._thread.wait(timeout_seconds)
-        self.wake = None
+        if self._fold is not None:
+            self._fold.inner.give_up()  # so that the thread doesn't wait for workers
+        if self._thread is not None and not self._thread.is_current:
+            self._thread.wait(_EXIT_SECONDS)
+        self._wake = None
         self._chunks.clear()
 
     # -- in the thread
 
-    def _run(self) -> None:
-        with Caught() as caught, closing(iter(self.fold)) as chunks:
+    def _run(self, fold: Fold) -> None:
+        self._identifier = threading.get_ident()
+        with Caught() as caught, closing(iter(fold)) as chunks:
             while self._waits_for_room():
                 chunk = next(chunks, None)
                 if chunk is None:
@@ -206,7 +319,7 @@ class FoldThread:
                 self._put(chunk)
                 del chunk  # so that its batches are freed when the consumer drops them
         if caught.error is not None:
-            self._put([_failed(caught.taken())])
+            self._put(Chunk([_failed(caught.taken())]))
 
     def _waits_for_room(self) -> bool:
         """Wait for room for another chunk; return False if the thread should end instead."""
@@ -221,226 +334,45 @@ class FoldThread:
     def _put(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
         self._bell.ring()
-        wake, self.wake = self.wake, None
+        wake, self._wake = self._wake, None
         if wake is not None:
             wake()
 
 
-class Folding(ABC):
-    """A source of the rows of batches, in order.
+class FoldSupplier(Supplier[Chunk]):
+    """Chunks of batches of a dataset that is read in order, folded ahead by a thread."""
 
-    One that makes batches ahead defines all methods. What they return here is true of one that makes each batch when it
-    is taken.
-    """
-
-    @abstractmethod
-    def take(self) -> Made:
-        """Return the next batch; raise as `next` of a stream does."""
-
-    def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
-        """Return the next batch, if it has come; if not, and reading has begun, `wake` is called as for `comes`."""
-        del wake
-        return None
-
-    def comes(self, wake: Callable[[], None], /) -> bool:
-        """Return whether the next batch has come; if not, `wake` is called when it may have, or when there is none."""
-        del wake
-        return False
-
-    @property
-    def has_more(self) -> bool:
-        """Whether `take` would not wait."""
-        return True
-
-    def stall(self) -> Stall | None:
-        """Return the work that the next batch waits for; None if that isn't known."""
-        return None
-
-    @abstractmethod
-    def close(self) -> None:
-        """Drop the batches made ahead."""
-
-
-class FoldedAlone(Folding):
-    """Batches that are made when they are taken, in the thread that takes them."""
-
-    def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
-        self._collate = collate
-        self._inner = run_alone(scheduler, client, step_range, collate)
-        self._made: deque[Made] = deque()
-
-    def take(self) -> Made:
-        if not self._made:
-            chunk = self._inner.next_chunk()
-            if chunk is None:
-                raise EndOfEpoch
-            self._made.extend(made_of(chunk, index, self._collate) for index in range(len(chunk.elements)))
-        return self._made.popleft()
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def run_alone(scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None = None) -> StageRun:
-    """Return a run of the stages in the calling thread, which computes nothing of other batches."""
-    reader = ThreadReader(scheduler, client)
-    return StageRun(client.plan, step_range, client.consumer_context(), reader, collate, singly=True)
-
-
-class FoldedStream(Stream, Folding):
-    """Elements of a dataset that is read in order, folded ahead; the steps of `collate` are left out."""
-
-    def __init__(
-        self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None = None
-    ) -> None:
-        scheduler.check()
-        client.is_folded_ahead = True
-        self._scheduler = scheduler
-        self._client = client
-        self._step_range = step_range
-        self._token = None if step_range.where is None else step_range.where.token  # after the last batch taken
-        self._collate = collate
+    def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange) -> None:
+        super().__init__(scheduler, client)
+        self._left = Remaining([step_range])
         self._bell = Bell()
-        self._made: Chunk = []
-        self._index = 0
-        self._thread: FoldThread | None = None
-        self._closed = False
 
-    def next(self) -> tuple[Element, Token]:
-        made = self.take()
-        made.count_filtered(self._client.recorder)
-        return made.batch, made.token
+    def open(self) -> FoldThread:
+        return FoldThread(self.scheduler, self.client, self._left.step_ranges()[0], bell=self._bell)
 
-    def take(self) -> Made:
-        """Return the next batch as the fold made it; raise as `next` does."""
-        if self._closed:
-            raise EndOfEpoch
-        self._scheduler.check()
-        while not self._receive():
-            self._wait()
-            if self._closed:  # another thread closed it
-                raise EndOfEpoch
-        return self._taken()
+    def results(self, job: Chunk) -> list[Element]:
+        made = job.taken()
+        job.delivered = [(each.token, each.filtered) for each in made]
+        job.error = made[-1].error
+        return [each.batch for each in (made if job.error is None else made[:-1])]
 
-    def _wait(self) -> None:
-        """Wait until there is a chunk, or the stream is closed."""
-        thread = self._begun()
-        patience = Patience(self.stall, self._scheduler.timeout)
-        self._client.readings.waits.cause = "fold" if self._client.stall is None else "workers"
-        while True:
-            self._bell.clear()
-            if self._closed or thread.has_chunk:
-                return
-            if not self._bell.wait(patience.seconds_left()):
-                patience.look()
+    def delivered(self, job: Chunk, index: int, batch: Element) -> Token:
+        del batch
+        token, filtered = job.delivered[index]
+        count_filtered(self.client.recorder, filtered)
+        self._left.remove_delivered(token)
+        return token
 
-    def stall(self) -> Stall | None:
-        """Return the work of the fold's thread, or of the workers that it waits for."""
-        stall, thread = self._client.stall, None if self._thread is None else self._thread.fold.thread
-        if stall is not None:
-            return stall()
-        if thread is None:
-            return None
-        what = "the steps that are read in order, for one batch"
-        return Stall("the thread that reads in order", self._client.waited_until, lambda: what, thread)
+    def error(self, job: Chunk) -> BaseException | None:
+        error, job.error = job.error, None
+        count_filtered(self.client.recorder, job.delivered[-1][1])
+        return error
 
-    def next_nowait(self) -> tuple[Element, Token] | None:
-        made = self.take_nowait()
-        if made is None:
-            return None
-        made.count_filtered(self._client.recorder)
-        return made.batch, made.token
-
-    def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
-        """Return the next batch as the fold made it, if it has come; if not, a fold that has begun will call `wake`."""
-        thread = self._thread
-        if self._closed or thread is None or not decide(SEEN_NOW, 1):
-            return None
-        self._scheduler.check()
-        if wake is not None and not self.has_more:
-            thread.wake = wake
-        self._receive()
-        return self._taken() if self._has_batch() else None
-
-    def _taken(self) -> Made:
-        chunk, index = self._made, self._index
-        made = chunk[index] if index < len(chunk) else _failed(EndOfEpoch())  # another thread closed it meanwhile
-        if made is None:
-            raise InternalError("a batch of a dataset that is read in order is delivered once")
-        if made.error is not None:
-            made.count_filtered(self._client.recorder)
-            self._closed = self._closed or isinstance(made.error, EndOfEpoch)
-            self._end_fold()
-            del chunk
-            try:
-                raise made.error
-            finally:
-                del made  # the traceback of the error refers to this frame
-        chunk[index] = None  # so that the chunk doesn't keep the batch
-        self._index += 1
-        self._token = made.token
-        return made
-
-    def _receive(self) -> bool:
-        """Return whether the next batch, or an error, has come; take the next chunk if it is needed."""
-        if self._index < len(self._made):
-            return True
-        chunk = None if self._thread is None else self._thread.take()
-        if chunk is None:
-            return False
-        self._made, self._index = chunk, 0
-        return True
-
-    def _begun(self) -> FoldThread:
-        return self._thread or self._begin()
-
-    @uninterrupted  # a thread that no attribute refers to would never end
-    def _begin(self) -> FoldThread:
-        chunks = self._client.plan.prefetch if self._collate is None else 1
-        step_range = self._step_range.after(0, self._token)
-        fold = Fold(self._scheduler, self._client, step_range, self._collate)
-        thread = self._thread = FoldThread(fold, chunks, self._bell)
-        if self._closed:  # another thread closed the stream, and may not have seen the thread
-            self._end_fold()
-        return thread
-
-    def fileno(self) -> int | None:
+    def fileno(self) -> int:
         return self._bell.fileno()
 
-    def is_ready(self) -> bool:
-        if self._closed or self.has_more:
-            return True
-        self._begun()
-        self._bell.clear()
-        return self.has_more
 
-    def comes(self, wake: Callable[[], None]) -> bool:
-        """Return whether the next batch has come; if not, `wake` is called when it may have, or when it has failed."""
-        if self._closed:
-            return False
-        if not self.has_more:
-            self._begun().wake = wake
-        self._receive()
-        return self._has_batch()
-
-    def _has_batch(self) -> bool:
-        chunk, index = self._made, self._index
-        made = chunk[index] if index < len(chunk) else None
-        return made is not None and made.error is None
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the next batch, or an error, has come."""
-        return self._index < len(self._made) or (self._thread is not None and self._thread.has_chunk)
-
-    @uninterrupted  # Ctrl-C finds the thread ended, or still running
-    def _end_fold(self) -> None:
-        thread = self._thread
-        if thread is not None:
-            thread.stop(_EXIT_SECONDS)
-        self._made, self._index, self._thread = [], 0, None
-
-    def close(self) -> None:
-        self._closed = True
-        self._bell.ring()
-        self._end_fold()
+def count_filtered(recorder: Recorder, filtered: FilterCounts) -> None:
+    """Count the elements that filters left out before a batch, when it is delivered."""
+    for counts in filtered:
+        recorder.count_filtered(*counts)

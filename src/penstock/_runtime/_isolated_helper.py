@@ -60,7 +60,7 @@ from penstock._runtime._chunk_sizes import MAX_MESSAGE_BATCHES, MESSAGE_SECONDS,
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import read
-from penstock._runtime._streams import BatchStream, EndOfEpoch, Stream
+from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
 from penstock._tree import flatten
@@ -419,8 +419,7 @@ class _Helper:
             if outbox.is_empty:
                 self._do(self._sender.making_room)
                 outbox.begin()
-                jobs = stream if isinstance(stream, BatchStream) and decide(MESSAGE_JOBS, 1) else None
-                stacked = None if jobs is None else jobs.next_stacked()
+                stacked = stream.next_stacked() if decide(MESSAGE_JOBS, 1) else None
                 if stacked is not None:
                     outbox.send_stacked(*stacked)
                     del stacked

@@ -452,7 +452,7 @@ class JobQueue(Generic[AnyJob]):
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which delivers copies.",
-                stacklevel=6,
+                stacklevel=7,
             )
         self._most_regions = scheduler.regions_in_use(client) + self._window
         self._arm()

@@ -8,12 +8,13 @@ from penstock._memory import keep_memory_of_blocks
 from penstock._os import uninterrupted
 from penstock._plan import Plan
 from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
-from penstock._runtime._collate_stream import folded_stream
+from penstock._runtime._collate_supplier import CollateSupplier
+from penstock._runtime._fold_thread import FoldSupplier
 from penstock._runtime._inline import inline_stream
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, MemoryProvider, Scheduler
-from penstock._runtime._streaming import StageRun, rows_of_element
-from penstock._runtime._streams import BatchStream, InlineStream, Stream
+from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
+from penstock._runtime._streams import BatchSupplier, InlineStream, JobStream, Stream
 from penstock._streaming import StreamedLocations
 from penstock.errors import ClosedError, StateError
 from penstock.sources import AwaitedSource
@@ -70,15 +71,22 @@ class Runtime:
             return self._inline(step_ranges[0])
         self.readings.waits.begin("delivery")
         scheduler = self.started() if self._owner is None else self._joined(self._owner)
-        scheduler.check()
-        scheduler.give_up(self._client)
-        if plan.is_indexed:
-            return BatchStream(scheduler, self._client, step_ranges)
-        return self._folded(scheduler, step_ranges[0], ahead=ahead, alone=False)
+        return self._opened(scheduler, step_ranges, ahead=ahead, alone=False)
 
-    def _folded(self, scheduler: Scheduler, step_range: StepRange, *, ahead: int, alone: bool) -> Stream:
-        collate_client = None if self._plan.program.collate is None else self._collating_client(scheduler, ahead)
-        return folded_stream(scheduler, self._client, collate_client, step_range, alone=alone)
+    def _opened(self, scheduler: Scheduler, step_ranges: list[StepRange], *, ahead: int, alone: bool) -> Stream:
+        """Return the batches of some ranges, of which workers compute a part; alone, of single steps in this thread."""
+        plan, client, step_range = self._plan, self._client, step_ranges[0]
+        scheduler.check()
+        scheduler.give_up(client)
+        if plan.is_indexed:
+            return JobStream(BatchSupplier(scheduler, client, step_ranges))
+        if plan.program.collate is not None:
+            above = self._collating_client(scheduler, ahead)
+            return JobStream(CollateSupplier(scheduler, client, above, step_range, alone=alone))
+        if not alone:
+            return JobStream(FoldSupplier(scheduler, client, step_range))
+        run = StageRun(plan, step_range, client.consumer_context(), ThreadReader(scheduler, client), singly=True)
+        return InlineStream(step_range, run.more, close=run.close)
 
     def _collating_client(self, scheduler: Scheduler, ahead: int) -> Client:
         """Return the client for the steps above the folds."""
@@ -136,15 +144,10 @@ class Runtime:
 
     def open_alone(self, step_range: StepRange) -> Stream:
         """Return the batches of a range of steps; this process computes nothing of other batches."""
-        plan = self._plan
         scheduler = self.started()
-        scheduler.check()
-        scheduler.give_up(self._client)
-        if plan.is_indexed:
-            return BatchStream(scheduler, self._client, [step_range])
-        if not plan.program.uses_workers:
+        if not (self._plan.is_indexed or self._plan.program.uses_workers):
             return self._inline(step_range)
-        return self._folded(scheduler, step_range, ahead=0, alone=True)
+        return self._opened(scheduler, [step_range], ahead=0, alone=True)
 
     def batch_at(self, step_range: StepRange) -> Element:
         """Return the batch of a range's first step, computed in this thread."""

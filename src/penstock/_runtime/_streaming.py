@@ -1,6 +1,6 @@
 """Batches of a dataset that is read in order: its stages run in one thread, over block inputs that anyone computes.
 
-`StreamingBatches` runs the stages. `ThreadReader` has workers compute the block inputs ahead, and computes in the
+`StageRun` runs the stages. `ThreadReader` has workers compute the block inputs ahead, and computes in the
 consumer's thread what fails there.
 
 Guarantees:

@@ -1,20 +1,24 @@
-"""Streams of batches: the interface that loaders know, and the streams of indexable datasets, inline and with workers.
+"""Streams of batches: the interface that loaders know, the stream of the caller's thread, and the stream of jobs.
 
 A stream delivers the batches from some step to the end of its epoch. `Stream` is all that a loader knows of workers.
+There are two streams that compute, and each is given its batches by a value: `InlineStream` by a function, `JobStream`
+by a `Supplier`. The suppliers are `BatchSupplier`, for an indexable dataset, `FoldSupplier` (`_fold_thread`), for one
+that is read in order, and `CollateSupplier` (`_collate_supplier`), where workers compute the steps above the folds.
 
 An error of a job is not kept: the consumer computes the job's content itself, batch by batch, by the inline path. So
 the batches before the failing one are delivered first, and the user's exception is raised in the user's thread. The
-same path serves rows that don't fit the layout.
+same path serves rows that don't fit the layout. Only where computing again would read a stream again, or a fold, the
+error is kept, and raised in place of its batch.
 """
 
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Generic
+from typing import Generic, Protocol, TypeVar
 
 from penstock._caught import Caught
 from penstock._decisions import LEFT_TO_CONSUMER, decide
-from penstock._graph import Element
+from penstock._graph import DROPPED, Element
 from penstock._runtime._batch_work import BatchJob
 from penstock._runtime._batches import (
     InlineBatches,
@@ -25,11 +29,12 @@ from penstock._runtime._batches import (
 )
 from penstock._runtime._chunk_sizes import SMALL_LEAF_BYTES
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._queue import AnyJob, Cutter, JobQueue, ReadyQueue, open_queue
+from penstock._runtime._jobs import JobFailure
+from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
-from penstock.errors import WorkerError
+from penstock.errors import InternalError, WorkerError
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
@@ -68,6 +73,13 @@ class Stream(ABC):
     def is_ready(self) -> bool:
         """Return whether `next` would return without waiting for other threads."""
         return True
+
+    def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
+        """Deliver several batches, stacked in one: that one, the bounds of the batches in it, and their tokens.
+
+        None where that isn't possible; then `next` delivers the batches, or raises.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:
@@ -129,11 +141,46 @@ def _no_more(index: int) -> list[tuple[Element, Token]]:
     return []
 
 
-class JobStream(Stream, Generic[AnyJob]):
-    """Batches that workers compute as jobs. A subclass has the jobs, and computes the batches that failed.
+class StreamJob(Protocol):
+    """Consecutive batches that were computed together: a job of the workers, or a chunk of the fold thread."""
 
-    A batch of a job that succeeded takes the shortest way. Only the first batch that is missing has the failure looked
-    at (`_is_repeated`): either the rest is computed again, or the consumer computes this batch.
+    @property
+    def steps(self) -> int:
+        """The number of batches, the failed ones included."""
+        ...
+
+    @property
+    def failure(self) -> JobFailure:
+        """The reasons why batches failed in worker processes."""
+        ...
+
+
+AnyJob = TypeVar("AnyJob", bound=StreamJob)
+AnyJob_co = TypeVar("AnyJob_co", bound=StreamJob, covariant=True)
+
+
+class Jobs(Protocol[AnyJob_co]):
+    """The jobs from some step on, computed ahead."""
+
+    def next_job(self) -> AnyJob_co | None:
+        """Wait for the next job, and return it; None at the end, and once closed."""
+        ...
+
+    def next_job_nowait(self) -> AnyJob_co | None:
+        """Return the next job, if it has come."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Return whether `next_job` would return, or raise, without waiting for other threads."""
+        ...
+
+    def close(self) -> None:
+        """Drop all jobs, wherever the garbage collector runs; may be called again."""
+        ...
+
+
+class Supplier(ABC, Generic[AnyJob]):
+    """Opens the jobs of a stream after the last delivered batch, and computes batches that failed there.
 
     Args:
         scheduler: computes the jobs.
@@ -141,181 +188,262 @@ class JobStream(Stream, Generic[AnyJob]):
     """
 
     def __init__(self, scheduler: Scheduler, client: Client) -> None:
-        self._scheduler = scheduler
-        self._client = client
-        self._descriptor = scheduler.fileno(client)
+        self.scheduler = scheduler
+        self.client = client
+
+    @abstractmethod
+    def open(self) -> Jobs[AnyJob]:
+        """Return the jobs after the last delivered batch; the ones opened before are closed."""
+
+    @abstractmethod
+    def results(self, job: AnyJob) -> list[Element]:
+        """Return the batches of a job up to the first one that failed, once, when the job has come."""
+
+    @abstractmethod
+    def delivered(self, job: AnyJob, index: int, batch: Element) -> Token:
+        """Count a batch of a job, delivered or DROPPED; return its token."""
+
+    def error(self, job: AnyJob) -> BaseException | None:
+        """Return the error to raise in place of the first failed batch; None if the batch can be computed."""
+        del job
+        return None
+
+    def is_repeated(self, job: AnyJob, index: int, attempts: int) -> bool:
+        """Return whether workers compute the first failed batch again, or it was left out; else `computed` is called.
+
+        Args:
+            job: the job.
+            index: the number of the batch in it.
+            attempts: how often workers have computed the batch again.
+
+        Raises:
+            Exception: the batch crashes workers.
+        """
+        del job, index, attempts
+        return False
+
+    def computed(self, job: AnyJob, index: int) -> Element:
+        """Compute the first failed batch in the calling thread; never called where each has an error."""
+        raise InternalError(f"batch {index} of {job!r} has neither a result nor an error")
+
+    def failing(self, job: AnyJob, index: int) -> Unit | None:
+        """Return the step of a batch; None where that is the first step that was not delivered."""
+        del job, index
+        return None
+
+    def stacked(self, job: AnyJob) -> tuple[Element, list[int], Sequence[Token]] | None:
+        """Return what `next_stacked` of a stream does, once; None where that isn't possible."""
+        del job
+        return None
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when a job may have come."""
+        return self.scheduler.fileno(self.client)
+
+
+class JobStream(Stream, Generic[AnyJob]):
+    """Batches that other threads or processes compute, in jobs.
+
+    A batch that was computed takes the shortest way. Only at the first batch that is missing in a job, the supplier
+    decides: its error is raised, or it is computed again elsewhere, or here.
+
+    Args:
+        supplier: opens the jobs, again after each failure.
+    """
+
+    def __init__(self, supplier: Supplier[AnyJob]) -> None:
+        self._supplier = supplier
+        self._scheduler = supplier.scheduler
         self._job: AnyJob | None = None
         self._index = 0  # of the job's next batch
         self._ready: list[Element] = []  # the next batches of the job, in reverse order; none after a failed one
         self._attempts = 0  # at the next batch, by workers
+        self._failure = Caught(Exception)  # of `is_ready`, for `next` to raise
+        self._closed = False
+        self._jobs = supplier.open()
 
     def next(self) -> tuple[Element, Token]:
         while True:
             if self._scheduler.is_closed:
                 self._scheduler.check()
-            job = self._job or self._begun(self._awaited())
-            if self._ready or self._take_results(job):
-                found = self._delivered(job, self._ready.pop())
-            elif self._is_repeated(job):
-                continue
-            else:
-                found = self._delivered(job, self._computed(job))
-            if found is not None:
-                return found
+            job, ready = self._job, self._ready
+            if job is None or not ready:
+                job, ready = self._received()
+            batch = ready.pop()
+            token = self._delivered(job, batch)
+            if batch is not DROPPED:
+                return batch, token
 
     def next_nowait(self) -> tuple[Element, Token] | None:
-        while not self._scheduler.is_closed:
+        while not self._scheduler.is_closed and self._failure.error is None:
             job = self._job
-            if job is None and (arrived := self._arrived()) is not None:
-                job = self._begun(arrived)
-            if job is None or not (self._ready or self._take_results(job)):
+            if job is None and (come := self._jobs.next_job_nowait()) is not None:
+                job = self._begun(come)
+            ready = self._ready
+            if job is None or not ready:
                 return None
-            found = self._delivered(job, self._ready.pop())
-            if found is not None:
-                return found
+            batch = ready.pop()
+            token = self._delivered(job, batch)
+            if batch is not DROPPED:
+                return batch, token
         return None
 
-    @abstractmethod
-    def _awaited(self) -> AnyJob:
-        """Wait for the next job, and return it; raise EndOfEpoch if there is none."""
+    def _received(self) -> tuple[AnyJob, list[Element]]:
+        """Wait for the next batch; return its job, and the batches that are ready, in reverse order."""
+        while not self._closed:
+            if self._failure.error is not None:
+                raise self._failure.taken()
+            job = self._job or self._awaited()
+            if not self._ready and not self._is_repeated(job):
+                self._ready = [self._supplier.computed(job, self._index)]
+            if self._ready:
+                return job, self._ready
+        raise EndOfEpoch
 
-    @abstractmethod
-    def _arrived(self) -> AnyJob | None:
-        """Return the next job, if it is complete."""
+    def _awaited(self) -> AnyJob:
+        job = self._jobs.next_job()
+        if job is None:
+            raise EndOfEpoch
+        return self._begun(job)
 
     def _begun(self, job: AnyJob) -> AnyJob:
         self._job, self._index = job, 0
+        self._ready = self._supplier.results(job)[::-1]
         return job
 
-    @abstractmethod
-    def _take_results(self, job: AnyJob) -> bool:
-        """Have the batches that the workers computed ready; return whether there are any."""
-
-    @abstractmethod
     def _is_repeated(self, job: AnyJob) -> bool:
-        """Return whether the next batch, which failed, was left out or is computed again; then `next` may wait.
+        """Return whether the next batch, which failed, was left out or is computed again; raise its error, if kept."""
+        error = self._supplier.error(job)
+        if error is None and not self._supplier.is_repeated(job, self._index, self._attempts):
+            return False
+        self._attempts += 1
+        if isinstance(error, EndOfEpoch):
+            self.close()
+        else:
+            self._reopen()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # otherwise its traceback would keep it and this stream
+        return True
 
-        Raises:
-            Exception: the error of the batch.
-        """
+    def _reopen(self) -> None:
+        self._drop()
+        self._jobs = self._supplier.open()
+        if self._closed:  # another thread closed the stream, and may not have seen the new jobs
+            self._drop()
 
-    def _may_repeat(self, job: AnyJob) -> bool:
-        """Return whether workers should compute a failed job again, and count that."""
-        is_repeated = may_repeat(job.failure, self._attempts)
-        self._attempts += is_repeated
-        return is_repeated
-
-    @abstractmethod
-    def _computed(self, job: AnyJob) -> Element:
-        """Compute the next batch in this thread."""
-
-    def _delivered(self, job: AnyJob, batch: Element) -> tuple[Element, Token] | None:
+    def _delivered(self, job: AnyJob, batch: Element) -> Token:
         index = self._index
         self._index = index + 1
         self._attempts = 0
         if self._index == job.steps:
-            self._client.log_complaint(job.failure.complaint)
+            self._supplier.client.log_complaint(job.failure.complaint)
             self._job = None
-        return self._counted(job, index, batch)
+        return self._supplier.delivered(job, index, batch)
 
-    @abstractmethod
-    def _counted(self, job: AnyJob, index: int, batch: Element) -> tuple[Element, Token] | None:
-        """Return a batch of a job and its token; None if the batch is left out."""
+    def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
+        if self._scheduler.is_closed:
+            self._scheduler.check()
+        if self._job is not None or self._failure.error is not None:
+            return None
+        job = self._jobs.next_job()
+        stacked = None if job is None else self._supplier.stacked(job)
+        if job is not None and stacked is None:
+            self._begun(job)
+        return stacked
+
+    def failing(self) -> Unit | None:
+        return None if self._job is None else self._supplier.failing(self._job, self._index)
 
     def fileno(self) -> int | None:
-        return self._descriptor
+        return self._supplier.fileno()
+
+    def is_ready(self) -> bool:
+        """Return whether `next` would not wait. What this thread has to compute is computed here: it may be DROPPED."""
+        while not self._closed and self._failure.error is None:
+            if self._job is None and not self._jobs.is_ready():
+                return False
+            with self._failure:
+                if self._skips(self._job or self._awaited()):
+                    continue
+            break
+        return True
+
+    def _skips(self, job: AnyJob) -> bool:
+        """Leave out the next batch, if it is DROPPED, or have it computed again; after either, `next` may wait."""
+        if not self._ready:
+            if self._is_repeated(job):
+                return True
+            self._ready = [self._supplier.computed(job, self._index)]
+        if self._ready[-1] is not DROPPED:
+            return False
+        self._delivered(job, self._ready.pop())
+        return True
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop()
+
+    def _drop(self) -> None:
+        self._jobs.close()
+        self._job, self._ready = None, []
 
 
-class BatchStream(JobStream[BatchJob]):
-    """Batches of an indexable dataset that workers compute, in order or as they become ready."""
+class BatchSupplier(Supplier[BatchJob]):
+    """Jobs of batches of an indexable dataset, in order or as they become ready."""
 
     def __init__(self, scheduler: Scheduler, client: Client, step_ranges: list[StepRange]) -> None:
         super().__init__(scheduler, client)
         plan = client.plan
         self._plan = plan
-        self._program = plan.batches
         self._left = step_ranges  # the steps of which no job was taken yet, in order
         self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())
-        self._queue = self._open(self._left)
 
-    def _open(self, step_ranges: list[StepRange]) -> JobQueue[BatchJob]:
-        cutter = Cutter(self._scheduler, self._client, self._program, step_ranges)
+    def open(self) -> JobQueue[BatchJob]:
+        cutter = Cutter(self.scheduler, self.client, self._plan.batches, self._left)
         kind = JobQueue[BatchJob] if self._plan.ordered else ReadyQueue[BatchJob]
-        return open_queue(kind, self._scheduler, self._client, cutter)
+        return open_queue(kind, self.scheduler, self.client, cutter)
 
-    def _awaited(self) -> BatchJob:
-        job = self._queue.next_job()
-        if job is None:
-            raise EndOfEpoch
-        return job
-
-    def _arrived(self) -> BatchJob | None:
-        return self._queue.next_job_nowait()
-
-    def _begun(self, job: BatchJob) -> BatchJob:
-        super()._begun(job)
+    def results(self, job: BatchJob) -> list[Element]:
         self._left = without(self._left, job.work.step_range)
-        job.failed = job.failed or bool(decide(LEFT_TO_CONSUMER, 0))
-        return job
+        if job.failed or decide(LEFT_TO_CONSUMER, 0):
+            return []
+        return job.work.batches(job.parts, job.results, self._copied_bytes)
 
-    def _take_results(self, job: BatchJob) -> bool:
-        if job.failed:
-            return False
-        self._ready = job.work.batches(job.parts, job.results, self._copied_bytes)[::-1]
-        return True
+    def delivered(self, job: BatchJob, index: int, batch: Element) -> Token:
+        del batch
+        return None if self._plan.ordered else job.work.step_range.first.step + index
 
-    def _is_repeated(self, job: BatchJob) -> bool:
+    def is_repeated(self, job: BatchJob, index: int, attempts: int) -> bool:
         failure = job.failure
-        if failure.crash is not None and self._index >= failure.step:
-            self._replace_crashing(job, failure.row, failure.crash)
-        elif not self._may_repeat(job):
+        if failure.crash is not None and index >= failure.step:
+            self._replace_crashing(job.work.step_range.unit(index), failure.row, failure.crash)
+        elif not may_repeat(failure, attempts):
             return False
-        self.close()
-        self._left = [job.work.step_range.part(self._index, job.steps), *self._left]
-        self._queue = self._open(self._left)
+        self._left = [job.work.step_range.part(index, job.steps), *self._left]
         return True
 
-    def _replace_crashing(self, job: BatchJob, row: int | None, crash: WorkerError) -> None:
+    def _replace_crashing(self, unit: Unit, row: int | None, crash: WorkerError) -> None:
         """Have the row that crashes workers replaced from now on; raise if no step allows that."""
-        program, unit, shard = self._program, job.work.step_range.unit(self._index), self._plan.shard
+        program, shard = self._plan.batches, self._plan.shard
         at = None if row is None else coordinates_of(program, shard, unit, row)
-        leave_to_steps(self._client, program.rows, at, crashing_row_error(program, shard, unit, row, crash))
+        leave_to_steps(self.client, program.rows, at, crashing_row_error(program, shard, unit, row, crash))
 
-    def _computed(self, job: BatchJob) -> Element:
-        self._scheduler.prepare_consumer()
-        return self._inline.batch(job.work.step_range.unit(self._index), careful=job.failure.is_suspect)
+    def computed(self, job: BatchJob, index: int) -> Element:
+        self.scheduler.prepare_consumer()
+        return self._inline.batch(job.work.step_range.unit(index), careful=job.failure.is_suspect)
 
-    def _counted(self, job: BatchJob, index: int, batch: Element) -> tuple[Element, Token]:
-        return batch, None if self._plan.ordered else job.work.step_range.first.step + index
+    def failing(self, job: BatchJob, index: int) -> Unit | None:
+        return None if self._plan.ordered else job.work.step_range.unit(index)
 
-    def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
-        """Deliver a whole job, if possible: its rows as one batch, the bounds of its batches, and their tokens.
-
-        None where that isn't possible; then `next` delivers its batches, or raises.
-        """
-        if self._scheduler.is_closed:
-            self._scheduler.check()
-        job = self._job or self._begun(self._awaited())
-        stacked = None if self._index or job.failed else job.work.stacked()
+    def stacked(self, job: BatchJob) -> tuple[Element, list[int], Sequence[Token]] | None:
+        stacked = None if job.failed else job.work.stacked()
         if stacked is None:
             return None
-        self._job = None
-        first = job.work.step_range.first.step
+        step_range = job.work.step_range
+        self._left = without(self._left, step_range)
+        first = step_range.first.step
         return *stacked, (None,) * job.steps if self._plan.ordered else range(first, first + job.steps)
-
-    def failing(self) -> Unit | None:
-        return None if self._job is None or self._plan.ordered else self._job.work.step_range.unit(self._index)
-
-    def is_ready(self) -> bool:
-        while self._job is not None or self._queue.is_ready():
-            with Caught(Exception):  # `next` raises the error, or ends
-                job = self._job or self._begun(self._awaited())
-                if job.failed and self._is_repeated(job):
-                    continue
-            return True
-        return False
-
-    def close(self) -> None:
-        self._queue.close()
-        self._job, self._ready = None, []

@@ -93,7 +93,7 @@ SCHEDULER: Final = (
     Mutant(
         "threads: a restart repeats the batches before the failing one",
         "_runtime/_streams.py",
-        "job.work.step_range.part(self._index, job.steps)",
+        "job.work.step_range.part(index, job.steps)",
         "job.work.step_range.part(0, job.steps)",
         ("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py", "equivalence/test_processes.py"),
     ),
@@ -114,8 +114,8 @@ SCHEDULER: Final = (
     Mutant(
         "threads: a stream is ready while workers compute its batch again",
         "_runtime/_streams.py",
-        "if job.failed and self._is_repeated(job):",
-        "if False:",
+        "if self._is_repeated(job):\n return True",
+        "if self._is_repeated(job):\n                return False",
         ("loader/test_async.py::test_next_waits_for_no_worker_where_may_wait_is_none",),
     ),
     Mutant(
@@ -149,8 +149,8 @@ SCHEDULER: Final = (
     Mutant(
         "fold: a restart begins where the epoch began",
         "_runtime/_fold_thread.py",
-        "step_range = self._step_range.after(0, self._token)",
-        "step_range = self._step_range",
+        "self._left.remove_delivered(token)",
+        "pass",
         ("loader/test_folds_ahead.py", "failures/test_resuming.py", "equivalence/test_folds_above_batches.py"),
     ),
     Mutant(
@@ -163,8 +163,8 @@ SCHEDULER: Final = (
     Mutant(
         "fold: its thread isn't ended with the stream",
         "_runtime/_fold_thread.py",
-        "self._stopped = True\n self._room.ring()",
-        "self._room.ring()",
+        "self._stopped = True\n self._bell.ring()",
+        "self._bell.ring()",
         ("loader/test_folds_ahead.py",),
     ),
     Mutant(
@@ -183,23 +183,16 @@ SCHEDULER: Final = (
     ),
     Mutant(
         "collate jobs: a restart begins where the stream was opened",
-        "_runtime/_collate_stream.py",
+        "_runtime/_collate_supplier.py",
         "self._step_range.after(self._steps, self._token)",
         "self._step_range",
         ("workers/test_rows_above_folds.py", "equivalence/test_folds_above_batches.py", "equivalence/test_algebra.py"),
     ),
     Mutant(
-        "collate jobs: a batch whose job waited for memory is ready, though it is left out",
-        "_runtime/_collate_stream.py",
-        "return None if self._queue.has_armed else is_ready",
-        "return is_ready or (None if self._queue.has_armed else False)",
-        ("loader/test_async.py::test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory",),
-    ),
-    Mutant(
         "collate jobs: a batch that the consumer computes is ready, though it is left out",
-        "_runtime/_collate_stream.py",
-        "self._ready = [self._computed(job)]",
-        "return False",
+        "_runtime/_streams.py",
+        "self._ready = [self._supplier.computed(job, self._index)]\n if self._ready[-1]",
+        "return False\n        if self._ready[-1]",
         ("loader/test_async.py::test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed_at",),
     ),
     Mutant(
