@@ -15,13 +15,21 @@ Guarantees:
 One thread at a time calls `released`; any thread may call the other methods. Regions never change their size; memory
 grows by another region.
 
+**Recycled arrays** are those that users' functions make. malloc returns large blocks to the system soon. So results
+that live together, and are dropped together, cost a page fault for each page. Their memory is no region, since it isn't
+known what a function keeps; NumPy itself requests it from `native/core/recycled.hpp`, in threads that have called
+`recycle_arrays`. Rejected: malloc's own thresholds, which would hold for the whole of the user's process; processes of
+ours have them (`_processes/_begin.py`), and others keep as little as `keep_memory_of_blocks` says.
+
 Private regions are for the threads of one process (`Memory.allocate`), shared ones for several processes
 (`create_region`, `open_region`). Shared memory has no name: a process maps it by its descriptor, and it is freed with
 the last process that does.
 """
 
+import importlib
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, TypeVar, cast
 
 import numpy as np
@@ -29,9 +37,12 @@ from numpy.typing import NDArray
 
 from penstock._native import Lease as Lease
 from penstock._native import Region as Region
+from penstock._native import allow_recycled as _allow_recycled
 from penstock._native import lease as _lease
 from penstock._native import living_leases as _living_leases
 from penstock._native import open_region as _open_region
+from penstock._native import recycle_arrays as _recycle_arrays
+from penstock._native import recycled_bytes as _recycled_bytes
 from penstock._native import region as _region
 from penstock._native import returned_leases as _returned_leases
 from penstock._native import shared_region as _shared_region
@@ -208,3 +219,29 @@ def open_region(descriptor: int) -> Region:
         return _open_region(descriptor)
     except (ValueError, OSError, MemoryError) as error:
         raise MessageError(f"the descriptor must be that of a shared region: {error}") from error
+
+
+def recycle_arrays() -> None:
+    """Let arrays that this thread makes from now on take the memory of arrays that were dropped, of 16 kB to 16 MB."""
+    for name in ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath"):  # since NumPy 2, and before
+        with suppress(ImportError):
+            _recycle_arrays(importlib.import_module(name))
+            return
+
+
+RECYCLED_BYTES: Final = 64_000_000
+"""The memory of dropped arrays that a loader's threads keep at most; more results are rarely alive at once."""
+
+
+def allow_recycled(more_bytes: int) -> None:
+    """Change the memory of dropped arrays that this process keeps at most; it is 0 at first.
+
+    Args:
+        more_bytes: the change; below 0 for less.
+    """
+    _allow_recycled(more_bytes)
+
+
+def recycled_bytes() -> int:
+    """Return the memory of dropped arrays that this process keeps now."""
+    return _recycled_bytes()

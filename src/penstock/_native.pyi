@@ -546,6 +546,19 @@ class Pool:
     def join(self) -> None:
         """Wait for the end of the threads, after end()."""
 
+def recycle_arrays(numpy: object) -> None:
+    """
+    Make the arrays of this thread's context from recycled blocks; `numpy` has NumPy's `_ARRAY_API`.
+    """
+
+def allow_recycled(more_bytes: int) -> None:
+    """
+    Change the number of bytes without an array that this process keeps at most, which is 0 at first.
+    """
+
+def recycled_bytes() -> int:
+    """Return the number of kept bytes that no array uses."""
+
 class Claim:
     """The right of one worker to write one block of one batch."""
 

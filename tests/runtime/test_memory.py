@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock._memory import recycled_bytes
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, digests, epoch_of
 from tests.loader.gates import Gate
@@ -279,3 +280,28 @@ def test_temporary_memory_of_functions_is_mapped_once(workers: int) -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(found.stdout) < 100  # of about 950
+
+
+def results(batch: Any) -> dict[str, Any]:
+    """Return new arrays, made of zeroed, of grown and of unset memory, and check that zeroes are zero."""
+    zeroed = np.zeros(ROW, np.int64)
+    assert not zeroed.any()
+    grown = np.full(ROW // 2, int(batch[0, 0]))
+    grown.resize(ROW, refcheck=False)
+    assert not grown[ROW // 2 :].any()
+    return {"zeroed": zeroed + batch[0], "grown": grown, "cast": batch.astype(np.float32)}
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_arrays_of_functions_share_no_memory_with_arrays_that_are_alive(workers: Any) -> None:
+    """The arrays that a user's function makes take the memory of dropped ones: kept ones stay, zeroes are zero."""
+    dataset = large(240, 2).map(results)
+    kept: list[Any] = []
+    most = 0
+    with ps.Loader(dataset, num_workers=2, workers=workers, prefetch=4) as loader:
+        for number, batch in enumerate(loader):
+            kept += [batch] if number % 40 == 0 else []
+            most = max(most, recycled_bytes())
+    assert [digest(batch) for batch in kept] == [digest(dataset[number]) for number in range(0, 120, 40)]
+    assert (workers == "threads") == (0 < most <= 64_000_000)
+    assert recycled_bytes() == 0

@@ -30,7 +30,7 @@ from penstock._runtime._batches import (
     with_masks,
 )
 from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work
-from penstock._tree import map_leaves
+from penstock._tree import is_array, map_leaves
 from penstock.batching import Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
 from penstock.errors import InternalError, UsageError
 
@@ -74,6 +74,7 @@ class BatchWork(Work):
         self._program = program = plan.batches
         self._shard = plan.shard
         self._learned = learned
+        self._is_shared = shared
         self.step_range = step_range
         self._cut = cut
         self._runs, self._bounds = rows_of_step_range(program, plan.shard, step_range)
@@ -172,7 +173,9 @@ class BatchWork(Work):
         batches = self._stacked(parts)
         context.times.lap(self._program.batch, 0)
         for unit, batch in zip(units, batches, strict=True):
-            yield apply_above(self._program, rows_of(self._program, self._shard, unit), unit, batch, context)
+            # Rows of processes are in shared memory: a function may write to them, and crash.
+            own = map_leaves(_copy, batch) if self._is_shared else batch
+            yield apply_above(self._program, rows_of(self._program, self._shard, unit), unit, own, context)
 
     @property
     def found_layout(self) -> Layout | None:
@@ -220,6 +223,10 @@ def _copied_out(batch: Element, copied_bytes: int) -> Element:
     with contextlib.suppress(UsageError):
         return map_leaves(lambda leaf: copied(leaf, copied_bytes), batch)
     return batch
+
+
+def _copy(leaf: object) -> object:
+    return leaf.copy() if is_array(leaf) else leaf
 
 
 def row_layout(program: Batches, learned: Learned[Layout]) -> Layout | None:

@@ -380,18 +380,26 @@ class Job(Generic[AnyWork]):
         number = self.work.shape.bounds[step] + row
         self.work.compute([], number, number + 1, context)
 
-    def run_merge(self, context: Context, before_row: BeforeRow | None = None) -> None:
-        """Make the batches of the results of all blocks; call `before_row` before each batch."""
+    def run_merge(
+        self, context: Context, before_row: BeforeRow | None = None, keep: Callable[[Any], None] | None = None
+    ) -> None:
+        """Make the batches of the results of all blocks; call `before_row` before each batch, and `keep` with each.
+
+        By default they are kept as the job's results.
+        """
         self.work.is_repeated = before_row is not None
         batches = self.work.merge(self.parts, context)
         self.parts, self.results = [], []
+        if keep is None:
+            keep = self.results.append
         for step in range(self.steps):
             if before_row is not None:
                 before_row(step, None)
             batch = next(batches, _NOTHING)
             if batch is _NOTHING:
                 break
-            self.results.append(batch)
+            keep(batch)
+            del batch  # so that the memory of its arrays can become the next one's
 
     def fail(self, block: int, error: BaseException) -> None:
         """Record an exception of a block or of the merge, in a worker thread."""

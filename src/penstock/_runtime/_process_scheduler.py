@@ -40,7 +40,7 @@ import pickle
 import sys
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -53,9 +53,9 @@ from penstock._readings import words_for
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, CurrentBlock, JobTable
 from penstock._runtime._jobs import NO_FAILURE, Job, JobFailure, Work
-from penstock._runtime._process_work import OWNERS_PLAN, Described, parts_of, work
+from penstock._runtime._process_work import OWNERS_PLAN, Described, merged_batches, parts_of, work
 from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Client, Scheduler
-from penstock._runtime._shared_values import LARGE_BYTES, needs_of, read, shared, without_streams, write
+from penstock._runtime._shared_values import LARGE_BYTES, needs_of, shared, without_streams, write
 from penstock._runtime._worker_processes import ProcessWork, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
@@ -280,8 +280,7 @@ class ProcessScheduler(Scheduler):
             job.parts = parts_of(self._job_table, slot, job.blocks, spill)
             return
         place = self._job_table.place(slot, job.blocks)
-        merged: Any = read(lease, place, sys.maxsize if client.plan.copy else LARGE_BYTES)
-        job.results, layout = merged
+        job.results, layout = merged_batches(lease, place, sys.maxsize if client.plan.copy else LARGE_BYTES)
         client.learned.layout = client.learned.layout or layout
         client.region_pool.use(number, place.stop)
         each = (self._job_table.needed(slot) + place.stop) / max(job.work.shape.memory_units, 1)

@@ -4,8 +4,9 @@ A job travels as a *task*, a small value from which the process makes the same j
 each region of the scheduler's memory when it first needs it.
 
 Rows are written straight into their batch where their layout is known. Else elements are written into spill memory, for
-the process that merges them, or for the consumer. A block that raises is marked as failed; the consumer computes it
-again, so that the user's exception is raised in the consumer's thread.
+the process that merges them, or for the consumer. Merged batches are written one by one, so that a process has one at a
+time. A block that raises is marked as failed; the consumer computes it again, so that the user's exception is raised in
+the consumer's thread.
 """
 
 import fcntl
@@ -23,8 +24,8 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
-from penstock._graph import Context, GlobalDraws, leave_accelerators, walk
-from penstock._memory import Region, aligned, open_region
+from penstock._graph import Context, Element, GlobalDraws, leave_accelerators, walk
+from penstock._memory import Lease, Region, aligned, open_region
 from penstock._pickles import dump_by_value
 from penstock._plan import Plan
 from penstock._processes import error_text, pack_error
@@ -36,6 +37,7 @@ from penstock._runtime._processors import CpuThrottle, shared_processors
 from penstock._runtime._scheduler import BLOCKS, SLOTS
 from penstock._runtime._shared_values import read, write
 from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
+from penstock._tree import map_leaves
 from penstock.batching import LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
 
@@ -357,28 +359,69 @@ class _Worker:
             region = self._regions.get(described.region)
             self._take_in(slot, described, job)
             began = time.perf_counter()
-            job.run_merge(self._context_of(described), before_row)
+            written = _WrittenBatches(region, job.steps)
+            job.run_merge(self._context_of(described), before_row, written.add)
             self._job_table.count_merge(slot, time.perf_counter() - began)
-            pickled = dump_by_value((job.results, job.work.found_layout))
-            if pickled.nbytes > len(region):
-                raise _NoRoomError(pickled.nbytes)
-            write(pickled, region, 0)
-            self._job_table.put(slot, job.blocks, 0, pickled.nbytes)
+            place = written.end(job.work.found_layout)
+            self._job_table.put(slot, job.blocks, place.start, place.stop - place.start)
             self._context_of(described).times.work(time.perf_counter() - received)
-        del self._jobs[slot]  # with the batches
+        del self._jobs[slot]
 
     def _take_in(self, slot: int, described: Described, job: Job[Work]) -> None:
-        """Give the job a copy of the rows to merge: a function may write to them, and crash.
+        """Give the job the results of its blocks.
 
-        Mapping it privately would take longer, up to some 10 MB at least.
+        A function may write to them, and crash. So these are copies, and the merge copies rows that are in memory.
         """
         spill = self._regions.get(cast("int", described.spill))
         self._give(described, job, job.blocks)
-        if row_bytes := job.work.shape.row_bytes:
-            rows: Any = np.frombuffer(cast("memoryview", spill), np.uint8, row_bytes).copy()
-            job.work.use(rows)
         if job.work.shape.sends_results:
             job.parts = parts_of(self._job_table, slot, job.blocks, spill)
+
+
+class _WrittenBatches:
+    """The merged batches of a job, each written when it is made, so that a process has one batch at a time."""
+
+    def __init__(self, region: Region, steps: int) -> None:
+        self._region = region
+        self._steps = steps
+        self._places: list[tuple[int, int]] = []
+        self._end = 0
+
+    def add(self, batch: Element) -> None:
+        """Write the next batch."""
+        self._places.append(self._write(_contiguous(batch)))
+
+    def end(self, layout: object) -> slice:
+        """Write the places of all batches, and the layout of the rows; return where these are."""
+        return slice(*self._write((self._places, layout)))
+
+    def _write(self, value: object) -> tuple[int, int]:
+        pickled = dump_by_value(value)
+        start, end = self._end, self._end + pickled.nbytes
+        if end > len(self._region):
+            raise _NoRoomError(end * self._steps // max(len(self._places), 1))
+        write(pickled, self._region, start)
+        self._end = aligned(end)
+        return start, end
+
+
+def merged_batches(memory: Lease, place: slice, copied_bytes: int) -> tuple[list[Element], object]:
+    """Return the batches that a merge has written, and the layout of their rows, from the place of their places."""
+    places, layout = cast("tuple[list[tuple[int, int]], object]", read(memory, place, copied_bytes))
+    return [read(memory, slice(*each), copied_bytes) for each in places], layout
+
+
+def _contiguous(batch: Element) -> Element:
+    """Return a batch whose arrays pickle can leave outside its stream, as it does with contiguous ones alone."""
+    with suppress(UsageError):  # its type can't be built of other leaves
+        return map_leaves(_contiguous_leaf, batch)
+    return batch
+
+
+def _contiguous_leaf(leaf: object) -> object:
+    if type(leaf) is not np.ndarray or leaf.flags.forc or leaf.dtype.hasobject:
+        return leaf
+    return leaf.copy("C")  # the order in which pickle would write it
 
 
 def parts_of(job_table: JobTable, slot: int, blocks: int, spill: Region) -> list[list[Any]]:

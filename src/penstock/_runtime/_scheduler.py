@@ -46,7 +46,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, walk
-from penstock._memory import Lease, Memory, Region
+from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycled, recycle_arrays
 from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
@@ -714,6 +714,8 @@ class WorkerThreads:
                 must not raise.
         """
         self._ring = ring
+        self._recycled_bytes = RECYCLED_BYTES
+        allow_recycled(self._recycled_bytes)
         # The threads refer only to the ring and the task function, so that the owner of this object can be collected.
         self._threads = [
             DaemonThread(partial(_run_claims, ring, number, make_task), f"penstock-{number}") for number in range(count)
@@ -730,9 +732,12 @@ class WorkerThreads:
         if stuck:
             _logger.warning("still inside a function of the dataset after %s s: %s", FUNCTION_SECONDS, stuck)
         self._threads = []
+        allow_recycled(-self._recycled_bytes)
+        self._recycled_bytes = 0
 
 
 def _run_claims(ring: SlotRing, number: int, make_task: Callable[[int], Task]) -> None:
+    recycle_arrays()
     task = make_task(number)
     while (claim := ring.claim_wait(number)) is not None:
         task(claim)

@@ -73,9 +73,9 @@ PROCESSES: Final = (
     ),
     Mutant(
         "worker: a merge writes to the rows that its successor needs",
-        "_runtime/_process_work.py",
-        "np.uint8, row_bytes).copy()",
-        "np.uint8, row_bytes)",
+        "_runtime/_batch_work.py",
+        "map_leaves(_copy, batch) if self._is_shared else batch",
+        "batch",
         ("workers/processes/test_collate_jobs.py::test_a_crash_leaves_the_batch_unchanged",),
     ),
     Mutant(
