@@ -305,3 +305,17 @@ def test_arrays_of_functions_share_no_memory_with_arrays_that_are_alive(workers:
     assert [digest(batch) for batch in kept] == [digest(dataset[number]) for number in range(0, 120, 40)]
     assert (workers == "threads") == (0 < most <= 64_000_000)
     assert recycled_bytes() == 0
+
+
+@pytest.mark.parametrize("prefetch", [1, 6])
+def test_large_elements_without_a_batch_are_in_bounded_memory(prefetch: int) -> None:
+    """Processes write elements into memory that is used again: that of one job more than the window has."""
+    window = max(prefetch, 2 * 2)  # at least two rows for each of two workers
+    most = 0
+    dataset = ps.range(30, seed=2).shuffle().map(row)
+    with ps.Loader(dataset, num_workers=2, workers="processes", prefetch=prefetch) as loader:
+        for number, element in enumerate(loader):
+            assert element.base is not None
+            assert digest(element) == digest(dataset[number])
+            most = max(most, leased_slots())
+    assert 0 < most <= window + 1

@@ -85,7 +85,8 @@ class BatchWork(Work):
         rows = self._bounds[-1]
         row_bytes = memory_bytes = 0 if layout is None else layout.leaf_offsets(rows)[1]
         has_merge = bool(program.above) or (layout is None and program.batch is not None)
-        if shared and has_merge:
+        has_room = shared and (has_merge or program.batch is None)
+        if has_room:
             memory_bytes = max(int(rows * learned.merged_row_bytes), 1)
         kinds = () if layout is None else layout.kinds
         # Leaves that are texts, which can't be written into shared memory.
@@ -96,6 +97,7 @@ class BatchWork(Work):
             step_range.first.step,
             has_merge=has_merge,
             sends_results=layout is None or bool(self._lists),
+            has_room=has_room,
             row_bytes=row_bytes,
             memory_bytes=memory_bytes,
             memory_units=rows,

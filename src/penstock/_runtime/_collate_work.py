@@ -61,6 +61,7 @@ class CollateWork(Work):
             [*range(0, max(task.bounds[-1], 1), task.block_rows), task.bounds[-1]],
             has_merge=True,
             sends_results=True,
+            has_room=True,
             memory_bytes=memory_bytes,
             memory_units=len(task.firsts),  # memory is planned for whole batches
         )

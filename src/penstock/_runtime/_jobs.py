@@ -176,6 +176,8 @@ class Shape(NamedTuple):
         first_step: the step of the first batch; None where steps aren't known yet, since elements are read in order.
         has_merge: whether batches are merged once all blocks are computed.
         sends_results: whether a block's result is more than rows in the job's memory, so that a process sends the rest.
+        has_room: whether processes write what is delivered into leased memory of a size that isn't known in advance:
+            merged batches, or elements without a batch.
         is_whole: whether the rows of a block can't be computed one by one.
         row_bytes: the bytes of the rows, where they are written straight into memory; else 0.
         memory_bytes: the bytes of leased memory that the job needs; 0 where its results have memory of their own.
@@ -187,6 +189,7 @@ class Shape(NamedTuple):
     first_step: int | None = None
     has_merge: bool = False
     sends_results: bool = False
+    has_room: bool = False
     is_whole: bool = False
     row_bytes: int = 0
     memory_bytes: int = 0

@@ -174,12 +174,12 @@ class ProcessScheduler(Scheduler):
             self._discard([self._plans.pop(id(plan))])
 
     def _region_bytes(self, job: Job[Work]) -> int:
-        return self._room_bytes if job.has_merge else job.memory_bytes
+        return self._room_bytes if job.work.shape.has_room else job.memory_bytes
 
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
         number, client, job = armed
         client.region_pool.use(number, job.memory_bytes)  # only the pages that were written to take memory
-        if job.has_merge:
+        if job.work.shape.has_room:
             self._leases[number] = lease
         else:
             job.work.use(lease)
@@ -201,10 +201,11 @@ class ProcessScheduler(Scheduler):
 
     def _spill_of(self, slot: int, client: Client, job: Job[Work], given: Pickled) -> Region | None:
         """Return memory for the content that is given to a job, and for its results; None if none is needed."""
-        if not job.has_merge and not job.work.shape.sends_results:
+        shape = job.work.shape
+        if not job.has_merge and (shape.has_room or not shape.sends_results):
             return None
         idle = self._idle_spills[client]
-        size = max(self._room_bytes, 2 * job.work.shape.row_bytes, 2 * given.nbytes)
+        size = max(self._room_bytes, 2 * shape.row_bytes, 2 * given.nbytes)
         while idle and len(idle[-1]) < size:
             self._discard([idle.pop()])
         region = self._spills[slot] = idle.pop() if idle else self._allocate(size)
@@ -252,7 +253,7 @@ class ProcessScheduler(Scheduler):
         if not job.failed and self._ring.ready(slot):
             for event in chain.from_iterable(map(pickle.loads, self._job_table.notes(slot))):
                 client.recorder.observe(event)
-            if spill is not None:
+            if spill is not None or lease is not None:
                 with Caught(Exception):  # an element can't be loaded: the consumer computes the job
                     job.failed = True
                     self._take(slot, armed, lease, spill)
@@ -273,17 +274,24 @@ class ProcessScheduler(Scheduler):
         passing = outcome in {IRREGULAR, NO_ROOM}
         return JobFailure(crash, step, row, suspect, complaint, note if outcome == FAILED else b"", is_passing=passing)
 
-    def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region) -> None:
+    def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region | None) -> None:
         """Take the results of a job from the memory in which processes left them."""
         number, client, job = armed
+        copied_bytes = sys.maxsize if client.plan.copy else LARGE_BYTES
         if lease is None:
-            job.parts = parts_of(self._job_table, slot, job.blocks, spill)
+            job.parts = [] if spill is None else parts_of(self._job_table, slot, job.blocks, spill)
             return
-        place = self._job_table.place(slot, job.blocks)
-        job.results, layout = merged_batches(lease, place, sys.maxsize if client.plan.copy else LARGE_BYTES)
-        client.learned.layout = client.learned.layout or layout
-        client.region_pool.use(number, place.stop)
-        each = (self._job_table.needed(slot) + place.stop) / max(job.work.shape.memory_units, 1)
+        needed = self._job_table.needed(slot)
+        if job.has_merge:
+            place = self._job_table.place(slot, job.blocks)
+            job.results, layout = merged_batches(lease, place, copied_bytes)
+            client.learned.layout = client.learned.layout or layout
+            used_bytes, needed = place.stop, needed + place.stop
+        else:
+            job.parts = parts_of(self._job_table, slot, job.blocks, lease, copied_bytes)
+            used_bytes = needed
+        client.region_pool.use(number, used_bytes)
+        each = needed / max(job.work.shape.memory_units, 1)
         client.learned.merged_row_bytes = max(client.learned.merged_row_bytes, each)
 
     def _at_work(self) -> list[AtWork]:

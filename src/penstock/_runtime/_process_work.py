@@ -60,9 +60,9 @@ class Described(NamedTuple):
     """The number of the plan that it is part of."""
     task: Task
     spill: int | None
-    """The number of the spill memory: for results that go to another process or to the consumer; None for none."""
+    """The number of the spill memory: for results that go to another process or to a fold; None for none."""
     region: int | None
-    """The number of the memory for batches; None where the results are elements."""
+    """The number of the memory for what is delivered; None where the results go to a fold."""
     times: int
     """The number of the memory for the times of steps."""
     living: tuple[int, ...]
@@ -337,11 +337,13 @@ class _Worker:
         self._job_table.count(slot, rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
         self._throttle.worked(seconds, cpu_seconds, self._throttle.waits() - waits)
         job.work.given = {}
-        if described.spill is None or not job.work.shape.sends_results:
+        shape = job.work.shape
+        memory = described.region if shape.has_room and not shape.has_merge else described.spill
+        if memory is None or not shape.sends_results:
             return
         pickled = dump_by_value(job.parts[block])
         job.parts[block] = []
-        region = self._regions.get(described.spill)
+        region = self._regions.get(memory)
         start = self._job_table.take_room(slot, aligned(pickled.nbytes))
         if start + pickled.nbytes > len(region):
             raise _NoRoomError(start + pickled.nbytes)
@@ -424,9 +426,11 @@ def _contiguous_leaf(leaf: object) -> object:
     return leaf.copy("C")  # the order in which pickle would write it
 
 
-def parts_of(job_table: JobTable, slot: int, blocks: int, spill: Region) -> list[list[Any]]:
-    """Return copies of the results that processes have left in the spill memory, for each block of a job."""
-    return [cast("list[Any]", read(spill, job_table.place(slot, block), sys.maxsize)) for block in range(blocks)]
+def parts_of(
+    job_table: JobTable, slot: int, blocks: int, memory: Region | Lease, copied_bytes: int = sys.maxsize
+) -> list[list[Any]]:
+    """Return the results that processes have left in memory, for each block; arrays above `copied_bytes` are views."""
+    return [cast("list[Any]", read(memory, job_table.place(slot, block), copied_bytes)) for block in range(blocks)]
 
 
 def _crashing_rows(described: Described) -> dict[tuple[int, ...], Exception]:

@@ -97,6 +97,7 @@ class DrawnWork(Work):
             [*range(0, max(rows, 1), task.block_rows), rows],
             drawn.number,
             has_merge=task.way != "rows",
+            has_room=task.way != "rows",
             sends_results=layout is None,
             is_whole=here is not None and here.reads_at_once,
             row_bytes=row_bytes,
