@@ -66,7 +66,9 @@ class CollateSupplier(Supplier[CollateJob]):
     def __init__(
         self, scheduler: Scheduler, client: Client, collate_client: Client, step_range: StepRange, *, alone: bool
     ) -> None:
-        super().__init__(scheduler, collate_client)
+        super().__init__(scheduler)
+        self._scheduler = scheduler
+        self._client = collate_client
         self._run = collate_run(client.plan)
         self._open_fold = partial(FoldAlone if alone else FoldThread, scheduler, client)
         self._is_alone = alone
@@ -93,10 +95,10 @@ class CollateSupplier(Supplier[CollateJob]):
         return self
 
     def _open(self) -> None:
-        with self.scheduler.owned():  # no thread still makes a job of the batches before
+        with self._scheduler.owned():  # no thread still makes a job of the batches before
             self._waiting.clear()
         self._fold = self._open_fold(self._step_range.after(self._steps, self._token), self._run.collate)
-        self._queue = GivenQueue(self.scheduler, self.client, self._next_job, self._window)
+        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, self._window)
 
     def close(self) -> None:
         """Cancel the jobs and the fold."""
@@ -157,14 +159,14 @@ class CollateSupplier(Supplier[CollateJob]):
 
         If a job of another thread waits for memory, the consumer has to arm it: it may hold that memory.
         """
-        with self.scheduler.owned():
+        with self._scheduler.owned():
             if self._queue.waits_for_memory or self._has_no_job():
                 return True
             return self._queue.has_room and (_has_batch(self._waiting) or self._fold.comes(self._wake))
 
     def _is_for_consumer(self) -> bool:
         """Return whether the consumer has to read the fold itself, or to raise the fold's error."""
-        with self.scheduler.owned():
+        with self._scheduler.owned():
             return self._has_no_job()
 
     def _has_no_job(self) -> bool:
@@ -175,7 +177,7 @@ class CollateSupplier(Supplier[CollateJob]):
         """Read the fold until a batch waits, or the fold ends; raise the error that it raised in place of the batch."""
         if not self._waiting:
             chunk = self._fold.next_job()
-            with self.scheduler.owned():
+            with self._scheduler.owned():
                 self._waiting.extend([] if chunk is None else chunk.taken())
         if _has_batch(self._waiting):
             return
@@ -184,7 +186,7 @@ class CollateSupplier(Supplier[CollateJob]):
         if not self._waiting:  # another thread has closed the fold
             return
         failed = self._waiting.popleft()
-        count_filtered(self.client.recorder, failed.filtered)
+        count_filtered(self._client.recorder, failed.filtered)
         error = failed.error
         del failed
         try:
@@ -221,29 +223,29 @@ class CollateSupplier(Supplier[CollateJob]):
             return None
         self._singly = max(self._singly - len(made), 0)
         job = self._job_of(made)
-        if self.scheduler.shares and (not job.pack() or self._keeps_rows):
+        if self._scheduler.shares and (not job.pack() or self._keeps_rows):
             job.work.made, job.work.is_remade = made, False
         return job
 
     def _job_of(self, made: list[Made]) -> CollateJob:
-        takes_rows, learned = bool(self._run.collate.rows), self.client.learned
+        takes_rows, learned = bool(self._run.collate.rows), self._client.learned
         bounds = tuple(itertools.accumulate([len(each.batch) if takes_rows else 0 for each in made], initial=0))
-        rows = max(block_rows(bounds[-1], self.scheduler.num_workers, learned), 1)
+        rows = max(block_rows(bounds[-1], self._scheduler.num_workers, learned), 1)
         ends_in_rest = isinstance(made[-1].batch, Rest)  # only an error or the end follows a rest
         task = CollateTask(np.concatenate([each.provenance[:1] for each in made]), bounds, rows, ends_in_rest)
-        memory_bytes = max(int(len(made) * learned.merged_row_bytes), 1) if self.scheduler.shares else 0
+        memory_bytes = max(int(len(made) * learned.merged_row_bytes), 1) if self._scheduler.shares else 0
         work = CollateWork(self._run, task, _given(made, task), memory_bytes)
         work.made = [each._replace(batch=None) for each in made]
         return Job(work, keeps_errors=self._reads_streams)
 
     def _steps_per_job(self) -> int:
-        learned = self.client.learned
+        learned = self._client.learned
         row_seconds = learned.row_seconds if self._run.collate.rows else 0.0
         if learned.merge_seconds is None or row_seconds is None or self._singly:
             return 1  # so that the first batch waits for no other
-        if self._reads_streams and self.scheduler.shares:
+        if self._reads_streams and self._scheduler.shares:
             return 1  # with more, a failure would not show which batch failed without reading them again
-        seconds = learned.merge_seconds + row_seconds * self._run.size / self.scheduler.num_workers
+        seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
         by_bytes = SMALL_BATCHES_BYTES / self._window / max(learned.merged_row_bytes, 1)
         return units_per_job(SUFFIX_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
@@ -257,7 +259,7 @@ class CollateSupplier(Supplier[CollateJob]):
 
     def delivered(self, job: CollateJob, index: int, batch: Element) -> Token:
         made = job.work.made[index]
-        count_filtered(self.client.recorder, made.filtered)
+        count_filtered(self._client.recorder, made.filtered)
         self._token = made.token
         self._steps += batch is not DROPPED
         return made.token
@@ -284,16 +286,20 @@ class CollateSupplier(Supplier[CollateJob]):
         error = crashing_batch_error(self._step_range.first.step + self._steps, crash, row)
         if row is not None:
             raise error
-        batch = self._run.around(error, job.work.made[index].provenance, self.client.context())
+        batch = self._run.around(error, job.work.made[index].provenance, self._client.context())
         self.delivered(job, index, batch)
 
     def computed(self, job: CollateJob, index: int) -> Element:
         made = job.work.made[index]
-        self.scheduler.prepare_consumer()
+        self._scheduler.prepare_consumer()
         job.work.is_remade = True  # a function that raises may have changed the rows
-        batch = self._run.result(made.batch, made.provenance, self.client.context())
+        batch = self._run.result(made.batch, made.provenance, self._client.context())
         self._keeps_rows = True
+        self._client.log_complaint(job.failure.complaint)
         return batch
+
+    def fileno(self) -> int:
+        return self._scheduler.fileno(self._client)
 
 
 def _has_batch(waiting: deque[Made]) -> bool:

@@ -43,7 +43,6 @@ from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._runtime._batches import Remaining, StepRange
 from penstock._runtime._chunk_sizes import FOLD_SECONDS
 from penstock._runtime._failing_work import Patience, Stall
-from penstock._runtime._jobs import NO_FAILURE
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
@@ -77,8 +76,6 @@ class Chunk:
         delivered: for each batch that was taken out, its token, and the counts of filters before it.
         error: the error that was taken out; None for none.
     """
-
-    failure = NO_FAILURE
 
     def __init__(self, made: list[Made]) -> None:
         self.steps = len(made)
@@ -343,12 +340,14 @@ class FoldSupplier(Supplier[Chunk]):
     """Chunks of batches of a dataset that is read in order, folded ahead by a thread."""
 
     def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange) -> None:
-        super().__init__(scheduler, client)
+        super().__init__(scheduler)
+        self._scheduler = scheduler
+        self._client = client
         self._left = Remaining([step_range])
         self._bell = Bell()
 
     def open(self) -> FoldThread:
-        return FoldThread(self.scheduler, self.client, self._left.step_ranges()[0], bell=self._bell)
+        return FoldThread(self._scheduler, self._client, self._left.step_ranges()[0], bell=self._bell)
 
     def results(self, job: Chunk) -> list[Element]:
         made = job.taken()
@@ -359,13 +358,13 @@ class FoldSupplier(Supplier[Chunk]):
     def delivered(self, job: Chunk, index: int, batch: Element) -> Token:
         del batch
         token, filtered = job.delivered[index]
-        count_filtered(self.client.recorder, filtered)
+        count_filtered(self._client.recorder, filtered)
         self._left.remove_delivered(token)
         return token
 
     def error(self, job: Chunk) -> BaseException | None:
         error, job.error = job.error, None
-        count_filtered(self.client.recorder, job.delivered[-1][1])
+        count_filtered(self._client.recorder, job.delivered[-1][1])
         return error
 
     def fileno(self) -> int:

@@ -22,18 +22,18 @@ Guarantees:
   - `close` returns when the processes have ended and were waited for; one that is inside a function of the dataset is
     killed after a moment. They end with their parent, and print nothing on Ctrl-C.
 
-A stream belongs to one thread; `Helpers.close` and `IsolatedStream.close` may be called wherever the garbage collector
-runs.
+A supplier belongs to one thread; `Helpers.close` and `HelperSupplier.close` may be called wherever the garbage
+collector runs.
 """
 
+import itertools
 import logging
 import pickle
 import threading
 import warnings
-from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import zip_longest
 from typing import Final, cast
 
 from penstock._caught import Caught
@@ -68,13 +68,12 @@ from penstock._runtime._isolated_helper import (
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import shared
-from penstock._runtime._streams import EndOfEpoch, Stream
+from penstock._runtime._streams import EndOfEpoch, JobStream, Stream, Supplier
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
-from penstock._tracebacks import raise_sent
 from penstock._tree import flatten
 from penstock.batching import cut
-from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
+from penstock.errors import ClosedError, EndOfPipeError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
 from penstock.transport import TensorPipeReader
 
@@ -196,8 +195,8 @@ class Helpers:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this was closed; a lost process alone doesn't close it."""
-        return self._supervisor.is_closing
+        """Whether this was closed, or left to a fork; a lost process alone doesn't close it."""
+        return self._supervisor.is_closing or not self._supervisor.is_owned_here
 
     def check(self) -> None:
         """Raise if the helpers belong to the process that this one was forked from."""
@@ -318,7 +317,7 @@ class IsolatedRuntime(Runtime):
             self._helper = Helpers(self._plan, self.recorder)
             self._check_open()
         self.readings.waits.begin("helper")
-        return IsolatedStream(self._helper, self._plan, step_ranges, ahead)
+        return JobStream(HelperSupplier(self._helper, self._plan, step_ranges, ahead))
 
     def bytes_in_flight(self) -> int:
         return 0 if self._helper is None else self._helper.bytes_in_flight
@@ -330,116 +329,138 @@ class IsolatedRuntime(Runtime):
         super().close()
 
 
-class IsolatedStream(Stream):
-    """Batches that a helper process computes."""
+class Received:
+    """The batches of a message with their reports; the last one of a run has an error, or the end, in place of a batch.
 
-    def __init__(self, helper: Helpers, plan: Plan, step_ranges: list[StepRange], ahead: int) -> None:
-        self._helper = helper
-        self._recorder = helper.recorder
+    Attributes:
+        steps: the number of batches, the error included.
+        batches: the batches.
+        reports: their reports, and that of the error.
+        error: the error, or EndOfEpoch; None for neither.
+    """
+
+    def __init__(self, batches: list[Element], reports: Sequence[BatchReport], error: BaseException | None) -> None:
+        self.steps = len(batches) + (error is not None)
+        self.batches = batches
+        self.reports = [*reports, *itertools.repeat(NO_REPORT, self.steps - len(reports))]
+        self.error = error
+
+
+class HelperSupplier(Supplier[Received]):
+    """Messages of batches that a helper process computes. It opens itself.
+
+    Args:
+        helpers: owns the helper process, and its successors.
+        plan: the plan of the loader.
+        step_ranges: the steps.
+        ahead: how many batches the caller takes before it delivers them.
+    """
+
+    def __init__(self, helpers: Helpers, plan: Plan, step_ranges: list[StepRange], ahead: int) -> None:
+        super().__init__(helpers)
+        self._helpers = helpers
+        self._recorder = helpers.recorder
         self._nodes = list(walk(plan.node))
         self._memory = plan.memory
         self._usually_kept = _USUALLY_KEPT + ahead  # messages
         self._left = Remaining(step_ranges)
         self._failing: Unit | None = None
-        self._received: deque[tuple[Element, BatchReport]] = deque()
-        self._last: tuple[MessageKind, BatchReport] | None = None  # the end of the run
-        self._failure = Caught()  # of `is_ready`, for `next` to raise
+        self._come: Received | None = None  # a message that `is_ready` has received
         self._deaths = 0  # in a row
         self._lost = False  # whether the process has died
         self._closed = False
+        self._runs = False  # whether the run has not ended
         self._run = 0
         self._process: LoaderHelper | None = None  # in which the run was begun
         self._begin()
 
-    def next(self) -> tuple[Element, Token]:
-        self._helper.check()  # always, since a fork also has the batches that were received before it
-        if not self._received:
-            if self._failure.error is not None:
-                raise self._failure.taken()
-            self._receive(None)
-            if self._closed:
-                raise EndOfEpoch
-        if self._received:
-            return self._delivered()
-        if self._last is None:
-            raise InternalError("a run ends with a message of its end")
-        status, report = self._last
-        self._last = status, NO_REPORT
-        self._count(report)
-        if report.error is not None:
-            self._last = self._process = None  # the next call begins another run
-            self._failing = self._left.unit_of(report.token)
-            raise_sent(unpack_error(report.error))
-        raise EndOfEpoch
+    def open(self) -> "HelperSupplier":
+        self._closed = False  # after an error the next request begins another run
+        return self
 
-    def next_nowait(self) -> tuple[Element, Token] | None:
-        self._helper.check()
-        if not self._received:
-            self._check(awaited=False)
-        return self._delivered() if self._received else None
+    def next_job(self) -> Received | None:
+        """Wait for the next message, and return it; None once closed."""
+        self._helpers.check()
+        come, self._come = self._come, None
+        return come or self._receive(None)
 
-    def _delivered(self) -> tuple[Element, Token]:
-        batch, report = self._received.popleft()
+    def next_job_nowait(self) -> Received | None:
+        """Return the next message, if it has arrived."""
+        come, self._come = self._come, None
+        return come or self._receive(0.0, awaited=False)
+
+    def is_ready(self) -> bool:
+        """Return whether a message has arrived, or none will."""
+        self._come = self._come or self._receive(0.0)
+        return self._come is not None or self._closed
+
+    def close(self) -> None:
+        """End the run."""
+        self._closed = True
+        self._come, process = None, self._process
+        if self._runs and process is not None:
+            self._helpers.cancel(process, self._run)
+
+    def results(self, job: Received) -> list[Element]:
+        batches, job.batches = job.batches, []
+        return batches
+
+    def delivered(self, job: Received, index: int, batch: Element) -> Token:
+        del batch
+        report = job.reports[index]
         if report is not NO_REPORT:
             self._count(report)
         if self._left.remove_delivered(report.token):  # a later batch doesn't show that the first one crashes no helper
             self._deaths = 0
-        return batch, report.token
+        return report.token
 
-    def failing(self) -> Unit | None:
+    def error(self, job: Received) -> BaseException | None:
+        error, job.error = job.error, None
+        self._count(job.reports[-1])
+        if not isinstance(error, EndOfEpoch):
+            self._process = None
+            self._failing = self._left.unit_of(job.reports[-1].token)
+        return error
+
+    def failing(self, job: Received | None, index: int) -> Unit | None:
+        del job, index
         return self._failing
-
-    def is_ready(self) -> bool:
-        return self._check(awaited=True)
-
-    def _check(self, *, awaited: bool) -> bool:
-        """Return whether there is a batch, or an end, or an error for `next` to raise."""
-        with Caught(Exception) as caught:
-            return self._failure.error is not None or self._receive(0.0, awaited=awaited)
-        self._failure = caught
-        return True
 
     def fileno(self) -> int | None:
         if self._process is None:
             return None
         return self._process.over.fileno() if self._lost else self._process.reader.fileno()
 
-    def close(self) -> None:
-        self._closed = True
-        self._received.clear()
-        if self._last is None and self._process is not None:
-            self._helper.cancel(self._process, self._run)
-
     def _begin(self) -> LoaderHelper:
         """Begin a run of the batches that were not delivered."""
         alone = _STEPS_ALONE if self._deaths == _MAX_DEATHS - 1 else 0
-        process, self._run = self._helper.begin(self._left.step_ranges(), alone=alone)
-        self._process, self._failing = process, None
+        process, self._run = self._helpers.begin(self._left.step_ranges(), alone=alone)
+        self._process, self._failing, self._runs = process, None, True
         return process
 
-    def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> bool:
-        """Return whether there is a batch or the end of the run; receive until then, or only arrived messages."""
-        while not (self._closed or self._received or self._last is not None):
+    def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> Received | None:
+        """Return the next message; None where none came in time, and once closed."""
+        while not self._closed:
             process = self._process or self._begin()
             if self._lost:
                 if timeout_seconds is not None and not process.over.wait(0.0):
-                    return False
+                    return None
                 self._reap(process)
                 continue
             self._warn_of_kept(process)
             try:
                 message = self._message(process, timeout_seconds, awaited=awaited)
-                if message is None:
-                    return False
-                self._accept(message)
+                come = None if message is None else self._accepted(message)
+                if message is None or come is not None:
+                    return come
             except (PeerError, EndOfPipeError):
                 self._lost = True
             except ClosedError:  # another thread closed the loader, or the reader of a helper that never connected
-                self._closed = self._helper.is_closed
+                self._closed = self._helpers.is_closed
                 self._lost = not self._closed
             except UsageError:
                 raise UsageError(self._starved_text()) from None
-        return True
+        return None
 
     def _message(self, process: LoaderHelper, timeout_seconds: float | None, *, awaited: bool) -> object:
         """Return the next message; None if there was none for so many seconds."""
@@ -453,7 +474,7 @@ class IsolatedStream(Stream):
         return None
 
     def _reap(self, process: LoaderHelper) -> None:
-        death = self._helper.reap(process)
+        death = self._helpers.reap(process)
         self._process, self._lost = None, False
         self._deaths += 1
         if process.is_hopeless:
@@ -466,19 +487,21 @@ class IsolatedStream(Stream):
                 exit_code=death.exit_code,
             )
 
-    def _accept(self, message: object) -> None:
+    def _accepted(self, message: object) -> Received | None:
+        """Return the batches of a message; None for one of an earlier run."""
         run, status, batches, packed, in_flight, bounds = cast("Message", message)
-        self._helper.bytes_in_flight = in_flight
-        if run != self._run:  # a message of an earlier stream
-            return
+        self._helpers.bytes_in_flight = in_flight
+        if run != self._run:
+            return None
         reports: tuple[BatchReport, ...] = pickle.loads(packed) if packed else ()
         if bounds is not None:
             columns, structure = flatten(batches[0])
             batches = cut(structure, columns, bounds.tolist(), SMALL_LEAF_BYTES)
         if status == MessageKind.ITEM:
-            self._received.extend(zip_longest(batches, reports, fillvalue=NO_REPORT))
-        else:
-            self._last = MessageKind(status), reports[0] if reports else NO_REPORT
+            return Received(batches, reports, None)
+        self._runs = False
+        packed_error = reports[0].error if reports else None
+        return Received(batches, reports, EndOfEpoch() if packed_error is None else unpack_error(packed_error))
 
     def _count(self, report: BatchReport) -> None:
         for event in report.events:
@@ -488,12 +511,12 @@ class IsolatedStream(Stream):
 
     def _warn_of_kept(self, process: LoaderHelper) -> None:
         kept = process.reader.kept
-        if kept > self._usually_kept and not self._helper.has_warned_of_kept:
-            self._helper.has_warned_of_kept = True
+        if kept > self._usually_kept and not self._helpers.has_warned_of_kept:
+            self._helpers.has_warned_of_kept = True
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for others. Keep "
                 "fewer, or use copy=True, which delivers copies.",
-                stacklevel=5,
+                stacklevel=8,
             )
 
     def _starved_text(self) -> str:

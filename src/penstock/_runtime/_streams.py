@@ -3,7 +3,8 @@
 A stream delivers the batches from some step to the end of its epoch. `Stream` is all that a loader knows of workers.
 There are two streams that compute, and each is given its batches by a value: `InlineStream` by a function, `JobStream`
 by a `Supplier`. The suppliers are `BatchSupplier`, for an indexable dataset, `FoldSupplier` (`_fold_thread`), for one
-that is read in order, and `CollateSupplier` (`_collate_supplier`), where workers compute the steps above the folds.
+that is read in order, `CollateSupplier` (`_collate_supplier`), where workers compute the steps above the folds, and
+`HelperSupplier` (`_isolated`), for an isolated loader.
 
 An error of a job is not kept: the consumer computes the job's content itself, batch by batch, by the inline path. So
 the batches before the failing one are delivered first, and the user's exception is raised in the user's thread. The
@@ -29,11 +30,11 @@ from penstock._runtime._batches import (
 )
 from penstock._runtime._chunk_sizes import SMALL_LEAF_BYTES
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._jobs import JobFailure
 from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
+from penstock._tracebacks import raise_sent
 from penstock.errors import InternalError, WorkerError
 
 
@@ -142,16 +143,11 @@ def _no_more(index: int) -> list[tuple[Element, Token]]:
 
 
 class StreamJob(Protocol):
-    """Consecutive batches that were computed together: a job of the workers, or a chunk of the fold thread."""
+    """Batches that come together: a job of workers, a chunk of the fold thread, or a message of a helper process."""
 
     @property
     def steps(self) -> int:
         """The number of batches, the failed ones included."""
-        ...
-
-    @property
-    def failure(self) -> JobFailure:
-        """The reasons why batches failed in worker processes."""
         ...
 
 
@@ -179,17 +175,28 @@ class Jobs(Protocol[AnyJob_co]):
         ...
 
 
+class Owner(Protocol):
+    """The owner of the threads or processes that compute jobs."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether they were stopped, so that `check` may raise."""
+        ...
+
+    def check(self) -> None:
+        """Raise if no jobs can be computed."""
+        ...
+
+
 class Supplier(ABC, Generic[AnyJob]):
     """Opens the jobs of a stream after the last delivered batch, and computes batches that failed there.
 
     Args:
-        scheduler: computes the jobs.
-        client: the client that the jobs belong to.
+        owner: the owner of what computes the jobs.
     """
 
-    def __init__(self, scheduler: Scheduler, client: Client) -> None:
-        self.scheduler = scheduler
-        self.client = client
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
 
     @abstractmethod
     def open(self) -> Jobs[AnyJob]:
@@ -226,8 +233,8 @@ class Supplier(ABC, Generic[AnyJob]):
         """Compute the first failed batch in the calling thread; never called where each has an error."""
         raise InternalError(f"batch {index} of {job!r} has neither a result nor an error")
 
-    def failing(self, job: AnyJob, index: int) -> Unit | None:
-        """Return the step of a batch; None where that is the first step that was not delivered."""
+    def failing(self, job: AnyJob | None, index: int) -> Unit | None:
+        """Return the step that raised: a batch of a job, if there is one; None for the first undelivered step."""
         del job, index
         return None
 
@@ -236,9 +243,9 @@ class Supplier(ABC, Generic[AnyJob]):
         del job
         return None
 
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when a job may have come."""
-        return self.scheduler.fileno(self.client)
+    @abstractmethod
+    def fileno(self) -> int | None:
+        """Return a descriptor that is readable when a job may have come; None if `is_ready` has to be called first."""
 
 
 class JobStream(Stream, Generic[AnyJob]):
@@ -253,7 +260,7 @@ class JobStream(Stream, Generic[AnyJob]):
 
     def __init__(self, supplier: Supplier[AnyJob]) -> None:
         self._supplier = supplier
-        self._scheduler = supplier.scheduler
+        self._owner = supplier.owner
         self._job: AnyJob | None = None
         self._index = 0  # of the job's next batch
         self._ready: list[Element] = []  # the next batches of the job, in reverse order; none after a failed one
@@ -264,8 +271,8 @@ class JobStream(Stream, Generic[AnyJob]):
 
     def next(self) -> tuple[Element, Token]:
         while True:
-            if self._scheduler.is_closed:
-                self._scheduler.check()
+            if self._owner.is_closed:
+                self._owner.check()
             job, ready = self._job, self._ready
             if job is None or not ready:
                 job, ready = self._received()
@@ -275,10 +282,12 @@ class JobStream(Stream, Generic[AnyJob]):
                 return batch, token
 
     def next_nowait(self) -> tuple[Element, Token] | None:
-        while not self._scheduler.is_closed and self._failure.error is None:
+        while not self._owner.is_closed and self._failure.error is None:
             job = self._job
-            if job is None and (come := self._jobs.next_job_nowait()) is not None:
-                job = self._begun(come)
+            if job is None:
+                with self._failure:
+                    come = self._jobs.next_job_nowait()
+                    job = None if come is None else self._begun(come)
             ready = self._ready
             if job is None or not ready:
                 return None
@@ -323,7 +332,7 @@ class JobStream(Stream, Generic[AnyJob]):
             self._reopen()
         try:
             if error is not None:
-                raise error
+                raise_sent(error)
         finally:
             del error  # otherwise its traceback would keep it and this stream
         return True
@@ -339,13 +348,12 @@ class JobStream(Stream, Generic[AnyJob]):
         self._index = index + 1
         self._attempts = 0
         if self._index == job.steps:
-            self._supplier.client.log_complaint(job.failure.complaint)
             self._job = None
         return self._supplier.delivered(job, index, batch)
 
     def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
-        if self._scheduler.is_closed:
-            self._scheduler.check()
+        if self._owner.is_closed:
+            self._owner.check()
         if self._job is not None or self._failure.error is not None:
             return None
         job = self._jobs.next_job()
@@ -355,7 +363,7 @@ class JobStream(Stream, Generic[AnyJob]):
         return stacked
 
     def failing(self) -> Unit | None:
-        return None if self._job is None else self._supplier.failing(self._job, self._index)
+        return self._supplier.failing(self._job, self._index)
 
     def fileno(self) -> int | None:
         return self._supplier.fileno()
@@ -363,9 +371,9 @@ class JobStream(Stream, Generic[AnyJob]):
     def is_ready(self) -> bool:
         """Return whether `next` would not wait. What this thread has to compute is computed here: it may be DROPPED."""
         while not self._closed and self._failure.error is None:
-            if self._job is None and not self._jobs.is_ready():
-                return False
             with self._failure:
+                if self._job is None and not self._jobs.is_ready():
+                    return False
                 if self._skips(self._job or self._awaited()):
                     continue
             break
@@ -395,17 +403,19 @@ class BatchSupplier(Supplier[BatchJob]):
     """Jobs of batches of an indexable dataset, in order or as they become ready."""
 
     def __init__(self, scheduler: Scheduler, client: Client, step_ranges: list[StepRange]) -> None:
-        super().__init__(scheduler, client)
+        super().__init__(scheduler)
         plan = client.plan
+        self._scheduler = scheduler
+        self._client = client
         self._plan = plan
         self._left = step_ranges  # the steps of which no job was taken yet, in order
         self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())
 
     def open(self) -> JobQueue[BatchJob]:
-        cutter = Cutter(self.scheduler, self.client, self._plan.batches, self._left)
+        cutter = Cutter(self._scheduler, self._client, self._plan.batches, self._left)
         kind = JobQueue[BatchJob] if self._plan.ordered else ReadyQueue[BatchJob]
-        return open_queue(kind, self.scheduler, self.client, cutter)
+        return open_queue(kind, self._scheduler, self._client, cutter)
 
     def results(self, job: BatchJob) -> list[Element]:
         self._left = without(self._left, job.work.step_range)
@@ -430,14 +440,20 @@ class BatchSupplier(Supplier[BatchJob]):
         """Have the row that crashes workers replaced from now on; raise if no step allows that."""
         program, shard = self._plan.batches, self._plan.shard
         at = None if row is None else coordinates_of(program, shard, unit, row)
-        leave_to_steps(self.client, program.rows, at, crashing_row_error(program, shard, unit, row, crash))
+        leave_to_steps(self._client, program.rows, at, crashing_row_error(program, shard, unit, row, crash))
 
     def computed(self, job: BatchJob, index: int) -> Element:
-        self.scheduler.prepare_consumer()
-        return self._inline.batch(job.work.step_range.unit(index), careful=job.failure.is_suspect)
+        self._scheduler.prepare_consumer()
+        batch = self._inline.batch(job.work.step_range.unit(index), careful=job.failure.is_suspect)
+        if index + 1 == job.steps:
+            self._client.log_complaint(job.failure.complaint)
+        return batch
 
-    def failing(self, job: BatchJob, index: int) -> Unit | None:
-        return None if self._plan.ordered else job.work.step_range.unit(index)
+    def failing(self, job: BatchJob | None, index: int) -> Unit | None:
+        return None if job is None or self._plan.ordered else job.work.step_range.unit(index)
+
+    def fileno(self) -> int:
+        return self._scheduler.fileno(self._client)
 
     def stacked(self, job: BatchJob) -> tuple[Element, list[int], Sequence[Token]] | None:
         stacked = None if job.failed else job.work.stacked()

@@ -250,8 +250,8 @@ PROCESSES: Final = (
     Mutant(
         "isolated: crashes far apart add up",
         "_runtime/_isolated.py",
-        "self._deaths = 0\n return batch, report.token",
-        "pass\n        return batch, report.token",
+        "self._deaths = 0\n return report.token",
+        "pass\n        return report.token",
         ("loader/isolated/test_deaths.py::test_crashes_far_apart_are_not_added_up",),
     ),
     Mutant(
