@@ -12,9 +12,9 @@ from penstock._cli.terminal import ENDED
 from penstock.errors import UsageError
 
 _DESCRIPTION = """\
-Writes the elements of a dataset to files, shard by shard. A command that was killed is
-repeated, and continues with the missing shards. Several hosts share the work by --part;
-they need no other coordination than the folder.
+Writes the elements of a dataset to files, shard by shard. If the command is killed, give it
+again: it continues with the missing shards. Several hosts share the work by --part, in one
+shared folder.
 
 NAME is a dataset in MODULE, or a function without arguments that returns one.
 """
@@ -34,7 +34,9 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("path", metavar="PATH", help="the folder to write to")
     parser.add_argument("--format", default="arrow", help="arrow, parquet, tokens, tar or jsonl (default: arrow)")
-    parser.add_argument("--shard-bytes", metavar="SIZE", default="256MB", help="of a shard, about (default: 256MB)")
+    parser.add_argument(
+        "--shard-bytes", metavar="SIZE", default="256MB", help="size of a shard, about (default: 256MB)"
+    )
     parser.add_argument("--num-workers", metavar="N", type=int, help="processes (default: one for each processor)")
     parser.add_argument("--part", metavar="K/N", type=_part, default=(0, 1), help="write part K of N only, from 0/N")
     parser.set_defaults(run=run)

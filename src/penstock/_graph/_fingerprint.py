@@ -6,8 +6,9 @@ state therefore holds a fingerprint, and loading compares it.
 - A different source or order is an error. The batch size is not part of the order, since a loader may resume with
   another one.
 - A different function is a warning: users fix their functions in the middle of a run.
-- Of a mixture only the schedule up to the state's position counts, and the parts that occur in it, if the number of
-  elements seen is known. So a run may resume with another schedule from there on, or with one more part.
+- Of a mixture only the past counts: the schedule up to the state's position, and the parts that occur in it. So a run
+  may resume with another schedule from there on, or with one more part. After epoch 0, or where the number of elements
+  before the state's position isn't known, all of the schedule counts.
 
 A sampler or a source of the user's counts by its `fingerprint()`, or by a sample of what it maps to.
 
@@ -66,9 +67,9 @@ class Fingerprint:
     details: Mapping[str, str]
     """Further digests, by the names of the three; states of earlier versions don't have them.
 
-    That of the source covers the content of records that are Python objects, that of the order the sizes of batches
-    below the loader's and the form of a zip, that of the functions the values that they hold and the functions that
-    open streams. A difference in the first or the last is a warning.
+      - "source": the content of records that are Python objects. A difference is a warning.
+      - "order": the sizes of batches below the loader's, and the form of a zip. A difference is an error.
+      - "functions": the values that functions hold, and the functions that open streams. A difference is a warning.
     """
 
     def parts(self) -> dict[str, str]:
@@ -77,7 +78,8 @@ class Fingerprint:
 
 
 _Known: TypeAlias = dict[int, tuple[Callable[..., Any], str, str]]
-"""By `id`: each function that was met, its identity, and that of its values. Hundreds of parts may share functions."""
+"""By the `id` of a function: itself, its identity, and the identity of the values that it holds. Each is computed once,
+since hundreds of parts may share a function."""
 
 
 class _Seen(NamedTuple):

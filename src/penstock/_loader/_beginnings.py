@@ -1,9 +1,10 @@
-"""Epochs 0 that loaders of this program have delivered, by the line that made the loader.
+"""The warning about a loader that is made again for each epoch, and so delivers epoch 0 each time.
 
-A program that makes a loader inside its loop over epochs gets epoch 0 each time: a new loader knows of no other.
-Nothing fails, and the model sees one order of the data only. So a loader that begins with epoch 0, made by the same
-line as one that has delivered the epoch 0 of an equal dataset, logs a warning. Loaders that other lines made are meant
-to repeat, as in a comparison, and a dataset whose epochs are all alike repeats in any case.
+A program may make a loader inside its loop over epochs. Each new loader begins with epoch 0. Nothing fails, but the
+model sees one order of the data only. So this module records each line of the program whose loader has delivered epoch
+0 of a dataset. If the same line makes another loader, and that begins with epoch 0 of an equal dataset, it logs a
+warning. There is none for loaders of different lines, which may be compared on purpose, nor for datasets whose epochs
+are all alike.
 """
 
 import inspect
@@ -48,8 +49,8 @@ def warn_if_repeated(line: str, dataset: str) -> None:
             return
         _delivered[line, dataset] = True
     _logger.warning(
-        "the loader made at %s begins with epoch 0 of a dataset whose epoch 0 an earlier loader, made by the same "
-        "line, has delivered, so it has the same order. Make the loader once, before the loop over epochs, and iterate "
-        "over it for each; or call loader.load_state_dict(state), or loader.seek(position=0, epoch=epoch)",
+        "the loader made at %s begins with epoch 0, and an earlier loader that the same line made has delivered epoch "
+        "0 of an equal dataset; so both have the same order. Make the loader once, before the loop over epochs, and "
+        "iterate over it for each; or call loader.load_state_dict(state), or loader.seek(position=0, epoch=epoch)",
         line,
     )

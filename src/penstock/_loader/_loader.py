@@ -265,7 +265,9 @@ class Loader(Generic[T_co]):
     def position(self) -> int:
         """The position, in its epoch, of the first element of the batch that `epoch` refers to, before batching.
 
-        Counted over all ranks; in batches, if a step above `batch` reorders batches.
+        Counted over all ranks; in batches, if a step above `batch` reorders batches. For a dataset that is read in
+        order, it is the number of elements of its inputs that this rank had read before the batch, including those that
+        a step held open.
         """
         return self._progress.current().position
 

@@ -95,7 +95,7 @@ class Batches:
 
     @property
     def in_order(self) -> None:
-        """The step that stands for all that are read in order: None, since there are none."""
+        """The outermost step that is read in order: None, since there are none."""
         return
 
     @property
@@ -148,7 +148,7 @@ class Streaming:
 
     @cached_property
     def in_order(self) -> Node:
-        """The outermost step that is read in order; it stands for all such steps in reports."""
+        """The outermost step that is read in order. Reports show the time of all such steps together, as its time."""
         steps = reversed(list(walk(self.node)))
         in_order = (step for step in steps if isinstance(step, Fold | Stream | Combine) and not is_indexable(step))
         return next(in_order, self.node)

@@ -1,9 +1,9 @@
 """The layout of a batch, and the writer of rows directly into the batch's columns.
 
-A `Layout` is the structure of the elements and the kind of every leaf, as a value. One element determines it. From it
-follow the bytes of a row, the columns for blocks of rows (also over given memory), and the batch of full columns.
+A `Layout` is the structure of the elements and the kind of every leaf, as a value. It is made from one element. It
+returns the bytes of a row, the columns for a number of rows, in new or in given memory, and the batch of full columns.
 
-Problem: stacking copies each row twice, into its own array and into the batch, and workers can't stack at once.
+Problem: stacking copies each row twice, into its own array and into the batch, and one worker alone stacks a batch.
 Solution: with a layout, the columns of a batch are allocated first, and each worker writes its rows directly into them.
 
 `write_rows` accepts only elements that `stack` would put into columns of this layout, and writes the same bytes. For
