@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.sources._files import ImageRecord as ImageRecord
     from penstock.sources._hdf5 import HDF5 as HDF5
     from penstock.sources._json_lines import JsonLines as JsonLines
+    from penstock.sources._lmdb import Lmdb as Lmdb
     from penstock.sources._mds import MDS as MDS
     from penstock.sources._megatron import Megatron as Megatron
     from penstock.sources._parquet import Parquet as Parquet
@@ -71,6 +72,7 @@ else:
         ImageRecord="penstock.sources._files",
         HDF5="penstock.sources._hdf5",
         JsonLines="penstock.sources._json_lines",
+        Lmdb="penstock.sources._lmdb",
         MDS="penstock.sources._mds",
         Megatron="penstock.sources._megatron",
         Parquet="penstock.sources._parquet",
@@ -102,6 +104,7 @@ __all__ = [
     "ImageFolder",
     "ImageRecord",
     "JsonLines",
+    "Lmdb",
     "Megatron",
     "Parquet",
     "Range",

@@ -15,6 +15,7 @@ from penstock.sources._csv import Csv
 from penstock.sources._files import IMAGE_EXTENSIONS, Files, ImageFolder
 from penstock.sources._hdf5 import HDF5
 from penstock.sources._json_lines import JsonLines
+from penstock.sources._lmdb import Lmdb
 from penstock.sources._local_files import PathLike, compression_of, find_files, raise_source_error
 from penstock.sources._mds import MDS
 from penstock.sources._megatron import Megatron
@@ -52,6 +53,10 @@ def _tokens(paths: Sequence[str]) -> Source:
     return Megatron([os.path.splitext(path)[0] for path in paths])
 
 
+def _values(paths: Sequence[str]) -> Source:
+    return Lmdb(_one(paths))
+
+
 def _one(paths: Sequence[str]) -> str:
     if len(paths) > 1:
         raise UsageError(
@@ -70,6 +75,7 @@ _FORMATS: Final = (
     _Format("Csv", (".tsv",), b"", 0, partial(Csv, delimiter="\t")),
     _Format("HDF5", (".h5", ".hdf5"), b"\x89HDF\r\n\x1a\n", 0, HDF5),
     _Format("JsonLines", (".jsonl", ".ndjson"), b"", 0, JsonLines),
+    _Format("Lmdb", ("data.mdb", ".lmdb"), b"\xde\xc0\xef\xbe", 16, _values),
     _Format("Megatron", (".idx",), b"MMIDIDX\0\0", 0, _tokens),
     _Format("Parquet", (".parquet",), b"PAR1", 0, Parquet),
     _Format("Sqlite", (".db", ".sqlite", ".sqlite3"), b"SQLite format 3\0", 0, _table),

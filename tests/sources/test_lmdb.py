@@ -1,0 +1,99 @@
+"""Lmdb: values that LMDB's library wrote, in threads and forked processes, and errors that name file and key."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources import Lmdb, Source, describe_key
+from penstock.testing import SourceTests
+
+lmdb: Any = pytest.importorskip("lmdb")
+VALUES = {b"%03d" % number: b"value %d" % number * (number % 300) for number in range(500)}
+
+
+def write(path: Path, values: Mapping[bytes, bytes] = VALUES, *, database: bytes | None = None) -> Path:
+    """Write a database in one file, and return its path."""
+    with lmdb.open(str(path), subdir=False, map_size=1 << 24, max_dbs=2) as environment:
+        handle = environment.open_db(database)
+        with environment.begin(write=True, db=handle) as transaction:
+            for key, value in values.items():
+                transaction.put(key, value)
+    return path
+
+
+class TestLmdb(SourceTests):
+    """All values of a folder."""
+
+    expected: Sequence[Any] = list(VALUES.values())
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _prepare(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+        write(tmp_path / "data.mdb")
+
+    def make_source(self) -> Source:
+        """Return the values of a folder with data.mdb."""
+        return Lmdb(self.folder)
+
+
+def test_keys_and_database_choose_values(tmp_path: Path) -> None:
+    """Keys give the order, and a database inside has its own; a pickled copy reads them without the content."""
+    path = write(write(tmp_path / "a.mdb", {b"x": b"1"}), {b"y": b"2", b"z": b"3"}, database=b"inner")
+    source = Lmdb(path, database="inner", keys=[b"z", b"y", b"z"])
+    for copy in (source, pickle.loads(pickle.dumps(source))):
+        assert copy.read([0, 1, 2]) == [b"3", b"2", b"3"]
+    assert describe_key(source, 1) == "key 1 (the value of b'y' in 'a.mdb')"
+    assert source.fingerprint() != Lmdb(path, database="inner").fingerprint()
+    assert len(pickle.dumps(Lmdb(write(tmp_path / "b.mdb")))) < 700
+
+
+def test_forked_workers_read_what_the_program_reads(tmp_path: Path) -> None:
+    """`ps.read` takes the path, and worker processes read the map of their parent."""
+    dataset = ps.read(write(tmp_path / "a.mdb"), seed=3).shuffle()
+    with ps.Loader(dataset.batch(50, merge=list), num_workers=2, workers="processes") as loader:
+        assert [value for batch in loader for value in batch] == list(dataset)
+
+
+def test_bad_files_are_refused(tmp_path: Path) -> None:
+    """Each error has the file, the reason and the remedy."""
+    good = write(tmp_path / "good.mdb").read_bytes()
+    for name, content in (("empty", b""), ("text", b"text" * 5000), ("short", good[:20_000])):
+        (tmp_path / name).write_bytes(content)
+    cases: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+        ("none", {}, UsageError, r"/none' doesn't exist"),
+        ("empty", {}, CorruptRecordError, r"cannot open '.*/empty' as a database of LMDB"),
+        ("text", {}, CorruptRecordError, r"cannot open '.*/text' as a database of LMDB: .*not an LMDB file"),
+        ("short", {}, CorruptRecordError, r"/short' has 20000 bytes, and its \d+ pages need \d+: it is truncated"),
+        ("good.mdb", {"database": "x"}, UsageError, r"good.mdb' has no database b'x'"),
+        ("good.mdb", {"keys": [b"001", b"nine"]}, UsageError, r"has no b'nine', number 1 of keys"),
+        ("good.mdb", {"keys": ["001"]}, UsageError, r"keys of LMDB are bytes; got '001'"),
+    ]
+    for path, arguments, error, reason in cases:
+        with pytest.raises(error, match=reason):
+            Lmdb(tmp_path / path, **arguments)
+    with (
+        lmdb.open(str(tmp_path / "good.mdb"), subdir=False),
+        pytest.raises(UsageError, match=r"already open in this process by lmdb.open"),
+    ):
+        Lmdb(tmp_path / "good.mdb")
+
+
+def test_a_changed_database_is_refused(tmp_path: Path) -> None:
+    """A write by another process is found at the next read, and another file by a copy that opens it."""
+    source = Lmdb(write(tmp_path / "a.mdb"))
+    sent = pickle.dumps(source)
+    command = "import sys; from tests.sources.test_lmdb import write; write(sys.argv[1], {b'000': b'new'})"
+    subprocess.run([sys.executable, "-c", command, str(tmp_path / "a.mdb")], check=True)
+    with pytest.raises(SourceError, match=r"a.mdb' changed since it was listed"):
+        source[0]
+    del source
+    with pytest.raises(SourceError, match=r"a.mdb' changed since it was listed"):
+        pickle.loads(sent)[0]
