@@ -10,6 +10,7 @@ from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
 from penstock._graph._length import length
 from penstock._streaming._in_order import elements, in_order
+from penstock.errors import GraphError
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
 
@@ -31,10 +32,22 @@ def outcomes(batches: Iterable[Any]) -> list[Any]:
     """Return the digest of each batch, and, if the iteration raises, the error."""
     found: list[Any] = []
     try:
-        found.extend(map(digest, batches))
+        found.extend(map(digest, delivered(batches)))
     except ValueError as error:
         found.append((type(error), str(error)))
     return found
+
+
+def delivered(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield a loader's batches; an epoch whose elements were all skipped has none, and ends with an error."""
+    count = 0
+    try:
+        for batch in batches:
+            count += 1
+            yield batch
+    except GraphError as error:
+        if count or "gave no batch" not in str(error):
+            raise
 
 
 def raised(found: list[Any]) -> bool:
@@ -61,7 +74,7 @@ def digest(element: Any) -> Any:
 
 def digests(batches: Any) -> list[Any]:
     """Return the digest of each."""
-    return [digest(batch) for batch in batches]
+    return [digest(batch) for batch in delivered(batches)]
 
 
 def rows(batch: Any, start: int, stop: int) -> Any:

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
         listen_to_owner,
         report_started,
     )
-    from penstock._processes._main_module import check_guard, has_cloudpickle, is_guarded, is_imported, missing
+    from penstock._processes._main_module import (
+        check_guard,
+        has_cloudpickle,
+        is_guarded,
+        is_imported,
+        missing,
+        pickled_for_processes,
+    )
     from penstock._processes._patience import ABANDONED_SECONDS, FUNCTION_SECONDS, PIPELINE_SECONDS
     from penstock._processes._seeding import GlobalSeeds, draw_seeds, observe_seeds, seed_pool_process
     from penstock._processes._supervisor import RestartPolicy, Starting, Supervisor
@@ -55,6 +62,7 @@ else:
         naming="penstock._processes._fork_preparation",
         observe_seeds="penstock._processes._seeding",
         pack_error="penstock._processes._exceptions",
+        pickled_for_processes="penstock._processes._main_module",
         report_started="penstock._processes._helper",
         seed_pool_process="penstock._processes._seeding",
         unpack_error="penstock._processes._exceptions",
@@ -91,6 +99,7 @@ __all__ = [
     "naming",
     "observe_seeds",
     "pack_error",
+    "pickled_for_processes",
     "report_started",
     "seed_pool_process",
     "unpack_error",

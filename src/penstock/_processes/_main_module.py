@@ -19,6 +19,7 @@ import ast
 import importlib.util
 import inspect
 import os
+import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +27,7 @@ from functools import cache
 from types import ModuleType
 from typing import Final
 
+from penstock._pickles import pickler
 from penstock.errors import UsageError
 
 UNGUARDED: Final = 'no `if __name__ == "__main__":` guards the statement of this script that starts them'
@@ -96,6 +98,14 @@ def missing(pickled: bytes) -> str:
         return "processes can't import what is defined in the main module; cloudpickle would do"
     hidden = [name for name in _names_under_guards() if name.encode() in pickled]
     return f"{hidden[0]} is defined where processes don't, below `if __name__ == …`" if hidden else ""
+
+
+def pickled_for_processes(value: object) -> bytes:
+    """Return a pickle that processes can load: classes of a main module that they don't import travel by value."""
+    pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    if b"__main__" not in pickled or is_imported():
+        return pickled
+    return bytes(pickler().dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
 
 def _main() -> ModuleType:

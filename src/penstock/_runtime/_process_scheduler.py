@@ -48,7 +48,7 @@ from penstock._caught import Caught
 from penstock._memory import Lease, Region, aligned, create_region
 from penstock._pickles import Pickled
 from penstock._plan import Plan
-from penstock._processes import Starting, is_imported, observe_seeds
+from penstock._processes import Starting, is_imported, observe_seeds, pickled_for_processes
 from penstock._readings import words_for
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, CurrentBlock, JobTable
@@ -231,7 +231,7 @@ class ProcessScheduler(Scheduler):
             places,
         )
         taken = aligned(job.work.shape.row_bytes + given.nbytes)
-        if not self._job_table.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
+        if not self._job_table.describe(slot, pickled_for_processes(described), taken):
             # Without a description the job fails, and the consumer computes it.
             self._job_table.describe(slot, pickle.dumps(None), taken)
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge)

@@ -16,7 +16,6 @@ Any number of threads may write disjoint rows of the same columns. A large copy 
 import functools
 import itertools
 import math
-import pickle
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from penstock._caught import raised_by_handler
 from penstock._frozen import frozen
+from penstock._processes import pickled_for_processes
 from penstock._tree import Element, Structure, flatten, is_array, leaf_paths, unflatten
 from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, has_padding, kind_of, values_of
 from penstock.batching._merge import Batch, Column, new_array, stack
@@ -56,7 +56,7 @@ class Layout:
     @functools.cached_property
     def pickled(self) -> bytes:
         """The layout as a pickle for other processes. Equal layouts may differ in it, as with keys 1 and True."""
-        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+        return pickled_for_processes(self)
 
     @property
     def row_bytes(self) -> int:

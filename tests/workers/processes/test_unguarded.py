@@ -16,9 +16,11 @@ pytestmark = [
 SOURCES = str(Path(ps.__file__).parents[1])
 
 DEFINITIONS = """
-import os, signal, sys
+import collections, os, signal, sys
 import numpy as np
 import penstock as ps
+
+Point = collections.namedtuple("Point", "x y")
 
 class CorruptError(Exception):
     pass
@@ -80,6 +82,16 @@ BODIES = {
         "        return torch.tensor(index * index)\n"
         "print([batch.tolist() for batch in DataLoader(Squares(), batch_size=3, num_workers=2)])",
         "[[0, 1, 4], [9, 16, 25]]",
+    ),
+    "named tuples": (
+        "from penstock.torch import DataLoader\n"
+        "class Points:\n"
+        "    def __len__(self):\n"
+        "        return 9\n"
+        "    def __getitem__(self, index):\n"
+        "        return Point(index, [index, -index])\n"
+        "print([type(batch) is Point and batch.x.tolist() for batch in DataLoader(Points(), 3, num_workers=2)])",
+        "[[0, 1, 2], [3, 4, 5], [6, 7, 8]]",
     ),
 }
 
