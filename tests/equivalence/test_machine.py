@@ -202,6 +202,7 @@ class LoaderMachine(RuleBasedStateMachine):
 
     def still_known(self, step: int) -> dict[int, Place]:
         """Return the history without the steps that a loader may forget after many changes of batch size."""
+        self.batch_of(self.history[step])  # ends the example if the definition can't compute it
         try:
             self.loaders[-1].batch_at(step)
         except ps.errors.StateError:

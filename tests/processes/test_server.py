@@ -146,6 +146,24 @@ def test_the_server_is_killed_while_it_imports(make_function: MakeFunction, tmp_
             assert imported_by == server_of(pid) != server
 
 
+def test_the_server_is_killed_while_it_reports_a_process(make_function: MakeFunction) -> None:
+    """A process that the program doesn't know gets no work: it sends nothing, and counts as dead."""
+    text = """
+    if attempt == 2:
+        from penstock._processes import _fork_server
+        _fork_server._Server._report = lambda *_: os.kill(os.getpid(), 9)
+    """
+    function = make_function("penstock_test_unreported", text)
+    with started(function) as child:
+        assert child.wait(SECONDS)
+        assert child.pid == 0
+        with pytest.raises(EOFError):
+            child.pipe.recv()
+        assert child.death(started=False).exit_code == -signal.SIGKILL
+    with started(function) as child:
+        assert received(child)[0] == child.pid
+
+
 def test_the_server_is_killed() -> None:
     """Processes outlive a server that is killed, and can be talked with and killed; others have a new server."""
     with started(functions.report) as orphan:

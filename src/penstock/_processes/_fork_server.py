@@ -9,7 +9,8 @@ Guarantees:
   - Each process is forked blank, and then gets its work; while spares are wanted, one is forked ahead. A blank process
     waits for the message with its work, becomes like the program, and does it. As long as it is blank it ends when the
     server closes the link; afterwards it ends with the program. It sends nothing to the server.
-  - The program gets the pid and a pidfd of each process, and its exit code once it has ended.
+  - The program gets the pid and a pidfd of each process before that gets its work, and its exit code once it has ended.
+    So where the server is killed meanwhile, no process works that the program doesn't know.
   - If the program closes or shuts down the status socket of a process, that is killed, or never forked.
   - If the import of a module fails or starts threads, the program gets a message, and each process imports the module
     itself. To get rid of the threads, the server executes itself again in the same process, without that module; its
@@ -155,26 +156,29 @@ class _Server:
         """
         self._pending = descriptors
         answer: dict[str, object] = {}
-        watched: list[int] = []
+        blank: tuple[_Child, socket.socket] | None = None
         with Caught() as caught:
             with open(descriptors[1], "rb", closefd=False) as file:
                 file.seek(0)  # the program has written it
                 prepared: Preparation = pickle.load(file)
             self._import(prepared, message)
             if not connection.wait([descriptors[0]], 0):  # else the program has dropped it meanwhile
-                child = self._hand_over(message)
-                watched = [child.watched]
-                answer = {"pid": child.pid, "failures": self._failures}
+                blank = self._take_blank()
+                answer = {"pid": blank[0].pid, "failures": self._failures}
         if caught.error is not None:
             answer = {"failed": f"{type(caught.error).__name__}: {caught.error}"}
         status = socket.socket(fileno=descriptors[0])
-        is_sent = self._report(status, json.dumps(answer).encode(), watched)
-        if watched:
-            if is_sent:  # else the next answer has them
-                self._failures = []
-            self._children[watched[0]].status = status
-        else:
+        is_sent = self._report(status, json.dumps(answer).encode(), [] if blank is None else [blank[0].watched])
+        if blank is None:
             status.close()
+        else:
+            child, link = blank
+            child.status = status
+            with link:
+                if is_sent:  # else the process ends, and the next answer has the failures
+                    self._failures = []
+                    with suppress(OSError):  # it has just been killed, which the program sees by the pidfd
+                        socket.send_fds(link, [message], descriptors[1:])
         for descriptor in descriptors[1:]:
             os.close(descriptor)
         self._pending = []
@@ -186,19 +190,13 @@ class _Server:
             file.seek(0)
             self._import(pickle.load(file), IMPORT)
 
-    def _hand_over(self, message: bytes) -> _Child:
-        while True:
-            is_new = self._blank is None
-            child, link = self._blank or self._fork()
-            self._blank = None
-            with link:
-                try:
-                    socket.send_fds(link, [message], self._pending[1:])
-                except OSError:  # the spare has been killed
-                    if is_new:
-                        raise
-                    continue
-            return child
+    def _take_blank(self) -> tuple[_Child, socket.socket]:
+        blank, self._blank = self._blank, None
+        if blank is not None:
+            if not connection.wait([blank[0].watched], 0):
+                return blank
+            blank[1].close()  # the spare has been killed
+        return self._fork()
 
     def _fork(self) -> tuple[_Child, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
