@@ -34,6 +34,7 @@ def test_the_table_has_every_public_verb() -> None:
     assert set(VERBS) - {"__getitem__"} == (public - LOOKS) | JOINERS
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_pairs_equal_the_definition(part: int) -> None:
     """Each form of a verb above each other one; a state that is saved inline resumes inline or with threads."""

@@ -61,6 +61,7 @@ def start(folder: Path, process: int, processes: int, port: int) -> "subprocess.
     )
 
 
+@pytest.mark.longer
 @SOAK
 def test_killed_on_two_processes_it_resumes_on_one(tmp_path: Path) -> None:
     """Killed by SIGKILL between two checkpoints, it has the losses of an uninterrupted run."""

@@ -60,6 +60,7 @@ def same(found: list[Any], batches: list[Any]) -> bool:
     )
 
 
+@pytest.mark.longer
 def test_a_job_of_two_sees_what_one_sees(tmp_path: Path) -> None:
     """Two processes of four devices each train on the batches of one process, which resumes from either's state."""
     batches = expected()
