@@ -99,7 +99,7 @@ def alone(work: Work) -> None:
 def pooled(work: Work) -> None:
     """Write all elements by a pool of processes."""
     work.emptied()
-    with multiprocessing.get_context("forkserver").Pool(PROCESSES) as pool:
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         for _ in pool.imap(partial(write_shard, work), range(SHARDS)):
             pass
 

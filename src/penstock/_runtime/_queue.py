@@ -340,8 +340,8 @@ class JobQueue(Generic[AnyJob]):
         """Return the cause of a wait that has just ended."""
         armed = self._armed.copy()
         is_late = self._late_since and monotonic() - self._late_since > waited / 2
-        # Workers may also be idle since no job is left, and otherwise all of them have other work.
-        if is_late and not self._ended and self._scheduler.idle_seconds() > 0:
+        # Workers may also be idle since no job is left, or between two jobs; otherwise all of them have other work.
+        if is_late and not self._ended and self._scheduler.idle_seconds() > waited / 2:
             return "stragglers"
         return "storage" if armed and armed[0][1].awaited else "workers"
 
