@@ -83,6 +83,19 @@ def test_failed_starts_end_restarts(policy: RestartPolicy, *, killed: bool, allo
             supervisor.release(child)
 
 
+def test_the_death_of_a_fork_server_counts_as_a_kill() -> None:
+    """A process that ends before it has started, since its server was killed, says nothing about the next one."""
+    with supervised(policy=RestartPolicy(limit=1, failed_start=1, killed_start=0)) as supervisor:
+        child = supervisor.start("process", ())
+        received(child)
+        psutil.Process(psutil.Process(child.pid).ppid()).kill()
+        psutil.Process(child.pid).kill()
+        assert child.wait(SECONDS)
+        death = supervisor.reap(child, started=False)
+        assert death.error.exit_code is None
+        assert death.may_restart
+
+
 def test_a_start_forgives_the_failures_before() -> None:
     """Points are counted in a row: a process that starts sets them to 0."""
     policy = RestartPolicy(limit=2, first_must_start=True)

@@ -54,8 +54,10 @@ from penstock._decisions import PLACED_AHEAD, decide
 from penstock._graph import Element
 from penstock._loader._loader import Loader
 from penstock._os import Bell, Closer, DaemonThread, uninterrupted
+from penstock._processes import without_frames
 from penstock._runtime import StepRange, Stream, Unit
 from penstock._state import Token
+from penstock._tracebacks import raise_sent
 from penstock.errors import ClosedError
 
 _BEGIN: Final = "begin"
@@ -264,7 +266,7 @@ class PlacedStream(Stream):
         self._ahead = ahead
         self._placed: deque[tuple[Callable[[], Element], Token]] = deque()
         self._taken: tuple[Element, Token] | None = None  # received from the stream below, not placed yet
-        self._failed = Caught(Exception)  # raised after the placed batches were delivered
+        self._error: BaseException | None = None  # raised after the placed batches were delivered
         self._turn = None if thread is None else thread.turn(self._place_in_turn, self._close_here)
         self._is_given = False
         self._last_pause = self._pause = 0  # batches without a turn: since the last turn that helped, and from now on
@@ -292,17 +294,31 @@ class PlacedStream(Stream):
 
     def _place_next(self) -> None:
         """Place the batch that the consumer requests, or raise the error that came in its place."""
-        if self._failed.error is not None:
-            raise self._failed.taken()
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise_sent(error)
+        finally:
+            del error  # otherwise its traceback would keep it and this
         self._place_one()
 
     def _place_ahead(self) -> None:
-        """Place the batches that are ready, in the consumer's thread; `next` raises the error of a batch."""
-        if self._ahead and self._failed.error is None:
-            with self._failed:
+        """Place the batches that are ready, in the consumer's thread; `next` raises the error of a batch.
+
+        Workers' errors are left to the stream below, and an error of placing loses its frames: an error that is kept
+        with them keeps the loader, and its workers would run on when the program drops it.
+        """
+        if self._ahead and self._error is None:
+            with Caught(Exception) as caught:
                 ahead = decide(PLACED_AHEAD, self._ahead, self._ahead)
-                while len(self._placed) < ahead and self._stream.is_ready():
+                while len(self._placed) < ahead and (self._stream.is_inline or self._take_ready() is not None):
                     self._place_one()
+            if caught.error is not None:
+                self._keep(caught.taken())
+
+    def _keep(self, error: BaseException) -> None:
+        """Keep an error of a batch ahead: as it is, that of an inline stream, which has no workers."""
+        self._error = error if self._taken is None else without_frames(error, "While a batch was placed ahead, in")
 
     def _place_one(self) -> None:
         if self._taken is None:
@@ -354,7 +370,7 @@ class PlacedStream(Stream):
     def is_ready(self) -> bool:
         if self._turn is not None and not self._placed:
             self._turn.take_back()  # this waits no longer than placing the batches here would take
-        return bool(self._placed) or self._failed.error is not None or self._stream.is_ready()
+        return bool(self._placed) or self._error is not None or self._stream.is_ready()
 
     def close(self) -> None:
         self._abandon_turn()
@@ -370,7 +386,7 @@ class PlacedStream(Stream):
     def _close_here(self) -> None:
         self._stream.close()
         self._placed.clear()
-        self._taken = self._failed.error = None
+        self._taken = self._error = None
 
 
 class PlacedLoader(Loader[Any]):

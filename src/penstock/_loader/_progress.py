@@ -410,7 +410,7 @@ class _StepStart(NamedTuple):
     epoch: int
     where: Where
     breaks: int
-    """How often the consumer had left an epoch early, or jumped to a position, before it."""
+    """The number of times, before this step, that the consumer left an epoch early or jumped to a position."""
 
 
 class StreamingProgress:

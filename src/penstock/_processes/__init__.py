@@ -10,7 +10,14 @@ from penstock import _lazy
 
 if TYPE_CHECKING:
     from penstock._processes._child import ChildProcess, StartMethod, check_start_method, import_ahead, uses_server
-    from penstock._processes._exceptions import PackedError, error_text, pack_error, unpack_error, unpack_raised
+    from penstock._processes._exceptions import (
+        PackedError,
+        error_text,
+        pack_error,
+        unpack_error,
+        unpack_raised,
+        without_frames,
+    )
     from penstock._processes._fork_preparation import modules_of, naming
     from penstock._processes._helper import (
         Begin,
@@ -68,6 +75,7 @@ else:
         unpack_error="penstock._processes._exceptions",
         unpack_raised="penstock._processes._exceptions",
         uses_server="penstock._processes._child",
+        without_frames="penstock._processes._exceptions",
     )
 
 __all__ = [
@@ -105,4 +113,5 @@ __all__ = [
     "unpack_error",
     "unpack_raised",
     "uses_server",
+    "without_frames",
 ]

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeVar
 from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._tracebacks import trimmed
-from penstock.errors import WorkerError
+from penstock.errors import InternalError, PenstockError, WorkerError
 
 Raised = TypeVar("Raised", bound=BaseException)
 
@@ -97,6 +97,28 @@ def error_text(error: BaseException) -> tuple[str, str]:
     """Return an exception's type and message in one line, and its traceback, even if its `__str__` fails."""
     message, text = _texts(error, BaseException)
     return f"{type(error).__qualname__}: {message}", text
+
+
+def without_frames(error: Raised, place: str) -> Raised:
+    """Return an exception that can be kept: its traceback becomes a note, as if another process had sent it.
+
+    Frames keep their variables, and the frames that called them. With a traceback, a loader that keeps an error would
+    keep itself, and its processes would run on when the program drops it.
+
+    Args:
+        error: the exception; it is changed.
+        place: begins the note; "process", the pid and the traceback follow.
+    """
+    if isinstance(error, InternalError) or not isinstance(error, PenstockError):
+        _, text = _texts(error, Exception)
+        error.add_note(f"{place} process {os.getpid()}:\n{text}")
+    chain: list[BaseException | None] = [error]
+    while chain:
+        each = chain.pop()
+        if each is not None and (each is error or each.__traceback__ is not None):
+            each.__traceback__ = None
+            chain += [each.__cause__, each.__context__]
+    return error
 
 
 def _texts(error: BaseException, contain: type[BaseException]) -> tuple[str, str]:

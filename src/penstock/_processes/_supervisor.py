@@ -63,7 +63,8 @@ class RestartPolicy:
     Attributes:
         limit: at so many points no other process is started.
         failed_start: points of a process that ended by itself, or hung, before it had started.
-        killed_start: points of one that was killed before it had started, by the system perhaps.
+        killed_start: points of one that was killed before it had started, by the system perhaps, or whose fork server
+            was.
         first_must_start: whether one such death is the limit as long as no process of any number has started.
         prompt_restarts: after so many deaths in a row without any work done, restarts are delayed, longer each time;
             None delays none.
@@ -225,7 +226,8 @@ class Supervisor:
             if child not in self._deaths:
                 number, policy = self._numbers.get(child, 0), self._policy
                 self._any_started = self._any_started or started
-                was_killed = error.exit_code is not None and error.exit_code < 0 and not hung
+                # An exit code is unknown if the fork server was killed; it may never have given the process its work.
+                was_killed = (error.exit_code is None or error.exit_code < 0) and not hung
                 points = policy.killed_start if was_killed else policy.failed_start
                 self._points[number] = 0 if started else self._points[number] + points
                 self._fruitless[number] = 0 if has_worked else self._fruitless[number] + 1

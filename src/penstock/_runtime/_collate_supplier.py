@@ -285,7 +285,10 @@ class CollateSupplier(Supplier[CollateJob]):
         row = job.failure.row
         error = crashing_batch_error(self._step_range.first.step + self._steps, crash, row)
         if row is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # otherwise its traceback would keep it and this
         batch = self._run.around(error, job.work.made[index].provenance, self._client.context())
         self.delivered(job, index, batch)
 

@@ -107,7 +107,7 @@ class Fold:
         self._filtered: list[tuple[Node, int, int]] = []
         self._collate = collate
         self._chunk_seconds = 0.0 if alone or client.plan.program.reads_streams else FOLD_SECONDS
-        context = replace(client.context("consumer" if alone else "fold"), filtered=self._count)
+        context = replace(client.context("consumer" if alone else "fold"), filtered=_counter(self._filtered))
         self.inner = StageRun(client.plan, step_range, context, ThreadReader(scheduler, client), collate, singly=alone)
 
     def __iter__(self) -> Generator[Chunk]:
@@ -142,13 +142,15 @@ class Fold:
                 yield Made(element, chunk.afters[index], self._counted(), provenance)
         raise EndOfEpoch
 
-    def _count(self, node: Node, kept: int, dropped: int) -> None:
-        self._filtered.append((node, kept, dropped))
-
     def _counted(self) -> FilterCounts:
         counted = tuple(self._filtered)
         self._filtered.clear()
         return counted
+
+
+def _counter(filtered: list[tuple[Node, int, int]]) -> Callable[[Node, int, int], None]:
+    """Return a function that adds counts to a list. It keeps no fold, since the fold keeps it."""
+    return lambda node, kept, dropped: filtered.append((node, kept, dropped))
 
 
 def _failed(error: BaseException, filtered: FilterCounts = ()) -> Made:

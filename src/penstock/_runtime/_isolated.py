@@ -230,9 +230,10 @@ class Helpers:
         process.child.kill()  # its connection is lost, even if it still runs
         process.over.wait()
         self._succeed(process)
-        if process.death is None:
+        death, process.death = process.death, None  # once raised, it would keep what keeps it
+        if death is None:
             raise ClosedError("the loader was closed")
-        return process.death
+        return death
 
     @uninterrupted
     def _succeed(self, process: LoaderHelper) -> None:
@@ -478,7 +479,10 @@ class HelperSupplier(Supplier[Received]):
         self._process, self._lost = None, False
         self._deaths += 1
         if process.is_hopeless:
-            raise death
+            try:
+                raise death
+            finally:
+                del death  # otherwise its traceback would keep it and this
         if self._deaths >= _MAX_DEATHS:
             self._deaths = _MAX_DEATHS - 1  # the next call tries once more
             raise WorkerError(

@@ -386,7 +386,7 @@ class JobQueue(Generic[AnyJob]):
             self._client.queues.remove(self._give_up)
         if self._client.arm_more == self._arm_ahead:
             self._client.arm_more = nothing
-        self._made = None
+        self._made, self._make_job = None, _none  # which may refer to the owner of this queue
         while self._armed:
             self._scheduler.cancel(self._armed.popleft()[0])
         self._scheduler.collect()
@@ -456,6 +456,10 @@ class JobQueue(Generic[AnyJob]):
             )
         self._most_regions = scheduler.regions_in_use(client) + self._window
         self._arm()
+
+
+def _none() -> None:
+    """Make no job."""
 
 
 def open_queue(

@@ -31,6 +31,7 @@ Guarantees:
     a user's function. Threads are daemons, so one that is stuck there doesn't keep the process alive.
 """
 
+import copy
 import logging
 import os
 import threading
@@ -234,6 +235,17 @@ def _role(worker: int) -> str:
     return f"worker {worker}"
 
 
+def _copied(error: BaseException) -> BaseException:
+    """Return an equal exception to raise: the traceback of one that is kept would keep what keeps it, for ever."""
+    with Caught(Exception):
+        copied = copy.copy(error)
+        if type(copied) is type(error):
+            copied.__cause__, copied.__context__ = error.__cause__, error.__context__
+            copied.__suppress_context__ = error.__suppress_context__
+            return copied.with_traceback(error.__traceback__)
+    return error
+
+
 def nothing() -> None:
     """Do nothing: no queue is open, so there are no jobs to arm."""
 
@@ -416,7 +428,7 @@ class Scheduler:
         if self.is_closed:
             raise ClosedError("the loader that owns the workers of this one was closed; close it last")
         if self._worker_error is not None:
-            raise self._worker_error
+            raise _copied(self._worker_error)
         if self._ring.stopped:
             raise ClosedError("the workers of this loader were stopped, because the program ends")
 
@@ -619,6 +631,13 @@ class Scheduler:
         self._stop()
         for client in self.clients:
             self.leave(client)
+        self._worker_error = None  # its frames refer to this
+        self.when_free(self._drop_cancelled)
+
+    def _drop_cancelled(self) -> None:
+        """Drop the cancelled jobs, which may refer to this; with the scheduler owned."""
+        self._draining.clear()
+        self._armed = [None] * SLOTS
 
     # -- workers
 
@@ -653,7 +672,7 @@ class Scheduler:
             worker_init(number)
         if caught.error is not None:  # the consumer raises it, instead of returning a batch
             caught.error.add_note(f"in worker_init of worker {number}")
-            self._worker_error = caught.error
+            self._worker_error = caught.taken()
 
     def _run(self, armed: Armed, claim: Claim, number: int) -> None:
         client, job, slot = armed.client, armed.job, claim.slot

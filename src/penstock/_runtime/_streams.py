@@ -10,6 +10,9 @@ An error of a job is not kept: the consumer computes the job's content itself, b
 the batches before the failing one are delivered first, and the user's exception is raised in the user's thread. The
 same path serves rows that don't fit the layout. Only where computing again would read a stream again, or a fold, the
 error is kept, and raised in place of its batch.
+
+An error that `is_ready` meets is kept for `next`, but without its frames (`without_frames`): they have the stream and
+the user's loader among their variables, so with them a dropped loader would be kept, and its processes would run on.
 """
 
 import sys
@@ -20,6 +23,7 @@ from typing import Generic, Protocol, TypeVar
 from penstock._caught import Caught
 from penstock._decisions import LEFT_TO_CONSUMER, decide
 from penstock._graph import DROPPED, Element
+from penstock._processes import without_frames
 from penstock._runtime._batch_work import BatchJob
 from penstock._runtime._batches import (
     InlineBatches,
@@ -48,6 +52,9 @@ class Stream(ABC):
     A stream that waits for other threads or processes, or delivers out of order, defines all methods. What they return
     here is true of a stream that computes each batch when `next` is called.
     """
+
+    is_inline = False
+    """Whether `next` computes each batch in the calling thread."""
 
     @abstractmethod
     def next(self) -> tuple[Element, Token]:
@@ -99,6 +106,8 @@ class InlineStream(Stream):
         finish: applied to each of these batches when it is delivered; None for nothing.
         close: called once the stream is closed.
     """
+
+    is_inline = True
 
     def __init__(
         self,
@@ -265,7 +274,7 @@ class JobStream(Stream, Generic[AnyJob]):
         self._index = 0  # of the job's next batch
         self._ready: list[Element] = []  # the next batches of the job, in reverse order; none after a failed one
         self._attempts = 0  # at the next batch, by workers
-        self._failure = Caught(Exception)  # of `is_ready`, for `next` to raise
+        self._error: Exception | None = None  # for `next` to raise
         self._closed = False
         self._jobs = supplier.open()
 
@@ -282,12 +291,13 @@ class JobStream(Stream, Generic[AnyJob]):
                 return batch, token
 
     def next_nowait(self) -> tuple[Element, Token] | None:
-        while not self._owner.is_closed and self._failure.error is None:
+        while not self._owner.is_closed and self._error is None:
             job = self._job
             if job is None:
-                with self._failure:
+                with Caught(Exception) as caught:
                     come = self._jobs.next_job_nowait()
                     job = None if come is None else self._begun(come)
+                self._keep(caught)
             ready = self._ready
             if job is None or not ready:
                 return None
@@ -300,14 +310,28 @@ class JobStream(Stream, Generic[AnyJob]):
     def _received(self) -> tuple[AnyJob, list[Element]]:
         """Wait for the next batch; return its job, and the batches that are ready, in reverse order."""
         while not self._closed:
-            if self._failure.error is not None:
-                raise self._failure.taken()
+            if self._error is not None:
+                self._raise_kept()
             job = self._job or self._awaited()
             if not self._ready and not self._is_repeated(job):
                 self._ready = [self._supplier.computed(job, self._index)]
             if self._ready:
                 return job, self._ready
         raise EndOfEpoch
+
+    def _keep(self, caught: Caught) -> None:
+        """Keep an error for `next` to raise; not an end, which `next` meets again."""
+        error = caught.taken() if caught.error is not None else None
+        if isinstance(error, Exception) and not isinstance(error, EndOfEpoch):
+            self._error = without_frames(error, "While it was asked whether a batch is ready, in")
+
+    def _raise_kept(self) -> None:
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise_sent(error)
+        finally:
+            del error  # otherwise its traceback would keep it and this stream
 
     def _awaited(self) -> AnyJob:
         job = self._jobs.next_job()
@@ -354,7 +378,7 @@ class JobStream(Stream, Generic[AnyJob]):
     def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
         if self._owner.is_closed:
             self._owner.check()
-        if self._job is not None or self._failure.error is not None:
+        if self._job is not None or self._error is not None:
             return None
         job = self._jobs.next_job()
         stacked = None if job is None else self._supplier.stacked(job)
@@ -370,13 +394,14 @@ class JobStream(Stream, Generic[AnyJob]):
 
     def is_ready(self) -> bool:
         """Return whether `next` would not wait. What this thread has to compute is computed here: it may be DROPPED."""
-        while not self._closed and self._failure.error is None:
-            with self._failure:
+        skips = True
+        while skips and not self._closed and self._error is None:
+            skips = False
+            with Caught(Exception) as caught:
                 if self._job is None and not self._jobs.is_ready():
                     return False
-                if self._skips(self._job or self._awaited()):
-                    continue
-            break
+                skips = self._skips(self._job or self._awaited())
+            self._keep(caught)
         return True
 
     def _skips(self, job: AnyJob) -> bool:
@@ -396,7 +421,7 @@ class JobStream(Stream, Generic[AnyJob]):
 
     def _drop(self) -> None:
         self._jobs.close()
-        self._job, self._ready = None, []
+        self._job, self._ready, self._error = None, [], None
 
 
 class BatchSupplier(Supplier[BatchJob]):

@@ -275,10 +275,12 @@ class WorkerProcesses:
         with Caught() as caught:
             arguments = (number, Inherited(descriptors))
             return self._supervisor.start(f"process of worker {number}", arguments, number=number)
-        error = caught.taken()
+        self._not_started(caught.taken())
+        return None
+
+    def _not_started(self, error: BaseException) -> None:
         if not (isinstance(error, ClosedError) and self._supervisor.is_closing):
             self._give_up(error)
-        return None
 
     def _listen(self, number: int, child: "ChildProcess") -> tuple[bool, bool]:
         """Answer the messages of a process until its end; return whether it had started, and whether it hangs."""

@@ -226,7 +226,7 @@ _MAX_APART: Final = 64  # elements between two tokens that one run serves; each 
 
 
 class InputProgress(NamedTuple):
-    """How far a block input or stream was read: its first `taken` positions, the last one maybe in part."""
+    """The part of a block input or stream that was read: `taken` positions, of which the last may be read in part."""
 
     taken: int
     snapshot: Token = None

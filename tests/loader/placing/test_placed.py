@@ -1,6 +1,7 @@
 """Loaders that place batches ahead, in the consumer's thread or in another: only delivered batches count."""
 
 import asyncio
+import gc
 import json
 import threading
 import weakref
@@ -264,3 +265,31 @@ def test_a_dropped_loader_is_collected(steps: int) -> None:
         weakref.finalize(dropped(), gone.set)
         assert gone.wait(PATIENCE_SECONDS)
     assert dropped() is None
+
+
+@pytest.mark.parametrize("doing", ["placing", "making"])
+@in_places("threads", "processes", "isolated")
+def test_an_error_met_ahead_keeps_no_dropped_loader(place: dict[str, Any], doing: str) -> None:
+    """A loader is freed at once, and its workers end, where a batch ahead of the delivered one failed."""
+
+    def fail(at: str, batch: Any) -> None:
+        if at == doing and batch[0] >= 2:
+            raise KeyError(at)
+
+    def fails(number: int) -> int:
+        if doing == "making" and number >= 4:
+            raise KeyError(number)
+        return number
+
+    gc.collect()
+    gc.disable()
+    try:
+        loader = Placing(ps.range(40).map(fails).batch(2), 3, **place)
+        loader.fails = fail
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1]
+        freed = weakref.ref(loader)
+        del loader, batches
+        assert freed() is None
+    finally:
+        gc.enable()

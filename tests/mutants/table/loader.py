@@ -107,8 +107,8 @@ LOADER: Final = (
     Mutant(
         "placed: one batch more than requested is placed ahead",
         "_loader/_placement.py",
-        "len(self._placed) < ahead and self._stream.is_ready()",
-        "len(self._placed) <= ahead and self._stream.is_ready()",
+        "len(self._placed) < ahead and (self._stream.is_inline",
+        "len(self._placed) <= ahead and (self._stream.is_inline",
         ("loader/placing/test_placed.py",),
     ),
     Mutant(

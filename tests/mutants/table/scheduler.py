@@ -51,9 +51,23 @@ SCHEDULER: Final = (
     Mutant(
         "scheduler: an error of worker_init is lost",
         "_runtime/_scheduler.py",
-        "self._worker_error = caught.error",
+        "self._worker_error = caught.taken()",
         "pass",
         ("workers/test_threads.py",),
+    ),
+    Mutant(
+        "stream: an error that `is_ready` met keeps its frames",
+        "_runtime/_streams.py",
+        'self._error = without_frames(error, "While it was asked whether a batch is ready, in")',
+        "self._error = error",
+        ("loader/test_descriptors.py",),
+    ),
+    Mutant(
+        "fold: it counts filters by a method, in a cycle",
+        "_runtime/_fold_thread.py",
+        "filtered=_counter(self._filtered))",
+        "filtered=lambda *counts: self._filtered.append(counts))",
+        ("loader/test_descriptors.py",),
     ),
     Mutant(
         "queue: one job more than promised has memory",
