@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self
 
 from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
+from penstock._loader._hints import Hints
 from penstock._loader._progress import Progress
 from penstock._os import Closer, uninterrupted
 from penstock._readings import NOTED_SECONDS, Waits
-from penstock._runtime import EndOfEpoch, Recorder, StepRange, Stream, Unit
+from penstock._runtime import EndOfEpoch, StepRange, Stream, Unit
 from penstock._state import State
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, UsageError
@@ -59,10 +60,12 @@ class Clock:
 
     Attributes:
         waits: longer waits, with their causes, and longer times between two requests.
+        hints: logs what such waits show.
     """
 
-    def __init__(self, waits: Waits | None = None) -> None:
+    def __init__(self, waits: Waits | None = None, hints: Hints | None = None) -> None:
         self.waits: Waits = Waits() if waits is None else waits
+        self.hints: Hints | None = hints
         self.batches: int = 0
         self.wait_seconds: float = 0.0
         self.first: float | None = None
@@ -81,6 +84,8 @@ class Clock:
         if self.first is None:
             self.first = self.last = requested
         if waited > NOTED_SECONDS:
+            if self.hints is not None:
+                self.hints.waited(self, waited)
             self.waits.note(waited)
         if requested - self.last > NOTED_SECONDS:
             self.waits.note_between(requested - self.last)
@@ -121,16 +126,14 @@ class LoaderIterator(Generic[T_co]):
         loader: Stateful,
         progress: Progress,
         open_stream: Callable[[list[StepRange]], Stream],
-        note_end: Callable[[int], None],
+        note_end: Callable[[int, int], None],
         clock: Clock,
-        recorder: Recorder,
     ) -> None:
         self._loader = loader  # keeps it alive: it owns the workers
         self._progress = progress
         self._open_stream = open_stream
-        self._note_end = note_end  # called with the epoch when all of it was delivered
+        self._note_end = note_end  # called with a whole epoch's number and its batches, when all were delivered
         self._clock = clock
-        self._recorder = recorder
         self._retired = ""
         self._ended = False
         self._reader = 0  # the thread that is inside `next`
@@ -225,10 +228,8 @@ class LoaderIterator(Generic[T_co]):
         epoch = self._progress.current().epoch
         self._progress.ended()
         self.close()
-        if self._is_whole and self._clock.batches == self._batches_before:
-            self._recorder.check_empty_epoch(epoch)
-        elif self._is_whole:
-            self._note_end(epoch)
+        if self._is_whole:
+            self._note_end(epoch, self._clock.batches - self._batches_before)
 
     def _refuse_retired(self) -> None:
         if self._retired:

@@ -26,17 +26,17 @@ from penstock._graph import (
     walk,
 )
 from penstock._loader._beginnings import has_delivered, line_of_caller, note_delivered, warn_if_repeated
+from penstock._loader._hints import Hints, report_of
 from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, Progress, StreamingProgress
 from penstock._os import Closer
 from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, parse_memory, share_place
-from penstock._runtime import Runtime, StepRange, Stream, chosen, usable_processors
+from penstock._runtime import Runtime, StepRange, Stream, chosen
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
 from penstock.observe import Report
-from penstock.observe._measured import Measured, measured
 from penstock.sources import check_length
 
 if TYPE_CHECKING:
@@ -167,7 +167,9 @@ class Loader(Generic[T_co]):
         indexed = self._plan.is_indexed
         self._progress: Progress = IndexedProgress(self._plan) if indexed else StreamingProgress(self._plan)
         self._runtime = _runtime_of(self._plan, owner)
-        self._clock = Clock(self._runtime.readings.waits)
+        readings = self._runtime.readings
+        self._hints = Hints(self._plan, readings, self._progress)
+        self._clock = Clock(readings.waits, self._hints)
         clock, rows = self._clock, max(self._plan.batch_size // self._plan.shard.count, 1)
         self._runtime.recorder.delivered = lambda: clock.batches * rows  # refers to the clock, not to the loader
         self._made_at = line_of_caller()
@@ -193,15 +195,17 @@ class Loader(Generic[T_co]):
         if (at.step, at.epoch, at.position) == (0, 0, 0) and has_delivered(self._made_at):
             warn_if_repeated(self._made_at, self._text_if_epochs_differ())
         iterator: LoaderIterator[T_co] = LoaderIterator(
-            self, self._progress, self._open_stream, self._note_end, self._clock, self._runtime.recorder
+            self, self._progress, self._open_stream, self._note_end, self._clock
         )
         self._iterator = weakref.ref(iterator)
         self._need_open()  # another thread may have closed the loader before it could see this iterator
         return iterator
 
-    def _note_end(self, epoch: int) -> None:
-        """Note that an iterator has delivered all of an epoch."""
-        if epoch == 0 and (dataset := self._text_if_epochs_differ()):
+    def _note_end(self, epoch: int, batches: int) -> None:
+        """Note that an iterator has delivered all of an epoch, a number of batches."""
+        if not batches:
+            self._hints.name_empty(epoch, self._runtime.recorder)
+        elif epoch == 0 and (dataset := self._text_if_epochs_differ()):
             note_delivered(self._made_at, dataset)
 
     def _text_if_epochs_differ(self) -> str:
@@ -435,9 +439,7 @@ class Loader(Generic[T_co]):
             >>> report.batches, [step.name for step in report.steps]
             (8, ['read', 'add', 'batch'])
         """
-        clock = self._clock
-        figures = Measured(clock.batches, clock.elapsed_seconds, clock.wait_seconds)
-        return measured(self._plan, self._runtime.readings, figures, usable_processors())
+        return report_of(self._plan, self._runtime.readings, self._clock)
 
     def _repr_html_(self) -> str:
         return self.report().html()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from penstock._runtime._batches import Unit as Unit
     from penstock._runtime._batches import Where as Where
     from penstock._runtime._chunk_sizes import block_rows as block_rows
+    from penstock._runtime._failing_work import describe_step as describe_step
     from penstock._runtime._isolated import IsolatedRuntime as IsolatedRuntime
     from penstock._runtime._jobs import Job as Job
     from penstock._runtime._jobs import Learned as Learned
@@ -55,5 +56,6 @@ else:
         Workers="penstock._runtime._autotune",
         block_rows="penstock._runtime._chunk_sizes",
         chosen="penstock._runtime._autotune",
+        describe_step="penstock._runtime._failing_work",
         usable_processors="penstock._runtime._processors",
     )

@@ -20,9 +20,9 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._graph import Node, Read, locate, source_of
-from penstock._plan import Batches, Shard
-from penstock._runtime._batches import Unit, origin, rows_of
+from penstock._graph import Integers, Node, Read, locate, source_of
+from penstock._plan import Batches, Plan, Shard
+from penstock._runtime._batches import Unit, origin, row_coordinates, rows_of
 from penstock._runtime._jobs import Job, Work
 from penstock._streaming import BlockInput
 from penstock.errors import WorkerError
@@ -233,10 +233,23 @@ def _records(job: Job[Work], block: int) -> str:
     places = job.places(block)
     if places is None:
         return ""
-    at = list(zip(places.epochs.tolist(), places.positions.tolist(), strict=True))
-    named = [describe_record(places.node, *each) for each in at[:_MAX_RECORDS]]
+    return f", {_records_at(places.node, places.epochs, places.positions)}"
+
+
+def _records_at(node: Node, epochs: Integers, positions: Integers) -> str:
+    at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
+    named = [describe_record(node, *each) for each in at[:_MAX_RECORDS]]
     more = f" and {len(at) - _MAX_RECORDS} more" if len(at) > _MAX_RECORDS else ""
-    return f", epoch {at[0][0]}, {_counted('position', at[0][1], at[-1][1])}: {', '.join(named)}{more}"
+    return f"epoch {at[0][0]}, {_counted('position', at[0][1], at[-1][1])}: {', '.join(named)}{more}"
+
+
+def describe_step(plan: Plan, unit: Unit) -> str:
+    """Describe the records of a step's batch, or, where only reading shows them, where it begins."""
+    if plan.is_indexed:
+        rows = rows_of(plan.batches, plan.shard, unit)
+        with Caught(Exception):  # a sampler or a source of the user may raise
+            return _records_at(plan.batches.rows, *row_coordinates([(rows, 0, rows.data)]))
+    return f"epoch {unit.epoch}, from position {unit.position} on"
 
 
 def _counted(noun: str, first: int, last: int) -> str:

@@ -143,6 +143,10 @@ class Recorder:
             self._has_warned = True
             warnings.warn(_wasteful_text(node, kept, dropped), stacklevel=2)
 
+    def filtered_in_epoch(self) -> int:
+        """Return the number of elements that filters have left out in this epoch."""
+        return sum(dropped for _, dropped in self._since_start.values())
+
     def remembered(self) -> Remembered:
         """Return the events of elements so far."""
         with self._lock:

@@ -1,0 +1,137 @@
+"""Hints: warnings in the log where a run loses time or data without an error, given by the consumer's own thread.
+
+A hint needs no clock of its own. It looks at times that the loader's `Clock` has taken, and only after a noticeable
+wait. Whether the training mostly waits is decided by the loader's report, which takes milliseconds; so the report is
+made when the waits add up to `LOOKED_AT_SECONDS`, and then each time that their sum has doubled.
+
+Other modules log what only they see: the record that a worker is stuck at (`_runtime/_failing_work.py`), replaced and
+skipped elements (`_runtime/_recorder.py`), a loader that is made again for each epoch (`_loader/_beginnings.py`). All
+write to the logger "penstock", whose level silences them.
+"""
+
+import logging
+from math import inf
+from typing import Final, Protocol
+
+from penstock._caught import Caught
+from penstock._graph import length
+from penstock._loader._progress import Progress
+from penstock._plan import Plan
+from penstock._readings import Readings
+from penstock._runtime import Recorder, describe_step, usable_processors
+from penstock.observe import Report
+from penstock.observe._measured import Measured, measured
+
+LOOKED_AT_SECONDS: Final = 10.0
+SLOW_SECONDS: Final = 10.0
+_MOSTLY: Final = 0.5
+_LEAST_BATCHES: Final = 8  # fewer give no usual time of a batch
+_logger = logging.getLogger("penstock")
+
+
+class Counted(Protocol):
+    """The counts of a loader's clock."""
+
+    batches: int
+    wait_seconds: float
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """The time from the first request to the last delivery."""
+        ...
+
+
+def report_of(plan: Plan, readings: Readings, clock: Counted) -> Report:
+    """Return the report of a loader."""
+    figures = Measured(clock.batches, clock.elapsed_seconds, clock.wait_seconds)
+    return measured(plan, readings, figures, usable_processors())
+
+
+class Hints:
+    """The hints of one loader.
+
+    Args:
+        plan: of the loader.
+        readings: of the loader.
+        progress: of the loader.
+    """
+
+    def __init__(self, plan: Plan, readings: Readings, progress: Progress) -> None:
+        self._plan = plan
+        self._readings = readings
+        self._progress = progress
+        self._is_inline = plan.place == "inline" and not plan.isolated
+        self._look_at = LOOKED_AT_SECONDS if self._is_inline and plan.program.uses_workers else inf
+        self._slow = 0
+        self._has_named_empty = False
+
+    def waited(self, clock: Counted, seconds: float) -> None:
+        """Look at a noticeable wait for the next batch, before it is counted."""
+        is_slow = self._is_inline and seconds >= SLOW_SECONDS
+        if not is_slow and clock.wait_seconds < self._look_at:
+            return
+        with Caught(Exception):  # the batch was taken from the stream: an error, as of a log's filter, would lose it
+            if is_slow:
+                self._name_slow(seconds)
+            if clock.wait_seconds >= self._look_at:
+                self._look(clock)
+
+    def _name_slow(self, seconds: float) -> None:
+        self._slow += 1
+        if str(self._slow).strip("0") != "1":
+            return
+        unit = self._progress.step_range(self._progress.next_step).first
+        _logger.warning(
+            "the batch of step %d took %.0f s in the training's own thread: %s%s",
+            unit.step,
+            seconds,
+            describe_step(self._plan, unit),
+            "" if self._slow == 1 else f"; it is the {self._slow}th of such batches",
+        )
+
+    def _look(self, clock: Counted) -> None:
+        self._look_at = 2 * clock.wait_seconds
+        report = report_of(self._plan, self._readings, clock)
+        if report.batches < _LEAST_BATCHES or report.wait_share < _MOSTLY or report.bottleneck is None:
+            return
+        self._look_at = inf
+        _logger.warning(
+            "the training has waited for %.0f of %.0f s: it computes its batches in its own thread, without workers, "
+            "and most of the time takes %r. To change: %s. loader.report() shows all steps",
+            report.wait_seconds,
+            report.elapsed_seconds,
+            report.bottleneck,
+            report.advice,
+        )
+
+    def name_empty(self, epoch: int, recorder: Recorder) -> None:
+        """Log, once, that a whole epoch gave no batch.
+
+        Raises:
+            GraphError: steps left elements out because their functions failed.
+        """
+        recorder.check_empty_epoch(epoch)
+        if self._has_named_empty:
+            return
+        self._has_named_empty = True
+        shard = self._plan.shard
+        _logger.warning(
+            "a whole epoch gave no batch%s: %s",
+            "" if shard.count == 1 else f" on rank {shard.rank} of {shard.count}",
+            _why_empty(self._plan, recorder.filtered_in_epoch()),
+        )
+
+
+def _why_empty(plan: Plan, filtered: int) -> str:
+    """Return why an epoch gave no batch, as far as it is known without reading."""
+    if filtered:
+        plural = "" if filtered == 1 else "s"
+        return f"its filters left out {filtered:,} element{plural}, and too few are left for a batch"
+    batch = plan.batches.batch if plan.is_indexed else None
+    rows = length(plan.node if batch is None else batch.parent)
+    if batch is not None and rows:
+        count = "its only element is" if rows == 1 else f"its {rows:,} elements are"
+        return f'{count} fewer than a batch of {batch.size:,}, and remainder="{batch.remainder}" leaves such a rest out'
+    if rows == 0:
+        return "the dataset has no elements"
+    return 'the dataset gave no elements, or, with remainder="drop", fewer than a batch has'

@@ -1,0 +1,105 @@
+"""The log gets a hint, once, where a run loses time or data without an error."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock._loader import _hints
+from tests.places import in_places
+
+
+def slow(element: Any) -> Any:
+    """Return the element after a short wait."""
+    threading.Event().wait(0.004)
+    return element
+
+
+def never(element: Any) -> bool:
+    """Keep no element."""
+    del element
+    return False
+
+
+def hints(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+    """Return the logged messages that have a part."""
+    return [each.getMessage() for each in caplog.records if each.name == "penstock" and part in each.getMessage()]
+
+
+def test_a_training_that_mostly_computes_its_own_batches_is_advised_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint names the slowest step and the change; workers, and a training that waits little, get none."""
+    monkeypatch.setattr(_hints, "LOOKED_AT_SECONDS", 0.1)
+    dataset = ps.range(64).map(slow, name="decode").batch(2)
+    with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
+        assert len(list(loader)) == 32
+    with ps.Loader(dataset) as loader:
+        for _ in loader:
+            threading.Event().wait(0.03)
+    assert not hints(caplog, "has waited for")
+    with ps.Loader(dataset) as loader:
+        for _ in range(2):
+            assert len(list(loader)) == 32
+    (message,) = hints(caplog, "has waited for")
+    assert "'decode'" in message
+    assert "num_workers" in message
+
+
+def test_a_slow_batch_is_named_with_its_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The 1st, the 10th, and so on, in the training's thread; the batches are those of a run without a hint."""
+    monkeypatch.setattr(_hints, "SLOW_SECONDS", 0.003)
+    for number in range(20):
+        (tmp_path / f"{number:02}.txt").write_text(str(number))
+    files = ps.read(ps.sources.Files(tmp_path, "*.txt"))
+    with ps.Loader(files.map(lambda file: slow(int(file["bytes"]))).batch(1)) as loader:
+        assert [int(batch[0]) for batch in loader] == list(range(20))
+    with ps.Loader(ps.range(1).filter(lambda _: True).map(slow).batch(1)) as loader:
+        assert len(list(loader)) == 1
+    first, tenth, in_order = hints(caplog, "own thread")
+    assert "step 0 took" in first
+    assert "epoch 0, position 0: key 0 (file" in first
+    assert "00.txt" in first
+    assert "the 10th of such batches" in tenth
+    assert "from position 0 on" in in_order
+
+
+def test_a_log_that_fails_costs_no_batch(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An error of a log's filter is not raised by the loader, and no batch is lost or repeated."""
+    monkeypatch.setattr(_hints, "SLOW_SECONDS", 0.001)
+    asked: list[str] = []
+
+    def fail(record: Any) -> bool:
+        asked.append(record.getMessage())
+        raise ValueError("no disk")
+
+    caplog.handler.addFilter(fail)
+    with ps.Loader(ps.range(4).map(slow).batch(1)) as loader:
+        assert [int(batch[0]) for batch in loader] == [0, 1, 2, 3]
+    caplog.handler.removeFilter(fail)
+    assert len(asked) == 1
+
+
+@in_places("inline", "threads", "isolated")
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        (ps.range(0).batch(4), "the dataset has no elements"),
+        (ps.range(3).batch(4, remainder="drop"), 'its 3 elements are fewer than a batch of 4, and remainder="drop"'),
+        (ps.range(30).filter(never).batch(4), "its filters left out 30 elements, and too few are left"),
+        (ps.range(30).window_shuffle(4).batch(40, remainder="drop"), "fewer than a batch has"),
+    ],
+)
+def test_an_epoch_without_a_batch_is_logged_once(
+    dataset: ps.Dataset[Any], reason: str, place: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first epoch that gives nothing is logged with the reason, wherever it is computed."""
+    with ps.Loader(dataset, **place) as loader:
+        assert not list(loader)
+        assert not list(loader)
+    (message,) = hints(caplog, "gave no batch")
+    assert reason in message
