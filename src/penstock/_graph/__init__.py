@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from penstock._graph._blocks import join_blocks as join_blocks
     from penstock._graph._blocks import merge_block as merge_block
     from penstock._graph._blocks import parents_of_block as parents_of_block
+    from penstock._graph._blocks import read_into as read_into
     from penstock._graph._coordinates import SeedPosition as SeedPosition
     from penstock._graph._coordinates import SeedPositions as SeedPositions
     from penstock._graph._coordinates import Upcoming as Upcoming
@@ -154,6 +155,7 @@ else:
         join_blocks="penstock._graph._blocks",
         merge_block="penstock._graph._blocks",
         parents_of_block="penstock._graph._blocks",
+        read_into="penstock._graph._blocks",
         SeedPosition="penstock._graph._coordinates",
         SeedPositions="penstock._graph._coordinates",
         Upcoming="penstock._graph._coordinates",

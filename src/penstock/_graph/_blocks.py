@@ -72,6 +72,7 @@ from penstock._graph._nodes import (
     Stream,
 )
 from penstock._graph._splitting import splitting_of
+from penstock._readings import StepTimes
 from penstock.batching import Stack, fast_stack
 from penstock.errors import InternalError
 from penstock.sampling import MixtureRule
@@ -199,6 +200,21 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         times.lap(step, len(block.elements))
     times.leave(outer)
     return block
+
+
+def read_into(node: Read, keys: Integers, out: Element, times: StepTimes, weight: int = 1) -> None:
+    """Read records straight into the arrays of a batch, and end the time of the node.
+
+    Args:
+        node: its source has `read_into`.
+        keys: int64 (rows,), the keys of the records.
+        out: the batch, whose arrays have one row for each key.
+        times: of the calling thread.
+        weight: this call stands for so many calls, as in `StepTimes.lap`; 0 if its time isn't measured.
+    """
+    node.source.read_into(keys, out)
+    if weight:
+        times.lap(node, len(keys), weight)
 
 
 def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: Context) -> Block:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from penstock._graph import Context, Element, Read
+from penstock._graph import Context, Element, read_into
 from penstock._memory import Lease, Region
 from penstock._plan import Batches, Plan
 from penstock._runtime._batches import (
@@ -127,8 +127,9 @@ class BatchWork(Work):
             self._learn(results)
         elif read is not None and all(isinstance(column, np.ndarray) for column in self._columns):
             context.times.start(stop - start)
-            self._read_directly(read, self.layout, spans, start, stop)
-            context.times.lap(read, stop - start)
+            keys = direct_keys(self._program, *row_coordinates(spans))
+            out = self.layout.batch([column if column is None else column[start:stop] for column in self._columns])
+            read_into(read, keys, out, context.times)
         else:
             try:
                 write_rows(self.layout, evaluate_rows(self._program, spans, context), self._columns, start)
@@ -143,13 +144,6 @@ class BatchWork(Work):
         step = self._program.batch
         if self._learned.layout is None and elements and step is not None and isinstance(step.merge, Stack):
             self._learned.layout = layout_of(elements[0])
-
-    def _read_directly(
-        self, read: Read, layout: Layout, spans: list[tuple[Rows, int, int]], start: int, stop: int
-    ) -> None:
-        keys = direct_keys(self._program, *row_coordinates(spans))
-        out = layout.batch([column if column is None else column[start:stop] for column in self._columns])
-        read.source.read_into(keys, out)
 
     def _spans(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
         """Return the job's rows [start, stop) as spans of its runs of rows."""

@@ -36,6 +36,7 @@ from penstock._graph import (
     locate,
     nested_ordinal,
     passes_below,
+    read_into,
     seed_position_block,
     with_mask,
 )
@@ -471,7 +472,6 @@ class DirectBatches:
         self._layout = layout
         self._read = read
         self._untimed = 0  # calls of `batches` since one was timed
-        self._read_into = read.source.read_into
         runs, self._bounds = rows_of_step_range(program, shard, step_range)
         self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
         self.at_once = max(_READ_BYTES * step_range.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
@@ -481,13 +481,11 @@ class DirectBatches:
         bounds = self._bounds[index : index + count + 1]
         first = bounds[0]
         self._untimed = (self._untimed + 1) % _MAX_EVERY
-        is_timed = self._untimed == 1
-        if is_timed:  # reading takes so little time that it is measured in one of so many calls
-            times.start(_MAX_EVERY * (bounds[-1] - first))
+        weight = _MAX_EVERY if self._untimed == 1 else 0
+        if weight:  # reading takes so little time that it is measured in one of so many calls
+            times.start(weight * (bounds[-1] - first))
         columns = self._layout.columns(bounds[-1] - first)
-        self._read_into(self._keys[first : bounds[-1]], self._layout.batch(columns))
-        if is_timed:
-            times.lap(self._read, bounds[-1] - first, _MAX_EVERY)
+        read_into(self._read, self._keys[first : bounds[-1]], self._layout.batch(columns), times, weight)
         batches = self._layout.batches(columns, [bound - first for bound in bounds])
         return with_masks(self._program, self._shard, self.step_range.part(index, len(batches)), batches)
 
