@@ -98,12 +98,15 @@ if TYPE_CHECKING:
     from penstock._graph._coordinates import Upcoming as Upcoming
     from penstock._graph._coordinates import awaited_sources as awaited_sources
     from penstock._graph._coordinates import awaits as awaits
+    from penstock._graph._coordinates import describe_record as describe_record
     from penstock._graph._coordinates import flushed_ordinal as flushed_ordinal
     from penstock._graph._coordinates import indices as indices
     from penstock._graph._coordinates import key_block as key_block
     from penstock._graph._coordinates import locate as locate
     from penstock._graph._coordinates import nested_ordinal as nested_ordinal
     from penstock._graph._coordinates import nested_ordinals as nested_ordinals
+    from penstock._graph._coordinates import origin_in as origin_in
+    from penstock._graph._coordinates import origins as origins
     from penstock._graph._coordinates import passes_below as passes_below
     from penstock._graph._coordinates import row_seed_position as row_seed_position
     from penstock._graph._coordinates import seed_position_block as seed_position_block
@@ -187,6 +190,9 @@ else:
         html_text="penstock._graph._show",
         FlatMap="penstock._graph._flat_map",
         Integers="penstock._graph._inputs",
+        describe_record="penstock._graph._coordinates",
+        origin_in="penstock._graph._coordinates",
+        origins="penstock._graph._coordinates",
         inputs_at="penstock._graph._inputs",
         GlobalDraws="penstock._graph._global_draws",
         PerWorker="penstock._graph._per_worker",

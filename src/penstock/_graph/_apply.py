@@ -28,18 +28,18 @@ from typing import Any, Final, Protocol, assert_never, cast
 
 from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
-from penstock._graph._coordinates import SeedPosition, SeedPositions, indices, locate, seed_position, source_of
+from penstock._graph._coordinates import SeedPosition, SeedPositions, describe_record, indices, locate, seed_position
 from penstock._graph._global_draws import GlobalDraws
 from penstock._graph._inputs import Integers
 from penstock._graph._kept_pieces import KeptPieces
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Read, Split, Substitute
+from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Split, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
 from penstock._readings import UNREAD, StepTimes
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError, UsageError
 from penstock.events import Event, Observer, Skipped, Substituted
-from penstock.sources import RETRY_WAITS_SECONDS, Keys, Record, Source, describe_key, is_transient, read_records
+from penstock.sources import RETRY_WAITS_SECONDS, Keys, Record, Source, is_transient, read_records
 
 
 class _Dropped:
@@ -420,8 +420,7 @@ def whereabouts(step: Map | Filter | Split, location: Location) -> str:
 
 def whereabouts_of(name: str, node: Node | None, location: Location) -> str:
     """Return `whereabouts` of the step with a name; without a node the record is described by its key."""
-    source = None if node is None else source_of(node, location.part)
-    record = describe_key(source.source, location.key) if isinstance(source, Read) else f"key {location.key}"
+    record = f"key {location.key}" if node is None else describe_record(node, location.part, location.key)
     part = f" of {location.path!r}" if location.path else ""
     return f"in step {name!r} at epoch {location.seed.epoch}, position {location.seed.position}, {record}{part}"
 

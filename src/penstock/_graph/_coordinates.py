@@ -36,6 +36,7 @@ numbers of existing datasets, and the golden records find it.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -49,6 +50,7 @@ from penstock._graph._nodes import (
     Fold,
     Map,
     Node,
+    Origin,
     Read,
     Reindex,
     SourceNode,
@@ -72,7 +74,7 @@ from penstock.sampling import (
     Slice,
     seed_positions,
 )
-from penstock.sources import AwaitedSource
+from penstock.sources import AwaitedSource, describe_key
 
 _ROWS_BITS: Final = 24  # of a row's number, if steps that make several elements of one are nested
 _MAX_SHIFTED: Final = 1 << (63 - _ROWS_BITS)  # a larger ordinal has no room for another row's number
@@ -291,6 +293,32 @@ def source_of(node: Node, component: str) -> SourceNode | None:
             if found is not None:
                 return found
     return None
+
+
+def describe_record(node: Node, component: str, key: int) -> str:
+    """Return the key of a record of a component and, where the source knows them, its file and its place in it."""
+    source = source_of(node, component)
+    return describe_key(source.source, key) if isinstance(source, Read) else f"key {key}"
+
+
+def origins(node: Node, epochs: Integers, positions: Integers) -> tuple[Origin, ...]:
+    """Return the origins of a block of elements of an indexable node, without reading one."""
+    if not len(positions):
+        return ()
+    seeds, shares = seed_position_block(node, epochs, positions), locate_block(node, epochs, positions)
+    keys, components = keys_of(shares, len(positions)).tolist(), components_of(shares, len(positions))
+    at = (seeds.epochs.tolist(), seeds.positions.tolist())
+    columns = (*at, keys, seeds.ordinals.tolist(), components, indices(node, *at))
+    return tuple(
+        origin_in(node, component, Origin(epoch, position, key, 0, ordinal, component, index))
+        for epoch, position, key, ordinal, component, index in zip(*columns, strict=True)
+    )
+
+
+def origin_in(node: Node, component: str, origin: Origin) -> Origin:
+    """Return an origin that asks the source of a node's component for the record's name."""
+    vars(origin)["describe"] = partial(describe_record, node, component, origin.key)
+    return origin
 
 
 class Upcoming(NamedTuple):

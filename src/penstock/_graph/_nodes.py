@@ -476,7 +476,7 @@ Step: TypeAlias = Reindex | Map | Filter | Split | Group | Batch | Fold | Cache
 Node: TypeAlias = SourceNode | Combine | Step
 
 
-@frozen
+@frozen(cached=True)
 class Origin:
     """The record, position and seed of an element: the argument of `map_with_origin`, the result of `Loader.origin`.
 
@@ -502,6 +502,8 @@ class Origin:
         >>> origin = loader.origin(step=3, row=1)
         >>> (origin.epoch, origin.position, origin.index) == (1, 5, 13), origin.key == loader.batch_at(3)[1]
         (True, np.True_)
+        >>> origin.record == f"key {origin.key}"
+        True
     """
 
     epoch: int
@@ -511,6 +513,16 @@ class Origin:
     ordinal: int = 0
     component: str = ""
     index: int | None = None
+
+    @property
+    def record(self) -> str:
+        """The record's name: its key and, where the source knows them, its file and its place in it.
+
+        For example "key 3 (file 'cat/3.png')". Of an origin that a loader returned, the source is asked when this is
+        read. The origins that functions get, and pickled ones, name the key alone.
+        """
+        describe: Callable[[], str] | None = vars(self).get("describe")
+        return f"key {self.key}" if describe is None else describe()
 
 
 def parents_of(node: Node) -> "tuple[Node, ...]":

@@ -405,6 +405,32 @@ class Loader(Generic[T_co]):
         """
         return self._runtime.origin(self._progress.step_range(need_count("step", step)), need_count("row", row))
 
+    def origins(self, step: int) -> tuple[Origin, ...]:
+        """Return the record that each row of a step's batch comes from; the loader's state does not change.
+
+        For an indexable dataset this is arithmetic: nothing is read or computed, whichever step it is. For a dataset
+        that is read in order, the batch is computed again.
+
+        Args:
+            step: the batch's number.
+
+        Returns:
+            An origin for each row in this rank's part of the batch, without the padding of `remainder="pad"`. A dataset
+            without a batch has one row.
+
+        Raises:
+            StateError: if the dataset can only be read in order and `step` is not one of the last steps.
+
+        Example:
+            >>> import penstock as ps
+            >>> loader = ps.Loader(ps.range(8, seed=7).shuffle().batch(4))
+            >>> [origin.key for origin in loader.origins(3)] == loader.batch_at(3).tolist()
+            True
+            >>> {(origin.epoch, origin.record.split()[0]) for origin in loader.origins(3)}
+            {(1, 'key')}
+        """
+        return self._runtime.origins(self._progress.step_range(need_count("step", step)))
+
     # ------------------------------------------------------------------ looking
 
     def stats(self) -> dict[str, float]:

@@ -32,9 +32,9 @@ from penstock._graph import (
     element_after_crash,
     element_at,
     evaluate_block,
-    indices,
     locate,
     nested_ordinal,
+    origins,
     passes_below,
     read_into,
     seed_position_block,
@@ -391,14 +391,9 @@ def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...
     return SeedPosition(epoch, position, padded if padded < 1 << 63 else nested_ordinal(ordinal, padding))
 
 
-def origin(program: Batches, rows: Rows, row: int) -> Origin:
-    """Return the origin of one row of a step's batch."""
-    epochs, positions = row_coordinates([(rows, row, row + 1)])
-    seeds = seed_position_block(program.rows, epochs, positions)
-    _, component, key = locate(program.rows, int(epochs[0]), int(positions[0]))
-    epoch, position, ordinal = (int(part[0]) for part in seeds)
-    (index,) = indices(program.rows, [epoch], [position])
-    return Origin(epoch, position, key, ordinal=ordinal, component=component, index=index)
+def row_origins(program: Batches, rows: Rows, start: int, stop: int) -> tuple[Origin, ...]:
+    """Return the origins of rows [start, stop) of a step's batch."""
+    return origins(program.rows, *row_coordinates([(rows, start, stop)]))
 
 
 class InlineBatches:

@@ -20,13 +20,12 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._graph import Integers, Node, Read, locate, source_of
+from penstock._graph import Integers, Node, describe_record, locate
 from penstock._plan import Batches, Plan, Shard
-from penstock._runtime._batches import Unit, origin, row_coordinates, rows_of
+from penstock._runtime._batches import Unit, row_coordinates, row_origins, rows_of
 from penstock._runtime._jobs import Job, Work
 from penstock._streaming import BlockInput
 from penstock.errors import WorkerError
-from penstock.sources import describe_key
 
 STALL_SECONDS = 10.0
 """The seconds that a consumer waits before it logs a warning."""
@@ -42,7 +41,7 @@ _logger = logging.getLogger("penstock")
 def crashing_position_error(block_input: BlockInput, number: int, crash: WorkerError) -> WorkerError:
     """Return the error for an element of a dataset that is read in order, given by its index in the input range."""
     position = int(block_input.input_range.positions(number, number + 1)[0])
-    record = describe_record(block_input.node, block_input.epoch, position)
+    record = describe_record_at(block_input.node, block_input.epoch, position)
     return WorkerError(
         f"position {position} of epoch {block_input.epoch}, {record}, repeatedly crashes "
         f"workers. Filter it out or fix the transform. The last crash: {crash}",
@@ -71,15 +70,14 @@ def crashing_batch_error(step: int, crash: WorkerError, row: int | None = None) 
     )
 
 
-def describe_record(node: Node, epoch: int, position: int) -> str:
+def describe_record_at(node: Node, epoch: int, position: int) -> str:
     """Describe the record of an element: its key, and its file where the source knows the file."""
     _, component, key = locate(node, epoch, position)
     return _record(node, component, key)
 
 
 def _record(node: Node, component: str, key: int) -> str:
-    source = source_of(node, component)
-    record = describe_key(source.source, key) if isinstance(source, Read) else f"key {key}"
+    record = describe_record(node, component, key)
     return f"{record} of {component!r}" if component else record
 
 
@@ -96,7 +94,7 @@ def crashing_row_error(program: Batches, shard: Shard, unit: Unit, row: int | No
     if row is None:
         what = f"the collate function or batch-level map of step {unit.step}"
     else:
-        found = origin(program, rows_of(program, shard, unit), row)
+        (found,) = row_origins(program, rows_of(program, shard, unit), row, row + 1)
         record = _record(program.rows, found.component, found.key)
         what = f"row {row} of step {unit.step}, at epoch {found.epoch}, position {found.position}, {record},"
     return WorkerError(
@@ -238,7 +236,7 @@ def _records(job: Job[Work], block: int) -> str:
 
 def _records_at(node: Node, epochs: Integers, positions: Integers) -> str:
     at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
-    named = [describe_record(node, *each) for each in at[:_MAX_RECORDS]]
+    named = [describe_record_at(node, *each) for each in at[:_MAX_RECORDS]]
     more = f" and {len(at) - _MAX_RECORDS} more" if len(at) > _MAX_RECORDS else ""
     return f"epoch {at[0][0]}, {_counted('position', at[0][1], at[-1][1])}: {', '.join(named)}{more}"
 

@@ -3,11 +3,11 @@
 from contextlib import closing
 from dataclasses import replace
 
-from penstock._graph import Element, GlobalDraws, Location, Origin, Read, indices, walk
+from penstock._graph import Element, GlobalDraws, Location, Node, Origin, Read, indices, origin_in, walk
 from penstock._memory import keep_memory_of_blocks
 from penstock._os import uninterrupted
 from penstock._plan import Plan
-from penstock._runtime._batches import InlineBatches, StepRange, origin, rows_of
+from penstock._runtime._batches import InlineBatches, StepRange, row_origins, rows_of
 from penstock._runtime._collate_supplier import CollateSupplier
 from penstock._runtime._fold_thread import FoldSupplier
 from penstock._runtime._inline import inline_stream
@@ -165,16 +165,22 @@ class Runtime:
     def origin(self, step_range: StepRange, row: int) -> Origin:
         """Return the origin of one row of the batch of a range's first step."""
         plan = self._plan
+        if not plan.is_indexed:
+            found = self.origins(step_range)
+            _check_row(row, len(found))
+            return found[row]
+        rows = rows_of(plan.batches, plan.shard, step_range.first)
+        _check_row(row, rows.data)
+        return row_origins(plan.batches, rows, row, row + 1)[0]
+
+    def origins(self, step_range: StepRange) -> tuple[Origin, ...]:
+        """Return the origins of all rows of data of the batch of a range's first step."""
+        plan = self._plan
         if plan.is_indexed:
             rows = rows_of(plan.batches, plan.shard, step_range.first)
-            _check_row(row, rows.data)
-            return origin(plan.batches, rows, row)
+            return row_origins(plan.batches, rows, 0, rows.data)
         _, places = self._first_in_order(step_range)
-        _check_row(row, len(places))
-        place = places[row]
-        epoch, position, ordinal = place.seed
-        (index,) = indices(place.node or plan.node, [epoch], [position])
-        return Origin(epoch, position, place.key, ordinal=ordinal, component=place.path, index=index)
+        return tuple(_origin_at(place, plan.node) for place in places)
 
     def prepare(self) -> None:
         """Call `worker_init` in the calling thread, once, before it computes the workers' work."""
@@ -233,6 +239,14 @@ def process_scheduler(owner: Client) -> Scheduler:
     from penstock._runtime._process_scheduler import ProcessScheduler  # noqa: PLC0415 - multiprocessing is slow to import
 
     return ProcessScheduler(owner)
+
+
+def _origin_at(place: Location, outermost: Node) -> Origin:
+    """Return the origin of a row that was read in order."""
+    node, (epoch, position, ordinal) = place.node or outermost, place.seed
+    (index,) = indices(node, [epoch], [position])
+    found = Origin(epoch, position, place.key, ordinal=ordinal, component=place.path, index=index)
+    return origin_in(node, place.part, found)
 
 
 def _check_row(row: int, count: int) -> None:
