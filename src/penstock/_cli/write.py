@@ -1,15 +1,12 @@
 """`penstock write`: a dataset that a module describes, written to files of a common format."""
 
 import argparse
-import importlib
-import os
 import sys
 from collections.abc import Callable
-from typing import cast
 
 import penstock
+from penstock._cli.datasets import METAVAR, named_dataset
 from penstock._cli.terminal import ENDED
-from penstock.errors import UsageError
 
 _DESCRIPTION = """\
 Writes the elements of a dataset to files, shard by shard. If the command is killed, give it
@@ -29,9 +26,7 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "dataset", metavar="MODULE:NAME", help="such as data:train; the current folder is searched first"
-    )
+    parser.add_argument("dataset", metavar=METAVAR, help="such as data:train; the current folder is searched first")
     parser.add_argument("path", metavar="PATH", help="the folder to write to")
     parser.add_argument("--format", default="arrow", help="arrow, parquet, tokens, tar or jsonl (default: arrow)")
     parser.add_argument(
@@ -45,7 +40,7 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit status."""
     written = penstock.write(
-        _dataset(arguments.dataset),
+        named_dataset(arguments.dataset),
         arguments.path,
         arguments.format,
         shard_bytes=arguments.shard_bytes,
@@ -58,32 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
         f"{state}\n"
     )
     return ENDED
-
-
-def _dataset(text: str) -> penstock.Dataset[object]:
-    """Return the dataset that MODULE:NAME refers to.
-
-    Raises:
-        UsageError: there is no such module or name, or it is no dataset.
-    """
-    module_name, colon, name = text.partition(":")
-    if not (module_name and colon and name):
-        raise UsageError(f"the dataset must be MODULE:NAME, such as data:train; got {text!r}")
-    sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0]:
-            raise  # the module is there, and imports one that isn't
-        raise UsageError(f"there is no module {module_name!r} in {os.getcwd()!r} or in the environment") from None
-    if not hasattr(module, name):
-        raise UsageError(f"module {module_name!r} has no {name!r}")
-    found: object = getattr(module, name)
-    if not isinstance(found, penstock.Dataset) and callable(found):
-        found = found()
-    if not isinstance(found, penstock.Dataset):
-        raise UsageError(f"{text} must be a dataset, or a function that returns one; got {found!r}")
-    return cast("penstock.Dataset[object]", found)
 
 
 def _part(text: str) -> tuple[int, int]:
