@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.constants import set_constant as set_constant
 from tests.leaks import nothing_leaks as nothing_leaks
 from tests.leaks import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.leaks import settled_module as settled_module

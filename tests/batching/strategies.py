@@ -1,13 +1,13 @@
 """Hypothesis strategies for lists of elements that can be one batch, and for faults in them."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock._tree import Element, flatten, map_leaves, unflatten
+from tests.trees import Element, leaves_of, map_leaves, with_leaf
 
 Leaves: TypeAlias = st.SearchStrategy[Any]
 
@@ -33,11 +33,6 @@ PLAIN_NAMES = ("?", "i1", "u1", "<i2", ">i4", "i8", "u8", "f2", "f4", ">f8", "c8
 OTHER_NAMES = ("M8[s]", "m8[ms]", "<U3", ">U2", "S4", "V5")
 DTYPES = [*(np.dtype(name) for name in PLAIN_NAMES + OTHER_NAMES), PLAIN, PADDED]
 FORMS = ("plain", "fortran", "strided", "reversed", "readonly", "memmap", "unaligned")
-
-
-def is_array(leaf: object) -> TypeGuard[NDArray[Any]]:
-    """Return whether a leaf is an array, in a way that type checkers take for any array."""
-    return isinstance(leaf, np.ndarray)
 
 
 def numbered(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> NDArray[Any]:
@@ -153,13 +148,12 @@ def odd_lists(draw: st.DrawFn) -> list[Element]:
     elements = draw(element_lists())
     for _ in range(draw(st.integers(1, 2))):
         row = draw(st.integers(0, len(elements) - 1))
-        leaves, structure = flatten(elements[row])
+        leaves = leaves_of(elements[row])
         change = draw(st.sampled_from(["leaf", "leaf", "leaf", "order", "shape"]))
         if change == "order":
             elements[row] = _reordered(elements[row])
         elif change == "shape" or not leaves:
             elements[row] = _extended(elements[row])
         else:
-            leaves[draw(st.integers(0, len(leaves) - 1))] = draw(odd_leaves)
-            elements[row] = unflatten(structure, leaves)
+            elements[row] = with_leaf(elements[row], draw(st.integers(0, len(leaves) - 1)), draw(odd_leaves))
     return elements

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.batching._grouping import PackingPlan
-from penstock.batching._pack import (
-    JoinedDocuments,
-    OpenBins,
-    assign_best_fit,
-    fill_rows,
-    plan_packing,
-)
+from penstock.batching import OpenBins, PackingPlan, assign_best_fit, plan_packing
+from penstock.batching._pack import JoinedDocuments, fill_rows
 from penstock.errors import UsageError
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock._tree import Element
 from penstock.batching import Pad, pad, stack
 from penstock.errors import UsageError
 from tests.batching.strategies import numbered
+from tests.trees import Element
 
 lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 

@@ -1,7 +1,7 @@
 """Documents are cut into pieces, and plans hold every token of them, once."""
 
 import pickle
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pytest
@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.batching._grouping import Long, PackingPlan, concat_then_split, split_documents
-from penstock.batching._pack import How, plan_packing
+from penstock.batching import PackingPlan, concat_then_split, plan_packing
 from penstock.errors import UsageError
 
+How: TypeAlias = Literal["best_fit", "split"]
+Long: TypeAlias = Literal["split", "drop"]
 lengths_lists = st.lists(st.integers(0, 30), max_size=60)
 capacities = st.integers(1, 12)
 
@@ -32,7 +33,8 @@ def test_long_documents_are_cut_or_dropped(lengths: list[int], capacity: int, lo
         if long == "split" or length <= capacity
         for offset in range(0, length, capacity)
     ]
-    assert expected == list(zip(*split_documents(lengths, capacity, long=long), strict=True))
+    plan = plan_packing(lengths, capacity, long=long)
+    assert expected == sorted(piece for sequence in listed(plan) for piece in sequence)
 
 
 @given(lengths_lists, capacities, st.data())

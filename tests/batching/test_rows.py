@@ -1,45 +1,27 @@
-"""Rows of batches are counted, and batches split into them."""
+"""Batches are split into their rows."""
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 
-from penstock._tree import Element, flatten
-from penstock.batching import Batch, LeafSpec, stack
-from penstock.batching._leaf import element_spec
-from penstock.batching._merge import row_count, split_rows
+from penstock.batching import Batch, LeafSpec, element_spec, split_rows, stack
 from penstock.errors import UsageError
-from tests.batching.strategies import element_lists, is_array
+from tests.batching.strategies import element_lists
+from tests.trees import Element, assert_same, is_array, leaves_of
 
-with_rows = element_lists().filter(lambda elements: any(leaf is not None for leaf in flatten(elements[0])[0]))
-
-
-def same(first: Batch, second: Batch) -> bool:
-    """Return whether two batches agree in structure and values."""
-    first_leaves, first_structure = flatten(first)
-    second_leaves, second_structure = flatten(second)
-    return first_structure == second_structure and all(
-        one.tobytes() == other.tobytes() if isinstance(one, np.ndarray) else one == other
-        for one, other in zip(first_leaves, second_leaves, strict=True)
-    )
-
-
-@given(with_rows)
-def test_rows_are_counted(elements: list[Element]) -> None:
-    """A batch has as many rows as it was made of elements."""
-    assert row_count(stack(elements)) == len(elements)
+with_rows = element_lists().filter(lambda elements: any(leaf is not None for leaf in leaves_of(elements[0])))
 
 
 @given(with_rows)
 def test_split_rows_make_the_same_batch_again(elements: list[Element]) -> None:
     """The rows of a batch, stacked, are that batch; a NumPy scalar keeps the dtype of its array."""
     batch = stack(elements)
-    for leaf in flatten(batch)[0]:
-        if is_array(leaf) and leaf.ndim == 1:
-            assume(leaf.dtype.kind not in "US" and leaf.dtype.isnative)
     rows = split_rows(batch)
     assert len(rows) == len(elements)
-    assert same(stack(rows), batch)
+    for leaf in leaves_of(batch):
+        if is_array(leaf) and leaf.ndim == 1:
+            assume(leaf.dtype.kind not in "US" and leaf.dtype.isnative)
+    assert_same(batch, stack(rows))
 
 
 def test_a_row_has_views_and_numpy_scalars() -> None:
@@ -76,10 +58,9 @@ def test_a_row_has_views_and_numpy_scalars() -> None:
 )
 def test_a_batch_without_a_number_of_rows_is_refused(batch: Batch, message: str) -> None:
     """The message names the leaves that disagree, or that have no rows."""
-    for count in (row_count, split_rows):
-        with pytest.raises(UsageError) as caught:
-            count(batch)
-        assert str(caught.value) == message
+    with pytest.raises(UsageError) as caught:
+        split_rows(batch)
+    assert str(caught.value) == message
 
 
 def test_a_spec_says_what_an_element_is() -> None:

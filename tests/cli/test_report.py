@@ -11,11 +11,22 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from penstock._cli.demo.digits import Evidence, Fed, digits_page, find_script, judge
-from penstock._cli.demo.images import Round, images_page
-from penstock._cli.demo.report import Axis, check_report
 from penstock.errors import UsageError
-from tests.cli.runs import KILLED_AT, NUM_STEPS, RESUMED_AT, make_evidence
+from tests.cli.runs import (
+    KILLED_AT,
+    NUM_STEPS,
+    RESUMED_AT,
+    Axis,
+    Evidence,
+    Fed,
+    Round,
+    check_report,
+    digits_page,
+    find_script,
+    images_page,
+    judge,
+    make_evidence,
+)
 
 image_module = pytest.importorskip("PIL.Image")
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import _native
 from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import ClosedError, UsageError
 from tests.concurrency.conftest import NewLoop
@@ -353,7 +353,10 @@ def test_outside_its_scope_nothing_is_taken() -> None:
 
 def test_profilers_find_the_names_of_functions() -> None:
     """The library's symbol table has the functions that a profiler of native threads shows."""
-    library = Path(_native.__file__).read_bytes()
+    found = find_spec("penstock._native")
+    assert found is not None
+    assert found.origin is not None
+    library = Path(found.origin).read_bytes()
     for name in (b"_ZN8penstock9PoolState4workEv", b"_ZN8penstock8ReadFile3runEv"):
         assert name in library
 

@@ -8,7 +8,7 @@ import numpy as np
 import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
-from penstock._graph._length import length
+from penstock._graph._length import is_endless, length
 from penstock._streaming._in_order import elements, in_order
 from penstock.errors import GraphError
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
@@ -25,7 +25,17 @@ def epoch_of(dataset: ps.Dataset, epoch: int) -> Iterator[Any]:
     if count is None:
         yield from elements(dataset.node, epoch, 0, Context())
     else:
-        yield from (element_at(dataset.node, epoch, position, Context()) for position in range(count))
+        yield from (element_of(dataset, epoch, position) for position in range(count))
+
+
+def element_of(dataset: ps.Dataset, epoch: int, position: int) -> Any:
+    """Return one element of a dataset with positions, by the plain definition."""
+    return element_at(dataset.node, epoch, position, Context())
+
+
+def never_ends(dataset: ps.Dataset) -> bool:
+    """Return whether an epoch has no end."""
+    return is_endless(dataset.node)
 
 
 def outcomes(batches: Iterable[Any]) -> list[Any]:

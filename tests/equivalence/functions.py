@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 
 import penstock as ps
-from penstock._tree import flatten, is_array
 from tests.equivalence.kinds import is_dict, is_list_or_tuple
+from tests.trees import is_array, leaves_of
 
 
 def add_one(element: Any) -> Any:
@@ -64,7 +64,7 @@ def fails_sometimes(element: Any) -> Any:
 def writes_or_fails(element: Any) -> Any:
     """Write to an element's arrays, and then raise for about a quarter of all elements."""
     fails = flat_sum(element) % 4 == 1
-    for leaf in flatten(element)[0]:
+    for leaf in leaves_of(element):
         if is_array(leaf) and leaf.dtype.kind in "iuf":
             np.add(leaf, 1, out=leaf, casting="unsafe")
     if fails:
@@ -108,7 +108,7 @@ def _wraps(element: Any) -> bool:
 
 def size_of(element: Any) -> int:
     """Return the number of rows of an element's first leaf."""
-    return len(flatten(element)[0][0])
+    return len(leaves_of(element)[0])
 
 
 def weight_of(element: Any) -> int:

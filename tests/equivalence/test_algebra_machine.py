@@ -9,12 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._graph._evaluate import element_at
-from penstock._graph._length import is_endless, length
-from penstock._graph._nodes import Node
 from tests.equivalence.decisions import DECISIONS, random_decisions
-from tests.equivalence.definition import close_all, digest
+from tests.equivalence.definition import close_all, digest, element_of, never_ends, positions_of
 from tests.equivalence.functions import with_origin
 from tests.equivalence.graphs import indexable
 from tests.equivalence.joins import uniform
@@ -27,9 +23,9 @@ LEAST = 24  # rows of an epoch: as many as the largest batch
 class Rows(Sequence[Any]):
     """The rows of an epoch by the definition, each computed on first use."""
 
-    def __init__(self, node: Node, epoch: int) -> None:
-        self._node, self._epoch = node, epoch
-        self._count = length(node) or 0
+    def __init__(self, dataset: ps.Dataset, epoch: int) -> None:
+        self._dataset, self._epoch = dataset, epoch
+        self._count = positions_of(dataset) or 0
         self._found: list[Any] = []
 
     def __len__(self) -> int:
@@ -39,7 +35,7 @@ class Rows(Sequence[Any]):
         stop = key.indices(self._count)[1] if isinstance(key, slice) else key + 1
         try:
             for position in range(len(self._found), stop):
-                self._found.append(element_at(self._node, self._epoch, position, Context()))
+                self._found.append(element_of(self._dataset, self._epoch, position))
         except ValueError:
             reject()  # no substitute was found within the attempts
         return self._found[key]
@@ -72,8 +68,8 @@ class AlgebraMachine(LoaderMachine):
 
     def use(self, dataset: ps.Dataset) -> None:
         """Make a dataset the loaded one."""
-        self.dataset, self.definition = dataset, dataset.node
-        self.length = length(dataset.node) or 0
+        self.dataset = self.definition = dataset
+        self.length = positions_of(dataset) or 0
         self.rows = {}
 
     def check_parts(self, mixture: Mixture) -> None:
@@ -103,7 +99,7 @@ class AlgebraMachine(LoaderMachine):
 
     def ends_unevenly(self, place: Place) -> bool:
         """Return whether some rank would have no row of the epoch's last batch."""
-        return not is_endless(self.definition) and super().ends_unevenly(place)
+        return not never_ends(self.definition) and super().ends_unevenly(place)
 
     @precondition(lambda self: self.mixture is not None)
     @rule(data=st.data())
@@ -180,7 +176,7 @@ class AlgebraMachine(LoaderMachine):
         if self.ends_unevenly(place):
             return
         state, (own, other) = self.state(), (self.mixtures[id(each)] for each in (self.dataset, saved.dataset))
-        is_same = self.seen(place) == list(map(digest, Rows(saved.dataset.node, place.epoch)[: place.row]))
+        is_same = self.seen(place) == list(map(digest, Rows(saved.dataset, place.epoch)[: place.row]))
         if self.take_state(saved.state):
             assert is_same
             self.stand(saved.step, self.settled(place), saved.history)
@@ -191,7 +187,7 @@ class AlgebraMachine(LoaderMachine):
 
 def has_enough(dataset: ps.Dataset) -> bool:
     """Return whether an epoch has as many rows as the largest batch."""
-    return (length(dataset.node) or 0) >= LEAST
+    return (positions_of(dataset) or 0) >= LEAST
 
 
 TestAlgebra = AlgebraMachine.TestCase

@@ -8,9 +8,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._streaming._in_order import in_order as plain
-from tests.equivalence.definition import digest
+from tests.equivalence.definition import digest, rank_of
 from tests.equivalence.joins import Counter, in_order
 
 SIZE = 12
@@ -18,12 +16,9 @@ SIZE = 12
 
 def rows_of(dataset: ps.Dataset, epoch: int, ranks: int) -> Multiset[Any]:
     """Return all rows of an epoch, over all ranks, by the definition."""
-    node = dataset.batch(SIZE, merge=list).node
+    batches = dataset.batch(SIZE, merge=list)
     return Multiset(
-        repr(digest(row))
-        for rank in range(ranks)
-        for batch, _ in plain(node, epoch, Context(), rank, ranks)
-        for row in batch
+        repr(digest(row)) for rank in range(ranks) for batch in rank_of(batches, epoch, rank, ranks) for row in batch
     )
 
 

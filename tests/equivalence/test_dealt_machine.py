@@ -16,11 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._graph._length import is_indexable
-from penstock._streaming._in_order import in_order as plain
 from tests.equivalence.decisions import DECISIONS, random_decisions
-from tests.equivalence.definition import close_all, digest
+from tests.equivalence.definition import close_all, digest, positions_of, rank_of
 from tests.equivalence.functions import keeps_two_of_three
 from tests.equivalence.joins import in_order
 from tests.equivalence.mixtures import Mixture, grouped, ordered_mixtures, weights
@@ -35,8 +32,8 @@ LATER = st.sampled_from([0, 0, 1, 7])
 def rows_of(dataset: ps.Dataset, epoch: int, rank: int, ranks: int) -> list[str]:
     """Return a digest of each row of a rank, by the definition."""
     try:
-        batches = plain(dataset.batch(12, merge=list).node, epoch, Context(), rank, ranks)
-        return [repr(digest(row)) for batch, _ in batches for row in batch]
+        batches = rank_of(dataset.batch(12, merge=list), epoch, rank, ranks)
+        return [repr(digest(row)) for batch in batches for row in batch]
     except ValueError:
         reject()  # no substitute was found within the attempts
 
@@ -109,7 +106,7 @@ class DealtMachine(RuleBasedStateMachine):
         else:
             self.can_deal = data.draw(st.booleans())
             self.dataset = data.draw(in_order(dealable=True) if self.can_deal else in_order() | grouped())
-            if is_indexable(self.dataset.node):
+            if positions_of(self.dataset) is not None:
                 self.dataset = self.dataset.filter(keeps_two_of_three)
         self.size, self.ranks, self.workers = size, ranks, workers
         self.open_loaders()
@@ -315,7 +312,7 @@ class DealtMachine(RuleBasedStateMachine):
         if self.deal.is_whole:
             dataset = mixture.over(mixture.mixed.map(counted, name="counted"))
             batches = dataset.batch(self.ranks, merge=list)  # of which each rank has one row
-            rows = plain(batches.node, self.epoch, Context(), rank, self.ranks)
+            rows = rank_of(batches, self.epoch, rank, self.ranks)
             assert len(list(islice(rows, self.ats[rank].row))) == self.ats[rank].row
         return count
 

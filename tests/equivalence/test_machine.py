@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._graph._evaluate import element_at
 from penstock.batching import stack
 from tests.equivalence.decisions import DECISIONS, random_decisions
-from tests.equivalence.definition import close_all, concatenated, digest, ranks_of
+from tests.equivalence.definition import close_all, concatenated, digest, element_of, ranks_of
 from tests.equivalence.functions import keeps_two_of_three, with_origin
 
 LENGTH = 31
@@ -66,7 +64,7 @@ class LoaderMachine(RuleBasedStateMachine):
         self.length = LENGTH
         rows = ps.range(LENGTH, seed=seed).shuffle().map_with_origin(with_origin)
         self.dataset = rows.filter(keeps_two_of_three) if self.ordered else rows
-        self.definition = rows.node
+        self.definition = rows
         self.begin(size, remainder, workers)
 
     def begin(self, size: int, remainder: Any, workers: int) -> None:
@@ -87,7 +85,7 @@ class LoaderMachine(RuleBasedStateMachine):
     def rows_of(self, epoch: int) -> Sequence[Any]:
         """Return all rows of an epoch, by the definition."""
         if epoch not in self.rows:
-            found = [element_at(self.definition, epoch, position, Context()) for position in range(self.length)]
+            found = [element_of(self.definition, epoch, position) for position in range(self.length)]
             kept = [i for i, row in enumerate(found) if not self.ordered or keeps_two_of_three(row)]
             self.positions[epoch] = kept
             self.rows[epoch] = [found[i] for i in kept]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._cli.demo.digits import find_script, load_digits, write_digits
+from tests.examples.pictures import SCRIPT, digits, write_digits
 
 pytest.importorskip("PIL")
 pytest.importorskip("sklearn")
@@ -34,7 +33,7 @@ class Fixed:
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """Return the script, imported."""
-    spec = importlib.util.spec_from_file_location("digits_under_test", find_script())
+    spec = importlib.util.spec_from_file_location("digits_under_test", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -46,18 +45,15 @@ def script() -> ModuleType:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the digits as PNG files."""
     folder = tmp_path_factory.mktemp("digits")
-    write_digits(folder, lambda _: None)
+    write_digits(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def few(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with every sixth of the digits: four batches an epoch."""
     few = tmp_path_factory.mktemp("few")
-    for path in sorted(folder.glob("*/*.png")):
-        if int(path.stem) % 6 == 0:
-            (few / path.parent.name).mkdir(exist_ok=True)
-            shutil.copy(path, few / path.parent.name)
+    write_digits(few, every=6)
     return few
 
 
@@ -66,14 +62,14 @@ def run(folder: Path, directory: Path, *options: str) -> tuple[list[dict[str, An
     log = directory / "log.jsonl"
     log.unlink(missing_ok=True)
     files = ["--checkpoint", str(directory / "digits.npz"), "--log", str(log)]
-    command = [sys.executable, str(find_script()), str(folder), *files, *options]
+    command = [sys.executable, str(SCRIPT), str(folder), *files, *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()], ended.stdout
 
 
 def test_decoding_returns_the_digits_levels(script: ModuleType, folder: Path) -> None:
     """A decoded image has its digit's levels in steps of 15/255."""
-    images, labels = load_digits()
+    images, labels = digits()
     for number in (0, 1, 1796):
         label = int(labels[number])
         data = (folder / str(label) / f"{number:04}.png").read_bytes()

@@ -1,16 +1,13 @@
-"""Ctrl-C during pickling or unpickling is a KeyboardInterrupt, and not taken for a failure to pickle."""
+"""Ctrl-C during pickling is a KeyboardInterrupt, and not taken for a failure to pickle."""
 
-import pickle
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import penstock as ps
-from penstock._processes import PackedError, unpack_error
 from penstock.concurrency import WorkerPool
 from penstock.pipeline import PipelineBuilder, run_in_subprocess
 from penstock.torch import DataLoader
@@ -33,14 +30,6 @@ class Interrupting:
             self.interrupts += 1
             signal.raise_signal(signal.SIGINT)
         return Interrupting, ()
-
-
-class InterruptingError(Exception):
-    """An error whose unpickling is interrupted."""
-
-    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
-        """Send Ctrl-C where it is unpickled."""
-        return signal.raise_signal, (signal.SIGINT,)
 
 
 class Rows:
@@ -108,34 +97,3 @@ def test_an_interrupt_during_pickling_is_raised(do: Callable[[], object]) -> Non
     """Each operation that pickles raises the KeyboardInterrupt."""
     with pytest.raises(KeyboardInterrupt):
         do()
-
-
-def test_an_interrupt_during_unpickling_is_raised() -> None:
-    """The KeyboardInterrupt is raised in place of the error that another process sent."""
-    packed = PackedError(pickle.dumps(InterruptingError()), "InterruptingError", "", "", 0)
-    with pytest.raises(KeyboardInterrupt):
-        unpack_error(packed)
-
-
-class EndingError(Exception):
-    """An error whose unpickling raises an exception that ends threads."""
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """Raise the argument where it is unpickled."""
-        return end, self.args
-
-
-def end(kind: type[BaseException]) -> None:
-    """Raise an exception."""
-    raise kind
-
-
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_a_thread_survives_an_error_that_ends_threads(kind: type[BaseException]) -> None:
-    """A thread, which Ctrl-C never reaches, gets the error's text: a thread that serves a process must continue."""
-    found: list[object] = []
-    packed = PackedError(pickle.dumps(EndingError(kind)), "EndingError", "its words", "", 0)
-    thread = threading.Thread(target=lambda: found.append(unpack_error(packed)))
-    thread.start()
-    thread.join()
-    assert "its words" in str(found)

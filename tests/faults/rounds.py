@@ -19,10 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from penstock._caught import Caught
-from penstock._decisions import random_decisions
-from penstock._tree import flatten
 from penstock.errors import GraphError, WorkerError
+from tests.equivalence.decisions import random_decisions
 from tests.equivalence.kinds import is_numpy
 from tests.faults import program
 from tests.faults.chance import Chance
@@ -68,6 +66,7 @@ from tests.faults.places import (
 from tests.faults.subjects import DatasetSubject, Subject
 from tests.faults.work import TORCH_KIND, WORKING_KINDS
 from tests.leaks import held, left_behind
+from tests.trees import leaves_of
 
 FAULTS_PER_ROUND: Final = 24
 _MAX_EPOCHS: Final = 30
@@ -125,20 +124,18 @@ def run_round(
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about batches that slow consumers keep
         subject = _subject(kind, Path(folder), Chance(seed, number, "dataset"))
-        with Caught() as caught, random_decisions(decisions):
-            if favoured == KILL_PROGRAM and not _raises(subject):
-                program.run_killed(subject, (kind, folder, seed, number), chance, findings)
-            else:
-                favoured = KILL if favoured == KILL_PROGRAM else favoured
-                journey = _Journey(subject, name, kind, favoured, chance, findings)
-                journey.run(Path(folder), family, min(faults, _FAULTS_PER_WORK) if is_working else faults, progress)
-                del journey
-        if caught.error is not None:
-            if not isinstance(caught.error, Exception):
-                raise caught.error
-            raised = "".join(traceback.format_exception(caught.error))
-            findings.bad.append(f"{name}: {raised}")
-        del subject, caught
+        try:
+            with random_decisions(decisions):
+                if favoured == KILL_PROGRAM and not _raises(subject):
+                    program.run_killed(subject, (kind, folder, seed, number), chance, findings)
+                else:
+                    favoured = KILL if favoured == KILL_PROGRAM else favoured
+                    journey = _Journey(subject, name, kind, favoured, chance, findings)
+                    journey.run(Path(folder), family, min(faults, _FAULTS_PER_WORK) if is_working else faults, progress)
+                    del journey
+        except Exception:  # noqa: BLE001 - it is a finding
+            findings.bad.append(f"{name}: {traceback.format_exc()}")
+        del subject
     findings.rounds += 1
     left = [*family.left_over(), *left_behind(before, _PATIENCE_SECONDS)]
     if _mapped_memory() > mapped:
@@ -282,7 +279,7 @@ class _Journey:
     def _sized(self, batches: Iterable[Any]) -> Iterator[Any]:
         for each in batches:
             batch = self._subject.plain(each)
-            leaves = flatten(batch)[0]
+            leaves = leaves_of(batch)
             self._largest = max(self._largest, sum(leaf.nbytes for leaf in leaves if is_numpy(leaf)))
             yield batch
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock._graph._code import code_identity
-from penstock._graph._per_worker import PerWorker
+from penstock import PerWorker
+from penstock._graph._code import code_identity as code_identity
+from penstock._graph._code import is_lambda_or_local as is_lambda_or_local
 from penstock.batching import Pad, Stack
 
 SIZE = 224

@@ -14,9 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock._graph._code import code_identity, is_lambda_or_local
 from penstock.batching import Pad
-from tests.graph.identified import KINDS, Mode, Plain, Resize, closing_over, helper, identities
+from tests.graph.identified import (
+    KINDS,
+    Mode,
+    Plain,
+    Resize,
+    closing_over,
+    code_identity,
+    helper,
+    identities,
+    is_lambda_or_local,
+)
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -1,13 +1,13 @@
 """A step's name names its random stream: by default its function's name, with a number if that is used already."""
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import penstock as ps
-from penstock._graph._nodes import Map, Reindex, chain
 from penstock.errors import GraphError, UsageError
 from tests.dataset.functions import Rotated, Scale, double, draw, is_odd
 from tests.seeds import derive
@@ -16,16 +16,21 @@ LAMBDAS: list[Callable[[Any], Any]] = [lambda number: number, lambda number: num
 
 
 def names(dataset: ps.Dataset) -> list[str]:
-    """Return the names of a dataset's steps that have one, from the source upwards."""
-    steps = chain(dataset.node)
-    return [step.name for step in steps if isinstance(step, Map | Reindex) and step.name]
+    """Return the names of a dataset's maps, from the source upwards."""
+    return re.findall(r"map\((.+)\): ", repr(dataset))[::-1]
+
+
+def streams(dataset: ps.Dataset) -> list[str]:
+    """Return the names of a dataset's random streams, from the source upwards."""
+    return re.findall(r"stream '(.+)'", str(dataset.explain()))
 
 
 def test_a_repeated_default_gets_an_ordinal() -> None:
     """The second and third use of a function, from the source, are #2 and #3; likewise of shuffles."""
     dataset = ps.range(9).map(double).random_map(draw).map(double).shuffle().random_map(draw).map(double).shuffle()
-    assert names(dataset) == ["double", "draw", "double#2", "shuffle", "draw#2", "double#3", "shuffle#2"]
-    assert names(ps.range(9).subset(4).subset(2)) == ["subset", "subset#2"]
+    assert names(dataset) == ["double", "draw", "double#2", "draw#2", "double#3"]
+    assert streams(dataset) == ["draw", "shuffle", "draw#2", "shuffle#2"]
+    assert streams(ps.range(9).subset(4).subset(2)) == ["subset", "subset#2"]
 
 
 def test_ordinals_skip_names_in_use() -> None:
@@ -80,14 +85,6 @@ def test_lambdas_are_counted() -> None:
     for function in LAMBDAS:
         dataset = dataset.map(function)
     assert names(dataset) == ["<lambda>", "<lambda>#2", "<lambda>#3"]
-
-
-def test_the_seed_of_a_step_derives_from_its_name() -> None:
-    """The step's seed is derive(the dataset's seed, its name), whatever the other steps are."""
-    dataset = ps.range(9, seed=5).map(double).random_map(draw, name="mine")
-    step = chain(dataset.node)[-1]
-    assert isinstance(step, Map)
-    assert step.seed == derive(5, "mine")
 
 
 def test_the_order_of_a_shuffle_derives_from_its_name() -> None:

@@ -14,6 +14,7 @@ import pytest
 import penstock as ps
 from penstock._os import Listener
 from penstock._runtime._queue import GivenQueue, JobQueue
+from tests.constants import SetConstant
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.places import LINUX, in_places
 
@@ -75,9 +76,9 @@ def row(number: int) -> Any:
 
 
 @pytest.fixture
-def single_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def single_batches(set_constant: SetConstant) -> None:
     """Give each batch above a fold a job of its own, however little time the batches take."""
-    monkeypatch.setattr("penstock._runtime._collate_supplier.COLLATE_JOB_SECONDS", 0.0)
+    set_constant("COLLATE_JOB_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("single_batches")

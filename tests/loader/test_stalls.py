@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._runtime import _failing_work
 from penstock.errors import UsageError, WorkerError
+from tests.constants import SetConstant
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.workers.processes import functions
 from tests.workers.processes.trouble import dying
@@ -87,10 +87,10 @@ class Released(threading.Thread):
 
 
 def test_a_stall_is_logged_once(
-    tmp_path: Path, hanging: Hanging, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hanging: Hanging, caplog: pytest.LogCaptureFixture, set_constant: SetConstant
 ) -> None:
     """The warning names worker, step, position, key, file and place; then the epoch continues unchanged."""
-    monkeypatch.setattr(_failing_work, "STALL_SECONDS", 0.1)
+    set_constant("STALL_SECONDS", 0.1)
     for number in range(8):
         (tmp_path / f"{number}.txt").write_text(str(number))
     dataset = ps.read(ps.sources.Files(tmp_path, "*.txt")).map(lambda text: hanging(int(text["bytes"]))).batch(2)
@@ -304,10 +304,10 @@ def test_an_isolated_loader_raises_a_timeout() -> None:
 
 
 def test_a_stalled_process_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, set_constant: SetConstant
 ) -> None:
     """The warning comes before the timeout at which the process is killed."""
-    monkeypatch.setattr(_failing_work, "STALL_SECONDS", 0.1)
+    set_constant("STALL_SECONDS", 0.1)
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "hung"), dying.hangs)).batch(8)
     limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5)
     with ps.Loader(dataset, num_workers=1, workers="processes", limits=limits) as loader:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._runtime._autotune import (
+from tests.runtime.autotune.choices import (
     Choice,
     Cost,
     Room,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock._processes import GlobalSeeds
-from penstock._processes._begin import begin_process
+from tests.processes.helping import begin
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -23,7 +22,7 @@ VARIABLES = ("OMP_NUM_THREADS", "OPENCV_FOR_THREADS_NUM", "PENSTOCK_TEST")
 
 def report(pipe: "Connection[Any, Any]", *_: object) -> None:
     """Send a description of this process, and end when the parent sends a message."""
-    begin_process(GlobalSeeds(1, 2, 3))
+    begin()
     pipe.send(
         {
             "pid": os.getpid(),
@@ -39,7 +38,7 @@ def report(pipe: "Connection[Any, Any]", *_: object) -> None:
 
 def end_by(pipe: "Connection[Any, Any]", how: str) -> None:
     """End in one of several ways."""
-    begin_process(GlobalSeeds(1, 2, 3))
+    begin()
     if how == "raise":
         raise SystemExit(5)
     if how == "exit":
@@ -51,7 +50,7 @@ def end_by(pipe: "Connection[Any, Any]", how: str) -> None:
 
 def say(pipe: "Connection[Any, Any]", text: str) -> None:
     """Print a text."""
-    begin_process(GlobalSeeds(1, 2, 3))
+    begin()
     sys.stdout.write(text)
     sys.stdout.flush()
     pipe.send(None)
@@ -59,7 +58,7 @@ def say(pipe: "Connection[Any, Any]", text: str) -> None:
 
 def list_descriptors(pipe: "Connection[Any, Any]", given: object) -> None:
     """Send what the descriptors of this process are."""
-    begin_process(GlobalSeeds(1, 2, 3))
+    begin()
     folder = Path("/proc/self/fd")
     pipe.send([os.readlink(folder / entry) for entry in os.listdir(folder) if (folder / entry).exists()])
     del given
@@ -67,7 +66,7 @@ def list_descriptors(pipe: "Connection[Any, Any]", given: object) -> None:
 
 def count_faults(pipe: "Connection[Any, Any]") -> None:
     """Send how many pages this process is given while blocks of the size of images come and go."""
-    begin_process(GlobalSeeds(1, 2, 3))
+    begin()
     counts: list[int] = []
     for _ in range(2):
         for number in range(ROUNDS):

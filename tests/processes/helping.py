@@ -9,9 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock._processes import ChildProcess, StartMethod
+from penstock._processes import ChildProcess, GlobalSeeds, RestartPolicy, Starting, Supervisor
+from penstock._processes import StartMethod as StartMethod
+from penstock._processes._begin import begin_process
+from penstock._processes._child import open_spare as open_spare
+from penstock._processes._supervisor import restart_delay as restart_delay
 
 SECONDS = 60.0
+SEEDS = GlobalSeeds(1, 2, 3)
 
 
 @contextmanager
@@ -27,6 +32,26 @@ def started(
         yield child
     finally:
         child.close()
+
+
+def begin() -> None:
+    """Do what each process does before its own work."""
+    begin_process(SEEDS)
+
+
+def supervisor_of(target: Callable[..., None], **policy: Any) -> Supervisor:
+    """Return a supervisor, with a restart policy of these fields."""
+    return Supervisor(target, SEEDS.child, policy=RestartPolicy(**policy), starting=Starting())
+
+
+@contextmanager
+def supervised(target: Callable[..., None], **policy: Any) -> Generator[Supervisor]:
+    """Own a supervisor."""
+    supervisor = supervisor_of(target, **policy)
+    try:
+        yield supervisor
+    finally:
+        supervisor.close()
 
 
 def received(child: ChildProcess) -> Any:

@@ -8,10 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock._processes import StartMethod, check_start_method
-from penstock.errors import UsageError
 from tests.processes import functions
-from tests.processes.helping import SECONDS, received, started
+from tests.processes.helping import SECONDS, StartMethod, received, started
 
 METHODS: list[StartMethod] = ["forkserver", "spawn"]
 
@@ -97,10 +95,3 @@ def test_a_forked_process_holds_nothing_of_others() -> None:
             assert sum(target.startswith("socket:") for target in held) == 1, held
             counts.append(len(held))
     assert counts[0] == counts[1]
-
-
-@pytest.mark.parametrize("wrong", ["fork", "", 1])
-def test_start_methods_are_checked(wrong: object) -> None:
-    """A way to start processes that there isn't is refused, with the reason why a fork is none."""
-    with pytest.raises(UsageError, match="start_method must be 'forkserver'"):
-        check_start_method(wrong)

@@ -11,21 +11,16 @@ import pytest
 
 from penstock._processes import (
     Begin,
-    GlobalSeeds,
     HelperProcess,
-    RestartPolicy,
-    Starting,
     Supervisor,
     listen_to_owner,
     report_started,
 )
 from penstock.errors import ClosedError, WorkerError
-from tests.processes.helping import SECONDS
+from tests.processes.helping import SECONDS, supervised
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-
-SEEDS = GlobalSeeds(1, 2, 3)
 
 
 class Reader:
@@ -56,11 +51,8 @@ def repeat(pipe: "Connection[Any, Any]", how: str) -> None:
 @contextmanager
 def helped(how: str = "") -> Generator[tuple[HelperProcess[Reader], Supervisor]]:
     """Own a helper."""
-    supervisor = Supervisor(repeat, SEEDS.child, policy=RestartPolicy(), starting=Starting())
-    try:
+    with supervised(repeat) as supervisor:
         yield HelperProcess(supervisor, "helper", (how,), Reader()), supervisor
-    finally:
-        supervisor.close()
 
 
 def test_commands_may_precede_the_start() -> None:
@@ -112,8 +104,8 @@ def test_a_helper_that_does_not_end_is_killed() -> None:
 def test_a_helper_that_can_not_be_started_closes_the_reader() -> None:
     """Nothing that was made for it stays open."""
     reader = Reader()
-    supervisor = Supervisor(repeat, SEEDS.child, policy=RestartPolicy(), starting=Starting())
-    supervisor.close()
-    with pytest.raises(ClosedError):
-        HelperProcess(supervisor, "helper", ("",), reader)
+    with supervised(repeat) as supervisor:
+        supervisor.close()
+        with pytest.raises(ClosedError):
+            HelperProcess(supervisor, "helper", ("",), reader)
     assert reader.closed == 1

@@ -13,9 +13,8 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from penstock._processes._child import open_spare
 from tests.processes import functions
-from tests.processes.helping import SECONDS, received, started, watched
+from tests.processes.helping import SECONDS, open_spare, received, started, watched
 
 MakeFunction = Callable[[str, str], Callable[..., None]]
 

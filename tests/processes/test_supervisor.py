@@ -1,24 +1,20 @@
 """The supervisor starts processes, limits their restarts, and leaves none behind."""
 
 import gc
+import itertools
 import random  # noqa: TID251 - the generator that processes seed
 import signal
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from penstock._processes import ChildProcess, GlobalSeeds, RestartPolicy, Starting, Supervisor
 from penstock.errors import ClosedError
-from tests.processes.helping import SECONDS, received
+from tests.processes.helping import SECONDS, received, restart_delay, supervised, supervisor_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-
-SEEDS = GlobalSeeds(1, 2, 3)
 
 
 def draw(pipe: "Connection[Any, Any]") -> None:
@@ -33,21 +29,11 @@ def exit_now(pipe: "Connection[Any, Any]", code: int) -> None:
     raise SystemExit(code)
 
 
-@contextmanager
-def supervised(target: Any = draw, policy: RestartPolicy | None = None) -> Generator[Supervisor]:
-    """Own a supervisor."""
-    supervisor = Supervisor(target, SEEDS.child, policy=policy or RestartPolicy(), starting=Starting())
-    try:
-        yield supervisor
-    finally:
-        supervisor.close()
-
-
 def test_seeds_follow_from_number_and_predecessors() -> None:
     """Two supervisors with the same seeds start processes that draw the same; each process draws something else."""
     drawn: list[list[float]] = []
     for _ in range(2):
-        with supervised() as supervisor:
+        with supervised(draw) as supervisor:
             drawn.append([])
             for number in (0, 1, 0):
                 child = supervisor.start("process", (), number=number)
@@ -60,17 +46,17 @@ def test_seeds_follow_from_number_and_predecessors() -> None:
 @pytest.mark.parametrize(
     ("policy", "killed", "allowed"),
     [
-        (RestartPolicy(limit=10, failed_start=5, killed_start=1), False, 1),
-        (RestartPolicy(limit=3, failed_start=1, killed_start=1), False, 2),
-        (RestartPolicy(limit=3, failed_start=1, killed_start=1, first_must_start=True), False, 0),
-        (RestartPolicy(limit=1, failed_start=1, killed_start=0), True, 3),
-        (RestartPolicy(limit=1, failed_start=1, killed_start=0), False, 0),
-        (RestartPolicy(limit=3, failed_start=2, killed_start=1), True, 2),
+        ({"limit": 10, "failed_start": 5, "killed_start": 1}, False, 1),
+        ({"limit": 3, "failed_start": 1, "killed_start": 1}, False, 2),
+        ({"limit": 3, "failed_start": 1, "killed_start": 1, "first_must_start": True}, False, 0),
+        ({"limit": 1, "failed_start": 1, "killed_start": 0}, True, 3),
+        ({"limit": 1, "failed_start": 1, "killed_start": 0}, False, 0),
+        ({"limit": 3, "failed_start": 2, "killed_start": 1}, True, 2),
     ],
 )
-def test_failed_starts_end_restarts(policy: RestartPolicy, *, killed: bool, allowed: int) -> None:
+def test_failed_starts_end_restarts(policy: dict[str, Any], *, killed: bool, allowed: int) -> None:
     """As many restarts are allowed as deaths before the start stay below the limit of points."""
-    with supervised(draw if killed else exit_now, policy) as supervisor:
+    with supervised(draw if killed else exit_now, **policy) as supervisor:
         for attempt in range(min(allowed + 1, 3)):
             child = supervisor.start("process", () if killed else (4,))
             if killed:
@@ -85,7 +71,7 @@ def test_failed_starts_end_restarts(policy: RestartPolicy, *, killed: bool, allo
 
 def test_the_death_of_a_fork_server_counts_as_a_kill() -> None:
     """A process that ends before it has started, since its server was killed, says nothing about the next one."""
-    with supervised(policy=RestartPolicy(limit=1, failed_start=1, killed_start=0)) as supervisor:
+    with supervised(draw, limit=1, failed_start=1, killed_start=0) as supervisor:
         child = supervisor.start("process", ())
         received(child)
         psutil.Process(psutil.Process(child.pid).ppid()).kill()
@@ -98,8 +84,7 @@ def test_the_death_of_a_fork_server_counts_as_a_kill() -> None:
 
 def test_a_start_forgives_the_failures_before() -> None:
     """Points are counted in a row: a process that starts sets them to 0."""
-    policy = RestartPolicy(limit=2, first_must_start=True)
-    with supervised(exit_now, policy) as supervisor:
+    with supervised(exit_now, limit=2, first_must_start=True) as supervisor:
         allowed: list[bool] = []
         for started in (True, False, True, False, False):
             child = supervisor.start("process", (4,))
@@ -110,7 +95,7 @@ def test_a_start_forgives_the_failures_before() -> None:
 
 def test_no_process_starts_after_a_kill() -> None:
     """`kill` ends the processes that run, and `start` raises from then on."""
-    with supervised() as supervisor:
+    with supervised(draw) as supervisor:
         child = supervisor.start("process", ())
         received(child)
         supervisor.kill()
@@ -121,7 +106,7 @@ def test_no_process_starts_after_a_kill() -> None:
 
 def test_close_leaves_no_process_behind() -> None:
     """`close` ends processes that were never released, and may be repeated."""
-    with supervised() as supervisor:
+    with supervised(draw) as supervisor:
         pids = [supervisor.start("process", (), number=number).pid for number in range(2)]
         supervisor.close()
         assert not any(map(psutil.pid_exists, pids))
@@ -130,7 +115,7 @@ def test_close_leaves_no_process_behind() -> None:
 
 def test_kill_ends_the_delay_of_a_restart() -> None:
     """A thread that waits to start a process again learns at once that none is started any more."""
-    with supervised(exit_now, RestartPolicy(limit=100, prompt_restarts=0)) as supervisor:
+    with supervised(exit_now, limit=100, prompt_restarts=0) as supervisor:
         for _ in range(5):
             child = supervisor.start("process", (4,))
             supervisor.reap(child, started=True, has_worked=False)
@@ -150,18 +135,27 @@ def test_kill_ends_the_delay_of_a_restart() -> None:
         assert len(raised) == 1
 
 
+def test_the_wait_for_another_process_grows() -> None:
+    """The first are started at once; then the wait doubles for each, up to a bound."""
+    waits = [restart_delay(fruitless, 3) for fruitless in range(2000)]
+    later = [wait for wait in waits if wait]
+    assert waits[:2] == [0.0, 0.0]
+    assert all(following == min(2 * wait, max(waits)) for wait, following in itertools.pairwise(later))
+    assert 1.0 < max(waits) < 60.0
+
+
 class Owner:
     """An object that owns processes, and keeps no reference to itself."""
 
     def __init__(self) -> None:
-        self.supervisor = Supervisor(draw, SEEDS.child, policy=RestartPolicy(), starting=Starting())
+        self.supervisor = supervisor_of(draw)
         self.supervisor.end_with_program(self.supervisor.close, self)
 
 
 def test_processes_end_with_their_owner() -> None:
     """A supervisor that was given its owner ends the processes as soon as the owner is dropped."""
     owner = Owner()
-    child: ChildProcess = owner.supervisor.start("process", ())
+    child = owner.supervisor.start("process", ())
     received(child)
     del owner
     gc.collect()

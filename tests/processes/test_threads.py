@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock._processes import StartMethod
 from penstock._processes._begin import limit_threads, thread_variables
 from tests.processes import functions
-from tests.processes.helping import received, started
+from tests.processes.helping import StartMethod, received, started
 
 
 @pytest.fixture(autouse=True)

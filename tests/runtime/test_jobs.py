@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._graph._apply import Context
 from penstock._runtime._batch_work import BatchWork
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._jobs import BlockSize, Job, Learned
 from penstock.batching import Layout
-from tests.runtime.plans import plan_of
+from tests.runtime.plans import Context, job_of, plan_of
 
 
 def test_the_merging_process_reports_the_layout() -> None:
@@ -32,8 +31,7 @@ def test_the_merging_process_reports_the_layout() -> None:
 
 def test_blocks_divide_the_rows_of_a_job() -> None:
     """Blocks divide a job's rows without a gap, an overlap, or a row beyond the last one."""
-    plan = plan_of(ps.range(14).batch(7), "threads", 2)
-    job = Job(BatchWork(plan, StepRange(Unit(0, 0, 0, 7), 2, 7), BlockSize(4), Learned()))
+    job = job_of(ps.range(14).batch(7), steps=2, rows=7, block=4)
     assert [job.bounds_of(block) for block in range(job.blocks)] == [(0, 4), (4, 8), (8, 12), (12, 14)]
 
 

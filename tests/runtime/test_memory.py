@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._memory import recycled_bytes
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, digests, epoch_of
 from tests.loader.gates import Gate
+from tests.transport.owners import recycled_bytes
 
 ROW = 40_000  # int64 numbers, so that a batch is large: it is not copied, and no two are computed together
 ROW_BYTES = 8 * ROW

@@ -13,12 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
-from penstock._graph._apply import Context
-from penstock._runtime._batch_work import BatchWork
-from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._jobs import BlockSize, Job, Learned
 from tests.places import in_places
-from tests.runtime.plans import plan_of
+from tests.runtime.plans import Context, job_of
 
 COUNT, EACH, MARGIN = 40, 25, 12
 
@@ -118,8 +114,8 @@ def test_records_of_parents_are_requested_few_times(rows: int) -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_blocks_end_with_a_parents_rows(whole: bool) -> None:  # noqa: FBT001 - a parametrized test
     """Where blocks have whole parents, no parent's rows are in two of a job's blocks; no row is lost either way."""
-    plan = plan_of(ps.range(40).batch(7).unbatch().map(abs).batch(10), "threads", 2)
-    job = Job(BatchWork(plan, StepRange(Unit(0, 0, 0, 10), 4, 10), BlockSize(4, whole), Learned()))
+    dataset = ps.range(40).batch(7).unbatch().map(abs).batch(10)
+    job = job_of(dataset, steps=4, rows=10, block=4, whole=whole)
     spans = [job.bounds_of(block) for block in range(job.blocks)]
     assert [row for start, stop in spans for row in range(start, stop)] == list(range(40))
     seen = Counter(parent for start, stop in spans for parent in {row // 7 for row in range(start, stop)})
@@ -135,11 +131,10 @@ def test_a_parent_is_kept_only_while_its_evaluation_reports_nothing() -> None:
             raise ValueError("corrupt")
         return number
 
-    node = ps.range(8).map(decode, on_error=ps.Substitute()).batch(8).unbatch()
+    dataset = ps.range(8).map(decode, on_error=ps.Substitute()).batch(8).unbatch()
     events: list[object] = []
     context = Context(observe=events.append)
-    plan = plan_of(node.batch(4), "threads", 2)
-    job = Job(BatchWork(plan, StepRange(Unit(0, 0, 0, 4), 2, 4), BlockSize(2), Learned()))
+    job = job_of(dataset.batch(4), steps=2, rows=4, block=2)
     for block in range(job.blocks):
         job.run_block(block, context)
     assert len(events) == job.blocks == 4

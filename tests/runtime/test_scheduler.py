@@ -11,10 +11,10 @@ import pytest
 
 import penstock as ps
 from penstock._os._bell import Listener
-from penstock._runtime import _failing_work
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock.errors import ClosedError
+from tests.constants import SetConstant
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.runtime.plans import plan_of
 
@@ -113,10 +113,12 @@ class Reader:
             self.error = error
 
 
-def test_a_job_that_completes_before_the_bell_is_cleared_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_completes_before_the_bell_is_cleared_is_seen(
+    monkeypatch: pytest.MonkeyPatch, set_constant: SetConstant
+) -> None:
     """The consumer looks again after it has cleared its bell, since that may have been the last ring."""
     gate, clear = Gate(0), Listener.clear
-    monkeypatch.setattr(_failing_work, "STALL_SECONDS", 10 * PATIENCE_SECONDS)  # a wait that warns looks again
+    set_constant("STALL_SECONDS", 10 * PATIENCE_SECONDS)  # a wait that warns looks again
 
     def clear_late(listener: Listener) -> None:
         if not gate.opened.is_set():
@@ -134,10 +136,12 @@ def test_a_job_that_completes_before_the_bell_is_cleared_is_seen(monkeypatch: py
         assert not reader.thread.is_alive()
 
 
-def test_a_newer_iterator_ends_the_wait_for_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_iterator_ends_the_wait_for_the_older_one(
+    monkeypatch: pytest.MonkeyPatch, set_constant: SetConstant
+) -> None:
     """A waiting consumer is woken when another thread gives up its job, even if a worker still computes it."""
     gate, wait, waits = Gate(0), Listener.wait, threading.Event()
-    monkeypatch.setattr(_failing_work, "STALL_SECONDS", 10 * PATIENCE_SECONDS)
+    set_constant("STALL_SECONDS", 10 * PATIENCE_SECONDS)
 
     def wait_and_tell(listener: Listener, timeout_seconds: float | None = None) -> bool:
         waits.set()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ClosedError, CorruptRecordError, SourceError, UsageError
 from penstock.sources import JsonLines, describe_key, read_records
+from tests.constants import SetConstant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -278,9 +279,9 @@ def test_a_closed_source_cannot_be_read(path: Path) -> None:
         never_read.read([0])
 
 
-def test_only_so_many_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_files_are_open_at_once(tmp_path: Path, set_constant: SetConstant) -> None:
     """With more files than may be open, descriptors are closed and opened again, and records stay right."""
-    monkeypatch.setattr("penstock.sources._local_files.MAX_OPEN", 3)
+    set_constant("MAX_OPEN", 3)
     for number in range(10):
         (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
     source = JsonLines(f"{tmp_path}/*.jsonl")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import SourceError
 from penstock.sources import Source, read_records, read_spans
+from tests.constants import SetConstant
 
 
 class Letters:
@@ -54,8 +55,8 @@ class WithRead(WithGetItems):
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.sources._reading.RETRY_WAITS_SECONDS", (0.0, 0.0, 0.0))
+def _no_waiting(set_constant: SetConstant) -> None:
+    set_constant("RETRY_WAITS_SECONDS", (0.0, 0.0, 0.0))
 
 
 @given(

@@ -13,17 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock._storage import MISSING, DiskCache
 from penstock.errors import UsageError
-from tests.storage.filling import IDENTITY, LIMIT_BYTES, element_of, is_element
+from tests.storage.caches import MISSING
+from tests.storage.filling import IDENTITY, element_of, is_element, opened
 
 CHECKOUT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *filter(None, sys.path)])}
-
-
-def opened(path: Path, limit_bytes: int = LIMIT_BYTES, identity: str = IDENTITY) -> DiskCache:
-    """Return a cache that hasn't been used yet."""
-    return DiskCache(path, identity, limit_bytes)
 
 
 def size_of(path: Path) -> int:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._storage import MISSING, DiskCache
-from tests.storage.filling import IDENTITY, LIMIT_BYTES, is_element
-from tests.storage.test_disk_cache import CHECKOUT, ENVIRONMENT, opened
+from tests.storage.caches import MISSING
+from tests.storage.filling import IDENTITY, is_element, opened
+from tests.storage.test_disk_cache import CHECKOUT, ENVIRONMENT
 
 ELEMENTS = {position: {"position": position, "data": bytes([position]) * (5 * position)} for position in range(8)}
 
@@ -131,7 +131,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        cache = DiskCache(tmp_path, IDENTITY, LIMIT_BYTES)
+        cache = opened(tmp_path)
         there = [position for position in range(5_000) if cache.get(position) is not MISSING]
         assert all(is_element(position, cache.get(position)) for position in there)
         assert start in there

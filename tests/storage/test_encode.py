@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._storage._encode import decode, encode
 from penstock.errors import UsageError
+from tests.storage.caches import decode, encode
 
 DTYPES = st.one_of(
     arrays.scalar_dtypes(),

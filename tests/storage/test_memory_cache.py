@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._storage import MISSING, MemoryCache
+from tests.storage.caches import MISSING, MemoryCache
 
 
 @given(st.integers(0, 4000), st.lists(st.tuples(st.integers(0, 20), st.binary(max_size=600)), max_size=40))

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 
 import penstock as ps
-from penstock._tree import map_leaves
 from penstock.errors import GraphError, UsageError
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched
+from tests.trees import map_leaves
 
 torch = pytest.importorskip("torch")
 door = pytest.importorskip("penstock.torch")

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from penstock._ring import SlotRing
-from tests.transport.ring_worker import ROWS_BYTES, rows_over
+from tests.transport.ring_worker import ROWS_BYTES, SlotRing, rows_over
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SUICIDES: Final = 0.002  # how often a worker kills itself, of the points at which it may

@@ -24,7 +24,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._ring import Claim, SlotRing
+from penstock._ring import Claim as Claim
+from penstock._ring import SlotRing as SlotRing
 
 SLOTS: Final = 3
 BLOCKS: Final = 4

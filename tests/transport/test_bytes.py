@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._memory import Memory
 from penstock.errors import UsageError
 from penstock.transport import Bytes
+from tests.transport.owners import Memory
 
 FEW = st.binary(max_size=12).map(lambda data: bytes(byte % 3 for byte in data))  # so that parts are found
 ENDS = st.none() | st.integers(-15, 15)

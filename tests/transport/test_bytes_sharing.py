@@ -13,9 +13,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from penstock._memory import Memory
-from penstock._native import living_byte_owners
 from penstock.transport import Bytes, leased_slots
+from tests.transport.owners import Memory, every_owner_goes, living_byte_owners
 
 
 def place(holder: object) -> int:
@@ -24,13 +23,10 @@ def place(holder: object) -> int:
 
 
 @pytest.fixture(autouse=True)
-def every_owner_goes() -> Iterator[None]:
+def no_owner_stays() -> Iterator[None]:
     """Around each test the number of living owners stays the same."""
-    gc.collect()
-    before = living_byte_owners()
-    yield
-    gc.collect()
-    assert living_byte_owners() == before
+    with every_owner_goes():
+        yield
 
 
 def test_the_last_of_many_views_drops_the_owner() -> None:

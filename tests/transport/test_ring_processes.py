@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from penstock._ring import SlotRing
 from penstock.errors import MessageError, UsageError
 from tests.transport.ring_crew import PATIENCE_SECONDS, Crew
-from tests.transport.ring_worker import BLOCKS, SLOTS
+from tests.transport.ring_worker import BLOCKS, SLOTS, SlotRing
 
 SLOWER: Final = {"forkserver": (3, 20), "spawn": (2, 2), "unrelated": (2, 2)}  # workers at a time, kills
 
@@ -101,7 +100,6 @@ def test_an_interrupt_ends_wait_ready_and_nothing_else() -> None:
     program = """
         import os, signal, threading
         from penstock._ring import SlotRing
-
         ring = SlotRing.shared(1)
         ring.arm(0, number=0, blocks=1)
         read_end, tell = os.pipe()

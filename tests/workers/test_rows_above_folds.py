@@ -14,6 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import WorkerError
+from tests.constants import SetConstant
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.joins import Counter
 from tests.workers.processes import functions
@@ -300,9 +301,9 @@ def test_the_consumer_computes_rows_that_fail_in_processes() -> None:
         assert [number for batch in loader for number in batch.tolist()] == [*range(100)]
 
 
-def test_large_rows_of_a_one_shot_stream_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_rows_of_a_one_shot_stream_are_not_lost(set_constant: SetConstant) -> None:
     """Batches that are larger than the memory planned for them are delivered."""
-    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
+    set_constant("_ROOM_BYTES", 4096)
     dataset = ps.stream(Once(range(40))).map(functions.large_row).batch(4)
     expected = [digest(batch) for batch in ps.Loader(ps.range(40).map(functions.large_row).batch(4))]
     with ps.Loader(dataset, **PROCESSES) as loader:

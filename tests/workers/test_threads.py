@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._scheduler import WorkerThreads
+from tests.constants import SetConstant
 
 
 def workers_alive() -> int:
@@ -113,11 +114,9 @@ def test_closing_twice_is_closing_once() -> None:
     assert workers_alive() == 0
 
 
-def test_a_stuck_function_does_not_keep_close(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stuck_function_does_not_keep_close(caplog: pytest.LogCaptureFixture, set_constant: SetConstant) -> None:
     """After its patience `close` returns, and the log names the worker that is still inside a user's function."""
-    monkeypatch.setattr("penstock._runtime._scheduler.FUNCTION_SECONDS", 0.0)
+    set_constant("FUNCTION_SECONDS", 0.0)
     inside, leave = threading.Event(), threading.Event()
     ring = SlotRing(1)
 

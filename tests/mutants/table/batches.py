@@ -102,14 +102,14 @@ BATCHES: Final = (
         "_runtime/_batches.py",
         "before + taken.steps",
         "before + taken.steps - 1",
-        ("runtime/test_remaining.py",),
+        ("loader/test_steps.py",),
     ),
     Mutant(
         "remaining: every batch counts as the first remaining one",
         "_runtime/_batches.py",
         "unit.step == step_ranges[0].first.step",
         "True",
-        ("runtime/test_remaining.py",),
+        ("loader/test_steps.py",),
     ),
     Mutant(
         "inline: a careful batch is computed at once",

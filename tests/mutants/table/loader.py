@@ -88,14 +88,14 @@ LOADER: Final = (
         "_loader/_progress.py",
         "ahead and ahead[-1][1] == start",
         "ahead and ahead[-1][1] > start",
-        ("loader/test_reached.py",),
+        ("loader/test_steps.py",),
     ),
     Mutant(
         "reached: a gap before the first span is lost",
         "_loader/_progress.py",
         "if start <= step:",
         "if start <= step + 1:",
-        ("loader/test_reached.py",),
+        ("loader/test_steps.py",),
     ),
     Mutant(
         "placed: a batch that can't be handed over is lost",

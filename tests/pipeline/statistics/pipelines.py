@@ -1,7 +1,12 @@
 """Reports of pipelines that did not run: each stage's probe is given shares of ten seconds."""
 
+from penstock._durations import LONGEST_SECONDS as LONGEST_SECONDS
+from penstock._durations import RELATIVE_ERROR as RELATIVE_ERROR
+from penstock._durations import SHORTEST_SECONDS as SHORTEST_SECONDS
+from penstock._durations import DurationRecorder as DurationRecorder
+from penstock._durations import Durations as Durations
 from penstock.pipeline import PipelineReport
-from penstock.pipeline._statistics import StageProbe
+from penstock.pipeline._statistics import StageProbe as StageProbe
 
 ELAPSED_SECONDS = 10.0
 _ROOM = 4

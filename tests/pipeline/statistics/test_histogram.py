@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._durations import (
+from penstock.errors import UsageError
+from tests.pipeline.statistics.pipelines import (
     LONGEST_SECONDS,
     RELATIVE_ERROR,
     SHORTEST_SECONDS,
     DurationRecorder,
     Durations,
 )
-from penstock.errors import UsageError
 
 SHARES = st.floats(0, 1)
 # Spread over all orders of magnitude; plain floats would gather at the long end.

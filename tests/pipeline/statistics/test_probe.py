@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._durations import RELATIVE_ERROR
-from penstock.pipeline._statistics._probe import Probe, StageProbe
+from tests.pipeline.statistics.pipelines import RELATIVE_ERROR, StageProbe
 
 SECONDS = st.floats(1e-6, 10)
 CALLS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3), SECONDS), max_size=20)
@@ -31,8 +30,7 @@ def test_a_report_holds_the_reported_sums(
 ) -> None:
     """Items, failures and seconds are summed, and the queue's fill is averaged over the looks."""
     clock = Clock()
-    stage = StageProbe("decode", "sync", concurrency=3, on_threads=True, clock=clock)
-    probe: Probe = stage
+    probe = StageProbe("decode", "sync", concurrency=3, on_threads=True, clock=clock)
     for items, failures, seconds in calls:
         probe.done(items, failures, seconds)
     for above, below in waits:
@@ -41,7 +39,7 @@ def test_a_report_holds_the_reported_sums(
     for held, limit in looks:
         probe.looked(held, limit)
     clock.seconds += 50
-    report = stage.snapshot()
+    report = probe.snapshot()
     assert (report.name, report.kind, report.concurrency, report.on_threads) == ("decode", "sync", 3, True)
     assert report.elapsed_seconds == 50
     assert (report.items, report.failures) == (sum(call[0] for call in calls), sum(call[1] for call in calls))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pipeline import StageReport
-from penstock.pipeline._statistics._report import bar, seconds_text
+from penstock.pipeline._statistics._report import seconds_text
 from tests.pipeline.statistics.pipelines import Stage, report_of, sink, source
 
 SHARES = st.floats(0, 1)
@@ -17,7 +17,7 @@ SHARES = st.floats(0, 1)
 def test_a_bar_shows_the_shares(busy: float, above: float, below: float) -> None:
     """Each character fills its share of the bar, within one character; a sum above 1 is scaled down to 1."""
     stage = Stage("decode").spent(busy=busy, above=above, below=below)
-    drawn = bar(stage.probe.snapshot())
+    drawn = str(report_of(stage)).splitlines()[2][-24:]
     whole = max(busy + above + below, 1)
     assert len(drawn) == 24
     assert drawn == "".join(sorted(drawn, key="#<>.".index))

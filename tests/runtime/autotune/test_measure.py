@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._plan._lower import lower
-from penstock._plan._plan import Limits, Plan
-from penstock._runtime._autotune import Cost, measure
 from tests.equivalence.definition import epoch_of, outcomes
 from tests.equivalence.graphs import batched, indexable
 from tests.loader.isolated.parts import Connected
+from tests.runtime.autotune.choices import Cost, measure
+from tests.runtime.plans import plan_of
 
 NO_ARGUMENTS: dict[str, Any] = {}
 EXAMPLES = settings().max_examples // 3
@@ -24,13 +23,6 @@ EXAMPLES = settings().max_examples // 3
 def loader_of(dataset: Any, **arguments: Any) -> "ps.Loader[Any]":
     """Return a loader."""
     return ps.Loader(dataset, **arguments)
-
-
-def plan_of(dataset: Any) -> Plan:
-    """Return the plan of a dataset."""
-    return lower(
-        dataset.node, place="inline", num_workers=0, shard=None, prefetch=2, memory=None, copy=False, limits=Limits()
-    )
 
 
 def cost_of(dataset: Any, *, threads: bool = False) -> Cost | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock._runtime._processors import usable_processors
+from tests.runtime.autotune.choices import usable_processors
 
 ALL = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

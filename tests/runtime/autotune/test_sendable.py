@@ -12,20 +12,12 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._plan._lower import lower
-from penstock._plan._plan import Limits, Plan
-from penstock._runtime._autotune import obstacle
 from tests.dataset.functions import double, is_odd
+from tests.runtime.autotune.choices import obstacle
+from tests.runtime.plans import plan_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 SOURCES = str(Path(ps.__file__).parents[1])
-
-
-def plan_of(dataset: Any) -> Plan:
-    """Return the plan of a dataset."""
-    return lower(
-        dataset.node, place="inline", num_workers=0, shard=None, prefetch=2, memory=None, copy=False, limits=Limits()
-    )
 
 
 def awaited() -> Any:

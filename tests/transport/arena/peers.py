@@ -20,11 +20,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock
-from penstock._memory import array_over
-from penstock.transport._arena import Arena, AttachedArena, SlotPlace
+from penstock._memory import Lease, array_over
+from penstock.transport import Arena, AttachedArena, SlotPlace
 
 CHECKOUT = Path(__file__).parents[3]
 Bytes = NDArray[np.uint8]
+
+
+def lease_of(arena: Arena, size_bytes: int) -> Lease:
+    """Return a lease, for which there must be room."""
+    lease = arena.lease_nowait(size_bytes)
+    assert lease is not None
+    return lease
+
+
+def bytes_of(lease: Lease) -> Bytes:
+    """Return an array over a lease, which keeps it."""
+    return array_over(lease, (len(lease),), np.uint8)
+
+
+def filled(arena: Arena, size_bytes: int, value: int | Bytes) -> Lease:
+    """Return a lease of memory in which each byte has this value."""
+    lease = lease_of(arena, size_bytes)
+    bytes_of(lease)[...] = value
+    return lease
 
 
 def serve(path: str) -> None:
@@ -48,7 +67,7 @@ def serve(path: str) -> None:
                 held[order["drop"]].pop()
                 continue
             place = SlotPlace(order["slot"], order["region"], order["start"], order["size"])
-            array = array_over(arena.adopt(place), (place.size_bytes,), np.uint8)
+            array = bytes_of(arena.adopt(place))
             assert (array == order["value"]).all()
             held.setdefault(place.slot, []).append(array[1:])
             del array
@@ -117,9 +136,7 @@ def lend_to_two(method: str) -> str:
             assert located is not None
             del array
             # The owner's own hold has ended, and the slot is idle, until it is leased once more for the two.
-            lease = arena.lease_nowait(1000 * value)
-            assert lease is not None
-            array_over(lease, (1000 * value,), np.uint8)[...] = value
+            lease = filled(arena, 1000 * value, value)
             assert [peer.give(lease.slot, value) for peer in peers] == [1, 1]
             slot = lease.slot
             del lease

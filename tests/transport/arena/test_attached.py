@@ -1,16 +1,15 @@
 """A participant adopts each hold on its behalf once, and refuses other places."""
 
+import mmap
 import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from penstock._memory import Lease, array_over
 from penstock.errors import ClosedError, MessageError
-from penstock.transport import leased_slots
-from penstock.transport._arena import Arena, AttachedArena, SlotPlace
-from penstock.transport._arena._region_pool import PAGE_BYTES
+from penstock.transport import Arena, AttachedArena, SlotPlace, leased_slots
+from tests.transport.arena.peers import Bytes, bytes_of, filled, lease_of
 
 PARTICIPANT = 1
 
@@ -33,18 +32,16 @@ def attached(arena: Arena) -> Iterator[AttachedArena]:
 
 def given(arena: Arena, size_bytes: int) -> SlotPlace:
     """Return the place of a new slot that only the participant holds, with bytes that count upwards."""
-    lease = arena.lease_nowait(size_bytes)
-    assert lease is not None
-    array_over(lease, (size_bytes,), np.uint8)[...] = np.arange(size_bytes, dtype=np.uint64) % 256
+    lease = filled(arena, size_bytes, np.arange(size_bytes).astype(np.uint8))
     arena.hold(lease.slot, PARTICIPANT)
     return arena.place_of(lease.slot)
 
 
-def adopted(arena: Arena, attached: AttachedArena, size_bytes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def adopted(arena: Arena, attached: AttachedArena, size_bytes: int) -> Bytes:
     """Return an array over a slot that the participant has adopted."""
     place = given(arena, size_bytes)
     attached.add_region(place.region, arena.region_descriptor(place.region))
-    return array_over(attached.adopt(place), (size_bytes,), np.uint8)
+    return bytes_of(attached.adopt(place))
 
 
 @pytest.mark.parametrize("kind", ["slice", "transpose", "memoryview", "torch", "dlpack", "torch view of dlpack"])
@@ -67,24 +64,20 @@ def test_every_kind_of_view_keeps_the_slot(arena: Arena, attached: AttachedArena
             view = pytest.importorskip("torch").from_dlpack(array)[3:].t()
     expected = np.asarray(view).tolist()
     del array
-    other = arena.lease_nowait(1000)
-    assert other is not None
+    other = filled(arena, 1000, 255)
     assert other.slot != 0
-    array_over(other, (1000,), np.uint8)[...] = 255
     assert np.asarray(view).tolist() == expected
     assert attached.held == arena.held_by(PARTICIPANT) == 1
     del view
     assert attached.held == arena.held_by(PARTICIPANT) == 0
-    again = arena.lease_nowait(1000)
-    assert again is not None
-    assert again.slot == 0
+    assert lease_of(arena, 1000).slot == 0
 
 
 def test_each_hold_is_adopted_or_dropped_once(arena: Arena, attached: AttachedArena) -> None:
     """There are as many leases as holds; a hold that was never adopted can be dropped, and none twice."""
     place = given(arena, 10)
     attached.add_region(0, arena.region_descriptor(0))
-    lease: Lease | None = attached.adopt(place)
+    leases = [attached.adopt(place)]
     with pytest.raises(
         MessageError, match="the owner must hold a slot on behalf of the process that adopts it: slot 0"
     ):
@@ -97,8 +90,7 @@ def test_each_hold_is_adopted_or_dropped_once(arena: Arena, attached: AttachedAr
     arena.hold(0, PARTICIPANT)
     arena.unhold(0, PARTICIPANT)
     assert attached.held == 1
-    assert lease is not None
-    lease = None
+    leases.clear()
     assert attached.held == 0
     assert arena.counters.leased == arena.counters.returned == 4
 
@@ -138,7 +130,7 @@ def test_a_wrong_region_is_refused(arena: Arena, attached: AttachedArena) -> Non
     os.close(unsealed)
     given(arena, 10)
     attached.add_region(0, arena.region_descriptor(0))
-    assert len(attached.region(0)) == PAGE_BYTES
+    assert len(attached.region(0)) == mmap.PAGESIZE
     with pytest.raises(MessageError, match="region 0 was sent before"):
         attached.add_region(0, arena.region_descriptor(0))
     with pytest.raises(MessageError, match="region 1 was not"):
@@ -147,9 +139,7 @@ def test_a_wrong_region_is_refused(arena: Arena, attached: AttachedArena) -> Non
 
 def test_a_wrong_table_is_refused(arena: Arena) -> None:
     """An arena can't be joined by other descriptors, or by an invalid number."""
-    lease = arena.lease_nowait(PAGE_BYTES)
-    assert lease is not None
-    array_over(lease, (PAGE_BYTES,), np.uint8)[...] = 0
+    _lease = filled(arena, mmap.PAGESIZE, 0)
     for table in (arena.bell_descriptor, arena.region_descriptor(0), -1):
         with pytest.raises(MessageError, match="the descriptors must be those of an arena's table and bell"):
             AttachedArena(table, arena.bell_descriptor, 1)

@@ -4,12 +4,11 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from penstock._memory import array_over
 from penstock.errors import UsageError
-from penstock.transport._arena import Arena, AttachedArena
+from penstock.transport import Arena, AttachedArena
+from tests.transport.arena.peers import bytes_of, lease_of
 
 
 def test_a_number_is_free_once_all_is_returned_and_acknowledged() -> None:
@@ -17,12 +16,11 @@ def test_a_number_is_free_once_all_is_returned_and_acknowledged() -> None:
     with Arena() as arena:
         number = arena.invite()
         attached = AttachedArena(arena.table_descriptor, arena.bell_descriptor, number)
-        lease = arena.lease_nowait(1000)
-        assert lease is not None
+        lease = lease_of(arena, 1000)
         arena.hold(lease.slot, number)
         place = arena.place_of(lease.slot)
         attached.add_region(place.region, arena.region_descriptor(place.region))
-        array = array_over(attached.adopt(place), (1000,), np.uint8)
+        array = bytes_of(attached.adopt(place))
         del lease
         arena.dismiss(number, acknowledgements=1)
         attached.acknowledge()
@@ -44,8 +42,7 @@ def test_a_dismissed_participant_that_dies_is_gone() -> None:
         watched = os.pidfd_open(process.pid)
         first, second = arena.invite(watched), arena.invite(watched)
         os.close(watched)
-        lease = arena.lease_nowait(1000)
-        assert lease is not None
+        lease = lease_of(arena, 1000)
         for number in (first, second):
             arena.hold(lease.slot, number)
         arena.dismiss(first, acknowledgements=7)

@@ -1,17 +1,16 @@
 """Leases, holds, adoptions, drops and releases in any order: no live view changes, and counts are exact."""
 
+import mmap
 import os
 from dataclasses import dataclass, field
 
-import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from numpy.typing import NDArray
 
-from penstock._memory import array_over
-from penstock.transport._arena import Arena, AttachedArena
-from penstock.transport._arena._region_pool import PAGE_BYTES
+from penstock.transport import Arena, AttachedArena
+from tests.transport.arena.peers import Bytes, bytes_of
 
+PAGE = mmap.PAGESIZE
 LIMIT_PAGES = 40
 MOST_INVITED = 3
 
@@ -23,7 +22,7 @@ class View:
     participant: int
     slot: int
     value: int
-    array: NDArray[np.uint8]
+    array: Bytes
 
 
 @dataclass
@@ -57,7 +56,7 @@ class ArenaMachine(RuleBasedStateMachine):
     @initialize(headroom=st.sampled_from([0.0, 0.25, 3.0]))
     def make(self, headroom: float) -> None:
         """An arena without leases."""
-        self.arena = Arena(max_bytes=LIMIT_PAGES * PAGE_BYTES, headroom=headroom)
+        self.arena = Arena(max_bytes=LIMIT_PAGES * PAGE, headroom=headroom)
         self.model = Model()
         self.attached: dict[int, AttachedArena] = {}
         self.known: dict[int, set[int]] = {}
@@ -70,12 +69,12 @@ class ArenaMachine(RuleBasedStateMachine):
                 attached.close()
             self.arena.close()
 
-    @rule(size_bytes=st.integers(1, LIMIT_PAGES * PAGE_BYTES) | st.integers(0, 6 * PAGE_BYTES))
+    @rule(size_bytes=st.integers(1, LIMIT_PAGES * PAGE) | st.integers(0, 6 * PAGE))
     def lend(self, size_bytes: int) -> None:
         """A slot without holds is leased, unless held slots leave no room."""
         model = self.model
         lease = self.arena.lease_nowait(size_bytes)
-        pages = max(-(-size_bytes // PAGE_BYTES), 1)
+        pages = max(-(-size_bytes // PAGE), 1)
         self.collected()
         held = model.held()
         if lease is None:
@@ -86,13 +85,13 @@ class ArenaMachine(RuleBasedStateMachine):
         assert sum(model.pages[slot] for slot in held) + pages <= LIMIT_PAGES
         model.given += 1
         slot, value = lease.slot, model.given % 251
-        array = array_over(lease, (size_bytes,), np.uint8)
+        array = bytes_of(lease)
         array[...] = value
         model.views.append(View(0, slot, value, array))
         model.values[slot], model.pages[slot] = value, pages
         model.most_pages[slot] = max(pages, model.most_pages.get(slot, 0))
 
-    @rule(size_bytes=st.integers(1, 6 * PAGE_BYTES))
+    @rule(size_bytes=st.integers(1, 6 * PAGE))
     def lend_region(self, size_bytes: int) -> None:
         """A region without other holders is leased; only its lessee counts its pages."""
         model = self.model
@@ -102,12 +101,12 @@ class ArenaMachine(RuleBasedStateMachine):
         assert self.arena.place_of(lease.slot).start_bytes == 0
         model.given += 1
         slot, value = lease.slot, model.given % 251
-        array = array_over(lease, (size_bytes,), np.uint8)
+        array = bytes_of(lease)
         array[...] = value
         model.views.append(View(0, slot, value, array))
         model.values[slot], model.pages[slot], model.most_pages[slot] = value, 0, 0
         self.collected()
-        model.regions[slot] = len(region) // PAGE_BYTES
+        model.regions[slot] = len(region) // PAGE
 
     @rule()
     def discard_idle(self) -> None:
@@ -152,7 +151,7 @@ class ArenaMachine(RuleBasedStateMachine):
                 if place.region not in self.known[participant]:
                     attached.add_region(place.region, self.arena.region_descriptor(place.region))
                     self.known[participant].add(place.region)
-                array = array_over(attached.adopt(place), (place.size_bytes,), np.uint8)
+                array = bytes_of(attached.adopt(place))
                 self.model.views.append(View(participant, slot, self.model.values[slot], array))
             case "drop":
                 attached.drop(slot)
@@ -166,7 +165,7 @@ class ArenaMachine(RuleBasedStateMachine):
         del self.model.views[data.draw(st.integers(0, len(self.model.views) - 1))]
 
     @precondition(lambda self: self.model.views)
-    @rule(data=st.data(), start=st.integers(0, PAGE_BYTES))
+    @rule(data=st.data(), start=st.integers(0, PAGE))
     def narrow(self, data: st.DataObject, start: int) -> None:
         """Only a part of an array stays alive, which keeps all of it."""
         view = self.drawn_view(data)
@@ -202,8 +201,8 @@ class ArenaMachine(RuleBasedStateMachine):
             assert self.arena.held_by(participant) == attached.held == held
         descriptors = [self.arena.region_descriptor(region) for region in range(counters.regions)]
         taken_bytes = sum(os.fstat(descriptor).st_blocks * 512 for descriptor in descriptors)
-        elsewhere_bytes = sum(self.model.regions.values()) * PAGE_BYTES
-        assert taken_bytes - elsewhere_bytes <= counters.bytes <= LIMIT_PAGES * PAGE_BYTES
+        elsewhere_bytes = sum(self.model.regions.values()) * PAGE
+        assert taken_bytes - elsewhere_bytes <= counters.bytes <= LIMIT_PAGES * PAGE
 
 
 TestArenaMachine = ArenaMachine.TestCase

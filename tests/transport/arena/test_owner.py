@@ -1,6 +1,7 @@
 """The owner lends slots, grows, keeps to its limit, and says where things lie."""
 
 import gc
+import mmap
 import os
 import resource
 import select
@@ -10,20 +11,11 @@ import threading
 import numpy as np
 import pytest
 
-from penstock._memory import Lease, array_over
 from penstock.errors import ClosedError, UsageError
-from penstock.transport import leased_slots
-from penstock.transport._arena import Arena, AttachedArena, Located, SlotPlace
-from penstock.transport._arena._region_pool import PAGE_BYTES
+from penstock.transport import Arena, AttachedArena, Located, SlotPlace, leased_slots
+from tests.transport.arena.peers import bytes_of, lease_of
 
-PAGE = PAGE_BYTES
-
-
-def lease_of(arena: Arena, size_bytes: int) -> Lease:
-    """Return a lease, which there must be room for."""
-    lease = arena.lease_nowait(size_bytes)
-    assert lease is not None
-    return lease
+PAGE = mmap.PAGESIZE
 
 
 def touched_bytes(arena: Arena) -> int:
@@ -100,7 +92,7 @@ def test_idle_memory_is_given_back_first() -> None:
         assert touched_bytes(arena) == arena.counters.bytes == 10 * PAGE
         assert arena.counters.discarded_bytes == 4 * PAGE
         assert arena.lease_nowait(3 * PAGE) is None
-        again = array_over(lease_of(arena, 2 * PAGE), (2 * PAGE,), np.uint8)
+        again = bytes_of(lease_of(arena, 2 * PAGE))
         assert not again.any()
 
 
@@ -156,7 +148,7 @@ def test_a_limit_need_not_be_whole_pages() -> None:
 def test_an_array_waits_for_room() -> None:
     """`empty` returns once another participant drops enough, and says meanwhile what it waits for."""
     wanted: list[int] = []
-    held: list[Lease] = []
+    held: list[object] = []
 
     class Watched(Arena):
         def want(self, size_bytes: int) -> None:
@@ -242,7 +234,7 @@ def test_a_whole_region_is_leased() -> None:
         assert arena.region_descriptor(place.region) == region.descriptor
         assert arena.counters.bytes == PAGE
         assert arena.lease_region(4 * PAGE)[1].slot != lease.slot
-        array_over(lease, (PAGE,), np.uint8)[...] = 7
+        bytes_of(lease)[...] = 7
         number = lease.slot
         del lease
         arena.discard_idle()

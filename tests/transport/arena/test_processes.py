@@ -6,22 +6,12 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from penstock._memory import Lease, array_over
 from penstock.errors import UsageError
-from penstock.transport import leased_slots
-from penstock.transport._arena import Arena, AttachedArena
+from penstock.transport import Arena, AttachedArena, leased_slots
 from tests.transport.arena import peers
-
-
-def filled(arena: Arena, size_bytes: int, value: int) -> Lease:
-    """Return a lease of memory in which each byte has this value."""
-    lease = arena.lease_nowait(size_bytes)
-    assert lease is not None
-    array_over(lease, (size_bytes,), np.uint8)[...] = value
-    return lease
+from tests.transport.arena.peers import bytes_of, filled
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
@@ -98,7 +88,7 @@ def test_a_forked_child_returns_nothing() -> None:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         assert arena.counters.leased - arena.counters.returned == 2
-        assert array_over(leases[0], (5000,), np.uint8).tolist() == [5] * 5000
+        assert bytes_of(leases[0]).tolist() == [5] * 5000
         leases.clear()
         assert arena.counters.leased == arena.counters.returned == 2
         attached.close()

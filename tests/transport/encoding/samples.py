@@ -1,6 +1,7 @@
 """Elements with leaves of every kind, and an independent judge of whether two are the same in all that counts."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from penstock.transport import Bytes
-from penstock.transport._encoding import Decoder, Encoded, Encoder, register_container
+from penstock.transport import Bytes, register_container
+from penstock.transport._encoding import LARGEST_COPIED_BYTES as LARGEST_COPIED_BYTES
+from penstock.transport._encoding import Decoder, Encoded, Encoder
+from penstock.transport._encoding._torch_tensors import ITEM_BYTES as ITEM_BYTES
 
 Element = Any
 
@@ -195,17 +198,76 @@ def _assert_same_array(sent: Any, received: Any) -> None:
         assert sent.flags.fnc == received.flags.fnc
 
 
-def written(encoded: Encoded) -> NDArray[np.uint8]:
+def written(message: Encoded) -> NDArray[np.uint8]:
     """Return memory into which a message was written."""
-    memory = np.full(encoded.size_bytes, 0xAA, np.uint8)
-    encoded.write_into(memory)
+    memory = np.full(message.size_bytes, 0xAA, np.uint8)
+    message.write_into(memory)
     return memory
+
+
+class Ends:
+    """A sender, and a receiver that learns each layout when the sender first describes it.
+
+    Args:
+        allow_pickle: whether the sender may pickle.
+        receiver_allows: whether the receiver may unpickle; by default if the sender may pickle.
+        locate: returns the place of memory that both share.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_pickle: bool = False,
+        receiver_allows: bool | None = None,
+        locate: Callable[[int, int], object | None] | None = None,
+    ) -> None:
+        self._encoder = Encoder(allow_pickle=allow_pickle, locate=locate)
+        self._decoder = Decoder(allow_pickle=allow_pickle if receiver_allows is None else receiver_allows)
+
+    @property
+    def layouts(self) -> int:
+        """The number of layouts that the sender has computed."""
+        return self._encoder.layouts
+
+    @property
+    def pickled(self) -> int:
+        """The number of leaves that the sender has pickled."""
+        return self._encoder.pickled
+
+    def sent(self, element: Element) -> Encoded:
+        """Return an element's message, whose description the receiver has learned."""
+        message = self._encoder.encode(element)
+        if message.description is not None:
+            self._decoder.learn(message.description)
+        return message
+
+    def learn(self, description: bytes) -> None:
+        """Let the receiver learn a description."""
+        self._decoder.learn(description)
+
+    def decode(self, head: bytes, memory: Any = b"", places: Sequence[Any] = (), *, copy: bool = False) -> Element:
+        """Return the element of a message's parts."""
+        return self._decoder.decode(head, memory, places, copy=copy)
+
+    def received(self, message: Encoded, places: Sequence[Any] = (), *, copy: bool = False) -> Element:
+        """Return the element of a message that was sent."""
+        return self.decode(message.head, written(message), places, copy=copy)
+
+    def cross(self, element: Element, *, copy: bool = False) -> Element:
+        """Return an element as it arrives."""
+        return self.received(self.sent(element), copy=copy)
+
+
+def message_of(element: Element, *, allow_pickle: bool = False) -> Encoded:
+    """Return the first message of a new sender."""
+    return Encoder(allow_pickle=allow_pickle).encode(element)
+
+
+def learn(description: bytes) -> None:
+    """Let a new receiver learn a description."""
+    Decoder().learn(description)
 
 
 def crossed(element: Element, *, allow_pickle: bool = False, copy: bool = False) -> Element:
     """Return an element as it arrives at a receiver that knows nothing yet."""
-    encoded = Encoder(allow_pickle=allow_pickle).encode(element)
-    decoder = Decoder(allow_pickle=allow_pickle)
-    assert encoded.description is not None
-    decoder.learn(encoded.description)
-    return decoder.decode(encoded.head, written(encoded), encoded.places, copy=copy)
+    return Ends(allow_pickle=allow_pickle).cross(element, copy=copy)

@@ -8,25 +8,31 @@ from hypothesis import given
 
 from penstock.errors import MessageError, UsageError
 from penstock.transport import Bytes
-from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
-from penstock.transport._encoding._encoder import MAX_LAYOUTS
-from tests.transport.encoding.samples import ELEMENTS, Element, assert_same, written
+from tests.transport.encoding.samples import (
+    ELEMENTS,
+    LARGEST_COPIED_BYTES,
+    Element,
+    Ends,
+    assert_same,
+    message_of,
+)
+
+MAX_LAYOUTS = 256
 
 
 @given(ELEMENTS)
 def test_an_element_like_the_last_needs_no_description(element: Element) -> None:
     """The same element again has the same layout, which was computed once and is described once."""
-    encoder, decoder = Encoder(), Decoder()
-    first, second = encoder.encode(element), encoder.encode(element)
-    assert encoder.layouts == 1
+    ends = Ends()
+    _, second = ends.sent(element), ends.sent(element)
+    assert ends.layouts == 1
     assert second.description is None
-    decoder.learn(first.description or b"")
-    assert_same(element, decoder.decode(second.head, written(second), ()))
+    assert_same(element, ends.received(second))
 
 
 def test_values_and_sizes_of_text_are_no_part_of_a_layout() -> None:
     """Numbers, text, bytes and the data of arrays vary without a new layout."""
-    encoder, decoder = Encoder(), Decoder()
+    ends = Ends()
     for number in range(10):
         element = {
             "text": "ä" * number,
@@ -38,12 +44,10 @@ def test_values_and_sizes_of_text_are_no_part_of_a_layout() -> None:
             "array": np.full(3, number),
             "large": 1 << (64 + number),
         }
-        encoded = encoder.encode(element)
-        assert (encoded.description is None) == (number > 0)
-        if encoded.description is not None:
-            decoder.learn(encoded.description)
-        assert_same(element, decoder.decode(encoded.head, written(encoded), ()))
-    assert encoder.layouts == 1
+        message = ends.sent(element)
+        assert (message.description is None) == (number > 0)
+        assert_same(element, ends.received(message))
+    assert ends.layouts == 1
 
 
 OTHERS: list[list[Element]] = [
@@ -71,56 +75,48 @@ OTHERS: list[list[Element]] = [
 @pytest.mark.parametrize("others", OTHERS, ids=["arrays", "structured arrays", "leaves", "containers"])
 def test_different_elements_have_different_layouts(others: list[Element]) -> None:
     """Shape, order, byte order, alignment, a leaf's kind, containers and the order of keys make a layout."""
-    encoder, decoder = Encoder(), Decoder()
+    ends = Ends()
     for element in others * 2:
-        encoded = encoder.encode(element)
-        if encoded.description is not None:
-            decoder.learn(encoded.description)
-        assert_same(element, decoder.decode(encoded.head, written(encoded), ()))
-    assert encoder.layouts == len(others)
+        assert_same(element, ends.cross(element))
+    assert ends.layouts == len(others)
 
 
 def test_a_forgotten_layout_is_described_again() -> None:
     """Only the last used layouts are kept; a dropped one is described again, and decodes."""
-    encoder, decoder = Encoder(), Decoder()
+    ends = Ends()
     sizes = [*range(MAX_LAYOUTS + 1), MAX_LAYOUTS, 0]
     described: list[bool] = []
     for size in sizes:
-        encoded = encoder.encode(np.ones(size))
-        described.append(encoded.description is not None)
-        if encoded.description is not None:
-            decoder.learn(encoded.description)
-        assert_same(np.ones(size), decoder.decode(encoded.head, written(encoded), ()))
+        message = ends.sent(np.ones(size))
+        described.append(message.description is not None)
+        assert_same(np.ones(size), ends.received(message))
     assert described == [True] * (MAX_LAYOUTS + 1) + [False, True]
-    assert encoder.layouts == MAX_LAYOUTS + 2
+    assert ends.layouts == MAX_LAYOUTS + 2
 
 
 def test_layouts_of_many_writers_are_one() -> None:
     """A receiver of several writers learns alike elements once: a layout's id follows from its description."""
-    decoder = Decoder()
-    first, second = Encoder().encode({"a": np.ones(3)}), Encoder().encode({"a": np.zeros(3)})
-    decoder.learn(first.description or b"")
-    assert_same({"a": np.zeros(3)}, decoder.decode(second.head, written(second), ()))
+    ends = Ends()
+    ends.sent({"a": np.ones(3)})
+    assert_same({"a": np.zeros(3)}, ends.received(message_of({"a": np.zeros(3)})))
 
 
 def test_a_layout_must_be_learned_first() -> None:
     """A head without its description is an error that says so."""
-    encoded = Encoder().encode(5)
     with pytest.raises(MessageError, match="description must be learned first"):
-        Decoder().decode(encoded.head, b"", ())
+        Ends().received(message_of(5))
 
 
 def test_memory_must_be_large_enough() -> None:
     """Nothing is written into memory that is too small."""
     with pytest.raises(UsageError, match="needs 64 bytes of memory; got 23"):
-        Encoder().encode(np.zeros(3)).write_into(np.zeros(23, np.uint8))
+        message_of(np.zeros(3)).write_into(np.zeros(23, np.uint8))
 
 
 def test_memory_may_be_longer_than_the_message() -> None:
     """A slot that is larger than the element is as good."""
-    encoder, decoder = Encoder(), Decoder()
-    encoded = encoder.encode(["abc", np.arange(4)])
-    memory: Any = np.zeros(encoded.size_bytes + LARGEST_COPIED_BYTES, np.uint8)
-    encoded.write_into(memory)
-    decoder.learn(encoded.description or b"")
-    assert_same(["abc", np.arange(4)], decoder.decode(encoded.head, memory, ()))
+    ends = Ends()
+    message = ends.sent(["abc", np.arange(4)])
+    memory: Any = np.zeros(message.size_bytes + LARGEST_COPIED_BYTES, np.uint8)
+    message.write_into(memory)
+    assert_same(["abc", np.arange(4)], ends.decode(message.head, memory))

@@ -10,17 +10,23 @@ from hypothesis import given
 
 from penstock.errors import MessageError
 from penstock.transport import Bytes
-from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
-from tests.transport.encoding.samples import ELEMENTS, Element, assert_same, written
+from tests.transport.encoding.samples import (
+    ELEMENTS,
+    LARGEST_COPIED_BYTES,
+    Element,
+    Ends,
+    assert_same,
+    message_of,
+    written,
+)
 
 LARGE = LARGEST_COPIED_BYTES + 1
 
 
-def _sent(element: Element) -> tuple[bytes, Decoder, np.ndarray[Any, np.dtype[np.uint8]]]:
-    encoded = Encoder().encode(element)
-    decoder = Decoder()
-    decoder.learn(encoded.description or b"")
-    return encoded.head, decoder, written(encoded)
+def _sent(element: Element) -> tuple[bytes, Ends, np.ndarray[Any, np.dtype[np.uint8]]]:
+    ends = Ends()
+    message = ends.sent(element)
+    return message.head, ends, written(message)
 
 
 class _Owned(bytearray):
@@ -29,10 +35,10 @@ class _Owned(bytearray):
 
 def test_views_keep_the_memory_alive() -> None:
     """The memory lives as long as the last array over it, and no longer."""
-    head, decoder, memory = _sent({"a": np.ones(LARGE, "u1"), "b": np.ones(LARGE, "u1")})
+    head, ends, memory = _sent({"a": np.ones(LARGE, "u1"), "b": np.ones(LARGE, "u1")})
     owner = _Owned(memory)
     ended = weakref.ref(owner)
-    received: Any = decoder.decode(head, owner, ())
+    received: Any = ends.decode(head, owner, ())
     part = received["b"][5:]
     del owner, received
     gc.collect()
@@ -45,19 +51,19 @@ def test_views_keep_the_memory_alive() -> None:
 @given(ELEMENTS)
 def test_small_leaves_are_private(element: Element) -> None:
     """A small leaf doesn't keep the memory alive, and doesn't change with it."""
-    head, decoder, memory = _sent(element)
-    received = decoder.decode(head, memory, ())
+    head, ends, memory = _sent(element)
+    received = ends.decode(head, memory, ())
     memory[:] = 0xFF
     assert_same(element, received)
 
 
 def test_large_handles_are_views_that_keep_the_memory_alive() -> None:
     """A `Bytes` beyond the copied size is in the memory, aligned and read-only; its last slice drops the memory."""
-    head, decoder, memory = _sent({"name": "x", "body": Bytes(bytes(LARGE)), "last": Bytes(b"y" * LARGE)})
+    head, ends, memory = _sent({"name": "x", "body": Bytes(bytes(LARGE)), "last": Bytes(b"y" * LARGE)})
     owner = _Owned(memory)
     ended = weakref.ref(owner)
     start = np.frombuffer(owner, np.uint8).ctypes.data
-    received: Any = decoder.decode(head, owner, ())
+    received: Any = ends.decode(head, owner, ())
     offsets = [np.frombuffer(received[name], np.uint8).ctypes.data - start for name in ("body", "last")]
     assert [offset % 64 for offset in offsets] == [0, 0]
     assert all(0 < offset < len(owner) for offset in offsets)
@@ -75,8 +81,8 @@ def test_large_handles_are_views_that_keep_the_memory_alive() -> None:
 @pytest.mark.parametrize(("size", "copy"), [(LARGEST_COPIED_BYTES, False), (LARGE, True)], ids=["small", "copy"])
 def test_small_handles_and_copies_are_private(size: int, copy: object) -> None:
     """A small `Bytes`, or any with `copy=True`, is read-only and doesn't change with the memory."""
-    head, decoder, memory = _sent(Bytes(b"x" * size))
-    received: Any = decoder.decode(head, memory, (), copy=bool(copy))
+    head, ends, memory = _sent(Bytes(b"x" * size))
+    received: Any = ends.decode(head, memory, (), copy=bool(copy))
     memory[:] = 0xFF
     assert received == b"x" * size
     assert received.readonly
@@ -85,26 +91,26 @@ def test_small_handles_and_copies_are_private(size: int, copy: object) -> None:
 def test_the_largest_leaf_that_is_copied() -> None:
     """A leaf of exactly the named size is copied; one byte more, and it is a view."""
     sizes = [LARGEST_COPIED_BYTES, LARGE]
-    head, decoder, memory = _sent([np.zeros(size, "u1") for size in sizes])
-    received: Any = decoder.decode(head, memory, ())
+    head, ends, memory = _sent([np.zeros(size, "u1") for size in sizes])
+    received: Any = ends.decode(head, memory, ())
     assert [np.shares_memory(array, memory) for array in received] == [False, True]
 
 
 def test_everything_is_private_on_demand() -> None:
     """With `copy=True` nothing is in the memory, and all is writable."""
-    head, decoder, memory = _sent([np.ones((300, 300), order="F")])
-    received: Any = decoder.decode(head, bytes(memory), (), copy=True)
+    head, ends, memory = _sent([np.ones((300, 300), order="F")])
+    received: Any = ends.decode(head, bytes(memory), (), copy=True)
     assert received[0].flags.fnc
     assert received[0].flags.writeable
-    received = decoder.decode(head, memory, (), copy=True)
+    received = ends.decode(head, memory, (), copy=True)
     assert not np.shares_memory(received[0], memory)
 
 
 def test_views_are_writable_where_the_memory_is() -> None:
     """Over bytes arrays are read-only; over writable memory they are not."""
-    head, decoder, memory = _sent(np.ones(LARGE, "u1"))
-    over_bytes: Any = decoder.decode(head, bytes(memory), ())
-    over_array: Any = decoder.decode(head, memory.data, ())
+    head, ends, memory = _sent(np.ones(LARGE, "u1"))
+    over_bytes: Any = ends.decode(head, bytes(memory), ())
+    over_array: Any = ends.decode(head, memory.data, ())
     assert (over_bytes.flags.writeable, over_array.flags.writeable) == (False, True)
 
 
@@ -132,17 +138,15 @@ def test_located_arrays_are_sent_by_reference() -> None:
     first = shared.memory[:LARGE]
     second = np.ndarray((256, 300), "u1", shared.memory.data, LARGE, order="F")
     element = {"first": first, "own": np.arange(5), "second": second, "none": first[:0], "strided": first[:9:2]}
-    encoder = Encoder(locate=shared.locate)
-    encoded = encoder.encode(element)
-    assert encoded.places == (("start", 0), ("start", LARGE), ("start", 0))
-    assert encoded.size_bytes < 1000
-    decoder = Decoder()
-    decoder.learn(encoded.description or b"")
-    received: Any = decoder.decode(encoded.head, written(encoded), shared.opened(encoded.places))
+    ends = Ends(locate=shared.locate)
+    message = ends.sent(element)
+    assert message.places == (("start", 0), ("start", LARGE), ("start", 0))
+    assert message.size_bytes < 1000
+    received: Any = ends.received(message, shared.opened(message.places))
     assert_same(element, received)
     first[7] = 77
     assert received["first"][7] == 77
-    copied: Any = decoder.decode(encoded.head, written(encoded), shared.opened(encoded.places), copy=True)
+    copied: Any = ends.received(message, shared.opened(message.places), copy=True)
     assert_same(element, copied)
     assert not np.shares_memory(copied["second"], shared.memory)
 
@@ -151,53 +155,48 @@ def test_located_handles_are_sent_by_reference() -> None:
     """A `Bytes` over shared memory, however small or where it starts, is that memory at the receiver, of any size."""
     shared = _Shared(3 * LARGE)
     shared.memory[:] = 1
-    encoder, decoder = Encoder(locate=shared.locate), Decoder()
+    ends = Ends(locate=shared.locate)
     for start, size in [(0, LARGE), (7, 5), (LARGE, 2 * LARGE)]:
         handle = Bytes(shared.memory[start : start + size])
-        encoded = encoder.encode([handle, Bytes(b"elsewhere"), Bytes(shared.memory[:0])])
-        assert (encoded.places, encoded.size_bytes) == ((("start", start),), 64)
-        if encoded.description is not None:
-            decoder.learn(encoded.description)
-        places = shared.opened(encoded.places)
-        received: Any = decoder.decode(encoded.head, written(encoded), places)
-        copied: Any = decoder.decode(encoded.head, written(encoded), places, copy=True)
+        message = ends.sent([handle, Bytes(b"elsewhere"), Bytes(shared.memory[:0])])
+        assert (message.places, message.size_bytes) == ((("start", start),), 64)
+        places = shared.opened(message.places)
+        received: Any = ends.received(message, places)
+        copied: Any = ends.received(message, places, copy=True)
         shared.memory[start + 2] = 2
         assert list(received[0][:4]) == [1, 1, 2, 1]
         assert list(copied[0][:4]) == [1, 1, 1, 1]
         assert [len(each) for each in received] == [size, 9, 0]
         assert all(each.readonly for each in received + copied)
         shared.memory[start + 2] = 1
-    assert encoder.layouts == 1
+    assert ends.layouts == 1
 
 
 @pytest.mark.parametrize("place", [b"", bytes(49)], ids=["empty", "short"])
 def test_a_handles_place_must_hold_all_of_it(place: bytes) -> None:
     """A place smaller than what the head says of it is a message that can't be read."""
     shared = _Shared(100)
-    encoded = Encoder(locate=shared.locate).encode(Bytes(shared.memory[:50]))
-    decoder = Decoder()
-    decoder.learn(encoded.description or b"")
+    ends = Ends(locate=shared.locate)
+    message = ends.sent(Bytes(shared.memory[:50]))
     with pytest.raises(MessageError, match="50"):
-        decoder.decode(encoded.head, b"", (place,))
+        ends.decode(message.head, places=(place,))
 
 
 def test_by_reference_or_not_is_part_of_the_layout() -> None:
     """The same structure, copied and located, has two layouts."""
     shared = _Shared(1000)
-    encoder, decoder = Encoder(locate=shared.locate), Decoder()
+    ends = Ends(locate=shared.locate)
     elsewhere = np.arange(1000, dtype="u1")[:]
     for array in (shared.memory[:40], elsewhere[:40], shared.memory[40:80], elsewhere[40:80]):
-        encoded = encoder.encode([array])
-        if encoded.description is not None:
-            decoder.learn(encoded.description)
-        assert_same([array], decoder.decode(encoded.head, written(encoded), shared.opened(encoded.places)))
-    assert encoder.layouts == 2
+        message = ends.sent([array])
+        assert_same([array], ends.received(message, shared.opened(message.places)))
+    assert ends.layouts == 2
 
 
 def test_arrays_that_own_their_memory_are_not_asked_about() -> None:
     """NumPy's own memory is never shared, so that elements of fresh arrays cost no question."""
     shared = _Shared(10)
-    Encoder(locate=shared.locate).encode([np.ones(5), np.ones((2, 2))])
+    Ends(locate=shared.locate).sent([np.ones(5), np.ones((2, 2))])
     assert shared.asked == []
 
 
@@ -205,21 +204,20 @@ def test_arrays_that_own_their_memory_are_not_asked_about() -> None:
 def test_places_must_be_those_of_the_message(places: tuple[bytes, ...]) -> None:
     """Too few, too many or too small places are a message that can't be read."""
     shared = _Shared(100)
-    encoded = Encoder(locate=shared.locate).encode(shared.memory[:50])
-    decoder = Decoder()
-    decoder.learn(encoded.description or b"")
+    ends = Ends(locate=shared.locate)
+    message = ends.sent(shared.memory[:50])
     with pytest.raises(MessageError):
-        decoder.decode(encoded.head, b"", places)
+        ends.decode(message.head, places=places)
 
 
 def test_an_encoded_element_keeps_its_leaves() -> None:
     """The leaves live until the message is dropped, so that it can still be written."""
     array = np.arange(10)
     ended = weakref.ref(array)
-    encoded = Encoder().encode({"a": array})
+    message = message_of({"a": array})
     del array
     gc.collect()
     assert ended() is not None
-    del encoded
+    del message
     gc.collect()
     assert ended() is None

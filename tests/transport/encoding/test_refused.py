@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from penstock.errors import MessageError, UsageError
-from penstock.transport._encoding import Decoder, Encoder, register_container
-from tests.transport.encoding.samples import Bag, Box, Sample, assert_same, crossed, written
+from penstock.transport import register_container
+from tests.transport.encoding.samples import Bag, Box, Ends, Sample, assert_same, crossed, message_of, written
 
 
 class Point(NamedTuple):
@@ -76,7 +76,7 @@ def _deep(levels: int) -> object:
 def test_refusals_name_the_path_and_the_remedy(element: object, message: str) -> None:
     """A leaf that can't be sent is named by its path and type, and the error says what to do."""
     with pytest.raises(UsageError, match=message):
-        Encoder().encode(element)
+        message_of(element)
 
 
 def test_an_element_inside_itself_is_refused() -> None:
@@ -84,7 +84,7 @@ def test_an_element_inside_itself_is_refused() -> None:
     element: list[object] = []
     element.append(element)
     with pytest.raises(UsageError, match="contains itself"):
-        Encoder().encode(element)
+        message_of(element)
 
 
 def test_the_deepest_element_crosses() -> None:
@@ -95,7 +95,7 @@ def test_the_deepest_element_crosses() -> None:
 def test_pickle_cant_send_everything() -> None:
     """A leaf that pickle refuses is named by its path, too."""
     with pytest.raises(UsageError, match=r"\['lock'\] has the type _thread\.lock, which pickle can't send"):
-        Encoder(allow_pickle=True).encode({"lock": threading.Lock()})
+        message_of({"lock": threading.Lock()}, allow_pickle=True)
 
 
 @pytest.mark.parametrize("copy", [False, True])
@@ -109,13 +109,11 @@ def test_pickled_leaves_arrive(copy: bool) -> None:  # noqa: FBT001 - pytest pas
         np.arange(3).reshape(1, 3).view(np.matrix),
         {fractions.Fraction(1, 3): np.arange(20_000)},
     ]
-    encoder = Encoder(allow_pickle=True)
-    encoded = encoder.encode({"a": np.arange(3), "b": element, "c": "text"})
-    decoder = Decoder(allow_pickle=True)
-    decoder.learn(encoded.description or b"")
-    memory = written(encoded)
-    received: Any = decoder.decode(encoded.head, memory, (), copy=copy)
-    assert encoder.pickled == len(element)
+    ends = Ends(allow_pickle=True)
+    message = ends.sent({"a": np.arange(3), "b": element, "c": "text"})
+    memory = written(message)
+    received: Any = ends.decode(message.head, memory, copy=copy)
+    assert ends.pickled == len(element)
     assert received["c"] == "text"
     assert received["b"][0] == {1, 2}
     assert type(received["b"][1]) is np.ma.MaskedArray
@@ -129,15 +127,12 @@ def test_pickled_leaves_arrive(copy: bool) -> None:  # noqa: FBT001 - pytest pas
 
 def test_the_size_of_pickles_is_no_part_of_the_layout() -> None:
     """Pickles of any size, with any number of buffers, have one layout."""
-    encoder, decoder = Encoder(allow_pickle=True), Decoder(allow_pickle=True)
+    ends = Ends(allow_pickle=True)
     for number in range(4):
-        encoded = encoder.encode([{fractions.Fraction(1, 2): [np.ones(size) for size in range(number)]}, "end"])
-        if encoded.description is not None:
-            decoder.learn(encoded.description)
-        received: Any = decoder.decode(encoded.head, written(encoded), ())
+        received: Any = ends.cross([{fractions.Fraction(1, 2): [np.ones(size) for size in range(number)]}, "end"])
         assert [len(array) for array in received[0][fractions.Fraction(1, 2)]] == list(range(number))
         assert received[1] == "end"
-    assert encoder.layouts == 1
+    assert ends.layouts == 1
 
 
 def test_an_error_while_unpickling_is_a_message_error() -> None:
@@ -151,13 +146,12 @@ def test_types_must_be_registered() -> None:
     with pytest.raises(MessageError, match=r"test_refused\.Point is not known here\. Call register_container\(Point\)"):
         crossed([Point(1, 2)])
     assert_same([Point(1, 2)], crossed([Point(1, 2)], allow_pickle=True))
-    encoded = Encoder().encode([Point(1, 2)])
-    decoder = Decoder()
-    decoder.learn(encoded.description or b"")
+    ends = Ends()
+    message = ends.sent([Point(1, 2)])
     with pytest.raises(MessageError):
-        decoder.decode(encoded.head, written(encoded), ())
+        ends.received(message)
     register_container(Point)
-    assert_same([Point(1, 2)], decoder.decode(encoded.head, written(encoded), ()))
+    assert_same([Point(1, 2)], ends.received(message))
 
 
 def test_local_types_are_never_imported() -> None:
@@ -175,15 +169,15 @@ def test_local_types_are_never_imported() -> None:
 @pytest.mark.parametrize("name", ["OrderedDict", "namedtuple", "missing", "abc.Sequence"])
 def test_an_imported_type_must_fit_the_description(name: str) -> None:
     """With pickle allowed, only a named tuple or dataclass with these fields is built."""
-    encoded = Encoder().encode(Point(1, 2))
-    description = (encoded.description or b"").replace(
+    message = message_of(Point(1, 2))
+    description = (message.description or b"").replace(
         f'"{Point.__module__}","Point"'.encode(), f'"collections","{name}"'.encode()
     )
     digest = hashlib.blake2b(description, digest_size=16).digest()
-    decoder = Decoder(allow_pickle=True)
-    decoder.learn(description)
+    ends = Ends(allow_pickle=True)
+    ends.learn(description)
     with pytest.raises(MessageError, match=f"collections.{name} "):
-        decoder.decode(encoded.head[:4] + digest + encoded.head[20:], b"", ())
+        ends.decode(message.head[:4] + digest + message.head[20:])
 
 
 def _make(second: str) -> type[Any]:
@@ -223,7 +217,7 @@ def test_registered_metadata_must_be_plain() -> None:
 
     register_container(Tagged, flatten, unflatten)
     with pytest.raises(UsageError, match=r"flatten\(\) of .*Tagged must return .* is a frozenset"):
-        Encoder().encode(Tagged())
+        message_of(Tagged())
 
 
 @pytest.mark.parametrize("kind", [dict, int, np.ndarray, str, Counted, Bag], ids=lambda kind: str(kind.__name__))

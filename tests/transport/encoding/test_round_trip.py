@@ -9,21 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._tree import flatten
-from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
 from tests.transport.encoding.samples import (
     ARRAYS,
     DTYPES,
     ELEMENTS,
+    LARGEST_COPIED_BYTES,
     PLAIN_DTYPES,
     Bag,
     Box,
     Element,
+    Ends,
     Sample,
     assert_same,
     crossed,
     written,
 )
+from tests.trees import leaves_of
 
 
 @given(ELEMENTS, st.booleans())
@@ -49,12 +50,9 @@ def test_dtypes_arrive_exactly_or_are_refused(dtype: np.dtype[Any]) -> None:
 @pytest.mark.parametrize("dtype", PLAIN_DTYPES, ids=lambda dtype: str(dtype.char))
 def test_dtypes_that_compare_equal_stay_different(dtype: np.dtype[Any]) -> None:
     """`long` and `long long` are equal dtypes of the same size; each arrives as itself, also after the other."""
-    encoder, decoder = Encoder(), Decoder()
+    ends = Ends()
     for each in [*PLAIN_DTYPES, dtype]:
-        encoded = encoder.encode([np.zeros(3, each), each.type(1)])
-        if encoded.description is not None:
-            decoder.learn(encoded.description)
-        received: Any = decoder.decode(encoded.head, written(encoded), ())
+        received: Any = ends.cross([np.zeros(3, each), each.type(1)])
         assert (received[0].dtype.char, type(received[1])) == (each.char, each.type)
 
 
@@ -63,21 +61,17 @@ def test_dtypes_that_compare_equal_stay_different(dtype: np.dtype[Any]) -> None:
 )
 def test_keys_that_compare_equal_stay_different(keys: tuple[Any, ...]) -> None:
     """`{1: …}` and `{True: …}` are equal dicts; each arrives as itself, also after the other."""
-    encoder, decoder = Encoder(), Decoder()
+    ends = Ends()
     for key in keys:
-        encoded = encoder.encode({key: 5})
-        if encoded.description is not None:
-            decoder.learn(encoded.description)
-        assert repr(decoder.decode(encoded.head, written(encoded), ())) == repr({key: 5})
+        assert repr(ends.cross({key: 5})) == repr({key: 5})
 
 
 @given(ELEMENTS)
 def test_containers_are_those_of_every_other_part(element: Element) -> None:
     """A leaf here is a leaf everywhere in Penstock, except registered types."""
-    leaves, _ = flatten(element, lambda part: isinstance(part, Bag))
+    leaves = leaves_of(element)
     if not any(isinstance(leaf, Bag) for leaf in leaves):
-        received, _ = flatten(crossed(element))
-        assert len(leaves) == len(received)
+        assert len(leaves) == len(leaves_of(crossed(element)))
 
 
 def test_subclasses_of_containers_arrive_as_their_base_class() -> None:
@@ -108,11 +102,10 @@ def test_mapped_files_arrive_as_arrays(tmp_path: pathlib.Path) -> None:
 def test_large_arrays_are_aligned_views(order: Any) -> None:
     """Arrays beyond the copied size lie in the memory, at multiples of 64 bytes, in the order they had."""
     arrays = {str(number): np.full((300, 301), number, "u1", order) for number in range(3)}
-    encoded = Encoder().encode(arrays)
-    memory = written(encoded)
-    decoder = Decoder()
-    decoder.learn(encoded.description or b"")
-    received: Any = decoder.decode(encoded.head, memory, ())
+    ends = Ends()
+    message = ends.sent(arrays)
+    memory = written(message)
+    received: Any = ends.decode(message.head, memory)
     for name, array in received.items():
         assert array.nbytes > LARGEST_COPIED_BYTES
         assert np.shares_memory(array, memory)

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
-from penstock.transport._encoding._torch_tensors import ITEM_BYTES
-from tests.transport.encoding.samples import crossed, written
+from tests.transport.encoding.samples import ITEM_BYTES, LARGEST_COPIED_BYTES, Ends, crossed, message_of, written
 
 torch: Any = pytest.importorskip("torch")
 
@@ -62,14 +60,13 @@ def test_views_arrive_as_their_values() -> None:
 
 def test_large_tensors_are_views_of_the_memory() -> None:
     """A large tensor is in the memory, and keeps it alive; over read-only memory it is a copy."""
-    encoded = Encoder().encode([torch.zeros(LARGEST_COPIED_BYTES)])
-    memory = written(encoded)
-    decoder = Decoder()
-    decoder.learn(encoded.description or b"")
-    received: Any = decoder.decode(encoded.head, memory, ())
+    ends = Ends()
+    message = ends.sent([torch.zeros(LARGEST_COPIED_BYTES)])
+    memory = written(message)
+    received: Any = ends.decode(message.head, memory)
     memory[:4] = np.frombuffer(np.float32(7).tobytes(), np.uint8)
     assert received[0][0] == 7
-    readonly: Any = decoder.decode(encoded.head, bytes(memory), ())
+    readonly: Any = ends.decode(message.head, bytes(memory))
     readonly[0][0] = 8
     assert received[0][0] == 7
 
@@ -83,11 +80,10 @@ def test_located_tensors_are_sent_by_reference() -> None:
         start = address - shared.ctypes.data
         return start if 0 <= start <= shared.nbytes - nbytes else None
 
-    encoder, decoder = Encoder(locate=locate), Decoder()
-    encoded = encoder.encode([tensor[100:], tensor.T, torch.zeros(3)])
-    assert encoded.places == (4000, 0)
-    decoder.learn(encoded.description or b"")
-    received: Any = decoder.decode(encoded.head, written(encoded), [memoryview(shared)[4000:], memoryview(shared)])
+    ends = Ends(locate=locate)
+    message = ends.sent([tensor[100:], tensor.T, torch.zeros(3)])
+    assert message.places == (4000, 0)
+    received: Any = ends.received(message, [memoryview(shared)[4000:], memoryview(shared)])
     tensor[100, 0] = 5
     assert received[0][0, 0] == received[1][0, 100] == 5
     assert received[1].shape == (10, 10_000)
@@ -110,7 +106,7 @@ def _subclass() -> Any:
 def test_other_tensors_are_refused(make: Any, message: str) -> None:
     """A tensor that isn't dense is refused, with its path and a remedy."""
     with pytest.raises(UsageError, match=message):
-        Encoder().encode({"t": make()})
+        message_of({"t": make()})
 
 
 def test_other_tensors_may_be_pickled() -> None:
@@ -120,4 +116,4 @@ def test_other_tensors_may_be_pickled() -> None:
     assert received.layout == torch.sparse_coo
     assert received.to_dense().tolist() == [0, 3]
     with pytest.raises(UsageError, match="requires_grad"):
-        Encoder(allow_pickle=True).encode(torch.zeros(2, requires_grad=True))
+        message_of(torch.zeros(2, requires_grad=True), allow_pickle=True)

@@ -1,6 +1,5 @@
 """Extensions, built by themselves from the public headers, exchange bytes with Python without a copy."""
 
-import gc
 import subprocess
 import sys
 import textwrap
@@ -12,10 +11,9 @@ from typing import Protocol, cast
 import numpy as np
 import pytest
 
-from penstock._memory import Memory
-from penstock._native import living_byte_owners
 from penstock.transport import Bytes, leased_slots
 from tests.extensions import build, load
+from tests.transport.owners import Memory, every_owner_goes
 
 SOURCE = Path(__file__).parent / "native_bytes.cpp"
 NAME = "native_bytes"
@@ -59,12 +57,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def extension(library: Path) -> Iterator[Extension]:
     """Return the extension's module; afterwards it has no owner left, and nor has Penstock."""
     module = cast("Extension", load(library))
-    gc.collect()
-    before = living_byte_owners()
-    yield module
-    gc.collect()
+    with every_owner_goes():
+        yield module
     assert module.living() == 0
-    assert living_byte_owners() == before
 
 
 def place(holder: object) -> int:

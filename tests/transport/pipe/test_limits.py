@@ -16,7 +16,6 @@ import pytest
 
 from penstock.errors import EndOfPipeError, MessageError, PeerError, PenstockError, UsageError
 from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
-from penstock.transport._pipe._socket import Inbox
 from tests.transport.arena.peers import environment
 from tests.transport.pipe.children import element_of, free_path, is_element, receive_and_keep, running
 from tests.transport.pipe.test_hostile import stranger
@@ -183,14 +182,16 @@ def test_without_descriptors_an_error_says_so_and_both_ends_close(left: int) -> 
 
 
 def test_received_descriptors_are_not_for_other_programs() -> None:
-    """A program that is started by another thread at that moment doesn't inherit them."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with here, there:
-        socket.send_fds(there, [b"\2body"], [there.fileno()])
-        frame = Inbox(here).receive()
-        assert frame is not None
-        assert not os.get_inheritable(frame.descriptors[0])
-        os.close(frame.descriptors[0])
+    """A program that is started by another thread while a pipe is open doesn't inherit its memory or sockets."""
+    before = set(os.listdir("/proc/self/fd"))
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        writer.send(element_of(0))
+        assert is_element(reader.receive(timeout_seconds=PATIENCE_SECONDS), 0)
+        opened = [
+            int(name) for name in set(os.listdir("/proc/self/fd")) - before if os.path.exists(f"/proc/self/fd/{name}")
+        ]
+        assert len(opened) > 4
+        assert not any(map(os.get_inheritable, opened))
 
 
 def test_a_bell_that_could_block_is_refused() -> None:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import MessageError
 from penstock.transport import SlotPlace, TensorPipeReader, TensorPipeWriter
-from penstock.transport._encoding import Decoder, Encoder
-from tests.transport.encoding.samples import assert_same
+from tests.transport.encoding.samples import Ends, assert_same, learn
 
 Array = NDArray[Any]
 DTYPES = st.sampled_from(["u1", "<i2", ">f4", "f8", "c16", "m8[s]", "V3", "S3", [("a", "i1"), ("b", "f8")]])
@@ -165,17 +164,17 @@ def test_torch_views_arrive_as_they_are(data: Any, *, copy: bool) -> None:
 
 def located(array: Array) -> tuple[bytes, bytes]:
     """Return the head and the description of an array that is sent by reference."""
-    encoded = Encoder(locate=lambda _address, _nbytes: "there").encode(array)
-    assert encoded.places == ("there",)
-    assert encoded.description is not None
-    return encoded.head, encoded.description
+    message = Ends(locate=lambda _address, _nbytes: "there").sent(array)
+    assert message.places == ("there",)
+    assert message.description is not None
+    return message.head, message.description
 
 
 def read(head: bytes, description: bytes, place: bytes, *, copy: bool = False) -> Any:
     """Return the array that a reader makes of it, at a place with these bytes."""
-    decoder = Decoder()
-    decoder.learn(description)
-    return decoder.decode(head, b"", [place], copy=copy)
+    ends = Ends()
+    ends.learn(description)
+    return ends.decode(head, places=[place], copy=copy)
 
 
 @pytest.mark.parametrize("copy", [False, True])
@@ -223,19 +222,17 @@ def test_a_copy_takes_no_more_than_its_place() -> None:
 def test_impossible_strides_are_refused(leaf: list[object]) -> None:
     """A description with strides that no view has is refused when it is learned."""
     with pytest.raises(MessageError):
-        Decoder().learn(json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode())
+        learn(json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode())
 
 
 def test_a_place_out_of_its_region_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that names a place which reaches out of its region is refused before anything is read."""
-    from penstock.transport._pipe import _socket  # noqa: PLC0415 - a hostile writer would do this otherwise
-
     far = struct.Struct("<IIQQ")
 
     def beyond(place: SlotPlace) -> bytes:
         return far.pack(place.slot, place.region, place.start_bytes, 1 << 40)
 
-    monkeypatch.setattr(_socket, "_pack_place", beyond)
+    monkeypatch.setattr("penstock.transport._pipe._socket._pack_place", beyond)
     refused = pytest.raises(MessageError, match="refused: a slot must be inside its region")
     with TensorPipeReader() as reader, refused, TensorPipeWriter(reader.address) as writer:
         base = writer.empty(np.empty((100, 100)))

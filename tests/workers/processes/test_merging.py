@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.constants import SetConstant
 from tests.equivalence.definition import digest
 from tests.workers.processes import functions
 from tests.workers.processes.shared_memory import mapped_regions, open_regions, shared_bytes
@@ -108,18 +109,18 @@ def test_texts_hold_no_array_back_from_its_row() -> None:
     ],
     ids=["merged", "elements", "in order", "above a fold"],
 )
-def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, set_constant: SetConstant) -> None:
     """Elements that are larger than the memory planned for them are delivered, and later ones get more memory."""
-    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
+    set_constant("_ROOM_BYTES", 4096)
     expected = [digest(element) for element in ps.Loader(dataset)]
     with processes(dataset) as loader:
         for _ in range(2):
             assert [digest(element) for element in loader] == expected
 
 
-def test_memory_that_was_too_small_is_larger_for_later_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_was_too_small_is_larger_for_later_batches(set_constant: SetConstant) -> None:
     """After the first epoch processes compute all batches, and the consumer none."""
-    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
+    set_constant("_ROOM_BYTES", 4096)
     with processes(ps.range(40).map(functions.large_row_and_process).batch(4, merge=list)) as loader:
         for epoch in range(2):
             found = [row["process"] for rows in map(_last, loader) for row in rows]

@@ -1,6 +1,5 @@
 """Deaths of worker processes are counted, reported as events, and logged."""
 
-import itertools
 import logging
 import os
 import signal
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._processes._supervisor import restart_delay
 from tests.workers.processes import functions
 from tests.workers.processes.trouble import dying
 
@@ -76,15 +74,6 @@ def test_processes_that_die_before_any_work_are_replaced(tmp_path: Path) -> None
     with processes(ps.range(16).batch(8), limits=limits) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(8)], [*range(8, 16)]]
         assert len(loader.deaths()) == dying.StaysLater.COUNT
-
-
-def test_the_wait_for_another_process_grows() -> None:
-    """The first are started at once; then the wait doubles for each, up to a bound."""
-    waits = [restart_delay(fruitless, 3) for fruitless in range(2000)]
-    later = [wait for wait in waits if wait]
-    assert waits[:2] == [0.0, 0.0]
-    assert all(following == min(2 * wait, max(waits)) for wait, following in itertools.pairwise(later))
-    assert 1.0 < max(waits) < 60.0
 
 
 @pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])

@@ -13,6 +13,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import WorkerError
+from tests.constants import SetConstant
 from tests.workers.processes import functions
 from tests.workers.processes.trouble import raising
 
@@ -189,10 +190,10 @@ def test_the_consumer_calls_worker_init_before_it_recomputes(
 
 @pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
 def test_the_consumer_computes_nothing_that_lacks_memory(
-    batched: Callable[[ps.Dataset], ps.Dataset], monkeypatch: pytest.MonkeyPatch
+    batched: Callable[[ps.Dataset], ps.Dataset], set_constant: SetConstant
 ) -> None:
     """Workers compute batches that need more memory than planned."""
-    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
+    set_constant("_ROOM_BYTES", 4096)
     functions.prepared.clear()
     dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
     with ps.Loader(dataset, num_workers=2, workers="processes", limits=PREPARED) as loader:

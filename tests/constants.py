@@ -1,0 +1,22 @@
+"""The constants of the library that tests change, so that a wait is short, or a limit is soon reached."""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import pytest
+
+_MODULES: Final = {
+    "COLLATE_JOB_SECONDS": "penstock._runtime._collate_supplier",
+    "FUNCTION_SECONDS": "penstock._runtime._scheduler",
+    "MAX_OPEN": "penstock.sources._local_files",
+    "RETRY_WAITS_SECONDS": "penstock.sources._reading",
+    "STALL_SECONDS": "penstock._runtime._failing_work",
+    "_ROOM_BYTES": "penstock._runtime._process_scheduler",
+}
+SetConstant: TypeAlias = Callable[[str, Any], None]
+
+
+@pytest.fixture
+def set_constant(monkeypatch: pytest.MonkeyPatch) -> SetConstant:
+    """Return a function that gives a constant, by its name, another value until the test ends."""
+    return lambda name, value: monkeypatch.setattr(f"{_MODULES[name]}.{name}", value)
