@@ -31,7 +31,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -331,8 +330,8 @@ class JobQueue(Generic[AnyJob]):
     def _is_over_or_late(self) -> bool:
         """Return whether no job will come; note since when a later job is complete and the next one isn't."""
         if not self._late_since and self.is_in_order:
-            later = islice(self._armed.copy(), 1, None)
-            if any(self._scheduler.is_complete(slot) for slot, _ in later):
+            later = [slot for slot, _ in self._armed.copy()][1:]
+            if any(map(self._scheduler.is_complete, later)):
                 self._late_since = monotonic()
         return self._ended and not self._armed
 
@@ -354,7 +353,10 @@ class JobQueue(Generic[AnyJob]):
 
     def _wanted(self) -> Iterable[int]:
         """Return the slots of the jobs that may be returned next. Another thread may arm more, or give up all."""
-        return [slot for slot, _ in islice(self._armed.copy(), 1)]
+        try:
+            return [self._armed[0][0]]
+        except IndexError:
+            return []
 
     def _taken(self) -> tuple[int, AnyJob]:
         """Remove the job to return, and its slot; at least one job is complete."""
