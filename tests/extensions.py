@@ -31,7 +31,7 @@ def build(source: Path, folder: Path) -> Path:
 
 
 def load(library: Path) -> ModuleType:
-    """Return the module of an extension that was built."""
+    """Return the module of an extension that was built, or of a script."""
     spec = importlib.util.spec_from_file_location(library.stem, library)
     assert spec is not None
     assert spec.loader is not None

@@ -136,9 +136,9 @@ def test_a_semaphore_that_another_program_left_is_no_leak() -> None:
     os.unlink(f"/dev/shm/sem.mp-{pid}")
 
 
-def test_a_tidy_test_passes(inner: pytest.Pytester) -> None:
-    """A thread, a process and a file that the test itself ends are no leak."""
-    inner.makepyfile("""
+WITHOUT_LEAKS = {
+    "a thread, a process and a file that the test itself ends": (
+        """
         import subprocess, sys, threading
         def test_is_tidy(tmp_path):
             thread = threading.Thread(target=print)
@@ -146,13 +146,11 @@ def test_a_tidy_test_passes(inner: pytest.Pytester) -> None:
             subprocess.run([sys.executable, "-c", ""], check=True)
             with open(tmp_path / "file", "w"):
                 thread.join()
-    """)
-    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
-def test_garbage_is_no_leak(inner: pytest.Pytester) -> None:
-    """Objects that only a reference cycle holds are collected before the check."""
-    inner.makepyfile("""
+        """,
+        {"passed": 1},
+    ),
+    "objects that only a reference cycle holds": (
+        """
         import os
         class Owner:
             def __init__(self):
@@ -162,19 +160,27 @@ def test_garbage_is_no_leak(inner: pytest.Pytester) -> None:
                 os.close(self.descriptor)
         def test_drops_a_cycle():
             Owner()
-    """)
-    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
-def test_a_failed_test_is_reported_once(inner: pytest.Pytester) -> None:
-    """A failing test shows its own failure, without the leaks that follow from it."""
-    inner.makepyfile("""
+        """,
+        {"passed": 1},
+    ),
+    "a failing test, which is reported once": (
+        """
         import os
         def test_fails():
             os.open(__file__, os.O_RDONLY)
             assert False
-    """)
-    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(failed=1)
+        """,
+        {"failed": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_LEAKS)
+def test_no_leak_is_reported(inner: pytest.Pytester, name: str) -> None:
+    """What a test ends, or only garbage holds, is no leak; a failing test shows its own failure alone."""
+    program, outcomes = WITHOUT_LEAKS[name]
+    inner.makepyfile(program)
+    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(**outcomes)
 
 
 def test_a_failed_test_keeps_nothing(inner: pytest.Pytester) -> None:

@@ -1,14 +1,17 @@
 """Event loops to test on, and a check that a loop logs no error."""
 
 import asyncio
+import functools
 import gc
 import importlib.util
+import inspect
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 LOOPS = ["asyncio", "uvloop"]
 
@@ -26,6 +29,29 @@ def run_on(loop: str, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         gc.collect()  # futures complain when they are dropped
     assert not complaints
     return result
+
+
+def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an async test on a new loop of asyncio, which must log no error."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        run_on("asyncio", lambda: test(*arguments, **named))
+
+    return run
+
+
+def on_loops(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[Concatenate[str, P], None]:
+    """Run an async test on a new loop of each kind, which must log no error."""
+
+    @functools.wraps(test)
+    def run(loop: str, *arguments: P.args, **named: P.kwargs) -> None:
+        run_on(loop, lambda: test(*arguments, **named))
+
+    own = inspect.Parameter("loop", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [own, *inspect.signature(test).parameters.values()]
+    run.__dict__["__signature__"] = inspect.Signature(parameters)  # from which pytest has the names of fixtures
+    return pytest.mark.parametrize("loop", LOOPS)(run)
 
 
 def _factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop]:

@@ -13,7 +13,7 @@ import pytest
 from penstock.concurrency import CompletionStream, Worker, WorkerPool
 from penstock.errors import ClosedError, UsageError, WorkerError
 from tests.concurrency import workers
-from tests.concurrency.loops import LOOPS, ready, run_on, settle
+from tests.concurrency.loops import LOOPS, on_loop, on_loops, ready, run_on, settle
 
 pytestmark = pytest.mark.each_value
 
@@ -158,50 +158,43 @@ def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytes
 
 
 @IN_PLACES
-@ON_LOOPS
-def test_futures_hold_their_own_error(loop: str, place: Place) -> None:
+@on_loops
+async def test_futures_hold_their_own_error(place: Place) -> None:
     """The future of the failing job has the pool's exception; one raised from it leaves the scope instead."""
+    causes: list[BaseException] = []
 
-    async def main() -> None:
-        causes: list[BaseException] = []
+    async def scope() -> None:
+        async with WorkerPool(workers.Plain, 1, place=place) as pool:
+            future = await pool.assign(workers.odd)
+            with pytest.raises(workers.OddError) as failed:
+                await future
+            with pytest.raises(workers.OddError) as refused:
+                await pool.assign(1)
+            assert failed.value is refused.value
+            causes.append(failed.value)
+            raise LookupError from failed.value
 
-        async def scope() -> None:
-            async with WorkerPool(workers.Plain, 1, place=place) as pool:
-                future = await pool.assign(workers.odd)
-                with pytest.raises(workers.OddError) as failed:
-                    await future
-                with pytest.raises(workers.OddError) as refused:
-                    await pool.assign(1)
-                assert failed.value is refused.value
-                causes.append(failed.value)
-                raise LookupError from failed.value
-
-        with pytest.raises(LookupError) as left:
-            await scope()
-        assert causes == [left.value.__cause__]
-
-    run_on(loop, main)
+    with pytest.raises(LookupError) as left:
+        await scope()
+    assert causes == [left.value.__cause__]
 
 
-def test_tracebacks_do_not_grow() -> None:
+@on_loop
+async def test_tracebacks_do_not_grow() -> None:
     """However often the pool raises its exception, the traceback has the frames of one raise."""
+    pool, depths = WorkerPool(workers.Plain, 1), list[int]()
 
-    async def main() -> None:
-        pool, depths = WorkerPool(workers.Plain, 1), list[int]()
+    async def scope() -> None:
+        async with pool:
+            await pool.assign(workers.odd)
+            for _ in range(5):
+                with pytest.raises(workers.OddError) as failed:
+                    await pool.assign(1)
+                depths.append(len(failed.traceback))
 
-        async def scope() -> None:
-            async with pool:
-                await pool.assign(workers.odd)
-                for _ in range(5):
-                    with pytest.raises(workers.OddError) as failed:
-                        await pool.assign(1)
-                    depths.append(len(failed.traceback))
-
-        with pytest.raises(workers.OddError):
-            await scope()
-        assert depths == depths[:1] * 5
-
-    run_on("asyncio", main)
+    with pytest.raises(workers.OddError):
+        await scope()
+    assert depths == depths[:1] * 5
 
 
 @IN_PLACES
@@ -220,42 +213,36 @@ def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[..., Any]]
 
 
 @pytest.mark.parametrize("place", ["thread", "process"])
-def test_exits_elsewhere_are_exceptions(place: Place) -> None:
+@on_loop
+async def test_exits_elsewhere_are_exceptions(place: Place) -> None:
     """SystemExit in another thread or process doesn't end this one; it is the pool's exception."""
-
-    async def main() -> None:
-        with pytest.raises(SystemExit) as left:
-            async with WorkerPool(workers.Plain, 1, place=place) as pool:
-                await pool.assign(workers.system_exit)
-        assert left.value.code == 7
-
-    run_on("asyncio", main)
+    with pytest.raises(SystemExit) as left:
+        async with WorkerPool(workers.Plain, 1, place=place) as pool:
+            await pool.assign(workers.system_exit)
+    assert left.value.code == 7
 
 
 @IN_PLACES
-def test_outside_of_the_scope(place: Place) -> None:
+@on_loop
+async def test_outside_of_the_scope(place: Place) -> None:
     """A pool runs nothing outside of its scope, is entered once, and refuses callers that wait when it is left."""
+    pool = WorkerPool(workers.Plain, 1, place=place)
+    with pytest.raises(ClosedError, match="enter it first"):
+        await pool.assign(1)
+    async with pool:
+        pass
+    with pytest.raises(ClosedError, match="scope was left"):
+        await pool.assign(1)
+    with pytest.raises(UsageError, match="entered once"):
+        await pool.__aenter__()
 
-    async def main() -> None:
-        pool = WorkerPool(workers.Plain, 1, place=place)
-        with pytest.raises(ClosedError, match="enter it first"):
-            await pool.assign(1)
-        async with pool:
-            pass
-        with pytest.raises(ClosedError, match="scope was left"):
-            await pool.assign(1)
-        with pytest.raises(UsageError, match="entered once"):
-            await pool.__aenter__()
-
-        async with asyncio.TaskGroup() as tasks:
-            async with WorkerPool(workers.Plain, 1, place=place) as pool:
-                running = await pool.assign(1)
-                waiting = [tasks.create_task(refused(pool)) for _ in range(3)]
-                await asyncio.sleep(0)
-            assert running.result() == 1
-        assert all(task.result() for task in waiting)
-
-    run_on("asyncio", main)
+    async with asyncio.TaskGroup() as tasks:
+        async with WorkerPool(workers.Plain, 1, place=place) as pool:
+            running = await pool.assign(1)
+            waiting = [tasks.create_task(refused(pool)) for _ in range(3)]
+            await asyncio.sleep(0)
+        assert running.result() == 1
+    assert all(task.result() for task in waiting)
 
 
 async def refused(pool: WorkerPool[..., Any]) -> bool:
@@ -267,19 +254,16 @@ async def refused(pool: WorkerPool[..., Any]) -> bool:
         return True
 
 
-def test_a_cancelled_future_drops_the_result() -> None:
+@on_loop
+async def test_a_cancelled_future_drops_the_result() -> None:
     """Cancelling a job's future doesn't affect the job, the worker or the pool."""
-
-    async def main() -> None:
-        gate = asyncio.get_running_loop().create_future()
-        async with WorkerPool(Gated, 1) as pool:
-            dropped = await pool.assign(gate)
-            dropped.cancel()
-            await settle()
-            gate.set_result(1)
-            assert await (await pool.assign(ready(2))) == 2
-
-    run_on("asyncio", main)
+    gate = asyncio.get_running_loop().create_future()
+    async with WorkerPool(Gated, 1) as pool:
+        dropped = await pool.assign(gate)
+        dropped.cancel()
+        await settle()
+        gate.set_result(1)
+        assert await (await pool.assign(ready(2))) == 2
 
 
 def test_wrong_arguments() -> None:
@@ -316,15 +300,12 @@ class AsyncLength(Length):
         return len(job)
 
 
-def test_types() -> None:
+@on_loop
+async def test_types() -> None:
     """Type checkers infer the types of a pool's jobs and results from the worker's `run`, plain or async."""
-
-    async def main() -> None:
-        async with WorkerPool(Length, 1) as plain, WorkerPool(AsyncLength, 1) as asynchronous:
-            assert assert_type(await (await plain.assign("four")), int) == 4
-            assert assert_type(await (await asynchronous.assign("seven")), int) == 5
-
-    run_on("asyncio", main)
+    async with WorkerPool(Length, 1) as plain, WorkerPool(AsyncLength, 1) as asynchronous:
+        assert assert_type(await (await plain.assign("four")), int) == 4
+        assert assert_type(await (await asynchronous.assign("seven")), int) == 5
 
 
 @ON_LOOPS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.concurrency import WorkerPool
 from penstock.errors import ClosedError
 from tests.concurrency import workers
-from tests.concurrency.loops import LOOPS, Steps, ready, run_on, settle
+from tests.concurrency.loops import LOOPS, Steps, on_loop, ready, run_on, settle
 
 pytestmark = pytest.mark.each_value
 
@@ -175,22 +175,19 @@ async def expect_closed(pool: WorkerPool[..., Any]) -> None:
         await pool.assign(ready(2))
 
 
-def test_cancelled_workers_close_the_pool() -> None:
+@on_loop
+async def test_cancelled_workers_close_the_pool() -> None:
     """If other code cancels the pool's own tasks, `assign` raises a ClosedError and doesn't wait."""
-
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
-            await settle()
-            own = asyncio.all_tasks() - {asyncio.current_task()}
-            await pool.assign(asyncio.get_running_loop().create_future())
-            waiting = tasks.create_task(expect_closed(pool))
-            await settle()
-            for task in own:
-                task.cancel()
-            await asyncio.wait_for(waiting, 5)
-            await expect_closed(pool)
-
-    run_on("asyncio", main)
+    async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
+        await settle()
+        own = asyncio.all_tasks() - {asyncio.current_task()}
+        await pool.assign(asyncio.get_running_loop().create_future())
+        waiting = tasks.create_task(expect_closed(pool))
+        await settle()
+        for task in own:
+            task.cancel()
+        await asyncio.wait_for(waiting, 5)
+        await expect_closed(pool)
 
 
 def test_a_job_that_was_not_begun_is_cancelled() -> None:
@@ -362,23 +359,20 @@ def act(model: Model, real: Real, action: str, choice: int) -> None:
 
 
 @given(actions=ACTIONS, num_workers=st.integers(1, 3))
-def test_as_the_model(actions: list[tuple[str, int]], num_workers: int) -> None:
+@on_loop
+async def test_as_the_model(actions: list[tuple[str, int]], num_workers: int) -> None:
     """For any order of assigns, ends, failures and cancellations, each job is in the state of the model."""
-
-    async def main() -> None:
-        model, errors, left = Model(num_workers), list[BaseException](), list[BaseException]()
-        try:
-            async with WorkerPool(Gated, num_workers) as pool, asyncio.TaskGroup() as tasks:
-                real = Real(pool, tasks)
-                errors = real.errors
-                for action, choice in actions:
-                    act(model, real, action, choice)
-                    await settle()
-                    assert real.state == model.state, action
-                await real.finish_all()
-        except KeyError as error:
-            left.append(error)
-        assert bool(left) == model.dead
-        assert all(error is left[0] for error in errors)
-
-    run_on("asyncio", main)
+    model, errors, left = Model(num_workers), list[BaseException](), list[BaseException]()
+    try:
+        async with WorkerPool(Gated, num_workers) as pool, asyncio.TaskGroup() as tasks:
+            real = Real(pool, tasks)
+            errors = real.errors
+            for action, choice in actions:
+                act(model, real, action, choice)
+                await settle()
+                assert real.state == model.state, action
+            await real.finish_all()
+    except KeyError as error:
+        left.append(error)
+    assert bool(left) == model.dead
+    assert all(error is left[0] for error in errors)

@@ -18,7 +18,7 @@ import pytest
 from penstock.concurrency import Worker, WorkerPool
 from penstock.errors import UsageError, WorkerError
 from tests.concurrency import workers
-from tests.concurrency.loops import LOOPS, run_on
+from tests.concurrency.loops import LOOPS, on_loop, on_loops, run_on
 from tests.promptness import is_prompt
 
 pytestmark = pytest.mark.each_value
@@ -27,31 +27,27 @@ ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 SECONDS = 1.0  # in which a death must be reported
 
 
-@ON_LOOPS
 @pytest.mark.parametrize(
     ("job", "exit_code", "words"),
     [(workers.exit_now, 7, "ended with exit code 7"), (workers.kill_self, -9, "was killed by SIGKILL")],
 )
-def test_dying_in_a_job(loop: str, job: Callable[[], None], exit_code: int, words: str) -> None:
+@on_loops
+async def test_dying_in_a_job(job: Callable[[], None], exit_code: int, words: str) -> None:
     """A process that ends or is killed in a job is a WorkerError with its exit code, for the future and the scope."""
+    seen: list[BaseException | None] = []
 
-    async def main() -> None:
-        seen: list[BaseException | None] = []
+    async def scope() -> None:
+        async with WorkerPool(workers.Plain, 2, place="process") as pool:
+            future = await pool.assign(job)
+            await asyncio.wait([future])
+            seen.append(future.exception())
+            await pool.assign(1)
 
-        async def scope() -> None:
-            async with WorkerPool(workers.Plain, 2, place="process") as pool:
-                future = await pool.assign(job)
-                await asyncio.wait([future])
-                seen.append(future.exception())
-                await pool.assign(1)
-
-        with pytest.raises(WorkerError, match=words) as left:
-            await scope()
-        assert seen == [left.value]
-        assert left.value.exit_code == exit_code
-        assert re.fullmatch(r"In worker \d, job 0 of the pool", left.value.__notes__[0])
-
-    run_on(loop, main)
+    with pytest.raises(WorkerError, match=words) as left:
+        await scope()
+    assert seen == [left.value]
+    assert left.value.exit_code == exit_code
+    assert re.fullmatch(r"In worker \d, job 0 of the pool", left.value.__notes__[0])
 
 
 @ON_LOOPS
@@ -155,15 +151,12 @@ def test_a_death_is_noticed_beside_living_children() -> None:
     assert is_prompt(run_on("asyncio", main), SECONDS)
 
 
-def test_dying_in_the_start() -> None:
+@on_loop
+async def test_dying_in_the_start() -> None:
     """A process that ends before its worker has started is an error that says so, with a remedy."""
-
-    async def main() -> None:
-        with pytest.raises(WorkerError, match=r"exit code 7 before it had started.*__main__"):
-            async with WorkerPool(workers.DiesAtStart, 2, place="process") as pool:
-                await pool.assign(1)
-
-    run_on("asyncio", main)
+    with pytest.raises(WorkerError, match=r"exit code 7 before it had started.*__main__"):
+        async with WorkerPool(workers.DiesAtStart, 2, place="process") as pool:
+            await pool.assign(1)
 
 
 @ON_LOOPS
@@ -196,27 +189,21 @@ def test_cancelling_kills_plain_jobs(loop: str) -> None:
     ],
     ids=["job", "result", "exception"],
 )
-def test_unpicklable_objects_are_errors(job: Callable[[], Any], error: type[Exception], words: str) -> None:
+@on_loop
+async def test_unpicklable_objects_are_errors(job: Callable[[], Any], error: type[Exception], words: str) -> None:
     """The error of a job, result or exception that can't be pickled describes it."""
-
-    async def main() -> None:
-        with pytest.raises(error, match=words):
-            async with WorkerPool(workers.Plain, 1, place="process") as pool:
-                await pool.assign(job)
-
-    run_on("asyncio", main)
+    with pytest.raises(error, match=words):
+        async with WorkerPool(workers.Plain, 1, place="process") as pool:
+            await pool.assign(job)
 
 
-def test_exceptions_bring_their_traceback() -> None:
+@on_loop
+async def test_exceptions_bring_their_traceback() -> None:
     """A user's exception arrives unchanged, with the traceback in its process as a note."""
-
-    async def main() -> None:
-        with pytest.raises(workers.OddError) as left:
-            async with WorkerPool(workers.Plain, 1, place="process") as pool:
-                await pool.assign(workers.odd)
-        assert any(re.search(r"In process \d+:(?s:.)*in odd", note) for note in left.value.__notes__)
-
-    run_on("asyncio", main)
+    with pytest.raises(workers.OddError) as left:
+        async with WorkerPool(workers.Plain, 1, place="process") as pool:
+            await pool.assign(workers.odd)
+    assert any(re.search(r"In process \d+:(?s:.)*in odd", note) for note in left.value.__notes__)
 
 
 def test_large_jobs_leave_the_loop_alone() -> None:

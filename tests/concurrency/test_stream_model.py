@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.concurrency import ExtendableStream
 from penstock.errors import ClosedError
-from tests.concurrency.loops import run_on, settle
+from tests.concurrency.loops import on_loop, run_on, settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -163,20 +163,17 @@ class Waiting(ExtendableStream[int]):
 
 
 @given(actions=ACTIONS, capacity=st.sampled_from([None, 1, 2, 3]), waits=st.booleans())
-def test_as_the_model(actions: list[str], capacity: int | None, *, waits: bool) -> None:
+@on_loop
+async def test_as_the_model(actions: list[str], capacity: int | None, *, waits: bool) -> None:
     """For any order of calls, reads and puts have the outcomes of the model, and no item is lost or read twice."""
-
-    async def main() -> None:
-        model = Model(capacity)
-        async with asyncio.TaskGroup() as tasks:
-            real = Real((Waiting if waits else ExtendableStream[int])(capacity=capacity), tasks)
-            for number, action in enumerate(actions):
-                await act(model, real, action, number)
-                assert (real.reads, real.puts) == (model.reads, model.puts), action
-                assert len(real.stream) == len(model.items)
-            real.finish("cancel", now=True)
-
-    run_on("asyncio", main)
+    model = Model(capacity)
+    async with asyncio.TaskGroup() as tasks:
+        real = Real((Waiting if waits else ExtendableStream[int])(capacity=capacity), tasks)
+        for number, action in enumerate(actions):
+            await act(model, real, action, number)
+            assert (real.reads, real.puts) == (model.reads, model.puts), action
+            assert len(real.stream) == len(model.items)
+        real.finish("cancel", now=True)
 
 
 async def act(model: Model, real: Real, action: str, number: int) -> None:

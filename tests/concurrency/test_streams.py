@@ -11,54 +11,46 @@ from hypothesis import strategies as st
 
 from penstock.concurrency import CompletionStream, ExtendableStream, Stream
 from penstock.errors import ClosedError, UsageError
-from tests.concurrency.loops import LOOPS, run_on, settle
+from tests.concurrency.loops import LOOPS, on_loop, on_loops, run_on, settle
 
 ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 
 
-@ON_LOOPS
-def test_a_second_reader_is_refused(loop: str) -> None:
+@on_loops
+async def test_a_second_reader_is_refused() -> None:
     """While one task reads, a loop in another is refused, and so is a read while another one waits."""
-
-    async def main() -> None:
-        stream = ExtendableStream[int]()
-        async with asyncio.TaskGroup() as tasks:
-            first = tasks.create_task(_read_all(stream), name="first")
-            await settle()
-            with pytest.raises(UsageError, match=r"one reader; got a loop in a second task, .*\(first\)"):
-                await _read_all(stream)
-            with pytest.raises(UsageError, match="one task at a time"):
-                await anext(stream)
-            stream.put(7)
-            stream.stop()
-        assert first.result() == [7]
-        with pytest.raises(UsageError, match="got a loop after its end"):
+    stream = ExtendableStream[int]()
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(_read_all(stream), name="first")
+        await settle()
+        with pytest.raises(UsageError, match=r"one reader; got a loop in a second task, .*\(first\)"):
             await _read_all(stream)
-        with pytest.raises(StopAsyncIteration):
+        with pytest.raises(UsageError, match="one task at a time"):
             await anext(stream)
-
-    run_on(loop, main)
-
-
-@ON_LOOPS
-def test_the_stream_is_its_own_iterator(loop: str) -> None:
-    """`aiter` returns the stream: a task continues where its loop was left, and another task where that one ended."""
-
-    async def main() -> None:
-        stream = ExtendableStream[int]()
-        assert aiter(stream) is stream
-        for item in range(6):
-            stream.put(item)
+        stream.put(7)
         stream.stop()
-        async for item in stream:
-            if item == 1:
-                break
-        assert await anext(stream) == 2
-        async with asyncio.TaskGroup() as tasks:
-            assert await tasks.create_task(_next(stream)) == 3
-        assert await _read_all(stream) == [4, 5]
+    assert first.result() == [7]
+    with pytest.raises(UsageError, match="got a loop after its end"):
+        await _read_all(stream)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
 
-    run_on(loop, main)
+
+@on_loops
+async def test_the_stream_is_its_own_iterator() -> None:
+    """`aiter` returns the stream: a task continues where its loop was left, and another task where that one ended."""
+    stream = ExtendableStream[int]()
+    assert aiter(stream) is stream
+    for item in range(6):
+        stream.put(item)
+    stream.stop()
+    async for item in stream:
+        if item == 1:
+            break
+    assert await anext(stream) == 2
+    async with asyncio.TaskGroup() as tasks:
+        assert await tasks.create_task(_next(stream)) == 3
+    assert await _read_all(stream) == [4, 5]
 
 
 async def _next(stream: ExtendableStream[int]) -> int:
@@ -109,44 +101,40 @@ class Gated(ExtendableStream[int]):
         return item * 10
 
 
-@ON_LOOPS
 @pytest.mark.parametrize("both", [False, True])
-def test_an_end_at_once_interrupts_next(loop: str, *, both: bool) -> None:
+@on_loops
+async def test_an_end_at_once_interrupts_next(*, both: bool) -> None:
     """An end that comes at once ends a wait in `_next`; a real cancellation at the same time is raised."""
+    stream, error = Gated(), KeyError("a")
+    stream.put(1)
+    caught: list[BaseException] = []
 
-    async def main() -> None:
-        stream, error = Gated(), KeyError("a")
-        stream.put(1)
-        caught: list[BaseException] = []
-
-        async def read() -> None:
-            try:
-                await anext(stream)
-            except (asyncio.CancelledError, KeyError) as raised:
-                caught.append(raised)
-                task = asyncio.current_task()
-                assert task is not None
-                assert task.cancelling() == both
-                await asyncio.sleep(0)  # nothing is left of the interrupt
-
-        async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(read())
-            await settle()
-            stream.throw(error, now=True)
-            if both:
-                reading.cancel()
-        assert len(stream) == 0
-        if both:
-            assert isinstance(caught[0], asyncio.CancelledError)
-            with pytest.raises(KeyError) as raised:
-                await anext(stream)
-            assert raised.value is error
-        else:
-            assert caught == [error]
-        with pytest.raises(StopAsyncIteration):
+    async def read() -> None:
+        try:
             await anext(stream)
+        except (asyncio.CancelledError, KeyError) as raised:
+            caught.append(raised)
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == both
+            await asyncio.sleep(0)  # nothing is left of the interrupt
 
-    run_on(loop, main)
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(read())
+        await settle()
+        stream.throw(error, now=True)
+        if both:
+            reading.cancel()
+    assert len(stream) == 0
+    if both:
+        assert isinstance(caught[0], asyncio.CancelledError)
+        with pytest.raises(KeyError) as raised:
+            await anext(stream)
+        assert raised.value is error
+    else:
+        assert caught == [error]
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
 
 
 class Ending(ExtendableStream[int]):
@@ -164,46 +152,39 @@ class Ending(ExtendableStream[int]):
         return item
 
 
-@ON_LOOPS
 @pytest.mark.parametrize(("item", "error"), [(1, KeyError), (2, asyncio.CancelledError), (3, ValueError)])
-def test_ends_within_next(loop: str, item: int, error: type[BaseException]) -> None:
+@on_loops
+async def test_ends_within_next(item: int, error: type[BaseException]) -> None:
     """However `_next` returns or raises when the stream ends, the read gives no item, and its task isn't cancelled."""
+    stream = Ending()
+    stream.put(item)
+    async with asyncio.TaskGroup() as tasks:
 
-    async def main() -> None:
-        stream = Ending()
-        stream.put(item)
-        async with asyncio.TaskGroup() as tasks:
-
-            async def read() -> None:
-                with pytest.raises(error):
+        async def read() -> None:
+            with pytest.raises(error):
+                await anext(stream)
+            await asyncio.sleep(0)
+            if error is ValueError:
+                with pytest.raises(asyncio.CancelledError, match="the stream was cancelled"):
                     await anext(stream)
-                await asyncio.sleep(0)
-                if error is ValueError:
-                    with pytest.raises(asyncio.CancelledError, match="the stream was cancelled"):
-                        await anext(stream)
 
-            reading = tasks.create_task(read())
-            await settle()
-            stream.cancel()
-        assert not reading.cancelled()
-
-    run_on(loop, main)
+        reading = tasks.create_task(read())
+        await settle()
+        stream.cancel()
+    assert not reading.cancelled()
 
 
-def test_next_can_not_forge_the_end() -> None:
+@on_loop
+async def test_next_can_not_forge_the_end() -> None:
     """StopAsyncIteration from `_next` doesn't end the stream."""
-
-    async def main() -> None:
-        stream = Gated()
-        stream.put(0)
-        stream.put(1)
-        stream.gate.release()
-        stream.gate.release()
-        with pytest.raises(RuntimeError, match=r"must not raise StopAsyncIteration; call stop\(\)"):
-            await anext(stream)
-        assert await anext(stream) == 10
-
-    run_on("asyncio", main)
+    stream = Gated()
+    stream.put(0)
+    stream.put(1)
+    stream.gate.release()
+    stream.gate.release()
+    with pytest.raises(RuntimeError, match=r"must not raise StopAsyncIteration; call stop\(\)"):
+        await anext(stream)
+    assert await anext(stream) == 10
 
 
 @ON_LOOPS
@@ -266,31 +247,27 @@ class Refusing(Stream[int, int]):
         return len(self._items)
 
 
-@ON_LOOPS
-def test_errors_of_an_order_are_raised(loop: str) -> None:
+@on_loops
+async def test_errors_of_an_order_are_raised() -> None:
     """An exception of `_store` is raised by the put, whose room goes to the next; one of `_take` by the read."""
+    stream = Refusing(capacity=1)
+    reader = aiter(stream)
+    stream.put(2)
+    async with asyncio.TaskGroup() as tasks:
 
-    async def main() -> None:
-        stream = Refusing(capacity=1)
-        reader = aiter(stream)
-        stream.put(2)
-        async with asyncio.TaskGroup() as tasks:
+        async def refused() -> None:
+            with pytest.raises(ValueError, match="odd: 3"):
+                await stream.put_wait(3)
 
-            async def refused() -> None:
-                with pytest.raises(ValueError, match="odd: 3"):
-                    await stream.put_wait(3)
-
-            tasks.create_task(refused())
-            tasks.create_task(stream.put_wait(4))
-            tasks.create_task(stream.put_wait(6))
-            await settle()
-            assert await anext(reader) == 2
-            await settle()
-            with pytest.raises(LookupError, match="four"):
-                await anext(reader)
-            assert await anext(reader) == 6
-
-    run_on(loop, main)
+        tasks.create_task(refused())
+        tasks.create_task(stream.put_wait(4))
+        tasks.create_task(stream.put_wait(6))
+        await settle()
+        assert await anext(reader) == 2
+        await settle()
+        with pytest.raises(LookupError, match="four"):
+            await anext(reader)
+        assert await anext(reader) == 6
 
 
 @ON_LOOPS
@@ -315,22 +292,18 @@ def test_room_that_is_not_taken_passes_on(loop: str) -> None:
     assert run_on(loop, main) == [0, 2]
 
 
-@ON_LOOPS
-def test_coroutines_cancelled_before_they_begin(loop: str) -> None:
+@on_loops
+async def test_coroutines_cancelled_before_they_begin() -> None:
     """A coroutine whose task is cancelled before its first step is read as cancelled."""
-
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            stream = CompletionStream[int](tasks=tasks)
-            coroutine = value_after(1)
-            stream.put(coroutine)
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-            with pytest.raises(ClosedError, match="was cancelled"):
-                await anext(aiter(stream))
-            coroutine.close()  # it was not started
-
-    run_on(loop, main)
+    async with asyncio.TaskGroup() as tasks:
+        stream = CompletionStream[int](tasks=tasks)
+        coroutine = value_after(1)
+        stream.put(coroutine)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        with pytest.raises(ClosedError, match="was cancelled"):
+            await anext(aiter(stream))
+        coroutine.close()  # it was not started
 
 
 OUTCOMES = st.lists(
@@ -406,54 +379,44 @@ def test_coroutines_run_in_the_group(loop: str) -> None:
     assert run_on(loop, main) == [1, -3, 6, 9]
 
 
-@ON_LOOPS
-def test_cancel_stops_tasks_that_the_stream_started(loop: str) -> None:
+@on_loops
+async def test_cancel_stops_tasks_that_the_stream_started() -> None:
     """Cancelling the stream cancels its own coroutines, even before their first step, and no future of the user's."""
-
-    async def main() -> None:
-        other = asyncio.get_running_loop().create_future()
-        async with asyncio.TaskGroup() as tasks:
-            stream = CompletionStream[int](tasks=tasks)
-            stream.put(asyncio.Event().wait())
-            stream.put(other)
-            await settle()
-            stream.put(asyncio.Event().wait())
-            stream.cancel()
-        assert not other.done()
-        with pytest.raises(asyncio.CancelledError):
-            await anext(stream)
-
-    run_on(loop, main)
+    other = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as tasks:
+        stream = CompletionStream[int](tasks=tasks)
+        stream.put(asyncio.Event().wait())
+        stream.put(other)
+        await settle()
+        stream.put(asyncio.Event().wait())
+        stream.cancel()
+    assert not other.done()
+    with pytest.raises(asyncio.CancelledError):
+        await anext(stream)
 
 
-def test_coroutines_need_a_group() -> None:
+@on_loop
+async def test_coroutines_need_a_group() -> None:
     """Without a group a coroutine is refused and closed, so that Python doesn't warn; a future can be put once."""
-
-    async def main() -> None:
-        stream = CompletionStream[int]()
-        with pytest.raises(UsageError, match="must be started in a task group"):
-            stream.put(value_after(1))
-        future = asyncio.get_running_loop().create_future()
+    stream = CompletionStream[int]()
+    with pytest.raises(UsageError, match="must be started in a task group"):
+        stream.put(value_after(1))
+    future = asyncio.get_running_loop().create_future()
+    stream.put(future)
+    with pytest.raises(UsageError, match="once"):
         stream.put(future)
-        with pytest.raises(UsageError, match="once"):
-            stream.put(future)
-        assert len(stream) == 1
-
-    run_on("asyncio", main)
+    assert len(stream) == 1
 
 
-def test_the_end_can_not_be_forged() -> None:
+@on_loop
+async def test_the_end_can_not_be_forged() -> None:
     """A future that failed with StopAsyncIteration doesn't end the stream."""
-
-    async def main() -> None:
-        future = asyncio.get_running_loop().create_future()
-        future.set_exception(StopAsyncIteration())
-        stream = CompletionStream[int]()
-        stream.put(future)
-        with pytest.raises(RuntimeError, match="raised StopAsyncIteration"):
-            await anext(aiter(stream))
-
-    run_on("asyncio", main)
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(StopAsyncIteration())
+    stream = CompletionStream[int]()
+    stream.put(future)
+    with pytest.raises(RuntimeError, match="raised StopAsyncIteration"):
+        await anext(aiter(stream))
 
 
 @ON_LOOPS

@@ -1,7 +1,5 @@
 """Errors of the verbs: each has the rule, the value and the remedy."""
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +7,13 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.errors import GraphError, NoLengthError, PenstockError, SourceError, UsageError
+from penstock.errors import GraphError, NoLengthError, SourceError, UsageError
 from tests.dataset.functions import Squares, double, is_odd, noisy
+from tests.messages import Case, anything, case, check_message
 
 NUMBERS = ps.range(10)
 ODD = NUMBERS.filter(is_odd)
 ENDLESS = NUMBERS.repeat()
-
-Case = tuple[Callable[[], object], type[PenstockError], tuple[str, ...]]
-
-
-def case(call: Callable[[], object], kind: type[PenstockError], *words: str) -> Case:
-    """Return a call, the error that it raises, and words of the message."""
-    return call, kind, words
 
 
 class NoLength:
@@ -32,11 +24,6 @@ class NoLength:
 
     def __getitem__(self, key: int) -> int:
         return key
-
-
-def anything(value: Any) -> Any:
-    """Return a value that the type checkers would refuse, too."""
-    return value
 
 
 SOURCES: dict[str, Case] = {
@@ -304,10 +291,4 @@ CASES = {f"{table}: {name}": case for table, cases in TABLES.items() for name, c
 @pytest.mark.parametrize("name", CASES)
 def test_the_message_of_a_wrong_call(name: str) -> None:
     """The error has its class, and states the rule, the value and the remedy."""
-    call, kind, words = CASES[name]
-    with pytest.raises(PenstockError) as caught:
-        call()
-    assert type(caught.value) is kind
-    for part in words:
-        assert part in str(caught.value)
-    assert not re.search(r"  |\.\.|np\.(int|float)", str(caught.value).replace("..,", ""))
+    check_message(CASES[name])

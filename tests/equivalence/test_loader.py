@@ -1,19 +1,32 @@
-"""The loader equals the definition, byte for byte, in every place and after every resume."""
+"""The loader equals the definition, byte for byte, for the whole algebra, in every place and after every resume."""
 
 from typing import Any
 
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, digests, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
+from tests.equivalence.joins import in_order, joined
 
-DATASETS = st.one_of(batched(), indexable(), ordered())
+
+@st.composite
+def elements_or_batches(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset]) -> ps.Dataset:
+    """Draw a dataset, as it is or in batches."""
+    dataset, size = draw(base), draw(st.sampled_from([None, 1, 3, 8]))
+    return dataset if size is None else dataset.batch(size)
+
+
+JOINED = elements_or_batches(joined())
+INDEXABLE = st.one_of(batched(), indexable(), JOINED, JOINED)
+DATASETS = st.one_of(batched(), indexable(), ordered(), JOINED, *[elements_or_batches(in_order())] * 2)
 WORKERS = st.sampled_from([0, 1, 2, 3])
+MANY = settings(max_examples=2 * settings().max_examples)
 
 
+@MANY
 @given(DATASETS, WORKERS, DECISIONS)
 def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, decisions: int | None) -> None:
     """Every epoch of a loader has the bytes of the definition, in order."""
@@ -25,7 +38,8 @@ def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, decision
                 break
 
 
-@given(batched() | indexable())
+@MANY
+@given(INDEXABLE)
 def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset) -> None:
     """A dataset's own indexing and iteration are epoch 0 of the definition."""
     expected = outcomes(epoch_of(dataset, 0))
@@ -33,6 +47,7 @@ def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset) -> Non
     assert outcomes(dataset[position] for position in range(len(dataset))) == expected
 
 
+@MANY
 @given(DATASETS, st.tuples(WORKERS, WORKERS), st.tuples(DECISIONS, DECISIONS), st.data())
 def test_resumes_exactly(
     dataset: ps.Dataset, workers: tuple[int, int], decisions: tuple[int | None, int | None], data: st.DataObject

@@ -1,6 +1,5 @@
 """`examples/digits.py`, the script that users copy: it trains, saves, resumes, and reads the described data."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 import penstock as ps
 from tests.examples.pictures import SCRIPT, digits, write_digits
+from tests.extensions import load
 
 pytest.importorskip("PIL")
 pytest.importorskip("sklearn")
@@ -33,12 +33,7 @@ class Fixed:
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """Return the script, imported."""
-    spec = importlib.util.spec_from_file_location("digits_under_test", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(SCRIPT)
 
 
 @pytest.fixture(scope="module")

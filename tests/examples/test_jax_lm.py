@@ -1,7 +1,6 @@
 """`examples/jax_lm.py`: it learns, and resumes from its checkpoint, also on other processes."""
 
 import argparse
-import importlib.util
 import os
 import signal
 import socket
@@ -11,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.extensions import load
 
 pytest.importorskip("jax")
 pytest.importorskip("orbax.checkpoint")
@@ -23,12 +24,7 @@ PATIENCE_SECONDS = 300.0
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """Return the script, imported."""
-    spec = importlib.util.spec_from_file_location("jax_lm_under_test", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(SCRIPT)
 
 
 def losses(printed: str) -> dict[int, float]:

@@ -1,6 +1,5 @@
 """`examples/language_model.py`, the script of the tutorial: it learns, resumes exactly and finds its records."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.extensions import load
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "language_model.py"
 
@@ -18,12 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "language_model.py"
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """Return the script, imported."""
-    spec = importlib.util.spec_from_file_location("language_model_under_test", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(SCRIPT)
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,6 @@ WRITTEN = bytes.fromhex(
 RECORDS = [b"abcdef", b"", b"catcat" * 20]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def limits(*ends: int) -> bytes:
     """Return limits as a file has them."""
     return np.array(ends, "<u8").tobytes()

@@ -47,8 +47,7 @@ class WithFolder(SourceTests):
     folder: Path
 
     @pytest.fixture(autouse=True)
-    def _prepare(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    def _prepare(self, tmp_path: Path) -> None:
         self.folder = tmp_path / "data"
         self.folder.mkdir()
         self.fill()

@@ -20,11 +20,6 @@ from penstock.sources import Csv, describe_key, read_records
 TEXTS = st.text(st.sampled_from('ab",;\n\r é\x85\u2028\0\t'), max_size=6)
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def write(path: Path, content: str | bytes) -> Path:
     """Write a file, and return its path."""
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -32,11 +32,6 @@ BLANKS = st.lists(st.sampled_from([b"\n", b"\r\n", b"  \n", b"\t\r\n"]), max_siz
 LINES = st.lists(st.tuples(BLANKS, st.sampled_from([b"", b" ", b"\t"]), VALUES, st.booleans()), max_size=8)
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def _records(source: JsonLines) -> list[Any]:
     return source.read(range(len(source)))
 

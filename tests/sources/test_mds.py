@@ -31,11 +31,6 @@ WRITTEN = base64.b64decode(
 )
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def shard_of(samples: Sequence[bytes]) -> bytes:
     """Return a shard of encoded samples."""
     begin = 4 * (len(samples) + 2) + 2  # the columns in the shard aren't read

@@ -16,11 +16,6 @@ from penstock.errors import SourceError, UsageError
 from penstock.sources import as_source
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def _tar() -> bytes:
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w") as tar:

@@ -31,11 +31,6 @@ SAMPLES = st.lists(
 LEFT_OUT = st.sampled_from(["", "a/", "a/README", ".hidden.txt", "a/._7.jpg", "__meta__", "__meta__/1.txt"])
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def tar_of(members: Sequence[tuple[str, bytes]], format: int = tarfile.GNU_FORMAT) -> bytes:  # noqa: A002 - tarfile's word
     """Return a tar file; a name that ends in `/` is a folder."""
     written = io.BytesIO()

@@ -34,11 +34,6 @@ LISTS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def masked(content: bytes) -> bytes:
     """Return the masked CRC-32C of bytes, by the definition."""
     value = 0xFFFFFFFF

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 DTYPES = ["u1", "<u2", ">u2", "i4", ">i8", "u8"]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @given(
     counts=st.lists(st.integers(0, 40), min_size=1, max_size=5),
     length=st.integers(1, 12),

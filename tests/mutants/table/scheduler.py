@@ -200,7 +200,7 @@ SCHEDULER: Final = (
         "_runtime/_collate_supplier.py",
         "self._step_range.after(self._steps, self._token)",
         "self._step_range",
-        ("workers/test_rows_above_folds.py", "equivalence/test_folds_above_batches.py", "equivalence/test_algebra.py"),
+        ("workers/test_rows_above_folds.py", "equivalence/test_folds_above_batches.py", "equivalence/test_loader.py"),
     ),
     Mutant(
         "collate jobs: a batch that the consumer computes is ready, though it is left out",
