@@ -8,6 +8,7 @@ exceeded is compared once more: with twice the seconds that this process itself 
 import time
 from typing import Final
 
+PATIENCE_SECONDS: Final = 60.0  # until a test that would hang fails instead, on any machine
 _SPIN_SECONDS: Final = 0.05
 _BUSY: Final = 1.5  # the slowness from which on other programs are to blame
 _LARGEST: Final = 60.0  # a wait without an end is found on any machine

@@ -51,7 +51,8 @@ def on_loops(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[Concatena
     own = inspect.Parameter("loop", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [own, *inspect.signature(test).parameters.values()]
     run.__dict__["__signature__"] = inspect.Signature(parameters)  # from which pytest has the names of fixtures
-    return pytest.mark.parametrize("loop", LOOPS)(run)
+    on_each: Callable[Concatenate[str, P], None] = pytest.mark.parametrize("loop", LOOPS)(run)
+    return on_each
 
 
 def _factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop]:

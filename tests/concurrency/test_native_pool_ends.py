@@ -20,8 +20,7 @@ from penstock.errors import ClosedError, UsageError
 from tests.concurrency.conftest import NewLoop
 from tests.concurrency.native_extension import Extension
 from tests.concurrency.test_native_pool import is_held
-
-PATIENCE_SECONDS = 50
+from tests.promptness import PATIENCE_SECONDS
 
 
 def outcome(program: str, library: Path) -> tuple[int, str, str]:

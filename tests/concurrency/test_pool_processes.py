@@ -19,7 +19,7 @@ from penstock.concurrency import Worker, WorkerPool
 from penstock.errors import UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, on_loop, on_loops, run_on
-from tests.promptness import is_prompt
+from tests.promptness import PATIENCE_SECONDS, is_prompt
 
 pytestmark = pytest.mark.each_value
 
@@ -127,7 +127,7 @@ except WorkerError as error:
 def test_another_waitpid_takes_the_exit_code(doing: str) -> None:
     """A process whose exit code was taken by another `waitpid` is still reported as dead."""
     run = subprocess.run(
-        [sys.executable, "-c", REAPED, doing], capture_output=True, text=True, check=True, timeout=20
+        [sys.executable, "-c", REAPED, doing], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
     )  # in a program of its own: Python keeps such a process among its children for ever
     assert (run.stdout, run.stderr) == ("None\n", "")
 
@@ -309,7 +309,7 @@ def test_ctrl_c_ends_everything() -> None:
         assert parent.stdout is not None
         children = [psutil.Process(int(pid)) for pid in set(parent.stdout.readline().split())]
         os.killpg(parent.pid, signal.SIGINT)
-        _, errors = parent.communicate(timeout=10)
+        _, errors = parent.communicate(timeout=PATIENCE_SECONDS)
         assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
         assert errors.rstrip().endswith("KeyboardInterrupt")
         assert parent.returncode == -signal.SIGINT
@@ -322,7 +322,7 @@ def test_a_missing_main_guard_is_named(tmp_path: Any) -> None:
     script.write_text(PARENT)
     here = {**os.environ, "PYTHONPATH": str(Path.cwd())}  # where a script elsewhere finds the tests
     command = [sys.executable, script, "spawn", "idle", "ends"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=30, env=here, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=here, check=False)
     assert run.returncode == 1
     assert "__name__ == '__main__'" in run.stderr.splitlines()[-2] + run.stderr.splitlines()[-1]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.helping import program, watched
+from tests.promptness import PATIENCE_SECONDS
 
 STARTING = """
 import asyncio, multiprocessing.util, os, signal, sys
@@ -53,14 +54,14 @@ def test_ctrl_c_while_a_process_imports(tmp_path: Path) -> None:
         os.kill(int(arrived.read_text()), signal.SIGINT)
         with release.open("r+b", buffering=0) as going_on:  # so that it doesn't block if the process has died
             going_on.write(b"go on\n")
-            assert running.communicate(timeout=20) == ("3\n", "")
+            assert running.communicate(timeout=PATIENCE_SECONDS) == ("3\n", "")
         assert running.returncode == 0
 
 
 def test_ctrl_c_between_import_and_worker(tmp_path: Path) -> None:
     """SIGINT has no effect on a process between its last import and the start of its worker."""
     with started_in_steps(tmp_path, "forkserver", "imported") as (running, _, _):
-        assert running.communicate(timeout=20) == ("3\n", "")
+        assert running.communicate(timeout=PATIENCE_SECONDS) == ("3\n", "")
         assert running.returncode == 0
 
 
@@ -72,7 +73,7 @@ def test_ctrl_c_ends_a_program_whose_processes_start(tmp_path: Path, start_metho
         watched(int(arrived.read_text())) as has_ended,
     ):
         os.killpg(running.pid, signal.SIGINT)
-        _, errors = running.communicate(timeout=20)
+        _, errors = running.communicate(timeout=PATIENCE_SECONDS)
         assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
         assert "spawn_main" not in errors
         assert errors.rstrip().endswith("KeyboardInterrupt")

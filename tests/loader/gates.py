@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-PATIENCE_SECONDS = 20.0  # until a test that would hang fails instead
+from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
 
 
 class Gate:

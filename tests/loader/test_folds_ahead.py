@@ -11,8 +11,7 @@ import pytest
 import penstock as ps
 from penstock._runtime._fold_thread import Chunk, Fold, Made
 from penstock._streaming import no_provenance
-
-PATIENCE_SECONDS = 20.0
+from tests.promptness import PATIENCE_SECONDS
 
 
 def keep(element: object) -> bool:

@@ -12,12 +12,12 @@ import pytest
 
 import penstock
 from tests.profiles import IS_LONG
+from tests.promptness import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.each_value
 
 CHECKOUT = Path(__file__).parents[2]
 SOURCES = Path(penstock.__file__).parents[1]
-PATIENCE_SECONDS = 60.0
 STRIDE = 1 if IS_LONG else 7  # of the interrupted instructions
 
 PREAMBLE = """

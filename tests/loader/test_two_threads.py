@@ -11,8 +11,7 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError
 from tests.places import in_places
-
-PATIENCE_SECONDS = 30.0
+from tests.promptness import PATIENCE_SECONDS
 
 
 class Waits:

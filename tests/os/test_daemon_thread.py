@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from penstock._os import DaemonThread
-
-PATIENCE_SECONDS = 20.0
+from tests.promptness import PATIENCE_SECONDS
 
 
 def named(name: str) -> list[threading.Thread]:

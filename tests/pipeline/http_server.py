@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
+from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
+
 LATENCY_SECONDS = 0.02
-PATIENCE_SECONDS = 20.0
 
 
 class CountingServer:

@@ -19,11 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
 from tests.transport.ring_worker import ROWS_BYTES, SlotRing, rows_over
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SUICIDES: Final = 0.002  # how often a worker kills itself, of the points at which it may
-PATIENCE_SECONDS: Final = 40.0  # after which something hangs
 
 
 @dataclass

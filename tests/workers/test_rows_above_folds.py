@@ -17,13 +17,13 @@ from penstock.errors import WorkerError
 from tests.constants import SetConstant
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.joins import Counter
+from tests.promptness import PATIENCE_SECONDS
 from tests.workers.processes import functions
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's"),
     pytest.mark.each_value,
 ]
-PATIENCE_SECONDS = 30.0
 HUNDRED = partial(Counter, 100)
 PROCESSES: dict[str, Any] = {"num_workers": 2, "workers": "processes"}
 THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}

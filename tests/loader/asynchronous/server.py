@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PATIENCE_SECONDS = 20.0  # until a test that would hang fails instead
+from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
 
 
 class Server:

@@ -10,8 +10,7 @@ import pytest
 from penstock.errors import PipelineFailure, WorkerError
 from penstock.pipeline import PipelineBuilder, ProcessExecutor
 from tests.pipeline.processes import ops
-
-PATIENCE_SECONDS = 60.0
+from tests.promptness import PATIENCE_SECONDS
 
 
 def test_values_without_end(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 from penstock.errors import PipelineFailure
 from penstock.pipeline import Pipeline, PipelineBuilder
-
-PATIENCE_SECONDS = 20.0  # fails a test that would otherwise hang
+from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
 
 
 def build(source: Any = range(10), op: Any = abs, *, continuous: bool = False, **how: Any) -> Pipeline:

@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from penstock.errors import PeerError
 from penstock.transport import TensorPipeReader, TensorPipeWriter, leased_slots
+from tests.promptness import PATIENCE_SECONDS
 from tests.transport.pipe.children import (
     element_of,
     free_path,
@@ -26,7 +27,6 @@ from tests.transport.pipe.children import (
 )
 
 KILLS = max(12, settings().max_examples // 10)  # of each kind: 200 in the long profile
-PATIENCE_SECONDS = 10
 LATEST_SECONDS = 0.03  # after the start
 
 

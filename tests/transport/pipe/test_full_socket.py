@@ -5,8 +5,7 @@ import threading
 import numpy as np
 
 from penstock.transport import TensorPipeReader, TensorPipeWriter
-
-PATIENCE_SECONDS = 20.0
+from tests.promptness import PATIENCE_SECONDS
 
 
 def test_messages_beyond_a_full_socket_arrive_in_order() -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from penstock.errors import ClosedError, EndOfPipeError, PeerError
 from penstock.transport import TensorPipeReader, TensorPipeWriter, leased_slots
+from tests.promptness import PATIENCE_SECONDS
 from tests.transport.pipe.children import LARGE, element_of, is_element
 
-PATIENCE_SECONDS = 10
 STRIDE = 3  # of instructions that are tried
 FILLING = np.zeros(60_000, np.uint8)  # what goes through the socket, and fills it soon
 

@@ -16,11 +16,11 @@ import pytest
 
 from penstock.errors import EndOfPipeError, MessageError, PeerError, PenstockError, UsageError
 from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
+from tests.promptness import PATIENCE_SECONDS
 from tests.transport.arena.peers import environment
 from tests.transport.pipe.children import element_of, free_path, is_element, receive_and_keep, running
 from tests.transport.pipe.test_hostile import stranger
 
-PATIENCE_SECONDS = 10
 SHARING = 63  # pipes that one arena can serve
 
 

@@ -18,10 +18,10 @@ from hypothesis import settings
 
 from penstock.errors import EndOfPipeError
 from penstock.transport import ArenaCounters, TensorPipeReader, TensorPipeWriter, register_container
+from tests.promptness import PATIENCE_SECONDS
 from tests.transport.pipe.children import free_path, running, sanitized
 
 MESSAGES = max(2_000, settings().max_examples * 50)  # 100,000 in the long profile
-PATIENCE_SECONDS = 30
 CAPACITY = 2
 SIZES = (16, 1_000_000, 100_000, 300, 100_000, 16, 1_000_000, 20_000, 100_000)  # bytes: inline ones among large ones
 KEPT = (0, 0, 3, 0, 1, 0, 5, 0, 2)  # for so many later elements each of these is kept

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import EndOfPipeError, UsageError
 from penstock.transport import TensorPipeReader, TensorPipeWriter
+from tests.promptness import PATIENCE_SECONDS
 from tests.transport.encoding.samples import ARRAYS, ELEMENTS, assert_same
 from tests.transport.pipe.children import free_path, running
 from tests.transport.pipe.echo import Answers, Done, Question, echo
 
-PATIENCE_SECONDS = 30
 SMALLEST_LARGE = 65_537  # bytes: goes through shared memory
 
 

@@ -17,12 +17,12 @@ import penstock as ps
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import JobTable
 from penstock._runtime._processors import CpuThrottle, Processors, shared_processors, usable_processors
+from tests.promptness import PATIENCE_SECONDS
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
 AN_HOUR: Final = 3_600 * 10**9  # in nanoseconds
-PATIENCE_SECONDS: Final = 20.0
 WORKERS: Final = 4
 GROUP: Final = 7
 EPOCHS: Final = 6  # one must show it: on a busy machine, a row that other programs hold back counts as waiting

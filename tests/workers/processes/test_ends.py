@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from tests.processes.helping import program
+from tests.promptness import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 40.0
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
 PROGRAM = """

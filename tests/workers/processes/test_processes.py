@@ -14,7 +14,6 @@ from tests.equivalence.definition import digest
 from tests.workers.processes import functions
 from tests.workers.processes.killing import kill_a_worker
 
-PATIENCE_SECONDS = 20.0
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
 

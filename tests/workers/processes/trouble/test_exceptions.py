@@ -14,12 +14,12 @@ import pytest
 import penstock as ps
 from penstock.errors import WorkerError
 from tests.constants import SetConstant
+from tests.promptness import PATIENCE_SECONDS
 from tests.workers.processes import functions
 from tests.workers.processes.trouble import raising
 
 CHECKOUT = str(Path(__file__).parents[4])
 SOURCES = str(Path(ps.__file__).parents[1])
-PATIENCE_SECONDS = 60.0
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 STEPS = range(len(raising.KINDS))
 
