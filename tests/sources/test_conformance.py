@@ -22,6 +22,7 @@ from penstock.sources import (
     Files,
     ImageFolder,
     JsonLines,
+    LitData,
     Megatron,
     Range,
     Source,
@@ -358,6 +359,29 @@ class TestMDS(WithBlocks):
     def make_source(self) -> Source:
         """Return the samples."""
         return MDS(self.folder)
+
+
+class TestLitData(WithBlocks):
+    """Items in two chunks of LitData, one of which is compressed."""
+
+    expected: Sequence[Any] = [7, 8, -1]
+
+    def fill(self) -> None:
+        """Write the chunks and their index."""
+        chunks: list[dict[str, Any]] = []
+        for number, values in enumerate((self.expected[:2], self.expected[2:])):
+            begin = 4 * (len(values) + 2)
+            head = np.array([len(values), *range(begin, begin + 12 * len(values) + 1, 12)], "<u4").tobytes()
+            content = head + b"".join(struct.pack("<Iq", 8, value) for value in values)
+            name = f"chunk-0-{number}.{'zstd.' if number else ''}bin"
+            (self.folder / name).write_bytes(zstandard.compress(content) if number else content)
+            chunks.append({"filename": name, "chunk_size": len(values), "chunk_bytes": len(content), "dim": None})
+        config = {"data_format": ["int"], "data_spec": None, "compression": "zstd", "item_loader": "PyTreeLoader"}
+        (self.folder / "index.json").write_text(json.dumps({"chunks": chunks, "config": config}))
+
+    def make_source(self) -> Source:
+        """Return the items."""
+        return LitData(self.folder)
 
 
 class TestCsv(WithBlocks):

@@ -236,7 +236,7 @@ def test_a_damaged_shard_is_refused_when_it_is_indexed(tmp_path: Path, kind: str
     """A shard whose offsets aren't those of the file is a CorruptRecordError with the file."""
     content, reason = BAD_SHARDS[kind]
     folder = write(tmp_path / "data", {"x": ("bytes", None)}, content, samples=2)
-    with pytest.raises(CorruptRecordError, match=rf"cannot index '.*0.mds' as an MDS shard: {reason}"):
+    with pytest.raises(CorruptRecordError, match=rf"cannot index '.*0.mds' as a file of MDS shards: {reason}"):
         MDS(folder)
 
 

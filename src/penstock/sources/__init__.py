@@ -2,8 +2,9 @@
 
 `Arrays` (one array, or a dict of them), `Parquet` and `Arrow` (tables in files), `Files` and `ImageFolder` (a folder),
 `Tokens` and `Megatron` (token files, as windows or documents), `JsonLines`, `Csv`, `Sqlite`, `Tar` (samples of
-WebDataset), `TFRecord`, `MDS` (shards of Streaming) and `Range` are sources; `Source` defines the methods of any other.
-Datasets use a source through the functions here: `read_records` and `describe_key` for keys, the others once.
+WebDataset), `TFRecord`, `MDS` (shards of Streaming), `LitData` and `Range` are sources; `Source` defines the methods of
+any other. Datasets use a source through the functions here: for keys `read_records` and `describe_key`, and the others
+once.
 """
 
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.sources._files import ImageRecord as ImageRecord
     from penstock.sources._hdf5 import HDF5 as HDF5
     from penstock.sources._json_lines import JsonLines as JsonLines
+    from penstock.sources._litdata import LitData as LitData
     from penstock.sources._lmdb import Lmdb as Lmdb
     from penstock.sources._mds import MDS as MDS
     from penstock.sources._megatron import Megatron as Megatron
@@ -72,6 +74,7 @@ else:
         ImageRecord="penstock.sources._files",
         HDF5="penstock.sources._hdf5",
         JsonLines="penstock.sources._json_lines",
+        LitData="penstock.sources._litdata",
         Lmdb="penstock.sources._lmdb",
         MDS="penstock.sources._mds",
         Megatron="penstock.sources._megatron",
@@ -104,6 +107,7 @@ __all__ = [
     "ImageFolder",
     "ImageRecord",
     "JsonLines",
+    "LitData",
     "Lmdb",
     "Megatron",
     "Parquet",

@@ -111,7 +111,7 @@ class Arrow(TableFiles):
             chosen = [batch.select(list(names)) for batch in batches]
             for batch in chosen:
                 batch.validate()
-        return chosen, sum(_allocated(batch, content) for batch in chosen)
+        return chosen, sum(allocated_bytes(batch, content) for batch in chosen)
 
 
 def _map(path: str) -> Array:
@@ -129,7 +129,7 @@ def _is_file(content: Array) -> bool:
     return bytes(content[: len(_MAGIC)]) == _MAGIC
 
 
-def _allocated(batch: Array, content: Array) -> int:
+def allocated_bytes(batch: Array, content: Array) -> int:
     """Return the bytes of the buffers of a batch that aren't parts of the mapped file."""
     begin, end = content.address, content.address + content.size
     buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]

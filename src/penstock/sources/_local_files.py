@@ -602,10 +602,8 @@ class RecordFiles:
     def blocks(self) -> NDArray[np.int64]:
         """The keys at which runs of about 4 MiB in one file begin, and, last, the length: int64, one axis."""
         bounds = [np.zeros(1, np.int64)]
-        for number, end in enumerate(self._ends):
-            offsets = self._index[number]
-            cuts = offsets.searchsorted(np.arange(offsets.item(0), offsets.item(-1), _BLOCK_BYTES)[1:])
-            bounds.append(np.unique(np.append(cuts, len(offsets) - 1)) + (end - len(offsets) + 1))
+        for number, (end, count) in enumerate(zip(self._ends, self._index.counts, strict=True)):
+            bounds.append(np.append(self._cuts(number), count) + (end - count))
         return np.unique(np.concatenate(bounds))
 
     def describe_key(self, key: SupportsIndex) -> str:
@@ -642,6 +640,12 @@ class RecordFiles:
         """Return the record of `key`, whose bytes are `content`."""
         raise NotImplementedError
 
+    def _cuts(self, number: int) -> NDArray[np.int64]:
+        """Return the records of file `number` before which a block ends, counted from the file's first one."""
+        offsets = self._index[number]
+        cuts: NDArray[np.int64] = offsets.searchsorted(np.arange(offsets.item(0), offsets.item(-1), _BLOCK_BYTES)[1:])
+        return cuts
+
     def _place(self, key: int) -> tuple[str, int]:
         """Return the path of a key's file, and the start of its record in bytes, for messages."""
         number, begin, _ = self._find(key)
@@ -653,9 +657,12 @@ class RecordFiles:
         offsets = self._index[number]
         return number, offsets.item(local), offsets.item(local + 1)
 
-    def _record(self, key: int) -> Record:
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self!r} was closed, and can't be read any more. Create it again, or close it later.")
+
+    def _record(self, key: int) -> Record:
+        self._check_open()
         number, begin, end = self._find(key)
         return self._parse(self._content(number, begin, end, key), key)
 

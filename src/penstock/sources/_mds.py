@@ -9,25 +9,25 @@ numbers are little-endian.
 """
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from typing import Any, BinaryIO, Final, SupportsIndex, TypeAlias, cast
+from typing import Any, Final, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._decompress import Codec, decompressed
+from penstock.sources._decompress import Codec
+from penstock.sources._encoded import DamageError, array_of, parts_of, pixels_of
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes
 from penstock.sources._local_files import LocalFile, PathLike, RecordFiles, Scan, raise_source_error, stat_file
+from penstock.sources._shards import NUMBER, NumberScan, Samples, SampleScan, decompressed_samples
 from penstock.sources._source import Record, as_key
 
 _VERSION: Final = 2
-_NUMBER: Final = np.dtype("<u4")
 _CODECS: Final[dict[str, Codec]] = {"zstd": "zstd", "gz": "gzip"}
 _SIZE_DTYPES: Final = ("u1", "<u2", "<u4", "<u8")  # of an array's shape, by the lowest bits before it
 _VALUE_DTYPES: Final = {
@@ -35,11 +35,6 @@ _VALUE_DTYPES: Final = {
     64: "uint64", 65: "int64", 66: "float64",
 }  # fmt: skip
 _SCALARS: Final = frozenset(_VALUE_DTYPES.values())
-_PIL_MODES: Final[Mapping[str, tuple[str, int]]] = {
-    "L": ("u1", 1), "P": ("u1", 1), "LA": ("u1", 2), "RGB": ("u1", 3), "YCbCr": ("u1", 3), "HSV": ("u1", 3),
-    "LAB": ("u1", 3), "RGBA": ("u1", 4), "RGBX": ("u1", 4), "CMYK": ("u1", 4), "I;16": ("<u2", 1), "I": ("<i4", 1),
-    "F": ("<f4", 1),
-}  # fmt: skip
 
 _Decoder: TypeAlias = Callable[[bytes], Any]
 
@@ -125,7 +120,7 @@ class MDS(RecordFiles):
 
     def _begin(self) -> None:
         """Begin without decompressed shards, as every process does."""
-        self._kept = KeptBlocks[_Decompressed](self._decoded_bytes)
+        self._kept = KeptBlocks[Samples](self._decoded_bytes)
         self._waste = Waste("shard", self._decoded_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -147,15 +142,16 @@ class MDS(RecordFiles):
         if number not in self._compressed:
             return super()._content(number, begin, end, key)
         self._waste.returned += 1
-        shard = self._kept.opened(number, partial(self._decompress, key=key))
-        return shard.content[shard.offsets.item(begin) : shard.offsets.item(end)]
+        return self._kept.opened(number, partial(self._decompress, key=key))[begin]
 
-    def _decompress(self, number: int, key: int) -> tuple["_Decompressed", int]:
+    def _decompress(self, number: int, key: int) -> tuple[Samples, int]:
         shard, file = self._compressed[number], self._index.files[number]
         content = super()._content(number, 0, file.size, key)
         try:
-            decompressed_shard = _decompressed_shard(content, shard)
-        except (ValueError, _DamageError) as damage:
+            samples = decompressed_samples(
+                content, _CODECS[shard.compression.partition(":")[0]], shard.samples, shard.bytes
+            )
+        except (ValueError, DamageError) as damage:
             raise CorruptRecordError(
                 f"the compressed shard {file.path!r} (for key {key} of {self!r}) is damaged: {damage}. Copy it again, "
                 "or write it again.",
@@ -163,7 +159,7 @@ class MDS(RecordFiles):
                 keys=[key],
             ) from None
         self._waste.add(shard.samples, self)
-        return decompressed_shard, shard.bytes
+        return samples, shard.bytes
 
     def _parse(self, content: bytes, key: int) -> Record:
         decoders = self._decoders
@@ -171,7 +167,7 @@ class MDS(RecordFiles):
             decoders = self._decoders = [_decoder_of(column.encoding) for column in self._columns]
         try:
             return _sample_of(content, self._columns, decoders)
-        except _DamageError as damage:
+        except DamageError as damage:
             number, begin, _ = self._find(key)
             raise CorruptRecordError(
                 f"the sample at {self._unit(number)} {begin} of {self._index.files[number].path!r} (key {key} of "
@@ -179,10 +175,6 @@ class MDS(RecordFiles):
                 source=repr(self),
                 keys=[key],
             ) from None
-
-
-class _DamageError(Exception):
-    """The reason why bytes aren't what the index says."""
 
 
 @frozen
@@ -201,14 +193,6 @@ class _Shard:
     compressed_bytes: int
     compression: str
     columns: tuple[_Column, ...]
-
-
-@frozen
-class _Decompressed:
-    """The bytes of a shard, and the offset of each sample and of the end."""
-
-    content: bytes
-    offsets: NDArray[np.int64]
 
 
 def _listed(columns: Sequence[_Column]) -> str:
@@ -233,7 +217,7 @@ def _shards_of(folder: str) -> list[_Shard]:
         shards = [_shard_of(folder, entry) for entry in described]
     except UsageError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, _DamageError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DamageError) as error:
         raise CorruptRecordError(
             f"{path!r} is no index of MDS shards: {type(error).__name__}: {error}. Restore it, or write it again."
         ) from error
@@ -273,13 +257,13 @@ def _shard_of(folder: str, entry: dict[str, Any]) -> _Shard:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise _DamageError(f"a text is {value!r}")
+        raise DamageError(f"a text is {value!r}")
     return value
 
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or value < 0:
-        raise _DamageError(f"a number is {value!r}")
+        raise DamageError(f"a number is {value!r}")
     return value
 
 
@@ -313,120 +297,33 @@ def _file_of(shard: _Shard, codec: Codec | None) -> LocalFile:
 
 
 def _scan_of(shard: _Shard, codec: Codec | None) -> Scan:
-    return _MDSScan(shard.samples) if codec is None else _CompressedScan(shard.samples)
-
-
-def _decompressed_shard(content: bytes, shard: _Shard) -> _Decompressed:
-    whole = decompressed(content, _CODECS[shard.compression.partition(":")[0]], shard.bytes)
-    if len(whole) != shard.bytes:
-        raise _DamageError(f"it has {len(whole)} bytes when it is decompressed, and index.json says {shard.bytes}")
-    return _Decompressed(whole, _offsets_in(whole[: _head_bytes(shard.samples)], shard.samples, len(whole)))
-
-
-def _head_bytes(samples: int) -> int:
-    return (samples + 2) * _NUMBER.itemsize
-
-
-def _offsets_in(begin: bytes, samples: int, end: int) -> NDArray[np.int64]:
-    """Return the offset of each sample of a shard, and its end.
-
-    Args:
-        begin: the bytes at its beginning, as many as the offsets have.
-        samples: the number of samples, by the index.
-        end: the size of the shard in bytes.
-
-    Raises:
-        _DamageError: the offsets aren't those of the shard.
-    """
-    if len(begin) < _head_bytes(samples):
-        raise _DamageError(f"it has {end} bytes, too few for the offsets of {samples} samples")
-    numbers = np.frombuffer(begin, _NUMBER)
-    if numbers[0] != samples:
-        raise _DamageError(f"it has {numbers[0]} samples, and index.json says {samples}")
-    offsets = numbers[1:].astype(np.int64)
-    if offsets[0] < len(begin) or offsets[-1] != end or bool(np.any(offsets[1:] < offsets[:-1])):
-        raise _DamageError(f"its offsets, from {offsets[0]} to {offsets[-1]}, don't cover {end} bytes")
-    return offsets
-
-
-@frozen
-class _CompressedScan:
-    """The scan of a compressed shard, which reads nothing: the offsets are the numbers of the samples."""
-
-    samples: int
-
-    @property
-    def kind(self) -> str:
-        """The scan's name and version."""
-        return f"mds-compressed-1 {self.samples}"
-
-    @property
-    def label(self) -> str:
-        """The name of the work, for progress."""
-        return "indexing MDS shards"
-
-    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
-        """Return the number of each sample, and how many there are."""
-        advance(stream.seek(0, os.SEEK_END))
-        return np.arange(self.samples + 1)
-
-
-@frozen
-class _MDSScan:
-    """The scan for the samples of a shard: the offsets at its beginning."""
-
-    samples: int
-
-    @property
-    def kind(self) -> str:
-        """The scan's name and version."""
-        return f"mds-1 {self.samples}"
-
-    @property
-    def label(self) -> str:
-        """The name of the work, for progress."""
-        return "indexing MDS shards"
-
-    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
-        """Return the offset of each sample, and the file's size.
-
-        Raises:
-            CorruptRecordError: the offsets aren't those of the file.
-        """
-        end = stream.seek(0, os.SEEK_END)
-        stream.seek(0)
-        try:
-            offsets = _offsets_in(stream.read(_head_bytes(self.samples)), self.samples, end)
-        except _DamageError as damage:
-            raise CorruptRecordError(
-                f"cannot index {stream.name!r} as an MDS shard: {damage}. Restore the file, or write it again."
-            ) from None
-        advance(end)
-        return offsets
+    if codec is None:
+        return SampleScan("mds-1", "MDS shard", shard.samples)
+    return NumberScan("mds-compressed-1", "MDS shard", shard.samples)
 
 
 def _sample_of(content: bytes, columns: Sequence[_Column], decoders: Sequence[_Decoder]) -> dict[str, Any]:
     varying = sum(not column.size for column in columns)
-    begin = varying * _NUMBER.itemsize
+    begin = varying * NUMBER.itemsize
     if begin > len(content):
-        raise _DamageError("is too short for the sizes of its columns.")
-    sizes = iter(np.frombuffer(content, _NUMBER, varying).tolist())
+        raise DamageError("is too short for the sizes of its columns.")
+    sizes = iter(np.frombuffer(content, NUMBER, varying).tolist())
     record: dict[str, Any] = {}
     for column, decode in zip(columns, decoders, strict=True):
         end = begin + (column.size or next(sizes))
         if end > len(content):
-            raise _DamageError(f"is too short for the column {column.name!r}.")
+            raise DamageError(f"is too short for the column {column.name!r}.")
         value = content[begin:end]
         try:
             record[column.name] = decode(value)
-        except (ValueError, InvalidOperation, RecursionError, _DamageError) as error:
-            raise _DamageError(
+        except (ValueError, InvalidOperation, RecursionError, DamageError) as error:
+            raise DamageError(
                 f"has no {column.encoding!r} in the column {column.name!r}: its {len(value)} bytes begin with "
                 f"{value[:8]!r} ({error})."
             ) from None
         begin = end
     if begin != len(content):
-        raise _DamageError(f"has {len(content) - begin} bytes more than its columns.")
+        raise DamageError(f"has {len(content) - begin} bytes more than its columns.")
     return record
 
 
@@ -443,7 +340,7 @@ def _decoders_of(columns: Sequence[_Column], folder: str) -> list[_Decoder]:
             )
     try:
         return [_decoder_of(column.encoding) for column in columns]
-    except _DamageError as damage:
+    except DamageError as damage:
         raise UsageError(f"the columns of {folder!r} are {_listed(columns)}; {damage}") from None
 
 
@@ -456,7 +353,7 @@ def _decoder_of(encoding: str) -> _Decoder:
         return _array_decoder(dtype, shape)
     known = _DECODERS.get(encoding)
     if known is None:
-        raise _DamageError(
+        raise DamageError(
             f"the encoding {encoding!r} is unknown. Known are {', '.join(sorted({*_DECODERS, *_SCALARS, 'ndarray'}))}."
         )
     return known
@@ -465,14 +362,14 @@ def _decoder_of(encoding: str) -> _Decoder:
 def _array_decoder(dtype: str, shape: str) -> _Decoder:
     lengths = shape.split(",") if shape else []
     if (dtype and dtype not in _SCALARS) or not all(length.strip().isdecimal() for length in lengths):
-        raise _DamageError(f"the encoding 'ndarray:{dtype}:{shape}' is invalid. Write them again.")
+        raise DamageError(f"the encoding 'ndarray:{dtype}:{shape}' is invalid. Write them again.")
     fixed = tuple(map(int, lengths)) if lengths else None
     return partial(_array, np.dtype(dtype).newbyteorder("<") if dtype else None, fixed)
 
 
 def _scalar(dtype: np.dtype[Any], value: bytes) -> np.generic:
     if len(value) != dtype.itemsize:
-        raise _DamageError(f"it needs {dtype.itemsize}")
+        raise DamageError(f"it needs {dtype.itemsize}")
     scalar: np.generic = np.frombuffer(value, dtype.newbyteorder("<")).astype(dtype)[0]
     return scalar
 
@@ -482,53 +379,22 @@ def _array(dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None, value: by
     if dtype is None:
         named = _VALUE_DTYPES.get(value[0]) if value else None
         if named is None:
-            raise _DamageError("there is no dtype")
+            raise DamageError("there is no dtype")
         dtype, begin = np.dtype(named).newbyteorder("<"), 1
     if shape is None:
         if len(value) <= begin:
-            raise _DamageError("there is no shape")
+            raise DamageError("there is no shape")
         sizes, axes = np.dtype(_SIZE_DTYPES[value[begin] & 3]), value[begin] >> 2
         stop = begin + 1 + axes * sizes.itemsize
         shape = tuple(np.frombuffer(value[begin + 1 : stop], sizes).tolist())
         begin = stop
-    if math.prod(shape) * dtype.itemsize != len(value) - begin:
-        raise _DamageError(f"the shape is {shape}")
-    return np.frombuffer(value, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="))
+    return array_of(value, dtype, shape, begin)
 
 
 def _integer(value: bytes) -> int:
     if len(value) != np.dtype(np.int64).itemsize:
-        raise _DamageError("it needs 8")
+        raise DamageError("it needs 8")
     return int.from_bytes(value, "little", signed=True)
-
-
-def _parts(begin: int, value: bytes) -> list[bytes]:
-    # The number of parts, at `begin`, their sizes, and the parts.
-    head = begin + _NUMBER.itemsize
-    count = int.from_bytes(value[begin:head], "little")
-    begin = head + count * _NUMBER.itemsize
-    if len(value) < begin:
-        raise _DamageError("the list is too short")
-    parts: list[bytes] = []
-    for size in np.frombuffer(value, _NUMBER, count, head).tolist():
-        parts.append(value[begin : begin + size])
-        begin += size
-    if begin != len(value):
-        raise _DamageError("the list has another size")
-    return parts
-
-
-def _pixels(value: bytes) -> NDArray[Any]:
-    head = 3 * _NUMBER.itemsize
-    if len(value) < head:
-        raise _DamageError("there is no size of an image")
-    width, height, mode_bytes = np.frombuffer(value, _NUMBER, 3).tolist()
-    mode = value[head : head + mode_bytes].decode()
-    if mode not in _PIL_MODES:
-        raise _DamageError(f"the mode {mode!r} of an image isn't among {', '.join(_PIL_MODES)}")
-    dtype, channels = _PIL_MODES[mode]
-    shape = (height, width) if channels == 1 else (height, width, channels)
-    return _array(np.dtype(dtype), shape, value[head + mode_bytes :])
 
 
 _DECODERS: Final[Mapping[str, _Decoder]] = {
@@ -541,10 +407,10 @@ _DECODERS: Final[Mapping[str, _Decoder]] = {
     "str_float": lambda value: float(value.decode()),
     "str_decimal": lambda value: Decimal(value.decode()),
     "json": json.loads,
-    "pil": _pixels,
-    "jpeg_array": partial(_parts, 0),
-    "jpegarray": partial(_parts, 0),
-    "list[jpeg]": partial(_parts, 4),  # after four bytes that have no use yet
-    "list[png]": partial(_parts, 4),
-    "list[pil]": lambda value: [_pixels(part) for part in _parts(4, value)],
+    "pil": pixels_of,
+    "jpeg_array": partial(parts_of, 0),
+    "jpegarray": partial(parts_of, 0),
+    "list[jpeg]": partial(parts_of, 4),  # after four bytes that have no use yet
+    "list[png]": partial(parts_of, 4),
+    "list[pil]": lambda value: [pixels_of(part) for part in parts_of(4, value)],
 }

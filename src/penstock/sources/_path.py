@@ -15,6 +15,8 @@ from penstock.sources._csv import Csv
 from penstock.sources._files import IMAGE_EXTENSIONS, Files, ImageFolder
 from penstock.sources._hdf5 import HDF5
 from penstock.sources._json_lines import JsonLines
+from penstock.sources._litdata import LitData
+from penstock.sources._litdata_index import is_litdata
 from penstock.sources._lmdb import Lmdb
 from penstock.sources._local_files import PathLike, compression_of, find_files, raise_source_error
 from penstock.sources._mds import MDS
@@ -85,7 +87,7 @@ _FORMATS: Final = (
 _KNOWN: Final = ", ".join(suffix for known in _FORMATS for suffix in known.suffixes)
 _REMEDY: Final = (
     f"Known are files that end in {_KNOWN} or begin like one, and folders of one of these, of images, of images in "
-    "class folders, or of MDS shards. Name the source for others, as in "
+    "class folders, of MDS shards, or of LitData chunks. Name the source for others, as in "
     "ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))."
 )
 
@@ -117,7 +119,7 @@ def source_of_path(path: PathLike) -> Source:
 
 def _source_of_folder(folder: str) -> Source:
     if os.path.exists(os.path.join(folder, "index.json")):
-        return MDS(folder)
+        return LitData(folder) if is_litdata(folder) else MDS(folder)
     try:
         names = sorted((name for name in os.listdir(folder) if not name.startswith(".")), key=os.fsencode)
     except OSError as error:
