@@ -5,7 +5,8 @@ import logging
 import pytest
 
 from penstock._runtime import _failing_work
-from penstock._runtime._failing_work import STALL_SECONDS, Patience, Stall
+from penstock._runtime._failing_work import Patience, Stall
+from penstock._runtime._policy import STALL_SECONDS
 from penstock.errors import WorkerError
 
 BEGAN = 1000.0

@@ -35,7 +35,7 @@ Guarantees where a thread places:
   - The thread begins a turn `_HEAD_START_SECONDS` after it was given, so that the consumer holds the interpreter's lock
     for its next action, such as to dispatch a step. A consumer that is back by then takes the turn back.
   - A turn that was dropped isn't begun, and a waiting thread keeps no stream alive.
-  - `PlacementThread.close` returns when the current turn is over, or after `_PATIENCE_SECONDS`. So no thread is inside
+  - `PlacementThread.close` returns when the current turn is over, or after `FUNCTION_SECONDS`. So no thread is inside
     a framework when the program ends.
 
 The methods of a turn belong to the consumer's thread. `close` and `Turn.abandon` may be called from any thread in which
@@ -54,7 +54,7 @@ from penstock._decisions import PLACED_AHEAD, decide
 from penstock._graph import Element
 from penstock._loader._loader import Loader
 from penstock._os import Bell, Closer, DaemonThread, uninterrupted
-from penstock._processes import without_frames
+from penstock._processes import FUNCTION_SECONDS, without_frames
 from penstock._runtime import StepRange, Stream, Unit
 from penstock._state import Token
 from penstock._tracebacks import raise_sent
@@ -63,7 +63,6 @@ from penstock.errors import ClosedError
 _BEGIN: Final = "begin"
 _END: Final = "end"
 _HEAD_START_SECONDS: Final = 0.0003  # dropping a batch and dispatching a step takes about as long
-_PATIENCE_SECONDS: Final = 2.0
 _MAX_PAUSE: Final = 15  # batches: waking a thread costs a tenth of placing one
 Place: TypeAlias = Callable[[Element], Callable[[], Element]]
 """Starts placing a batch, and returns a function that delivers it; that may be called again if it raises."""
@@ -209,7 +208,7 @@ class _ThreadState:
             return
         self.turns.put(None)
         if not thread.is_current:
-            thread.wait(_PATIENCE_SECONDS)
+            thread.wait(FUNCTION_SECONDS)
 
 
 _WeakTurn: TypeAlias = Callable[[], Turn | None]

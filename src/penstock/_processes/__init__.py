@@ -35,9 +35,14 @@ if TYPE_CHECKING:
         missing,
         pickled_for_processes,
     )
-    from penstock._processes._patience import ABANDONED_SECONDS, FUNCTION_SECONDS, PIPELINE_SECONDS
+    from penstock._processes._patience import (
+        ABANDONED_SECONDS,
+        FUNCTION_SECONDS,
+        PIPELINE_SECONDS,
+        RestartPolicy,
+    )
     from penstock._processes._seeding import GlobalSeeds, draw_seeds, observe_seeds, seed_pool_process
-    from penstock._processes._supervisor import RestartPolicy, Starting, Supervisor
+    from penstock._processes._supervisor import Starting, Supervisor
 else:
     __getattr__ = _lazy.from_modules(
         __name__,
@@ -51,7 +56,7 @@ else:
         OwnerGoneError="penstock._processes._helper",
         PIPELINE_SECONDS="penstock._processes._patience",
         PackedError="penstock._processes._exceptions",
-        RestartPolicy="penstock._processes._supervisor",
+        RestartPolicy="penstock._processes._patience",
         StartMethod="penstock._processes._child",
         Starting="penstock._processes._supervisor",
         Supervisor="penstock._processes._supervisor",

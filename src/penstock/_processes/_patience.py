@@ -1,4 +1,4 @@
-"""Patience: how many seconds a parent waits for its processes and threads until it does without them, and why.
+"""Patience: the seconds that a parent waits for processes and threads that end, and the limits of restarts.
 
 All waits end early when the awaited event comes; these bounds matter only for processes that hang, and for functions
 of the user that take long. A bound that is too short kills work that would have ended; one that is too long keeps a
@@ -6,6 +6,8 @@ person waiting after Ctrl-C.
 """
 
 from typing import Final
+
+from penstock._frozen import frozen
 
 FUNCTION_SECONDS: Final = 2.0
 """The time that a process or thread has to return from a function of the user once its work isn't wanted any more.
@@ -48,3 +50,27 @@ LONGEST_RESTART_SECONDS: Final = 5.0
 Processes that die at once would otherwise be started as fast as the processor allows. The longest delay is what a
 machine that recovers (from a lack of memory, say) costs at most.
 """
+
+
+@frozen
+class RestartPolicy:
+    """Limits how often processes with one number are started again.
+
+    Deaths before the start was complete are counted in points, and a process that has started sets them to 0. Deaths
+    after the start never end the restarts: the owner decides what they mean for its work.
+
+    Attributes:
+        limit: at so many points no other process is started.
+        failed_start: points of a process that ended by itself, or hung, before it had started.
+        killed_start: points of one that was killed before it had started, by the system perhaps, or whose fork server
+            was.
+        first_must_start: whether one such death is the limit as long as no process of any number has started.
+        prompt_restarts: after so many deaths in a row without any work done, restarts are delayed, longer each time;
+            None delays none.
+    """
+
+    limit: int = 1
+    failed_start: int = 1
+    killed_start: int = 1
+    first_must_start: bool = False
+    prompt_restarts: int | None = None

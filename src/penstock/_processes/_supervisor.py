@@ -43,7 +43,7 @@ from penstock._frozen import frozen
 from penstock._os import uninterrupted
 from penstock._processes._begin import begin_process
 from penstock._processes._child import ChildProcess, StartMethod, open_spare
-from penstock._processes._patience import FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS
+from penstock._processes._patience import FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS, RestartPolicy
 from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import ClosedError, WorkerError
 
@@ -51,30 +51,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 _MAX_DOUBLINGS: Final = 30
-
-
-@frozen
-class RestartPolicy:
-    """Limits how often processes with one number are started again.
-
-    Deaths before the start was complete are counted in points, and a process that has started sets them to 0. Deaths
-    after the start never end the restarts: the owner decides what they mean for its work.
-
-    Attributes:
-        limit: at so many points no other process is started.
-        failed_start: points of a process that ended by itself, or hung, before it had started.
-        killed_start: points of one that was killed before it had started, by the system perhaps, or whose fork server
-            was.
-        first_must_start: whether one such death is the limit as long as no process of any number has started.
-        prompt_restarts: after so many deaths in a row without any work done, restarts are delayed, longer each time;
-            None delays none.
-    """
-
-    limit: int = 1
-    failed_start: int = 1
-    killed_start: int = 1
-    first_must_start: bool = False
-    prompt_restarts: int | None = None
 
 
 @frozen

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock._runtime._jobs import NotedError as NotedError
     from penstock._runtime._jobs import Shape as Shape
     from penstock._runtime._jobs import Work as Work
+    from penstock._runtime._policy import COPIED_BYTES as COPIED_BYTES
     from penstock._runtime._process_scheduler import ProcessScheduler as ProcessScheduler
     from penstock._runtime._processors import usable_processors as usable_processors
     from penstock._runtime._queue import JobQueue as JobQueue
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from penstock._runtime._runtime import Runtime as Runtime
     from penstock._runtime._scheduler import Client as Client
     from penstock._runtime._scheduler import Scheduler as Scheduler
-    from penstock._runtime._shared_values import LARGE_BYTES as LARGE_BYTES
     from penstock._runtime._streams import EndOfEpoch as EndOfEpoch
     from penstock._runtime._streams import Stream as Stream
 else:
@@ -34,12 +34,12 @@ else:
     # example, are slow to import.
     __getattr__ = _lazy.from_modules(
         __name__,
+        COPIED_BYTES="penstock._runtime._policy",
         Client="penstock._runtime._scheduler",
         EndOfEpoch="penstock._runtime._streams",
         IsolatedRuntime="penstock._runtime._isolated",
         Job="penstock._runtime._jobs",
         JobQueue="penstock._runtime._queue",
-        LARGE_BYTES="penstock._runtime._shared_values",
         Learned="penstock._runtime._jobs",
         ProcessScheduler="penstock._runtime._process_scheduler",
         ReadyQueue="penstock._runtime._queue",

@@ -4,10 +4,10 @@ The choice itself is a function of the cost of rows and of the machine. Threads 
 GIL. Processes serve functions that hold it, where these cost enough to be worth starting a process. Elements that cost
 less than handing their batches over are computed inline.
 
-To measure the cost, some rows are computed and dropped, first in this thread, then in two threads at once. This takes
-about `_SECONDS`, or as long as a few elements take where these take longer: a function that runs can't be stopped. The
-elements are the first of epoch 0. Nothing depends on their being computed here: evaluation is pure, no event of a
-substitution is recorded, and an error is raised again when the element is loaded.
+To measure the cost, the caller's thread computes some rows and drops them; then two threads do so at once. This takes
+about `MEASURING_SECONDS`, or as long as a few elements take where that is longer, since a running function can't be
+stopped. The elements are the first of epoch 0. They are computed again when they are loaded, so measuring changes
+nothing: evaluation is pure, no event of a substitution is recorded, and an error is raised when the element is loaded.
 
 Processes get a copy of the dataset, and import the program's main module, which must guard the code that starts them.
 So they are chosen without the user's request only where that is safe and changes nothing: a dataset that can't be
@@ -36,25 +36,27 @@ from penstock._pickles import pickler
 from penstock._plan import Place, Plan
 from penstock._processes import has_cloudpickle, is_guarded, missing
 from penstock._runtime._batches import InlineBatches, StepRange, Unit, rows_of
+from penstock._runtime._policy import (
+    LONG_SECONDS,
+    MAX_WAITING_THREADS,
+    MEASURED_ROUNDS,
+    MEASURED_ROWS,
+    MEASURING_SECONDS,
+    NOTHING_SECONDS,
+    PIECE_SECONDS,
+    RELEASING_SPEEDUP,
+    UNASKED_COPY_BYTES,
+    WAITING_TIMES,
+    WHOLE_BATCH_SECONDS,
+    WORTH_SECONDS,
+)
 from penstock._runtime._processors import usable_processors
 from penstock._runtime._recorder import Recorder
 from penstock._storage import MemoryCache
 from penstock._streaming import count_positions
 
 Workers: TypeAlias = Literal["auto", "processes", "threads"]
-_NOTHING_SECONDS: Final = 0.001  # a batch that takes less is computed inline: that is faster than passing it on
-_WORTH_SECONDS: Final = 2.0  # of work in an epoch; below it, starting processes doesn't pay
-_WAITING: Final = 2.0  # a row waits if it takes more than this many times its processor time
-_SPEEDUP: Final = 1.6  # of two threads: 1 where functions hold the GIL, 2 where they release it
-_MAX_WAITING: Final = 32
 _UNKNOWN: Final = "nothing could be measured"
-_SECONDS: Final = 0.2
-_PIECE_SECONDS: Final = 0.03  # of work for which threads are compared; the interpreter switches threads every 5 ms
-_BATCH_SECONDS: Final = 0.05  # of rows in a batch, up to which whole batches are measured
-_LONG_SECONDS: Final = 0.5  # of an element, from which two threads aren't tried
-_MAX_AT_ONCE: Final = 1024
-_ROUNDS: Final = 3
-_MAX_BYTES: Final = 64_000_000  # of a dataset that is copied without a request
 _logger: Final = logging.getLogger("penstock")
 
 
@@ -75,7 +77,7 @@ class Cost:
     @property
     def waits(self) -> bool:
         """Whether rows wait, for storage for example, longer than they compute."""
-        return self.row_seconds > _WAITING * self.row_cpu_seconds
+        return self.row_seconds > WAITING_TIMES * self.row_cpu_seconds
 
 
 @frozen
@@ -137,9 +139,9 @@ def choose_number(workers: Workers, cost: Cost | None, room: Room) -> Choice:
         return Choice("processes", trainer_left, f"of {room.processors} processors")
     if cost.waits:
         share = cost.row_seconds / max(cost.row_cpu_seconds, 1e-9)
-        many = math.ceil(min(room.processors * share, max(_MAX_WAITING, room.processors)))
+        many = math.ceil(min(room.processors * share, max(MAX_WAITING_THREADS, room.processors)))
         return Choice("threads", max(min(many, room.epoch_rows), 1), _waiting(cost))
-    releases = cost.speedup is not None and cost.speedup >= _SPEEDUP
+    releases = cost.speedup is not None and cost.speedup >= RELEASING_SPEEDUP
     if releases or room.processors == 1:
         return Choice("threads", most, _why_threads(cost, room))
     why_threads = 'workers="threads"' if workers == "threads" else room.obstacle or _why_threads(cost, room)
@@ -151,12 +153,12 @@ def choose_number(workers: Workers, cost: Cost | None, room: Room) -> Choice:
 
 def worth_workers(room: Room) -> float:
     """Return the seconds of a row from which any worker pays."""
-    return _NOTHING_SECONDS / max(room.step_rows, 1)
+    return NOTHING_SECONDS / max(room.step_rows, 1)
 
 
 def worth_processes(room: Room) -> float:
     """Return the seconds of a row from which starting processes pays."""
-    return max(_WORTH_SECONDS / max(room.epoch_rows, 1), worth_workers(room))
+    return max(WORTH_SECONDS / max(room.epoch_rows, 1), worth_workers(room))
 
 
 def _why_threads(cost: Cost | None, room: Room) -> str:
@@ -171,7 +173,7 @@ def _why_threads(cost: Cost | None, room: Room) -> str:
         return _waiting(cost)
     if cost.speedup is None:
         return ""
-    return f"{_times(cost.speedup)}: the functions release the GIL" if cost.speedup >= _SPEEDUP else ""
+    return f"{_times(cost.speedup)}: the functions release the GIL" if cost.speedup >= RELEASING_SPEEDUP else ""
 
 
 def _waiting(cost: Cost) -> str:
@@ -322,12 +324,12 @@ class _Measuring:
             return None
         kind, timed = self._rows(), self._time_rows(enough_seconds)
         batch = self._batch() if stacking or self._merges_otherwise or timed.seconds >= enough_seconds else None
-        if batch is not None and timed.seconds * batch.rows <= _BATCH_SECONDS:
+        if batch is not None and timed.seconds * batch.rows <= WHOLE_BATCH_SECONDS:
             kind, timed = batch, min(self._timed(batch, batch.make(), 1) for _ in range(2))
         cost = Cost(*timed)
-        if not threads or cost.waits or not enough_seconds <= timed.seconds < _LONG_SECONDS:
+        if not threads or cost.waits or not enough_seconds <= timed.seconds < LONG_SECONDS:
             return cost
-        return Cost(*timed, self._speedup(kind, max(round(_PIECE_SECONDS / max(timed.seconds * kind.rows, 1e-9)), 1)))
+        return Cost(*timed, self._speedup(kind, max(round(PIECE_SECONDS / max(timed.seconds * kind.rows, 1e-9)), 1)))
 
     @property
     def _merges_otherwise(self) -> bool:
@@ -378,10 +380,10 @@ class _Measuring:
             seconds = time.perf_counter() - began
             taken += count
             spent = time.perf_counter() - self._began
-            is_known = seconds >= _PIECE_SECONDS / 2 and count > 1
-            if best.seconds < enough or is_known or spent > _SECONDS / 4 or taken + count > self._total:
+            is_known = seconds >= PIECE_SECONDS / 2 and count > 1
+            if best.seconds < enough or is_known or spent > MEASURING_SECONDS / 4 or taken + count > self._total:
                 return best
-            if count >= _MAX_AT_ONCE:
+            if count >= MEASURED_ROWS:
                 return best
             count *= 2
 
@@ -401,10 +403,10 @@ class _Measuring:
         """Return how many times as many pieces two threads compute as one, in a few rounds of each."""
         one = two = 0.0
         run = kind.make()
-        for _ in range(_ROUNDS):
+        for _ in range(MEASURED_ROUNDS):
             one += self._timed(kind, run, pieces).seconds
             two += self._two_at_once(kind, run, pieces) / pieces / kind.rows
-            if time.perf_counter() - self._began > _SECONDS:
+            if time.perf_counter() - self._began > MEASURING_SECONDS:
                 break
         return 2 * one / max(two, 1e-9)
 
@@ -456,11 +458,11 @@ class _TooLargeError(Exception):
 
 
 class _Copy:
-    """A file in memory to which a pickle is written, up to `_MAX_BYTES`."""
+    """A file in memory to which a pickle is written, up to `UNASKED_COPY_BYTES`."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self._room = _MAX_BYTES
+        self._room = UNASKED_COPY_BYTES
 
     def write(self, data: "bytes | bytearray | memoryview") -> int:
         size = memoryview(data).nbytes
@@ -516,7 +518,7 @@ def _not_copied(plan: Plan) -> str:
     with Caught(Exception) as caught:
         pickle.Pickler(copy, pickle.HIGHEST_PROTOCOL).dump(plan)
     if isinstance(caught.error, _TooLargeError):
-        return f"the dataset holds more than {_MAX_BYTES // 1_000_000} MB, which would be copied"
+        return f"the dataset holds more than {UNASKED_COPY_BYTES // 1_000_000} MB, which would be copied"
     if caught.error is not None:
         return f"it can't be pickled ({_line(caught.taken())})"
     return "" if has_cloudpickle() else missing(b"".join(copy.parts))

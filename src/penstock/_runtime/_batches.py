@@ -10,7 +10,7 @@ short path, for records that are only read.
 
 import itertools
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from penstock._graph import (
 )
 from penstock._plan import Batches, Plan, Shard
 from penstock._readings import StepTimes
+from penstock._runtime._policy import DIRECT_BYTES, SAMPLED_EVERY, SHORT_SECONDS
 from penstock._streaming import RankSegment, Token
 from penstock.batching import Layout, LeafSpec, RowStacker, Stack
 from penstock.errors import InternalError
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PADDING_SHIFT = 40  # bits; the ordinals of rows that `unbatch` takes out of batches are smaller
-_TIMED_SECONDS: Final = 20e-6  # steps above the batch that take less are timed
-_MAX_EVERY: Final = 16  # in one of so many batches
-_READ_BYTES: Final = 1 << 19  # read at once: half of a processor's second cache
 
 
 class Unit(NamedTuple):
@@ -441,7 +439,7 @@ class InlineBatches:
         self._context.times.resume()
         began = time.perf_counter()
         batch = _applied(self._above, batch, locations, self._context, self._every)
-        self._every = 1 if time.perf_counter() - began > _TIMED_SECONDS else _MAX_EVERY
+        self._every = 1 if time.perf_counter() - began > SHORT_SECONDS else SAMPLED_EVERY
         return batch
 
     def _rows(self, unit: Unit) -> Rows:
@@ -469,14 +467,14 @@ class DirectBatches:
         self._untimed = 0  # calls of `batches` since one was timed
         runs, self._bounds = rows_of_step_range(program, shard, step_range)
         self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
-        self.at_once = max(_READ_BYTES * step_range.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
+        self.at_once = max(DIRECT_BYTES * step_range.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
 
     def batches(self, index: int, count: int, times: StepTimes) -> list[Element]:
         """Return the batches of `count` steps from `index` on, or of fewer at the end."""
         bounds = self._bounds[index : index + count + 1]
         first = bounds[0]
-        self._untimed = (self._untimed + 1) % _MAX_EVERY
-        weight = _MAX_EVERY if self._untimed == 1 else 0
+        self._untimed = (self._untimed + 1) % SAMPLED_EVERY
+        weight = SAMPLED_EVERY if self._untimed == 1 else 0
         if weight:  # reading takes so little time that it is measured in one of so many calls
             times.start(weight * (bounds[-1] - first))
         columns = self._layout.columns(bounds[-1] - first)

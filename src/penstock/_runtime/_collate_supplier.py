@@ -33,17 +33,12 @@ import numpy as np
 from penstock._decisions import LEFT_TO_CONSUMER, SUFFIX_BATCHES, decide
 from penstock._graph import DROPPED, Element
 from penstock._runtime._batches import StepRange
-from penstock._runtime._chunk_sizes import (
-    COLLATE_JOB_SECONDS,
-    MAX_COLLATE_BATCHES,
-    SMALL_BATCHES_BYTES,
-    block_rows,
-    units_per_job,
-)
+from penstock._runtime._chunk_sizes import block_rows, units_per_job
 from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork, collate_run
 from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_thread import FoldAlone, FoldThread, Made, count_filtered
 from penstock._runtime._jobs import Job
+from penstock._runtime._policy import COLLATE_JOB_SECONDS, MAX_COLLATE_BATCHES, SMALL_BATCHES_BYTES
 from penstock._runtime._queue import GivenQueue
 from penstock._runtime._recovery import may_repeat
 from penstock._runtime._scheduler import Client, Scheduler

@@ -24,11 +24,10 @@ from penstock._graph import Integers, Node, describe_record, locate
 from penstock._plan import Batches, Plan, Shard
 from penstock._runtime._batches import Unit, row_coordinates, row_origins, rows_of
 from penstock._runtime._jobs import Job, Work
+from penstock._runtime._policy import STALL_SECONDS
 from penstock._streaming import BlockInput
 from penstock.errors import WorkerError
 
-STALL_SECONDS = 10.0
-"""The seconds that a consumer waits before it logs a warning."""
 _MAX_RECORDS: Final = 4  # of a block, named in a message
 _MAX_FRAMES: Final = 5
 _MAX_CHARACTERS: Final = 8_000  # of a stack

@@ -40,9 +40,10 @@ from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
 from penstock._os import Bell, DaemonThread, uninterrupted
+from penstock._processes import FUNCTION_SECONDS
 from penstock._runtime._batches import Remaining, StepRange
-from penstock._runtime._chunk_sizes import FOLD_SECONDS
 from penstock._runtime._failing_work import Patience, Stall
+from penstock._runtime._policy import FOLD_SECONDS
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
@@ -50,7 +51,6 @@ from penstock._runtime._streams import EndOfEpoch, Supplier
 from penstock._streaming import Collate, Provenance, Token, no_provenance
 
 _ENDLESS: Final = 1 << 62
-_EXIT_SECONDS: Final = 2.0  # how long `close` waits for a user function
 
 
 FilterCounts: TypeAlias = tuple[tuple[Node, int, int], ...]
@@ -302,7 +302,7 @@ class FoldThread:
         if self._fold is not None:
             self._fold.inner.give_up()  # so that the thread doesn't wait for workers
         if self._thread is not None and not self._thread.is_current:
-            self._thread.wait(_EXIT_SECONDS)
+            self._thread.wait(FUNCTION_SECONDS)
         self._wake = None
         self._chunks.clear()
 

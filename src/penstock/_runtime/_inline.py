@@ -18,8 +18,9 @@ from penstock._runtime._batches import (
     rows_of_step_range,
     with_masks,
 )
-from penstock._runtime._chunk_sizes import INLINE_BYTES, MAX_DIRECT_ROWS, InlineSizes
+from penstock._runtime._chunk_sizes import InlineSizes
 from penstock._runtime._jobs import Learned
+from penstock._runtime._policy import INLINE_BYTES, MAX_DIRECT_ROWS
 from penstock._runtime._streams import InlineStream
 from penstock._streaming import Token
 from penstock.batching import Layout, LayoutMismatchError, layout_of, write_rows

@@ -13,7 +13,7 @@ slow after a death that has nothing to do with the data.
 Guarantees:
   - Batches come in order, or as they become ready, each exactly once, whatever happens to helper processes: another
     helper computes the batches that were not delivered. Delivered batches stay valid.
-  - `_MAX_DEATHS` deaths in a row without the first of the remaining batches are a WorkerError. The last of these
+  - `MAX_HELPER_DEATHS` deaths in a row without the first of the remaining batches are a WorkerError. The last of these
     helpers computed that step and nothing beside it. The next call tries again.
   - An error of a function of the dataset comes from the helper, after the batches before it. The next call makes the
     helper compute the batch again: this process computes nothing, so that a function's needs (a connection that
@@ -34,7 +34,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 from penstock._caught import Caught
 from penstock._graph import Element, walk
@@ -46,7 +46,6 @@ from penstock._processes import (
     Begin,
     HelperProcess,
     MessageKind,
-    RestartPolicy,
     Starting,
     Supervisor,
     is_imported,
@@ -54,7 +53,6 @@ from penstock._processes import (
     unpack_error,
 )
 from penstock._runtime._batches import Remaining, StepRange, Unit
-from penstock._runtime._chunk_sizes import SMALL_LEAF_BYTES
 from penstock._runtime._isolated_helper import (
     NO_REPORT,
     BatchReport,
@@ -64,6 +62,14 @@ from penstock._runtime._isolated_helper import (
     Starved,
     inner_plan,
     serve,
+)
+from penstock._runtime._policy import (
+    COPIED_BYTES,
+    HELPER_RESTARTS,
+    KEPT_MESSAGES,
+    MAX_HELPER_DEATHS,
+    STARVED_SECONDS,
+    STEPS_ALONE,
 )
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
@@ -77,12 +83,6 @@ from penstock.errors import ClosedError, EndOfPipeError, PeerError, UsageError, 
 from penstock.events import WorkerDied
 from penstock.transport import TensorPipeReader
 
-_MAX_DEATHS: Final = 3
-_STEPS_ALONE: Final = 64  # computed one by one: the crashing step may be so far ahead
-_PATIENCE_SECONDS: Final = 0.001
-# Deaths after the start are counted by the stream that reads; before it, only a kill says nothing of the next process.
-_RESTARTS: Final = RestartPolicy(limit=1, failed_start=1, killed_start=0)
-_USUALLY_KEPT: Final = 2  # messages: those of the current batch and of the one before it
 _logger = logging.getLogger("penstock")
 
 
@@ -177,7 +177,7 @@ class Helpers:
         seeds = observe_seeds().child(plan.shard.rank, plan.shard.count)  # ranks are often seeded alike
         starting = Starting(plan.limits.start_method, imports_main=is_imported())
         self._supervisor = Supervisor(
-            serve, lambda _number, started: seeds.child(started), policy=_RESTARTS, starting=starting
+            serve, lambda _number, started: seeds.child(started), policy=HELPER_RESTARTS, starting=starting
         )
         self._make = partial(
             LoaderHelper,
@@ -363,7 +363,7 @@ class HelperSupplier(Supplier[Received]):
         self._recorder = helpers.recorder
         self._nodes = list(walk(plan.node))
         self._memory = plan.memory
-        self._usually_kept = _USUALLY_KEPT + ahead  # messages
+        self._usually_kept = KEPT_MESSAGES + ahead  # messages
         self._left = Remaining(step_ranges)
         self._failing: Unit | None = None
         self._come: Received | None = None  # a message that `is_ready` has received
@@ -434,7 +434,7 @@ class HelperSupplier(Supplier[Received]):
 
     def _begin(self) -> LoaderHelper:
         """Begin a run of the batches that were not delivered."""
-        alone = _STEPS_ALONE if self._deaths == _MAX_DEATHS - 1 else 0
+        alone = STEPS_ALONE if self._deaths == MAX_HELPER_DEATHS - 1 else 0
         process, self._run = self._helpers.begin(self._left.step_ranges(), alone=alone)
         self._process, self._failing, self._runs = process, None, True
         return process
@@ -466,7 +466,7 @@ class HelperSupplier(Supplier[Received]):
     def _message(self, process: LoaderHelper, timeout_seconds: float | None, *, awaited: bool) -> object:
         """Return the next message; None if there was none for so many seconds."""
         if awaited and process.reader.keeps_referred:  # it may keep all memory; that is rare, so wait a moment first
-            patience = _PATIENCE_SECONDS if timeout_seconds is None else 0.0
+            patience = STARVED_SECONDS if timeout_seconds is None else 0.0
             with Caught(TimeoutError):
                 return process.reader.receive(timeout_seconds=patience)
             process.starve()
@@ -483,8 +483,8 @@ class HelperSupplier(Supplier[Received]):
                 raise death
             finally:
                 del death  # otherwise its traceback would keep it and this
-        if self._deaths >= _MAX_DEATHS:
-            self._deaths = _MAX_DEATHS - 1  # the next call tries once more
+        if self._deaths >= MAX_HELPER_DEATHS:
+            self._deaths = MAX_HELPER_DEATHS - 1  # the next call tries once more
             raise WorkerError(
                 "helper processes of isolated=True die while they make the batch of step "
                 f"{self._left.step_ranges()[0].first.step}; the last: {death}",
@@ -500,7 +500,7 @@ class HelperSupplier(Supplier[Received]):
         reports: tuple[BatchReport, ...] = pickle.loads(packed) if packed else ()
         if bounds is not None:
             columns, structure = flatten(batches[0])
-            batches = cut(structure, columns, bounds.tolist(), SMALL_LEAF_BYTES)
+            batches = cut(structure, columns, bounds.tolist(), COPIED_BYTES)
         if status == MessageKind.ITEM:
             return Received(batches, reports, None)
         self._runs = False

@@ -56,7 +56,8 @@ from penstock._processes import (
     report_started,
 )
 from penstock._runtime._batches import StepRange
-from penstock._runtime._chunk_sizes import MAX_MESSAGE_BATCHES, MESSAGE_SECONDS, units_per_job
+from penstock._runtime._chunk_sizes import units_per_job
+from penstock._runtime._policy import MAX_MESSAGE_BATCHES, MESSAGE_BYTES, MESSAGE_SECONDS, SHARED_BYTES
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import read
@@ -72,9 +73,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 ResultT = TypeVar("ResultT")
-MIN_BYTES: Final = 1_000_000
-"""The minimum size of an array that is sent without a copy."""
-_CHUNK_BYTES: Final = {"inline": 1_000_000, "threads": 4_000_000, "processes": 4_000_000}  # fresh memory if inline
 Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64] | None]
 """A message of the data channel: `(run, kind, batches, reports, bytes_in_flight, bounds)`.
 
@@ -161,7 +159,7 @@ class SharedOutput:
 
     def allocate(self, size_bytes: int) -> Region | None:
         """Return memory for a job; None for a small job."""
-        if size_bytes < MIN_BYTES:
+        if size_bytes < SHARED_BYTES:
             return None
         region, self._leases[id(region)] = self._sender.arena.lease_region(size_bytes)
         return region
@@ -255,7 +253,7 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
             capacity=setup.capacity,
             allow_pickle=True,
             owns_arena=True,
-            least_shared_bytes=MIN_BYTES,
+            least_shared_bytes=SHARED_BYTES,
         )
         memory = SharedOutput(sender)
         commands = _Commands(pipe, sender, memory)
@@ -359,7 +357,7 @@ class _Helper:
     def _run(self, run: int, steps: RunSteps) -> None:
         self._recorder.recall(steps.remembered)
         self._recorder.taken()
-        outbox = Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], run, self._send)
+        outbox = Outbox(self._recorder, MESSAGE_BYTES[self._plan.place], run, self._send)
         with Caught() as caught:
             step_ranges = steps.step_ranges
             if steps.alone:
@@ -504,7 +502,7 @@ class Outbox:
         self._reports.append(BatchReport(token, *self._recorder.taken()))
         size_bytes = _size_bytes(batch)
         self._bytes += size_bytes
-        self._has_large |= size_bytes >= MIN_BYTES
+        self._has_large |= size_bytes >= SHARED_BYTES
 
     def send_stacked(self, stacked: Element, bounds: list[int], tokens: Sequence[Token]) -> None:
         """Send batches that are stacked in memory, at once; there are no others."""

@@ -53,9 +53,10 @@ from penstock._readings import words_for
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, CurrentBlock, JobTable
 from penstock._runtime._jobs import NO_FAILURE, Job, JobFailure, Work
+from penstock._runtime._policy import BLOCKS, COPIED_BYTES, MAX_CRASHES, MAX_CRASHES_IN_ROWS, SLOTS
 from penstock._runtime._process_work import OWNERS_PLAN, Described, merged_batches, parts_of, work
-from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Client, Scheduler
-from penstock._runtime._shared_values import LARGE_BYTES, needs_of, shared, without_streams, write
+from penstock._runtime._scheduler import Armed, AtWork, Client, Scheduler
+from penstock._runtime._shared_values import needs_of, shared, without_streams, write
 from penstock._runtime._worker_processes import ProcessWork, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
@@ -63,8 +64,6 @@ from penstock.events import WorkerDied
 if TYPE_CHECKING:
     from penstock._processes import ChildProcess
 
-_MAX_CRASHES: Final = 3  # of one block, where no crash showed the row
-_MAX_CRASHES_IN_ROWS: Final = 10  # of one block, where crashes showed rows
 _ERROR_CHARACTERS: Final = 500  # of a row's error for the workers; enough without the stack of a process that hung
 _ROOM_BYTES: Final = 1 << 28  # of address space; a page takes memory once it is written to
 
@@ -277,7 +276,7 @@ class ProcessScheduler(Scheduler):
     def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region | None) -> None:
         """Take the results of a job from the memory in which processes left them."""
         number, client, job = armed
-        copied_bytes = sys.maxsize if client.plan.copy else LARGE_BYTES
+        copied_bytes = sys.maxsize if client.plan.copy else COPIED_BYTES
         if lease is None:
             job.parts = [] if spill is None else parts_of(self._job_table, slot, job.blocks, spill)
             return
@@ -346,7 +345,7 @@ class ProcessScheduler(Scheduler):
         if at.step is not None and at.row is not None:
             self._job_table.suspect(at.slot, at.block, at.step, at.row)
         is_in_rows = self._job_table.suspected(at.slot, at.block) is not None
-        return at.is_alone or crashes >= (_MAX_CRASHES_IN_ROWS if is_in_rows else _MAX_CRASHES)
+        return at.is_alone or crashes >= (MAX_CRASHES_IN_ROWS if is_in_rows else MAX_CRASHES)
 
     def _armed_at(self, at: CurrentBlock) -> Armed | None:
         armed = self._armed[at.slot]

@@ -33,8 +33,8 @@ from penstock._readings import StepTimes, numbered, words_for
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTable
 from penstock._runtime._jobs import BeforeRow, Job, NotedError, Task, Unsendable, Work
+from penstock._runtime._policy import BLOCKS, SLOTS
 from penstock._runtime._processors import CpuThrottle, shared_processors
-from penstock._runtime._scheduler import BLOCKS, SLOTS
 from penstock._runtime._shared_values import read, write
 from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
 from penstock._tree import map_leaves

@@ -35,6 +35,15 @@ from typing import Final, NamedTuple
 from penstock._decisions import ASIDE, decide
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import JobTable
+from penstock._runtime._policy import (
+    LATE_NANOSECONDS,
+    LATE_PACES,
+    LONGEST_REST_SECONDS,
+    MAX_WAITING_SHARE,
+    MEASURED_BLOCKS,
+    SHORTEST_REST_SECONDS,
+    UNMEASURED_BLOCKS,
+)
 
 LOCAL_RANKS = "LOCAL_WORLD_SIZE"  # launchers that start several ranks on a machine set it
 
@@ -87,12 +96,6 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-_FIRST: Final = 4  # blocks that aren't measured: the first ones import modules and open files
-_BLOCKS: Final = 32  # in the means; no worker is throttled before it has computed so many
-_MAX_WAITING: Final = 1 / 32  # of the time
-_LATE_PACES: Final = 4  # a block that takes more than so many times its usual time may be waiting
-_LATE_NANOSECONDS: Final = 1_000_000  # that the scheduler of the system or a page fault may add to a block
-_SHORTEST_REST, _LONGEST_REST = 0.01, 0.05  # seconds; looking at the table costs the others cache misses
 _BLINK: Final = 1e-3  # seconds
 _BLINKS: Final = 8  # at least one of them is a wait, also on a very busy machine
 
@@ -138,7 +141,7 @@ class CpuThrottle:
         self._processors = processors
         if processors is not None and not self._counts_waits():
             self._processors = None
-        self._blocks = -_FIRST
+        self._blocks = -UNMEASURED_BLOCKS
         self._seconds = 0.0  # the mean time of a block
         self._waiting_seconds = 0.0
         job_table.keep_pace(worker, 0, 0)  # clears the entry of the worker that had the number before
@@ -156,7 +159,7 @@ class CpuThrottle:
     @property
     def is_steady(self) -> bool:
         """Whether enough blocks were measured, and they hardly wait."""
-        return self._blocks >= _BLOCKS and self._waiting_seconds <= _MAX_WAITING * self._seconds
+        return self._blocks >= MEASURED_BLOCKS and self._waiting_seconds <= MAX_WAITING_SHARE * self._seconds
 
     def waits(self) -> int:
         """Return how often this thread has waited so far; 0 if the throttle is off."""
@@ -177,7 +180,7 @@ class CpuThrottle:
         self._blocks += 1
         if self._blocks <= 0:
             return
-        weight = 1 / min(self._blocks, _BLOCKS)
+        weight = 1 / min(self._blocks, MEASURED_BLOCKS)
         self._seconds += weight * (seconds - self._seconds)
         self._waiting_seconds += weight * ((seconds - cpu_seconds if waits else 0.0) - self._waiting_seconds)
         self._publish(processors)
@@ -192,9 +195,9 @@ class CpuThrottle:
         # Of two workers that look at the same time, at most one may count the other.
         self._job_table.keep_pace(self._worker, processors.group, 0)
         # All workers together look as often as a few workers would.
-        shortest = _SHORTEST_REST * processors.workers / processors.number
+        shortest = SHORTEST_REST_SECONDS * processors.workers / processors.number
         while (left := self._crowded_for(processors)) > 0 and not self._ring.stopped:
-            self._ring.rest(min(max(left, shortest), _LONGEST_REST))
+            self._ring.rest(min(max(left, shortest), LONGEST_REST_SECONDS))
         self._publish(processors)
 
     def _publish(self, processors: Processors) -> None:
@@ -205,7 +208,7 @@ class CpuThrottle:
         others = self._job_table.paces(processors.group, but=self._worker)
         if len(others) < processors.number:
             return 0.0
-        ends = sorted(since + _LATE_PACES * pace + _LATE_NANOSECONDS for since, pace in others)
+        ends = sorted(since + LATE_PACES * pace + LATE_NANOSECONDS for since, pace in others)
         return (ends[-processors.number] - time.monotonic_ns()) / 1e9
 
 

@@ -9,7 +9,7 @@ waiting would never end; then the queue allocates more, up to `memory=`, with on
 Jobs are armed by the consumer, and, where a client has a single queue, also by a worker that has just finished a block:
 the workers stay busy while the consumer trains.
 
-The cutters cut steps and positions into jobs, and jobs into blocks of rows; `_chunk_sizes` has the sizes.
+The cutters cut steps and positions into jobs, and jobs into blocks of rows; `_chunk_sizes` chooses the sizes.
 
 Guarantees:
   - `next_job` returns the jobs, each exactly once, complete or with its error: in the order in which they were made, or
@@ -52,22 +52,21 @@ from penstock._plan import Batches, Plan
 from penstock._readings import Cause
 from penstock._runtime._batch_work import BatchJob, BatchWork, row_layout
 from penstock._runtime._batches import StepRange, row_coordinates, rows_of
-from penstock._runtime._chunk_sizes import (
-    ISOLATED_BYTES,
+from penstock._runtime._chunk_sizes import ParentRows, block_rows, units_per_job
+from penstock._runtime._failing_work import Stall
+from penstock._runtime._jobs import BlockSize, Job, Learned, Work
+from penstock._runtime._policy import (
     ISOLATED_TIMES,
     JOB_SECONDS,
     MAX_JOB_BATCHES,
     MAX_PARENT_BATCHES,
     MAX_POSITIONS,
+    SHARED_BYTES,
+    SLOTS_EACH,
     SMALL_BATCHES_BYTES,
     SPAN_BYTES,
-    ParentRows,
-    block_rows,
-    units_per_job,
 )
-from penstock._runtime._failing_work import Stall
-from penstock._runtime._jobs import BlockSize, Job, Learned, Work
-from penstock._runtime._scheduler import SLOTS_EACH, Client, Scheduler, nothing
+from penstock._runtime._scheduler import Client, Scheduler, nothing
 from penstock._runtime._span_work import SpanJob, SpanWork
 from penstock._streaming import BlockInput
 from penstock.errors import UsageError
@@ -169,7 +168,7 @@ class Cutter(JobCutter[BatchJob]):
             return self._to_parents_end(step_range, self._parents.wanted(self._rows), MAX_JOB_BATCHES) if whole else 1
         # Workers share the rows of a job; its batches are merged one after the other.
         by_time = JOB_SECONDS / max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
-        times = ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < ISOLATED_BYTES else 1
+        times = ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < SHARED_BYTES else 1
         most_bytes = min(times * SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
         by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
         if not whole:

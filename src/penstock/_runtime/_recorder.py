@@ -7,15 +7,13 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from penstock._graph import Filter, Map, Node, is_indexable, walk
+from penstock._runtime._policy import MAX_EVENTS, WASTED_ELEMENTS, WASTED_SHARE
 from penstock.errors import GraphError
 from penstock.events import DrewGlobally, Event, Replaced, Skipped, Substituted, WorkerDied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MAX_EVENTS = 1000
-_WASTED_ELEMENTS = 10_000
-_WASTED_SHARE = 0.99
 _logger = logging.getLogger("penstock")
 _warned_of: Final[set[str]] = set()  # steps whose functions draw globally: one warning in a program for each name
 _warning: Final = threading.Lock()
@@ -42,7 +40,7 @@ class Recorder:
         self._lock = threading.Lock()  # protects all below
         self._events: OrderedDict[tuple[str, int, int], Replaced] = OrderedDict()
         self._counts: dict[tuple[type[Replaced], str], int] = {}
-        self._deaths: deque[WorkerDied] = deque(maxlen=_MAX_EVENTS)
+        self._deaths: deque[WorkerDied] = deque(maxlen=MAX_EVENTS)
         self._death_count = 0
         # Only the consumer's thread uses the attributes below.
         self.filtered: int = 0
@@ -71,7 +69,7 @@ class Recorder:
             if identity in self._events:
                 return
             self._events[identity] = event
-            if len(self._events) > _MAX_EVENTS:
+            if len(self._events) > MAX_EVENTS:
                 self._events.popitem(last=False)
             kind = (type(event), event.step)
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
@@ -139,7 +137,7 @@ class Recorder:
         before = self._since_start.get(id(node), (0, 0))
         kept, dropped = before[0] + kept, before[1] + dropped
         self._since_start[id(node)] = kept, dropped
-        if dropped >= _WASTED_ELEMENTS and dropped > _WASTED_SHARE * (kept + dropped) and not self._has_warned:
+        if dropped >= WASTED_ELEMENTS and dropped > WASTED_SHARE * (kept + dropped) and not self._has_warned:
             self._has_warned = True
             warnings.warn(_wasteful_text(node, kept, dropped), stacklevel=2)
 

@@ -8,15 +8,11 @@ A job fails in the workers for one of three reasons, and each has its remedy:
     workers crashed at the job, it computes row by row, so that it raises before it reaches a row that crashes.
 """
 
-from typing import Final
-
 from penstock._decisions import REPEATED_JOBS, decide
 from penstock._graph import Node, handles_errors
 from penstock._runtime._jobs import JobFailure
+from penstock._runtime._policy import MAX_REPEATED
 from penstock._runtime._scheduler import Client
-
-MAX_REPEATED: Final = 8
-"""The attempts of workers at a job that only needed more memory; after these the consumer computes it."""
 
 
 def may_repeat(failure: JobFailure, attempts: int) -> bool:

@@ -42,7 +42,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
@@ -55,12 +55,10 @@ from penstock._readings import Cause, Readings
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._failing_work import Patience, Stall, describe_block
 from penstock._runtime._jobs import Job, Learned, Work
+from penstock._runtime._policy import BLOCKS, SLOTS, SLOTS_EACH
 from penstock._runtime._recorder import Recorder
 from penstock.errors import ClosedError, InternalError, UsageError
 
-SLOTS: Final = 1024
-SLOTS_EACH: Final = 128  # the maximum for one client, so that other clients get some
-BLOCKS: Final = 256  # the maximum of row blocks of a slot
 _logger = logging.getLogger("penstock")
 Task = Callable[[Claim], None]
 

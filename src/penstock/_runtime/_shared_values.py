@@ -6,7 +6,7 @@ A pickle is written with the data of its arrays beside it, so a reader can use t
 import pickle
 from dataclasses import replace
 from mmap import mmap
-from typing import Final, cast
+from typing import cast
 
 import numpy as np
 
@@ -16,11 +16,8 @@ from penstock._memory import Lease, Region, create_region
 from penstock._pickles import Pickled, dump, load, pickler, stream_of
 from penstock._plan import Plan
 from penstock._processes import missing, modules_of, naming
+from penstock._runtime._policy import SCANNED_BYTES
 from penstock.errors import UsageError
-
-LARGE_BYTES: Final = 65_536
-"""Arrays up to this size are copied out, so that keeping a label doesn't keep the memory of its images."""
-_SCANNED_BYTES: Final = 1 << 20  # the beginning of a plan, scanned for the modules that it names
 
 
 def joined(pickles: list[Pickled]) -> tuple[Pickled, list[slice]]:
@@ -119,4 +116,4 @@ def _packed(plan: Plan) -> Pickled:
 def needs_of(region: Region) -> bytes:
     """Return a pickle that names the modules of a shared plan, as far as the beginning of the plan names them."""
     stream = stream_of(memoryview(cast("memoryview", region)))
-    return naming(modules_of(bytes(stream[:_SCANNED_BYTES])))
+    return naming(modules_of(bytes(stream[:SCANNED_BYTES])))

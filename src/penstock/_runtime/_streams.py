@@ -32,8 +32,8 @@ from penstock._runtime._batches import (
     coordinates_of,
     without,
 )
-from penstock._runtime._chunk_sizes import SMALL_LEAF_BYTES
 from penstock._runtime._failing_work import crashing_row_error
+from penstock._runtime._policy import COPIED_BYTES
 from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
@@ -434,7 +434,7 @@ class BatchSupplier(Supplier[BatchJob]):
         self._client = client
         self._plan = plan
         self._left = step_ranges  # the steps of which no job was taken yet, in order
-        self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
+        self._copied_bytes = sys.maxsize if plan.copy else COPIED_BYTES
         self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())
 
     def open(self) -> JobQueue[BatchJob]:

@@ -39,7 +39,6 @@ from penstock._processes import (
     FUNCTION_SECONDS,
     GlobalSeeds,
     PackedError,
-    RestartPolicy,
     Starting,
     Supervisor,
     check_guard,
@@ -47,6 +46,7 @@ from penstock._processes import (
     uses_server,
 )
 from penstock._ring import SlotRing
+from penstock._runtime._policy import WORKER_RESTARTS
 from penstock.errors import ClosedError, WorkerError
 
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 STACK_SIGNAL: Final[int] = getattr(signal, "SIGRTMIN", signal.SIGTERM) + 12
 _MAX_BYTES: Final = 100_000
 _MAX_CHARACTERS: Final = 8_000
-# After the system killed a starting process for lack of memory, the next one may survive; after a failed start, hardly.
-_RESTARTS: Final = RestartPolicy(limit=10, failed_start=5, killed_start=1, prompt_restarts=3)
 _NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}
 _DESCRIPTORS_EACH: Final = 6
 _logger = logging.getLogger("penstock")
@@ -171,7 +169,7 @@ class WorkerProcesses:
         self._owner = owner
         if not uses_server(starting.method):
             check_guard()  # in this thread: those that start processes run no statement of the script
-        self._supervisor = Supervisor(work.target, seeds.child, policy=_RESTARTS, starting=starting)
+        self._supervisor = Supervisor(work.target, seeds.child, policy=WORKER_RESTARTS, starting=starting)
         self._lock = threading.Lock()
         self._shared: dict[
             int, int

@@ -257,8 +257,8 @@ PROCESSES: Final = (
     Mutant(
         "isolated: the last attempt computes ahead",
         "_runtime/_isolated.py",
-        "self._deaths == _MAX_DEATHS - 1",
-        "self._deaths == _MAX_DEATHS",
+        "self._deaths == MAX_HELPER_DEATHS - 1",
+        "self._deaths == MAX_HELPER_DEATHS",
         ("loader/isolated/test_deaths.py",),
     ),
     Mutant(

@@ -29,7 +29,7 @@ from penstock._os import Closer, HeldInterrupts, Waiter, uninterrupted
 from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
 from penstock._processes import import_ahead
 from penstock._runtime import (
-    LARGE_BYTES,
+    COPIED_BYTES,
     Client,
     Job,
     JobQueue,
@@ -331,7 +331,7 @@ class Workers:
         """Return the batch of a complete job."""
         self.attempts = 0
         kept = self._client.region_pool.leased - self.most > _MAX_KEPT
-        return job.work.batch(job.results, _EVERYTHING if kept else LARGE_BYTES)
+        return job.work.batch(job.results, _EVERYTHING if kept else COPIED_BYTES)
 
     def is_to_be_repeated(self, job: DrawnJob) -> bool:
         """Count an attempt, and return whether a failed job only needs another one, in other memory."""
