@@ -13,7 +13,8 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-_MOST: Final = 256
+from penstock._loader._policy import REMEMBERED_LOADERS
+
 _logger = logging.getLogger("penstock")
 _lock: Final = threading.Lock()
 _delivered: Final[OrderedDict[tuple[str, str], bool]] = OrderedDict()
@@ -38,7 +39,7 @@ def note_delivered(line: str, dataset: str) -> None:
     """Note that a loader that this line made has delivered epoch 0 of a dataset to its end."""
     with _lock:
         _delivered.setdefault((line, dataset), False)
-        if len(_delivered) > _MOST:
+        if len(_delivered) > REMEMBERED_LOADERS:
             _delivered.popitem(last=False)
 
 

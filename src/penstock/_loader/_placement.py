@@ -32,7 +32,7 @@ Guarantees where a thread places:
   - The thread waits for no batch and computes none. A batch that isn't ready, that failed, or that can't be placed is
     left to the consumer. So every error is raised in the consumer's thread, after the batches before it.
   - The consumer never waits for a thread that hasn't begun its turn, has ended, or doesn't exist.
-  - The thread begins a turn `_HEAD_START_SECONDS` after it was given, so that the consumer holds the interpreter's lock
+  - The thread begins a turn `HEAD_START_SECONDS` after it was given, so that the consumer holds the interpreter's lock
     for its next action, such as to dispatch a step. A consumer that is back by then takes the turn back.
   - A turn that was dropped isn't begun, and a waiting thread keeps no stream alive.
   - `PlacementThread.close` returns when the current turn is over, or after `FUNCTION_SECONDS`. So no thread is inside
@@ -53,6 +53,7 @@ from penstock._caught import Caught
 from penstock._decisions import PLACED_AHEAD, decide
 from penstock._graph import Element
 from penstock._loader._loader import Loader
+from penstock._loader._policy import HEAD_START_SECONDS, MAX_PAUSE_BATCHES
 from penstock._os import Bell, Closer, DaemonThread, uninterrupted
 from penstock._processes import FUNCTION_SECONDS, without_frames
 from penstock._runtime import StepRange, Stream, Unit
@@ -62,8 +63,6 @@ from penstock.errors import ClosedError
 
 _BEGIN: Final = "begin"
 _END: Final = "end"
-_HEAD_START_SECONDS: Final = 0.0003  # dropping a batch and dispatching a step takes about as long
-_MAX_PAUSE: Final = 15  # batches: waking a thread costs a tenth of placing one
 Place: TypeAlias = Callable[[Element], Callable[[], Element]]
 """Starts placing a batch, and returns a function that delivers it; that may be called again if it raises."""
 
@@ -226,7 +225,7 @@ def _serve(turns: "SimpleQueue[_WeakTurn | None]") -> None:
     given = turns.get()
     while given is not None:
         try:
-            newer = turns.get(timeout=_HEAD_START_SECONDS)  # the same turn, taken back and given again; or the end
+            newer = turns.get(timeout=HEAD_START_SECONDS)  # the same turn, taken back and given again; or the end
         except Empty:
             turn = given()
             if turn is not None:
@@ -335,7 +334,7 @@ class PlacedStream(Stream):
         """Give fewer turns if they don't help: if the consumer is back before they begin, or no batch is ready."""
         if self._is_given:
             self._is_given = False
-            self._last_pause = self._pause = min(2 * self._last_pause + 1, _MAX_PAUSE)
+            self._last_pause = self._pause = min(2 * self._last_pause + 1, MAX_PAUSE_BATCHES)
         elif self._pause:
             self._pause -= 1
 

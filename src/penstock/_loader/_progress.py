@@ -7,9 +7,10 @@ which the last steps began.
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from penstock._graph import Context, is_endless
+from penstock._loader._policy import REMEMBERED_STEPS
 from penstock._plan import Plan
 from penstock._runtime import StepRange, Unit, Where
 from penstock._state import LoaderState, Segment, Timeline, Token
@@ -84,8 +85,6 @@ def _joined(step: int, *spans: tuple[int, int]) -> Reached:
             ahead.append((start, stop))
     return Reached(step, tuple(ahead))
 
-
-_REMEMBERED: Final = 256  # steps: delivered out of order, or with their tokens; for `state_dict(step=…)` and `seek`
 
 _At: TypeAlias = tuple[int, tuple[tuple[int, int], ...], int | None, tuple[int, ...]]
 """The progress in an indexable dataset, replaced as a whole: the two fields of `Reached`; the step of the current range
@@ -258,7 +257,7 @@ class IndexedProgress:
         else:
             step = first if token is None else int(token)
             after = self._reached.after(step)
-            self.at = (after.step, after.ahead, step, (*recent[-_REMEMBERED + 1 :], step))
+            self.at = (after.step, after.ahead, step, (*recent[-REMEMBERED_STEPS + 1 :], step))
 
     def ended(self) -> None:
         pass
@@ -488,7 +487,7 @@ class StreamingProgress:
     def _remember(self, start: _StepStart) -> None:
         self._starts[start.step] = start
         self._starts.move_to_end(start.step)
-        if len(self._starts) > _REMEMBERED:
+        if len(self._starts) > REMEMBERED_STEPS:
             self._starts.popitem(last=False)
 
     def jump(self, step: int) -> None:

@@ -12,12 +12,12 @@ from typing import Final
 
 from penstock._processes import RestartPolicy
 
-# -- Jobs. To arm and take one, and to schedule a block (about 100 microseconds), is Python: small batches share one.
+# -- Jobs. Arming and taking one, and scheduling a block, take about 100 microseconds: small batches share a job.
 
 JOB_SECONDS: Final = 0.02  # work of a job of several small batches or positions: its batches come together
 COLLATE_JOB_SECONDS: Final = 0.005  # the same, above the folds: passing batches of a fold on takes a tenth of that
 SMALL_BATCHES_BYTES: Final = 16_000_000  # all jobs of several batches: with 4 MB threads wait for each other
-MAX_JOB_BATCHES: Final = 64  # batches of a job: their time doesn't bound batches that take none
+MAX_JOB_BATCHES: Final = 64  # batches of a job: `JOB_SECONDS` is no bound for batches that take no time
 MAX_COLLATE_BATCHES: Final = 32  # the same, above the folds: the fold has made all of them before the job begins
 MAX_POSITIONS: Final = 1 << 14  # positions of a job, over all block inputs: many parts take no more memory
 SPAN_BYTES: Final = 4_000_000  # elements of a job of a block input: they wait in memory for the fold
@@ -39,7 +39,7 @@ INLINE_SECONDS: Final = 0.001  # batches computed at once: starting them takes 2
 MAX_INLINE_SECONDS: Final = 0.01  # the same, if that makes a batch cheaper by `INLINE_GAIN`: rows of a mixture
 INLINE_GAIN: Final = 0.75  # the time of a batch, against that in half as large a chunk: each doubling gains less
 INLINE_BYTES: Final = 1_000_000  # batches computed at once: they share memory, and a kept batch keeps all
-MAX_INLINE_BATCHES: Final = 64  # batches computed at once: their time doesn't bound batches that take none
+MAX_INLINE_BATCHES: Final = 64  # batches computed at once: a bound for batches that take no time
 INLINE_ROWS_PER_PART: Final = 32  # rows of a mixture's part, at least: in larger blocks a row is hardly cheaper
 MAX_DIRECT_ROWS: Final = 4096  # rows whose keys are computed at once: that takes about 0.1 ms
 DIRECT_BYTES: Final = 1 << 19  # records read into batches at once: half of a processor's second cache
@@ -48,7 +48,7 @@ DIRECT_BYTES: Final = 1 << 19  # records read into batches at once: half of a pr
 
 FOLD_SECONDS: Final = 0.002  # batches that the fold passes on together: a crossing takes tens of microseconds
 MESSAGE_SECONDS: Final = 0.002  # work of the batches of a message: sending takes a twentieth of that
-MAX_MESSAGE_BATCHES: Final = 64  # batches of a message: their time doesn't bound batches that take none
+MAX_MESSAGE_BATCHES: Final = 64  # batches of a message: a bound for batches that take no time
 MESSAGE_BYTES: Final[Mapping[str, int]] = {  # batches of a message, by their place: inline, they take fresh memory
     "inline": 1_000_000,
     "threads": 4_000_000,
@@ -58,7 +58,7 @@ SHARED_BYTES: Final = 1_000_000  # sent without a copy from here on: to notice t
 # Times the bytes and batches of a job whose batches are copied into messages: a message costs as much as a job. With 4,
 # the jobs would have 64 MB, of which a quarter is left for such jobs: on a busy machine these may wait for a while.
 ISOLATED_TIMES: Final = 3
-KEPT_MESSAGES: Final = 2  # messages kept without a warning: those of the current batch and of the one before it
+KEPT_MESSAGES: Final = 2  # messages kept without a warning: those of the current batch and the one before
 STARVED_SECONDS: Final = 0.001  # the wait before the trainer says that it keeps memory: a loop drops a batch in it
 
 # -- Crashes. A limit that is too low blames the data for kills by the system; one that is too high repeats crashes.

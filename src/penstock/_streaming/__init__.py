@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from penstock._streaming._interleave import Interleave as Interleave
     from penstock._streaming._limit import Limit as Limit
     from penstock._streaming._mix import Mix as Mix
-    from penstock._streaming._opening import MAX_INPUTS as MAX_INPUTS
     from penstock._streaming._opening import Opening as Opening
     from penstock._streaming._opening import dealt_rank_segments as dealt_rank_segments
     from penstock._streaming._opening import even_limit as even_limit
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from penstock._streaming._opening import token_at as token_at
     from penstock._streaming._opening import worker_collate as worker_collate
     from penstock._streaming._pack import Pack as Pack
+    from penstock._streaming._policy import MAX_INPUTS as MAX_INPUTS
     from penstock._streaming._stage import Chunk as Chunk
     from penstock._streaming._stage import InputRef as InputRef
     from penstock._streaming._stage import Provenance as Provenance
@@ -93,7 +93,7 @@ else:
         Interleave="penstock._streaming._interleave",
         Limit="penstock._streaming._limit",
         Mix="penstock._streaming._mix",
-        MAX_INPUTS="penstock._streaming._opening",
+        MAX_INPUTS="penstock._streaming._policy",
         Opening="penstock._streaming._opening",
         dealt_rank_segments="penstock._streaming._opening",
         even_limit="penstock._streaming._opening",

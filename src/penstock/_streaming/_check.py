@@ -2,7 +2,7 @@
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -34,13 +34,13 @@ from penstock._graph import (
 )
 from penstock._streaming._fold import folding_of
 from penstock._streaming._in_order import in_order
+from penstock._streaming._policy import CHECKED_PER_FOLD
 from penstock._tree import flatten
 from penstock.errors import GraphError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PER_FOLD: Final = 4  # elements of a fold for each element of a function, since a fold may return elements rarely
 _REMEDY = (
     "Batches would depend on the worker that computes them. If the step draws random numbers, use random_map, "
     "which derives its rng from the element's position; otherwise remove the state that the step keeps."
@@ -63,7 +63,7 @@ def check_graph(node: Node, count: int) -> None:
     for step in walk(node):
         if isinstance(step, Fold) and not any(isinstance(below, Stream) for below in walk(step)):
             below = in_order(step.parent, 0, Context())
-            folding_of(step).check(chain_text(step), below, _PER_FOLD * count)
+            folding_of(step).check(chain_text(step), below, CHECKED_PER_FOLD * count)
 
 
 def _check_chain(node: Node, above: list[Node], count: int) -> None:

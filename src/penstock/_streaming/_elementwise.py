@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -35,8 +34,8 @@ from penstock._graph import (
     row_location,
     whereabouts,
 )
+from penstock._streaming._policy import CHUNK_ELEMENTS, CHUNK_SECONDS
 from penstock._streaming._stage import (
-    CHUNK_SECONDS,
     LARGEST,
     ORDINAL,
     Chunk,
@@ -56,8 +55,6 @@ from penstock._streaming._stage import (
     parts_of,
     refuse,
 )
-
-_MAX_AT_ONCE: Final = 1024  # parent elements, and rows; the rows of one element are never divided
 
 
 @frozen
@@ -169,7 +166,7 @@ class RowsStage:
                 lists: list[list[Element]] = []
                 with Caught(Exception) as caught:
                     self._split(lists, parents.elements, parents.provenance)
-                has_room = sum(map(len, lists)) < _MAX_AT_ONCE and time.perf_counter() - began < CHUNK_SECONDS
+                has_room = sum(map(len, lists)) < CHUNK_ELEMENTS and time.perf_counter() - began < CHUNK_SECONDS
                 if lists and skip:
                     check_enough(skip, len(lists[0]), "an element with several rows")
                 if lists:
@@ -177,7 +174,7 @@ class RowsStage:
                     skip = 0
                 if caught.error is not None:
                     raise caught.taken()
-                at_once = min(at_once * 2, _MAX_AT_ONCE) if has_room else max(at_once // 2, 1)
+                at_once = min(at_once * 2, CHUNK_ELEMENTS) if has_room else max(at_once // 2, 1)
 
     def _split(self, lists: list[list[Element]], elements: list[Element], provenance: Provenance) -> None:
         """Add the rows of each element to an empty list; after an error the list has those before it."""

@@ -22,7 +22,7 @@ Invariant: the segments of all new ranks have each unread position once, and eac
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,8 +45,8 @@ from penstock._graph import (
     length,
     seed_position_block,
 )
+from penstock._streaming._policy import CHUNK_SECONDS, INPUT_ELEMENTS
 from penstock._streaming._stage import (
-    CHUNK_SECONDS,
     EPOCH,
     INPUT,
     POSITION,
@@ -61,8 +61,6 @@ from penstock._streaming._stage import (
     parts_of,
 )
 from penstock.errors import InternalError, StateError
-
-_MAX_AT_ONCE: Final = 4096
 
 
 class Span(NamedTuple):
@@ -144,7 +142,7 @@ class BlockInput:
     input_range: InputRange
     read: "Reader"
     context: Context
-    at_once: int = _MAX_AT_ONCE
+    at_once: int = INPUT_ELEMENTS
     """The maximal number of elements of a chunk, however little time they take."""
 
     def start(self) -> Token:

@@ -16,7 +16,7 @@ of all old ranks.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, NoReturn, TypeGuard
+from typing import NamedTuple, NoReturn, TypeGuard
 
 from penstock._frozen import frozen
 from penstock._graph import (
@@ -54,6 +54,7 @@ from penstock._streaming._inputs import (
     is_block_input,
     read_inline,
 )
+from penstock._streaming._policy import INPUT_ELEMENTS, MAX_INPUTS
 from penstock._streaming._stage import (
     LARGEST,
     InputProgress,
@@ -69,11 +70,6 @@ from penstock._streaming._stage import (
 )
 from penstock._streaming._stream import StreamStage, check_snapshot
 from penstock.errors import InternalError, StateError, UsageError
-
-_PARTS_AT_ONCE = 4096  # elements computed at once, over all inputs of a mixture
-
-MAX_INPUTS: Final = 64
-"""Workers read ahead for at most so many block inputs, since each takes slots of the ring, and memory."""
 
 
 @frozen
@@ -231,7 +227,7 @@ class _Opener:
 
     def open_rank_segment(self, node: Node, rank_segment: RankSegment) -> Stage:
         """Return a node's stage over one segment."""
-        share = max(_PARTS_AT_ONCE // max(len(rank_segment.input_ranges), 1), 1)
+        share = max(INPUT_ELEMENTS // max(len(rank_segment.input_ranges), 1), 1)
         batched = self.outermost.size // self.opening.ranks if isinstance(self.outermost, Batch) else 0
         return self._open(node, rank_segment, 0, share, batched).stage
 

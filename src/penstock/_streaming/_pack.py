@@ -22,7 +22,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +31,8 @@ from penstock._frozen import frozen
 from penstock._graph import Element, Location, row_seed_position
 from penstock._streaming._fold import Folding, FoldStage
 from penstock._streaming._packer import Intake, Packer
+from penstock._streaming._policy import CHUNK_SECONDS, PACKED_DOCUMENTS
 from penstock._streaming._stage import (
-    CHUNK_SECONDS,
     LARGEST,
     Chunk,
     Lazy,
@@ -47,8 +47,6 @@ from penstock._streaming._stage import (
 )
 from penstock.batching import Form, Packing, extra_names, form_of, lengths_of
 from penstock.errors import GraphError
-
-_DOCUMENTS: Final = 256  # of a block: assigning and filling cost a fraction of a millisecond for each call
 
 
 @frozen
@@ -265,7 +263,7 @@ def _intakes(chunks: Iterator[Chunk], consumed: int) -> Iterator[Intake]:
     """Yield blocks of documents, of as many as are read in 2 ms."""
     held: list[Chunk] = []
     count = 0
-    most, began = decide(PACK_DOCUMENTS, _DOCUMENTS), time.perf_counter()
+    most, began = decide(PACK_DOCUMENTS, PACKED_DOCUMENTS), time.perf_counter()
     try:
         for chunk in chunks:
             held.append(chunk)
@@ -273,7 +271,7 @@ def _intakes(chunks: Iterator[Chunk], consumed: int) -> Iterator[Intake]:
             if count >= most or (count and time.perf_counter() - began > CHUNK_SECONDS):
                 yield _joined(held, consumed)
                 held, count, consumed = [], 0, 0
-                most, began = decide(PACK_DOCUMENTS, _DOCUMENTS), time.perf_counter()
+                most, began = decide(PACK_DOCUMENTS, PACKED_DOCUMENTS), time.perf_counter()
     except Exception as error:
         if count:
             yield _joined(held, consumed)

@@ -46,6 +46,7 @@ from penstock._graph import (
     locate,
     salt_of,
 )
+from penstock._streaming._policy import MAX_APART
 from penstock.errors import InternalError, StateError
 
 Token: TypeAlias = Any
@@ -218,11 +219,8 @@ def seeds_of(provenance: Provenance) -> SeedPositions:
 LARGEST: Final = 1 << 62
 """Above every count and position."""
 
-CHUNK_SECONDS: Final = 0.002
-"""The time after which a stage yields the elements that it has, so that each chunk takes a few milliseconds."""
 
 _SHOWN: Final = 60
-_MAX_APART: Final = 64  # elements between two tokens that one run serves; each is computed again
 
 
 class InputProgress(NamedTuple):
@@ -324,7 +322,7 @@ def _find(stage: Stage, token: Token, found: dict[Token, Chunk | None]) -> None:
         if start in found and found[start] is None:
             found[start] = chunk.part(index, index + 1)
             missing, since = missing - 1, 0
-        if not missing or since > _MAX_APART:
+        if not missing or since > MAX_APART:
             return
 
 

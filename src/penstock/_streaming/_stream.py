@@ -22,8 +22,8 @@ from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, SeedPosition, Stream
 from penstock._streaming._inputs import InputRange
+from penstock._streaming._policy import CHUNK_SECONDS, MAX_STREAM_ELEMENTS, SKIPPED_ELEMENTS, SNAPSHOT_EVERY
 from penstock._streaming._stage import (
-    CHUNK_SECONDS,
     LARGEST,
     Chunk,
     InputProgress,
@@ -38,10 +38,7 @@ from penstock._streaming._stage import (
 from penstock.errors import GraphError, StateError
 from penstock.sources import begin_pass, forgets, from_beginning, state_methods
 
-_MAX_AT_ONCE: Final = 64
 _ENDLESS_PASSES: Final = 1 << 31
-_SKIPPED: Final = 1024  # elements: reading these and dropping them is quicker than opening the iterable at its state
-_SNAPSHOT_EVERY: Final = 16  # elements: taking a state may be slow, and reading so many elements again is quick
 
 
 def streamed(step: Stream, epoch: int, rank: int, ranks: int) -> Iterator[LocatedElement]:
@@ -71,7 +68,7 @@ class StreamStage:
         takes_all = self.input_range.is_dense_from(position)
         elements: list[Element] = []
         tokens: list[Token] = []
-        most, began = decide(STREAM_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+        most, began = decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), time.perf_counter()
         try:
             for count, element, newest in read(self.step, self.epoch, snapshot):
                 if count < position or not (takes_all or self.input_range.has(count)):
@@ -81,7 +78,7 @@ class StreamStage:
                 if len(elements) >= most or time.perf_counter() - began > CHUNK_SECONDS:
                     yield self._chunk(elements, tokens)
                     elements, tokens = [], []
-                    most, began = decide(STREAM_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+                    most, began = decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), time.perf_counter()
                 if count + 1 >= end:
                     break
         except Exception:
@@ -111,18 +108,18 @@ class StreamStage:
         return Chunk(elements, provenance, tokens, [(position + 1, snapshot) for position, snapshot in tokens])
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        """Return the elements that start at the tokens, read in as few passes as `_SKIPPED` allows.
+        """Return the elements that start at the tokens, read in as few passes as `SKIPPED_ELEMENTS` allows.
 
         A fold may hold thousands of elements open, so reading from a snapshot for each of them would take minutes.
         """
         end = self.input_range.end
         chunks: list[Chunk | None] = [None] * len(tokens)
         reading: Iterator[tuple[int, Element, Token]] = iter(())
-        reached = -_SKIPPED - 1  # the number of the next element of `reading`
+        reached = -SKIPPED_ELEMENTS - 1  # the number of the next element of `reading`
         for index in sorted(range(len(tokens)), key=lambda index: tokens[index][0]):
             position, snapshot = tokens[index]
             first = 0 if snapshot is None else snapshot[0]
-            if reached > position or first > reached + _SKIPPED:
+            if reached > position or first > reached + SKIPPED_ELEMENTS:
                 reading = read(self.step, self.epoch, snapshot)
             for count, element, newest in reading:
                 reached = count + 1
@@ -181,7 +178,7 @@ def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Eleme
         early = None if text is not None else first + 1
         text = None
         while True:
-            if opened.save is not None and at > first and (at == early or at % _SNAPSHOT_EVERY == 0):
+            if opened.save is not None and at > first and (at == early or at % SNAPSHOT_EVERY == 0):
                 newest = (at, passes, _as_text(step, opened.save(at - first)))
             try:
                 element = next(opened.iterator)

@@ -11,13 +11,14 @@ part that has ended is None.
 import heapq
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from penstock._decisions import MIXTURE_ELEMENTS, decide
 from penstock._graph import Element
 from penstock._streaming._combine import CombineStage, Combining, PartInput, check_parts
+from penstock._streaming._policy import MAX_MIXTURE_ELEMENTS
 from penstock._streaming._stage import (
     LARGEST,
     Chunk,
@@ -36,8 +37,6 @@ Schedule: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """The weights of all parts from each count of elements on."""
 
 Measure: TypeAlias = Callable[[Element], Any]
-
-_AT_ONCE: Final = 64  # elements of a chunk
 
 
 class Shares(NamedTuple):
@@ -122,7 +121,7 @@ class TakingTurns(Combining):
         has_more = True
         while has_more:
             log: list[_Taken] = []
-            most = decide(MIXTURE_ELEMENTS, _AT_ONCE)
+            most = decide(MIXTURE_ELEMENTS, MAX_MIXTURE_ELEMENTS)
             try:
                 while has_more and len(log) < most:
                     has_more = _take(shares, inputs, turns, log)

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -28,8 +28,8 @@ from penstock._frozen import frozen
 from penstock._graph import Element, Location, flushed_ordinal, nested_ordinal, row_seed_position, whereabouts_of
 from penstock._streaming._check import same_element
 from penstock._streaming._fold import Folding, FoldStage
+from penstock._streaming._policy import CHECKED_AFTER_RESUME, CHUNK_ELEMENTS, CHUNK_SECONDS
 from penstock._streaming._stage import (
-    CHUNK_SECONDS,
     LARGEST,
     ORDINAL,
     Chunk,
@@ -45,9 +45,6 @@ from penstock._streaming._stage import (
     refuse,
 )
 from penstock.errors import GraphError, StateError
-
-_MAX_AT_ONCE: Final = 1024  # elements that are added before a chunk is yielded
-_FOLLOWING: Final = 8  # elements that are added to a resumed object by the check
 
 
 @frozen
@@ -97,7 +94,7 @@ class UserFold(Folding):
 
     def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
         fold = _Fold(self, stage, token)
-        at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+        at_most, began = decide(COMBINED_ELEMENTS, CHUNK_ELEMENTS), time.perf_counter()
         for chunk in stage.below.run(token[0]):
             for index in range(len(chunk.elements)):
                 try:
@@ -107,7 +104,7 @@ class UserFold(Folding):
                     raise
                 if fold.added >= at_most or time.perf_counter() - began > CHUNK_SECONDS:
                     yield fold.given()
-                    at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+                    at_most, began = decide(COMBINED_ELEMENTS, CHUNK_ELEMENTS), time.perf_counter()
             yield fold.given()
         fold.flush()
         yield fold.given(is_flushed=True)
@@ -409,7 +406,7 @@ def _given(step: UserFold, below: list[LocatedElement], start: int, stop: int) -
     """Return what a new object gives from element `stop` on, once elements [start, stop) were added; and its `held`."""
     fold = CheckedCombiner(step)
     found: list[Any] = []
-    for number, (element, location) in enumerate(below[start : stop + _FOLLOWING], start):
+    for number, (element, location) in enumerate(below[start : stop + CHECKED_AFTER_RESUME], start):
         given = fold.add(copy.deepcopy(element), known(location))
         if number >= stop:
             found += [*copy.deepcopy(given), fold.held]

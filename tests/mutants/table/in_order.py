@@ -149,8 +149,8 @@ IN_ORDER: Final = (
     Mutant(
         "stream: its state is requested one element late",
         "_streaming/_stream.py",
-        "at == early or at % _SNAPSHOT_EVERY == 0",
-        "at == early or at % _SNAPSHOT_EVERY == 1",
+        "at == early or at % SNAPSHOT_EVERY == 0",
+        "at == early or at % SNAPSHOT_EVERY == 1",
         (GOLDEN,),
     ),
     Mutant(
