@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from penstock._caught import Caught
 from penstock._graph import length
+from penstock._loader._policy import LOOKED_AT_SECONDS, MOSTLY_SHARE, SLOW_SECONDS
 from penstock._loader._progress import Progress
 from penstock._plan import Plan
 from penstock._readings import Readings
@@ -22,9 +23,6 @@ from penstock._runtime import Recorder, describe_step, usable_processors
 from penstock.observe import Report
 from penstock.observe._measured import Measured, measured
 
-LOOKED_AT_SECONDS: Final = 10.0
-SLOW_SECONDS: Final = 10.0
-_MOSTLY: Final = 0.5
 _LEAST_BATCHES: Final = 8  # fewer give no usual time of a batch
 _logger = logging.getLogger("penstock")
 
@@ -92,7 +90,7 @@ class Hints:
     def _look(self, clock: Counted) -> None:
         self._look_at = 2 * clock.wait_seconds
         report = report_of(self._plan, self._readings, clock)
-        if report.batches < _LEAST_BATCHES or report.wait_share < _MOSTLY or report.bottleneck is None:
+        if report.batches < _LEAST_BATCHES or report.wait_share < MOSTLY_SHARE or report.bottleneck is None:
             return
         self._look_at = inf
         _logger.warning(
