@@ -242,7 +242,7 @@ class Loader(Generic[T_co]):
 
     @property
     def steps_done(self) -> int:
-        """The number of steps that lie behind, over all epochs: 0 before the first batch, 1 after it.
+        """The number of steps done, over all epochs: 0 before the first batch, 1 after it.
 
         A loader that resumes has the number of the loader that saved the state; after `seek(step)` it is that step. So
         it is also the number of the next step.
@@ -261,7 +261,7 @@ class Loader(Generic[T_co]):
     def step(self) -> int:
         """The global index, over all epochs and from 0, of the batch that `epoch` refers to.
 
-        It is 0 before the first batch and after it; `steps_done` tells the two apart.
+        It is 0 before the first batch and after it; `steps_done` is 0 before and 1 after.
         """
         return self._progress.current().step
 

@@ -503,7 +503,8 @@ class StreamingProgress:
         step = self._next.step
         for replaced in [other for other in self._starts if other >= step]:
             del self._starts[replaced]
-        # It counts as another run: a jump to an earlier step makes the steps from here on others again.
+        # One more break, since the steps from here on have other elements than before. A jump to an earlier step undoes
+        # that, so it forgets the starts of these steps.
         self.at = None, _StepStart(step, epoch, Where(self._own_rank_segments, token), self._next.breaks + 1)
         self._remember(self._next)
         self._pass_end()

@@ -212,7 +212,7 @@ def chosen(plan: Plan, num_workers: int | Literal["auto"], workers: Workers) -> 
 def _kind(plan: Plan, num_workers: int) -> Choice:
     if not _may_be_threads(plan.node) and not obstacle(plan):
         return Choice("processes", num_workers, "globals=True seeds generators that all threads share")
-    room = _room(plan, _holds_no_lock() or obstacle(plan))
+    room = _room(plan, _without_gil() or obstacle(plan))
     if room.obstacle or room.processors == 1 or not _is_measurable(plan):
         return choose_kind(num_workers, None, room)
     threads = _may_be_threads(plan.node)
@@ -224,7 +224,7 @@ def _number(plan: Plan, workers: Workers) -> Choice:
     if not plan.program.worker_inputs:
         only_read = "everything is computed in one thread, in order"
         return Choice("inline", 0, "a stream isn't read to see" if plan.program.uses_workers else only_read)
-    room = _room(plan, (_holds_no_lock() or obstacle(plan)) if workers == "auto" else "")
+    room = _room(plan, (_without_gil() or obstacle(plan)) if workers == "auto" else "")
     may_be_threads = _may_be_threads(plan.node)
     cost: Cost | None = None
     if _is_measurable(plan):
@@ -249,7 +249,8 @@ def _room(plan: Plan, why_not: str = "") -> Room:
     return Room(max(rows, 1), plan.batches.total // plan.shard.count, processors, why_not)
 
 
-def _holds_no_lock() -> str:
+def _without_gil() -> str:
+    """Return why this Python needs no processes; empty if it may, since it has a GIL."""
     has_lock = getattr(sys, "_is_gil_enabled", None)
     return "this Python has no GIL" if has_lock is not None and not has_lock() else ""
 
@@ -257,9 +258,9 @@ def _holds_no_lock() -> str:
 def _is_measurable(plan: Plan) -> bool:
     """Return whether rows may be computed to measure their cost.
 
-    Rows of streams may not, since they come once. Rows of async sources may not, since their records are requested
-    together when they are prefetched. Rows with a `PerWorker` may not, since each worker makes its object first, which
-    may be large.
+    Rows of streams may not, since they can't be read again. Rows of async sources may not, since their records are
+    requested together when they are prefetched. Rows with a `PerWorker` may not, since each worker makes its object
+    first, which may be large.
     """
     has_positions = bool(plan.program.worker_inputs)
     return has_positions and not awaits(plan.node) and not any(_makes_its_own(step) for step in walk(plan.node))

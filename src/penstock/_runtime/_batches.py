@@ -89,7 +89,7 @@ class StepRange(NamedTuple):
         return Unit(step + index, epoch, position + index * self.stride, batch)
 
     def after(self, steps: int, token: Token) -> "StepRange":
-        """Return the range without its first `steps` steps; `token` came with the last of these."""
+        """Return the range without its first `steps` steps; `token` is that of the last of these."""
         if self.where is None:
             return self.part(steps, self.steps)
         return StepRange(self.unit(steps), self.steps, self.stride, self.where._replace(token=token))
@@ -109,7 +109,7 @@ class Remaining:
     def __init__(self, step_ranges: list[StepRange]) -> None:
         self._step_ranges = step_ranges
         self._index = 0  # how many batches of the first range were delivered
-        self._token: Token = None  # came with the last of them
+        self._token: Token = None  # of the last of them
 
     def remove_delivered(self, token: Token) -> bool:
         """Remove a delivered batch, given by its token; return whether it was the first of the remaining ones."""

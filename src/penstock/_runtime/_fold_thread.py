@@ -345,11 +345,11 @@ class FoldSupplier(Supplier[Chunk]):
         super().__init__(scheduler)
         self._scheduler = scheduler
         self._client = client
-        self._left = Remaining([step_range])
+        self._remaining = Remaining([step_range])
         self._bell = Bell()
 
     def open(self) -> FoldThread:
-        return FoldThread(self._scheduler, self._client, self._left.step_ranges()[0], bell=self._bell)
+        return FoldThread(self._scheduler, self._client, self._remaining.step_ranges()[0], bell=self._bell)
 
     def results(self, job: Chunk) -> list[Element]:
         made = job.taken()
@@ -361,7 +361,7 @@ class FoldSupplier(Supplier[Chunk]):
         del batch
         token, filtered = job.delivered[index]
         count_filtered(self._client.recorder, filtered)
-        self._left.remove_delivered(token)
+        self._remaining.remove_delivered(token)
         return token
 
     def error(self, job: Chunk) -> BaseException | None:

@@ -117,15 +117,16 @@ class LoaderHelper(HelperProcess[BatchReader]):
     """One helper of a loader, from its start to the end of everything that belongs to it.
 
     Attributes:
-        over: rung when the process has died and `death` is set.
+        replaced: rung when the process has died, and `death` and `successor` are set.
         death: why it died.
         successor: the helper that was started in its place, if a run had begun in it.
         has_begun: whether a run had.
-        is_hopeless: whether it failed by itself before it had started, as any other would.
+        is_hopeless: whether it failed by itself before it had started; then no successor is started, which would fail
+            like it.
     """
 
     def __init__(self, supervisor: Supervisor, setup: Setup, plan: Region, *, copy: bool) -> None:
-        self.over = Bell()
+        self.replaced = Bell()
         self.death: WorkerError | None = None
         self.successor: LoaderHelper | None = None
         self.has_begun = self.is_hopeless = False
@@ -228,7 +229,7 @@ class Helpers:
     def reap(self, process: LoaderHelper) -> WorkerError:
         """Wait until a dead process was replaced, and return why it died."""
         process.child.kill()  # its connection is lost, even if it still runs
-        process.over.wait()
+        process.replaced.wait()
         self._succeed(process)
         death, process.death = process.death, None  # once raised, it would keep what keeps it
         if death is None:
@@ -287,7 +288,7 @@ class Helpers:
             closed = self.is_closed
         if not closed:
             self._replace(process)
-        process.over.ring()
+        process.replaced.ring()
 
     def _replace(self, process: LoaderHelper) -> None:
         """Find out why a process died, and start its successor."""
@@ -364,13 +365,13 @@ class HelperSupplier(Supplier[Received]):
         self._nodes = list(walk(plan.node))
         self._memory = plan.memory
         self._usually_kept = KEPT_MESSAGES + ahead  # messages
-        self._left = Remaining(step_ranges)
+        self._remaining = Remaining(step_ranges)
         self._failing: Unit | None = None
-        self._come: Received | None = None  # a message that `is_ready` has received
+        self._arrived: Received | None = None  # a message that `is_ready` has received
         self._deaths = 0  # in a row
         self._lost = False  # whether the process has died
         self._closed = False
-        self._runs = False  # whether the run has not ended
+        self._is_running = False  # whether the run has not ended
         self._run = 0
         self._process: LoaderHelper | None = None  # in which the run was begun
         self._begin()
@@ -382,24 +383,24 @@ class HelperSupplier(Supplier[Received]):
     def next_job(self) -> Received | None:
         """Wait for the next message, and return it; None once closed."""
         self._helpers.check()
-        come, self._come = self._come, None
-        return come or self._receive(None)
+        arrived, self._arrived = self._arrived, None
+        return arrived or self._receive(None)
 
     def next_job_nowait(self) -> Received | None:
         """Return the next message, if it has arrived."""
-        come, self._come = self._come, None
-        return come or self._receive(0.0, awaited=False)
+        arrived, self._arrived = self._arrived, None
+        return arrived or self._receive(0.0, awaited=False)
 
     def is_ready(self) -> bool:
         """Return whether a message has arrived, or none will."""
-        self._come = self._come or self._receive(0.0)
-        return self._come is not None or self._closed
+        self._arrived = self._arrived or self._receive(0.0)
+        return self._arrived is not None or self._closed
 
     def close(self) -> None:
         """End the run."""
         self._closed = True
-        self._come, process = None, self._process
-        if self._runs and process is not None:
+        self._arrived, process = None, self._process
+        if self._is_running and process is not None:
             self._helpers.cancel(process, self._run)
 
     def results(self, job: Received) -> list[Element]:
@@ -411,8 +412,8 @@ class HelperSupplier(Supplier[Received]):
         report = job.reports[index]
         if report is not NO_REPORT:
             self._count(report)
-        if self._left.remove_delivered(report.token):  # a later batch doesn't show that the first one crashes no helper
-            self._deaths = 0
+        if self._remaining.remove_delivered(report.token):
+            self._deaths = 0  # a later batch wouldn't show that the first one crashes no helper
         return report.token
 
     def error(self, job: Received) -> BaseException | None:
@@ -420,7 +421,7 @@ class HelperSupplier(Supplier[Received]):
         self._count(job.reports[-1])
         if not isinstance(error, EndOfEpoch):
             self._process = None
-            self._failing = self._left.unit_of(job.reports[-1].token)
+            self._failing = self._remaining.unit_of(job.reports[-1].token)
         return error
 
     def failing(self, job: Received | None, index: int) -> Unit | None:
@@ -430,30 +431,30 @@ class HelperSupplier(Supplier[Received]):
     def fileno(self) -> int | None:
         if self._process is None:
             return None
-        return self._process.over.fileno() if self._lost else self._process.reader.fileno()
+        return self._process.replaced.fileno() if self._lost else self._process.reader.fileno()
 
     def _begin(self) -> LoaderHelper:
         """Begin a run of the batches that were not delivered."""
         alone = STEPS_ALONE if self._deaths == MAX_HELPER_DEATHS - 1 else 0
-        process, self._run = self._helpers.begin(self._left.step_ranges(), alone=alone)
-        self._process, self._failing, self._runs = process, None, True
+        process, self._run = self._helpers.begin(self._remaining.step_ranges(), alone=alone)
+        self._process, self._failing, self._is_running = process, None, True
         return process
 
     def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> Received | None:
-        """Return the next message; None where none came in time, and once closed."""
+        """Return the next message; None where none arrived in time, and once closed."""
         while not self._closed:
             process = self._process or self._begin()
             if self._lost:
-                if timeout_seconds is not None and not process.over.wait(0.0):
+                if timeout_seconds is not None and not process.replaced.wait(0.0):
                     return None
                 self._reap(process)
                 continue
             self._warn_of_kept(process)
             try:
                 message = self._message(process, timeout_seconds, awaited=awaited)
-                come = None if message is None else self._accepted(message)
-                if message is None or come is not None:
-                    return come
+                arrived = None if message is None else self._accepted(message)
+                if message is None or arrived is not None:
+                    return arrived
             except (PeerError, EndOfPipeError):
                 self._lost = True
             except ClosedError:  # another thread closed the loader, or the reader of a helper that never connected
@@ -487,7 +488,7 @@ class HelperSupplier(Supplier[Received]):
             self._deaths = MAX_HELPER_DEATHS - 1  # the next call tries once more
             raise WorkerError(
                 "helper processes of isolated=True die while they make the batch of step "
-                f"{self._left.step_ranges()[0].first.step}; the last: {death}",
+                f"{self._remaining.step_ranges()[0].first.step}; the last: {death}",
                 exit_code=death.exit_code,
             )
 
@@ -503,7 +504,7 @@ class HelperSupplier(Supplier[Received]):
             batches = cut(structure, columns, bounds.tolist(), COPIED_BYTES)
         if status == MessageKind.ITEM:
             return Received(batches, reports, None)
-        self._runs = False
+        self._is_running = False
         packed_error = reports[0].error if reports else None
         return Received(batches, reports, EndOfEpoch() if packed_error is None else unpack_error(packed_error))
 

@@ -169,7 +169,7 @@ class SharedOutput:
         self._leases.pop(id(region), None)
 
     def keep(self, slots: Collection[int], batches: Collection[Element]) -> None:
-        """Keep sent batches for as long as the trainer holds their slots.
+        """Keep sent batches as long as the trainer holds their slots.
 
         Of several batches in one slot the last one is enough: all are of one job, and each keeps the lease of the job.
         """
@@ -338,7 +338,7 @@ class _Helper:
         # Where memory is bounded, batches are copied, so that the memory they take is known.
         self._runtime = Runtime(plan, self._recorder, memory_provider=memory if plan.memory is None else None)
         memory.returned = self._runtime.arm_more
-        self._careful: Runtime | None = None  # made for steps that may crash processes
+        self._crash_runtime: Runtime | None = None  # made for steps that may crash processes
         self._plan = plan
 
     def serve(self) -> None:
@@ -349,8 +349,8 @@ class _Helper:
                     if begin.work.step_ranges:
                         self._run(begin.run, begin.work)
         finally:
-            if self._careful is not None:
-                self._careful.close()
+            if self._crash_runtime is not None:
+                self._crash_runtime.close()
             self._runtime.close()
             self._memory.close()
 
@@ -375,13 +375,13 @@ class _Helper:
 
         A worker process of the helper computes them, so the crashing row is found, and `on_error` applies to it.
         """
-        stream = self._carefully().open_alone(step_range)
+        stream = self._runtime_for_crashes().open_alone(step_range)
         try:
             with suppress(EndOfEpoch):
                 for _ in range(steps):
                     if self._commands.waiting:
                         break
-                    self._do(self._sender.making_room)
+                    self._run_steps(self._sender.making_room)
                     outbox.begin()
                     batch, token = stream.next()
                     outbox.add(batch, token)
@@ -392,14 +392,15 @@ class _Helper:
             stream.close()
         return step_range
 
-    def _carefully(self) -> Runtime:
-        if self._careful is None:
+    def _runtime_for_crashes(self) -> Runtime:
+        """Return a runtime with one worker process, for steps that may crash it."""
+        if self._crash_runtime is None:
             plan = self._load_plan()  # a fresh copy: the one in use may hold open files, which can't be sent
             limits = plan.limits if plan.num_workers else replace(plan.limits, worker_init=None)
             plan = replace(plan, place="processes", num_workers=1, prefetch=1, limits=limits)
             self._recorder.know(plan.node)
-            self._careful = Runtime(plan, self._recorder, crashing_rows=self._runtime.crashing_rows)
-        return self._careful
+            self._crash_runtime = Runtime(plan, self._recorder, crashing_rows=self._runtime.crashing_rows)
+        return self._crash_runtime
 
     def _send_all(self, stream: Stream, outbox: "Outbox") -> None:
         try:
@@ -415,7 +416,7 @@ class _Helper:
     def _send_each(self, stream: Stream, outbox: "Outbox") -> None:
         while not self._commands.waiting:
             if outbox.is_empty:
-                self._do(self._sender.making_room)
+                self._run_steps(self._sender.making_room)
                 outbox.begin()
                 stacked = stream.next_stacked() if decide(MESSAGE_JOBS, 1) else None
                 if stacked is not None:
@@ -439,10 +440,15 @@ class _Helper:
         packed = b"" if all(each == NO_REPORT for each in reports) else pickle.dumps(tuple(reports))
         in_flight = self._runtime.bytes_in_flight() + self._sender.arena.counters.bytes
         message: Message = (run, int(kind), batches, packed, in_flight, None if bounds is None else np.array(bounds))
-        slots = self._do(lambda: self._sender.sending(message))
+        slots = self._run_steps(lambda: self._sender.sending(message))
         self._memory.keep(slots, batches)
 
-    def _do(self, make_steps: Callable[[], Steps[ResultT]]) -> ResultT:
+    def _run_steps(self, make_steps: Callable[[], Steps[ResultT]]) -> ResultT:
+        """Run an operation of the pipe.
+
+        Raises:
+            OwnerGoneError: the trainer's process has closed its end.
+        """
         try:
             return self._sender.operations.run(make_steps(), None)
         except (ClosedError, PeerError) as error:

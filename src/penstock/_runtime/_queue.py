@@ -279,7 +279,7 @@ class JobQueue(Generic[AnyJob]):
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # waits for a slot or for memory
         self._ended = False
-        self._tell_ended = ended
+        self._on_end = ended
         self._late_since = 0.0  # of the current wait, by `monotonic`
         scheduler.check()
         with scheduler.owned():
@@ -317,7 +317,7 @@ class JobQueue(Generic[AnyJob]):
             held.allow()
         lacks_memory = self._made is not None and self._scheduler.idle_seconds() > 0
         self._late_since = 0.0
-        waited = self._scheduler.wait(self._client, self._wanted, self._is_over_or_late)
+        waited = self._scheduler.wait(self._client, self._wanted, self._is_over)
         if waited:
             self._client.note_wait("memory" if lacks_memory else self._cause(waited))
         if held is not None:
@@ -326,8 +326,8 @@ class JobQueue(Generic[AnyJob]):
         with self._scheduler.owned():
             return self._retired() if self._armed else None  # another thread gave up the jobs
 
-    def _is_over_or_late(self) -> bool:
-        """Return whether no job will come; note since when a later job is complete and the next one isn't."""
+    def _is_over(self) -> bool:
+        """Return whether there is no next job; also note since when a later job is complete and the next one isn't."""
         if not self._late_since and self.is_in_order:
             later = [slot for slot, _ in self._armed.copy()][1:]
             if any(map(self._scheduler.is_complete, later)):
@@ -381,8 +381,8 @@ class JobQueue(Generic[AnyJob]):
 
     def _give_up(self) -> None:
         self._ended = True
-        if self._tell_ended is not None:
-            self._tell_ended()
+        if self._on_end is not None:
+            self._on_end()
         if self._give_up in self._client.queues:
             self._client.queues.remove(self._give_up)
         if self._client.arm_more == self._arm_ahead:
@@ -415,6 +415,7 @@ class JobQueue(Generic[AnyJob]):
                 return
 
     def _window_now(self) -> int:
+        """Return how many jobs may be armed at a time now."""
         begins_alone = bool(self._armed) and self._scheduler.begins_alone(self._client, self._armed[-1][1])
         return 1 if begins_alone else self._jobs_ahead()
 
@@ -422,6 +423,7 @@ class JobQueue(Generic[AnyJob]):
         return decide(JOBS_AHEAD, self._window, self._window)
 
     def _fits(self, job: AnyJob) -> bool:
+        """Return whether a job's memory is within the bounds."""
         if not job.memory_bytes:
             return True
         if self._memory is not None and self._client.region_pool.used_bytes + job.memory_bytes > self._memory:
@@ -496,7 +498,7 @@ class ReadyQueue(JobQueue[AnyJob]):
 
 
 class GivenQueue(JobQueue[AnyJob]):
-    """Jobs whose content comes from a fold, in order; `make_job` returns None while no further content has come."""
+    """Jobs of content that a fold makes, in order; `make_job` returns None until the fold has made more."""
 
     _ends = False
 
@@ -527,12 +529,17 @@ class GivenQueue(JobQueue[AnyJob]):
         return bool(self._armed)
 
     def arm(self) -> None:
-        """Arm jobs of the content that has come, as far as there is room."""
+        """Arm jobs of the content that the fold has made, as far as there is room."""
         with self._scheduler.owned():
             self._arm()
 
     def wait(self, has_come: Callable[[], bool], before: Callable[[], Stall | None]) -> None:
-        """Wait until the first job is complete, or more content has come; `before` finds the work that makes it."""
+        """Wait until the first job is complete, or the fold has made more.
+
+        Args:
+            has_come: returns whether the fold has made more.
+            before: returns the work that the fold is at.
+        """
         lacks_jobs = not self._armed and self._made is None
         waited = self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
         if waited:

@@ -234,7 +234,11 @@ def _role(worker: int) -> str:
 
 
 def _copied(error: BaseException) -> BaseException:
-    """Return an equal exception to raise: the traceback of one that is kept would keep what keeps it, for ever."""
+    """Return a copy of a kept exception, to raise; itself if it can't be copied.
+
+    Raising the original would add the caller's frames to its traceback. They refer to the scheduler, which keeps the
+    exception, so neither would ever be collected.
+    """
     with Caught(Exception):
         copied = copy.copy(error)
         if type(copied) is type(error):
@@ -549,7 +553,7 @@ class Scheduler:
             client: the client whose consumer waits.
             slots: returns the slots of the jobs.
             given_up: returns whether to stop waiting.
-            before: finds the work that makes the client's next jobs, for when no worker has work.
+            before: returns the work that makes the client's next jobs; called where no worker has work.
 
         Returns:
             The seconds of the wait; 0 if a job was complete at once.
@@ -577,7 +581,12 @@ class Scheduler:
         return None if self.shares else self._owner.plan.limits.timeout
 
     def _stall(self, slots: Iterable[int], *, any_will_do: bool) -> Stall | None:
-        """Return the work that the slots' jobs wait for; if no worker is at one of these jobs, the work begun last."""
+        """Return the work that the slots' jobs wait for; None if no worker has work.
+
+        If all of the jobs must be complete, or there is one, that is the oldest work at them. If any of several will
+        do, it is the newest work at them, since there is progress as long as a worker begins a block. If no worker is
+        at one of them, it is the newest work of all.
+        """
         wanted, doing = set(slots), self._at_work()
         busy = [each for each in doing if not each.is_idle]
         at = [each for each in busy if each.slot in wanted]
@@ -586,7 +595,7 @@ class Scheduler:
         text = "worker {}" if at or self.num_workers == 1 else "worker {}, like all others,"
         if at and (len(wanted) == 1 or not any_will_do):
             found, since = min(at, key=lambda each: each.since), 0.0
-        else:  # as long as any worker begins a block, there is progress
+        else:
             found, since = max(at or busy, key=lambda each: each.since), max(each.since for each in doing)
         worker, armed = found.worker, found.armed
         return Stall(
@@ -643,7 +652,7 @@ class Scheduler:
         self._idents[number] = threading.get_ident()
         self._doing[number] = AtWork(number, time.monotonic())
         self._initialise(number)
-        self._rest(number)
+        self._note_idle(number)
 
         def run(claim: Claim) -> None:
             if delay := decide(DELAY_MICROSECONDS, 0):
@@ -694,11 +703,12 @@ class Scheduler:
                 seconds, cpu_seconds = time.perf_counter() - started, time.thread_time() - cpu_started
                 client.learned.timed(rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
             client.readings.times(_role(number)).work(seconds)
-        self._rest(number)
+        self._note_idle(number)
         if caught.error is not None:
             job.fail(job.blocks if claim.merge else claim.block, caught.taken())
 
-    def _rest(self, number: int) -> None:
+    def _note_idle(self, number: int) -> None:
+        """Note that a worker waits for work from now on."""
         self._doing[number] = AtWork(number, time.monotonic(), is_idle=True)
 
 

@@ -49,8 +49,8 @@ class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
 class Stream(ABC):
     """Batches in order, or as they become ready. Used by one thread at a time; `close` may be called more than once.
 
-    A stream that waits for other threads or processes, or delivers out of order, defines all methods. What they return
-    here is true of a stream that computes each batch when `next` is called.
+    The default methods suit a stream that computes each batch when `next` is called. A stream that waits for other
+    threads or processes, or delivers out of order, defines all methods.
     """
 
     is_inline = False
@@ -172,7 +172,7 @@ class Jobs(Protocol[AnyJob_co]):
         ...
 
     def next_job_nowait(self) -> AnyJob_co | None:
-        """Return the next job, if it has come."""
+        """Return the next job if that takes no wait, else None."""
         ...
 
     def is_ready(self) -> bool:
@@ -213,7 +213,7 @@ class Supplier(ABC, Generic[AnyJob]):
 
     @abstractmethod
     def results(self, job: AnyJob) -> list[Element]:
-        """Return the batches of a job up to the first one that failed, once, when the job has come."""
+        """Return the batches of a job up to the first one that failed; called once for each job."""
 
     @abstractmethod
     def delivered(self, job: AnyJob, index: int, batch: Element) -> Token:
@@ -254,7 +254,7 @@ class Supplier(ABC, Generic[AnyJob]):
 
     @abstractmethod
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when a job may have come; None if `is_ready` has to be called first."""
+        """Return a descriptor that is readable when a job may be there; None if `is_ready` has to be called first."""
 
 
 class JobStream(Stream, Generic[AnyJob]):
@@ -295,8 +295,8 @@ class JobStream(Stream, Generic[AnyJob]):
             job = self._job
             if job is None:
                 with Caught(Exception) as caught:
-                    come = self._jobs.next_job_nowait()
-                    job = None if come is None else self._begun(come)
+                    complete = self._jobs.next_job_nowait()
+                    job = None if complete is None else self._begun(complete)
                 self._keep(caught)
             ready = self._ready
             if job is None or not ready:
@@ -340,6 +340,7 @@ class JobStream(Stream, Generic[AnyJob]):
         return self._begun(job)
 
     def _begun(self, job: AnyJob) -> AnyJob:
+        """Make a job the current one, and return it."""
         self._job, self._index = job, 0
         self._ready = self._supplier.results(job)[::-1]
         return job
@@ -393,7 +394,10 @@ class JobStream(Stream, Generic[AnyJob]):
         return self._supplier.fileno()
 
     def is_ready(self) -> bool:
-        """Return whether `next` would not wait. What this thread has to compute is computed here: it may be DROPPED."""
+        """Return whether `next` would not wait.
+
+        A batch that this thread has to compute is computed here, since it may be DROPPED, and `next` would then wait.
+        """
         skips = True
         while skips and not self._closed and self._error is None:
             skips = False
@@ -405,7 +409,7 @@ class JobStream(Stream, Generic[AnyJob]):
         return True
 
     def _skips(self, job: AnyJob) -> bool:
-        """Leave out the next batch, if it is DROPPED, or have it computed again; after either, `next` may wait."""
+        """Return whether the next batch was left out, as DROPPED, or is computed again; then `next` may wait."""
         if not self._ready:
             if self._is_repeated(job):
                 return True
@@ -433,17 +437,17 @@ class BatchSupplier(Supplier[BatchJob]):
         self._scheduler = scheduler
         self._client = client
         self._plan = plan
-        self._left = step_ranges  # the steps of which no job was taken yet, in order
+        self._remaining = step_ranges  # the steps of which no job was taken yet, in order
         self._copied_bytes = sys.maxsize if plan.copy else COPIED_BYTES
         self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())
 
     def open(self) -> JobQueue[BatchJob]:
-        cutter = Cutter(self._scheduler, self._client, self._plan.batches, self._left)
+        cutter = Cutter(self._scheduler, self._client, self._plan.batches, self._remaining)
         kind = JobQueue[BatchJob] if self._plan.ordered else ReadyQueue[BatchJob]
         return open_queue(kind, self._scheduler, self._client, cutter)
 
     def results(self, job: BatchJob) -> list[Element]:
-        self._left = without(self._left, job.work.step_range)
+        self._remaining = without(self._remaining, job.work.step_range)
         if job.failed or decide(LEFT_TO_CONSUMER, 0):
             return []
         return job.work.batches(job.parts, job.results, self._copied_bytes)
@@ -458,11 +462,11 @@ class BatchSupplier(Supplier[BatchJob]):
             self._replace_crashing(job.work.step_range.unit(index), failure.row, failure.crash)
         elif not may_repeat(failure, attempts):
             return False
-        self._left = [job.work.step_range.part(index, job.steps), *self._left]
+        self._remaining = [job.work.step_range.part(index, job.steps), *self._remaining]
         return True
 
     def _replace_crashing(self, unit: Unit, row: int | None, crash: WorkerError) -> None:
-        """Have the row that crashes workers replaced from now on; raise if no step allows that."""
+        """Let a step with `on_error=` replace the row that crashes workers, from now on; raise if there is none."""
         program, shard = self._plan.batches, self._plan.shard
         at = None if row is None else coordinates_of(program, shard, unit, row)
         leave_to_steps(self._client, program.rows, at, crashing_row_error(program, shard, unit, row, crash))
@@ -485,6 +489,6 @@ class BatchSupplier(Supplier[BatchJob]):
         if stacked is None:
             return None
         step_range = job.work.step_range
-        self._left = without(self._left, step_range)
+        self._remaining = without(self._remaining, step_range)
         first = step_range.first.step
         return *stacked, (None,) * job.steps if self._plan.ordered else range(first, first + job.steps)

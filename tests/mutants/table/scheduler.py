@@ -100,7 +100,7 @@ SCHEDULER: Final = (
     Mutant(
         "threads: a restart repeats the current job",
         "_runtime/_streams.py",
-        "self._left = without(self._left, job.work.step_range)",
+        "self._remaining = without(self._remaining, job.work.step_range)",
         "pass",
         ("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py"),
     ),
@@ -163,7 +163,7 @@ SCHEDULER: Final = (
     Mutant(
         "fold: a restart begins where the epoch began",
         "_runtime/_fold_thread.py",
-        "self._left.remove_delivered(token)",
+        "self._remaining.remove_delivered(token)",
         "pass",
         ("loader/test_folds_ahead.py", "failures/test_resuming.py", "equivalence/test_folds_above_batches.py"),
     ),
