@@ -37,7 +37,7 @@ def test_a_block_gets_the_records_that_arrived() -> None:
     """A worker reads them from the block, each once."""
     arrivals, block, source = requested()
     arrivals.answer(block, source, KEYS, ["first", "second"])
-    read = block.informed(Context()).read
+    read = block.context_with_records(Context()).read
     assert read is not None
     assert read(source, KEYS) == ["first", "second"]
 
@@ -46,7 +46,7 @@ def test_a_failed_request_leaves_the_records_to_the_worker() -> None:
     """The worker reads them itself, and so raises the error if there still is one."""
     arrivals, block, source = requested()
     arrivals.answer(block, source, KEYS, None)
-    read = block.informed(Context()).read
+    read = block.context_with_records(Context()).read
     assert read is not None
     assert list(read(source, KEYS)) == [0, 1]
 
@@ -59,7 +59,7 @@ def test_a_closed_iterator_frees_its_workers(*, is_answered: bool) -> None:
     if is_answered:
         arrivals.answer(block, source, KEYS, None)
     with pytest.raises(ClosedError, match="the iterator was closed"):
-        block.informed(Context())
+        block.context_with_records(Context())
 
 
 def test_the_end_of_requests_leaves_later_blocks_to_workers_unless_the_iterator_was_closed() -> None:
@@ -67,7 +67,7 @@ def test_the_end_of_requests_leaves_later_blocks_to_workers_unless_the_iterator_
     arrivals = Arrivals(4)
     block = BlockRecords(0, arrivals)
     arrivals.end()
-    block.informed(Context())
+    block.context_with_records(Context())
     arrivals.close()
     with pytest.raises(ClosedError, match="the iterator was closed"):
-        block.informed(Context())
+        block.context_with_records(Context())

@@ -126,7 +126,7 @@ class CollateSupplier(Supplier[CollateJob]):
         """Return whether `next_job` would not wait for another thread."""
         while not self._queue.is_over and not self._queue.is_complete():
             if self._failed is not None:
-                return self._is_alone or bool(self._waiting) or self._fold.comes(self._wake)
+                return self._is_alone or bool(self._waiting) or self._fold.has_chunk(self._wake)
             if self._queue.waits_for_memory:
                 return self._queue.is_ready()  # arms the job, if there is memory
             if not self._has_come():
@@ -157,7 +157,7 @@ class CollateSupplier(Supplier[CollateJob]):
         with self._scheduler.owned():
             if self._queue.waits_for_memory or self._has_no_job():
                 return True
-            return self._queue.has_room and (_has_batch(self._waiting) or self._fold.comes(self._wake))
+            return self._queue.has_room and (_has_batch(self._waiting) or self._fold.has_chunk(self._wake))
 
     def _is_for_consumer(self) -> bool:
         """Return whether the consumer has to read the fold itself, or to raise the fold's error."""

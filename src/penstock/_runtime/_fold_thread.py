@@ -171,7 +171,7 @@ class FoldAlone:
     def next_job_nowait(self, wake: Callable[[], None], /) -> None:
         """Return None, since no chunk is made before it is requested."""
 
-    def comes(self, wake: Callable[[], None], /) -> bool:
+    def has_chunk(self, wake: Callable[[], None], /) -> bool:
         """Return False, since no other thread makes chunks."""
         del wake
         return False
@@ -239,7 +239,7 @@ class FoldThread:
             self._wake = wake
         return self._taken()
 
-    def comes(self, wake: Callable[[], None], /) -> bool:
+    def has_chunk(self, wake: Callable[[], None], /) -> bool:
         """Return whether the next chunk has come; if not, `wake` is called when it has."""
         if not self._chunks:
             self._begin()

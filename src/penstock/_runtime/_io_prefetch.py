@@ -80,8 +80,8 @@ class BlockRecords:
         self._arrivals = arrivals
         self._records: dict[tuple[int, int], list[Record]] = {}  # by the identity of a source, and the key
 
-    def informed(self, context: Context) -> Context:
-        """Wait for the records; return the context of a worker with a `read` that returns them.
+    def context_with_records(self, context: Context) -> Context:
+        """Wait for the records, and return a worker's context, with a `read` that returns them.
 
         Raises:
             ClosedError: the records won't arrive.

@@ -412,8 +412,9 @@ class HelperSupplier(Supplier[Received]):
         report = job.reports[index]
         if report is not NO_REPORT:
             self._count(report)
+        # A later batch wouldn't show that the first one crashes no helper.
         if self._remaining.remove_delivered(report.token):
-            self._deaths = 0  # a later batch wouldn't show that the first one crashes no helper
+            self._deaths = 0
         return report.token
 
     def error(self, job: Received) -> BaseException | None:

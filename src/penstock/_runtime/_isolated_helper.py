@@ -519,7 +519,7 @@ class Outbox:
 
     def send(self) -> None:
         """Send the collected batches; where one can't be sent, those before it."""
-        self._learn()
+        self._choose_limit()
         batches, reports = self._batches, self._reports
         self.drop()
         try:
@@ -536,7 +536,8 @@ class Outbox:
             self._batches, self._reports = [batch], [each]
             self.send()
 
-    def _learn(self) -> None:
+    def _choose_limit(self) -> None:
+        """Choose how many batches the next message may have, by the time and bytes of the last one."""
         count = len(self._batches)
         by_time = MESSAGE_SECONDS * count / max(time.perf_counter() - self._began, 1e-9)
         by_bytes = self._chunk_bytes * count / max(self._bytes, 1)

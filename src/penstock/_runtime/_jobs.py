@@ -210,12 +210,12 @@ class Work(ABC):
     Attributes:
         shape: the rows of the job, and the memory for them; constant.
         given: the content that a fold has given for each block, by its number; the merge is the block after all others.
-        is_repeated: whether the merge has crashed another process.
+        has_crashed: whether the merge has crashed another process.
     """
 
     shape: Shape
     given: dict[int, Any]
-    is_repeated = False
+    has_crashed = False
 
     def __init__(self, shape: Shape, given: dict[int, Any] | None = None) -> None:
         self.shape = shape
@@ -365,7 +365,7 @@ class Job(Generic[AnyWork]):
     def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
         """Compute one block, row by row if there is a `before_row`; return its number of rows."""
         if self.arriving is not None:
-            context = self.arriving[block].informed(context)
+            context = self.arriving[block].context_with_records(context)
         start, stop = self.bounds_of(block)
         results = self.parts[block] = []
         if before_row is None or self.work.shape.is_whole:
@@ -390,7 +390,7 @@ class Job(Generic[AnyWork]):
 
         By default they are kept as the job's results.
         """
-        self.work.is_repeated = before_row is not None
+        self.work.has_crashed = before_row is not None
         batches = self.work.merge(self.parts, context)
         self.parts, self.results = [], []
         if keep is None:

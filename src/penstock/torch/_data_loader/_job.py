@@ -159,7 +159,7 @@ class DrawnWork(Work):
             collate = self._here.collate_fn
             self._open()
             if isinstance(self._indices, StreamRequest):
-                return streamed(self._here, self._indices, self.drawn.number, is_repeated=self.is_repeated)
+                return streamed(self._here, self._indices, self.drawn.number, is_repeated=self.has_crashed)
             elements: Any = self._whole() if self._task.way == "whole" else _gathered(parts)
             if collate is default_collate and collates_plainly() and len(elements):
                 self._learned.layout = row_layout(elements[0])
