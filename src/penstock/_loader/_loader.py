@@ -5,7 +5,7 @@ import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from penstock._dataset import LOADER_NAMES, Dataset, T_co, explain_methods, load
 from penstock._graph import (
     Fingerprint,
     Map,
+    Node,
     Origin,
     Read,
     differing_text,
     fingerprint,
+    is_endless,
     need_count,
     note_held_values,
     seen_past,
@@ -29,6 +31,7 @@ from penstock._loader._beginnings import has_delivered, line_of_caller, note_del
 from penstock._loader._hints import Hints, report_of
 from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, Progress, StreamingProgress
+from penstock._loader._verify import verified
 from penstock._os import Closer
 from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, parse_memory, share_place
 from penstock._runtime import Runtime, StepRange, Stream, chosen
@@ -36,7 +39,8 @@ from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
-from penstock.observe import Report
+from penstock.observe import Report, WhatIf
+from penstock.observe._measured import timed_steps
 from penstock.sources import check_length
 
 if TYPE_CHECKING:
@@ -466,6 +470,61 @@ class Loader(Generic[T_co]):
             (8, ['read', 'add', 'batch'])
         """
         return report_of(self._plan, self._runtime.readings, self._clock)
+
+    def verify(self, seconds: float = 2.0) -> tuple[WhatIf, ...]:
+        """Measure what `report().what_if` predicts, in throwaway loaders.
+
+        For each of the three best predictions, a loader with the same workers and limits delivers the dataset with that
+        change: a step that costs nothing returns results from memory, or there is one worker more. It takes turns with
+        another one, which delivers the dataset as it is. After each batch comes a wait, as long as the training has
+        taken for a batch.
+
+        This loader and its state don't change. Its workers share the processors with the throwaway ones, and the
+        dataset's functions are called for further elements; so call this between two epochs. It takes up to nine times
+        `seconds`, and longer if `seconds` are only a few batches.
+
+        Args:
+            seconds: the time of each measurement, above 0.
+
+        Returns:
+            The predictions of the report, the best first, with `WhatIf.measured`. That is None for changes that gain
+            less than 5 %, for those after the third, for steps below a cache, and for steps other than reads and
+            functions, which can't be replayed.
+
+        Raises:
+            UsageError: `seconds` isn't above 0, or no batch was delivered yet, so that nothing is predicted.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.range(64).map(lambda number: sum(range(20_000)), name="decode").batch(8)
+            >>> with ps.Loader(dataset) as loader:
+            ...     batches = list(loader)
+            ...     predictions = loader.verify(seconds=0.05)
+            >>> any(each.step == "decode" and each.measured for each in predictions)
+            True
+        """
+        self._need_open()
+        steps = {name: node for name, (node, _) in timed_steps(self._plan, self._runtime.readings).items()}
+        return tuple(verified(self._throwaway, self._plan.node, self.report(), steps, seconds))
+
+    def _throwaway(self, node: Node, num_workers: int) -> "Loader[Any]":
+        """Return a loader of another dataset, with another number of workers, at the beginning of its second epoch."""
+        plan = self._plan
+        loader: Loader[Any] = Loader(
+            Dataset(node),
+            num_workers=num_workers,
+            workers="auto" if plan.place == "inline" else plan.place,
+            isolated=plan.isolated,
+            ordered=plan.ordered,
+            shard=plan.shard,
+            prefetch=plan.prefetch,
+            memory=plan.memory,
+            copy=plan.copy,
+            limits=plan.limits if num_workers or plan.place == "inline" else None,  # some of them need workers
+        )
+        if not is_endless(node):
+            loader.seek(position=0, epoch=1)  # a loader that begins with epoch 0 again would be taken for a mistake
+        return loader
 
     def _repr_html_(self) -> str:
         return self.report().html()

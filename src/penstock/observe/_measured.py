@@ -1,5 +1,7 @@
 """From readings to a report: the sums of all threads and processes, as times of a batch."""
 
+from collections.abc import Collection
+from itertools import count
 from typing import Final, NamedTuple
 
 from penstock._durations import Durations
@@ -83,28 +85,43 @@ def _batches_made(plan: Plan, readings: Readings, delivered: int) -> float:
 
 def _steps(plan: Plan, readings: Readings, made: float) -> tuple[tuple[StepReport, ...], float]:
     """Return the steps that took time, and the time of those that run in order, which are then the last."""
-    times = readings.step_times()
-    nodes: dict[int, Node] = {}
-    for node in walk(plan.node):
-        nodes.setdefault(readings.numbers[id(node)], node)
-    timed = [(node, times[number]) for number, node in nodes.items() if number < len(times) - 1]
-    timed = [(node, time) for node, time in timed if time.seconds > 0]
-    total = sum(time.seconds for _, time in timed)
-    names: dict[str, int] = {}
-    steps = [_step(node, time, total, made, names) for node, time in timed] if made else []
-    in_order = [step for (node, _), step in zip(timed, steps, strict=False) if node is plan.program.in_order]
+    timed = timed_steps(plan, readings)
+    total = sum(time.seconds for _, time in timed.values())
+    steps = [_step(name, node, time, total, made) for name, (node, time) in timed.items()] if made else []
+    in_order = [step for step in steps if timed[step.name][0] is plan.program.in_order]
     steps = [step for step in steps if step not in in_order] + in_order
     return tuple(steps), sum(step.seconds for step in in_order)
 
 
-def _step(node: Node, time: StepTime, total: float, made: float, names: dict[str, int]) -> StepReport:
-    text = verb_text(node) or type(node).__name__.lower()
-    name = node.name if isinstance(node, Map | Filter) else text.partition("(")[0]
-    count = names[name] = names.get(name, 0) + 1
+def timed_steps(plan: Plan, readings: Readings) -> dict[str, tuple[Node, StepTime]]:
+    """Return the steps that took time, and their times, by the names that they have in a report."""
+    times = readings.step_times()
+    nodes: dict[int, Node] = {}
+    for node in walk(plan.node):
+        nodes.setdefault(readings.numbers[id(node)], node)
+    timed: dict[str, tuple[Node, StepTime]] = {}
+    for number, node in nodes.items():
+        if number < len(times) - 1 and times[number].seconds > 0:
+            timed[_free_name(node, timed)] = node, times[number]
+    return timed
+
+
+def _text(node: Node) -> str:
+    return verb_text(node) or type(node).__name__.lower()
+
+
+def _free_name(node: Node, taken: Collection[str]) -> str:
+    """Return the name of a step: that of its function, or the verb, with a number if an earlier step has it."""
+    name = node.name if isinstance(node, Map | Filter) else _text(node).partition("(")[0]
+    names = (name if number == 1 else f"{name} {number}" for number in count(1))
+    return next(each for each in names if each not in taken)
+
+
+def _step(name: str, node: Node, time: StepTime, total: float, made: float) -> StepReport:
     p99 = time.each.quantile(0.99)
     return StepReport(
-        name if count == 1 else f"{name} {count}",
-        text,
+        name,
+        _text(node),
         time.seconds / made,
         time.seconds / total,
         time.cpu_share,

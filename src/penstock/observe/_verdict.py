@@ -50,6 +50,9 @@ class WhatIf:
         batches_per_second: the rate after it.
         times: that rate, as a multiple of the measured one.
         then: the bottleneck after it: "the consumer", "the workers", "the processors" or "the steps in order".
+        step: the name of the step that costs nothing; None for a change of the workers.
+        measured: the rate that `Loader.verify` has measured after the change, as a multiple of the one without it; None
+            where it has measured none.
 
     Example:
         >>> import penstock as ps
@@ -64,6 +67,8 @@ class WhatIf:
     batches_per_second: float
     times: float
     then: str
+    step: str | None = None
+    measured: float | None = None
 
     @property
     def times_text(self) -> str:
@@ -152,7 +157,8 @@ class Model:
     def if_free(self) -> dict[str, WhatIf]:
         """Return the prediction for each step, by name, if it cost nothing."""
         return {
-            name: self._predicted(f"{name} costs nothing", self.without(index)) for index, name in enumerate(self.names)
+            name: self._predicted(f"{name} costs nothing", self.without(index), name)
+            for index, name in enumerate(self.names)
         }
 
     def with_workers(self, count: int) -> WhatIf:
@@ -162,10 +168,10 @@ class Model:
         limits = (self if self.holds_interpreter else replace(self, workers=count)).limits()
         return self._predicted(more if self.workers else f"{count} worker{'s' if count > 1 else ''}", limits)
 
-    def _predicted(self, change: str, limits: dict[str, float]) -> WhatIf:
+    def _predicted(self, change: str, limits: dict[str, float], step: str | None = None) -> WhatIf:
         then = min(limits, key=lambda name: limits[name])
         times = max(limits[then] / min(self.limits().values()), 1.0)
-        return WhatIf(change, self.rate * times, times, then)
+        return WhatIf(change, self.rate * times, times, then, step)
 
 
 def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str | None:

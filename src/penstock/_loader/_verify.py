@@ -1,0 +1,221 @@
+"""The measurement of a report's predictions: a step "costs nothing" where its results come from memory.
+
+A prediction is a formula over times that were measured in one run. To verify it, the change is made: in a copy of the
+dataset one step returns results that were recorded before, one after the other, and everything below and above it still
+runs. A throwaway loader with the same workers and limits delivers this copy, another one the dataset as it is, and a
+thread that takes as long for each batch as the training takes the batches. The quotient of the two rates is the gain,
+as by the differences of DS-Analyzer (arXiv 2007.06775).
+
+Only reads and functions can be replayed. What a batch or a fold does with its elements can't be separated from the
+elements, so those predictions are not measured. Nor are those of steps below a cache: all loaders of a dataset share
+what the cache keeps, and it must never keep what was made of replayed results.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from math import inf
+from threading import Event
+from time import perf_counter
+from typing import Final, Protocol
+
+from penstock._dataset import Dataset
+from penstock._graph import Cache, Element, Map, Node, Read, outermost_batch, parents_of, walk, with_parents
+from penstock._tree import copied, flatten, map_leaves
+from penstock.errors import UsageError
+from penstock.observe import Report, WhatIf
+from penstock.sources import can_read_spans
+
+_MOST_RESULTS: Final = 16
+_MOST_BYTES: Final = 1 << 27  # of recorded results
+_MOST_CHANGES: Final = 3
+_TURNS: Final = 3
+_WORTH: Final = 1.05  # times: smaller gains drown in the noise of a measurement
+_LEAST_BATCHES: Final = 2
+_SPUN_SECONDS: Final = 0.0005  # a wait takes longer than it should by about a tenth of this
+
+
+class Delivering(Protocol):
+    """The part of a loader that is used here."""
+
+    def __iter__(self) -> Iterator[Element]:
+        """Return an iterator over the next epoch."""
+        ...
+
+    def close(self) -> None:
+        """Stop the workers."""
+        ...
+
+
+Make = Callable[[Node, int], Delivering]
+"""Makes a throwaway loader of a dataset, with a number of workers."""
+
+
+class Replay:
+    """A function that returns recorded results, one after the other, and ignores its arguments."""
+
+    def __init__(self, results: list[Element]) -> None:
+        self._results = results
+        self._next = 0
+
+    def __call__(self, *_: object) -> Element:
+        index = self._next
+        self._next = (index + 1) % len(self._results)
+        return map_leaves(_same, self._results[index])  # new containers, which the next function may change
+
+
+class ReplayedSource:
+    """A source with the recorded records of another one, which repeat."""
+
+    def __init__(self, records: list[Element], length: int) -> None:
+        self._records = records
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, key: int) -> Element:
+        return map_leaves(_same, self._records[key % len(self._records)])
+
+
+def _same(leaf: object) -> object:
+    return leaf
+
+
+def verified(make: Make, dataset: Node, report: Report, steps: Mapping[str, Node], seconds: object) -> list[WhatIf]:
+    """Return the predictions of a report, the best of them with what was measured.
+
+    Args:
+        make: makes the throwaway loaders.
+        dataset: of the report's loader.
+        report: the report.
+        steps: the steps by their names in the report.
+        seconds: the time of each measurement.
+
+    Raises:
+        UsageError: `seconds` isn't above 0, or the report has no predictions.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
+        raise UsageError(f"seconds must be a number above 0; got seconds={seconds!r}")
+    predictions = list(report.what_if)
+    if not predictions:
+        raise UsageError(
+            "verify measures the predictions of report(), which has none yet: iterate over the loader first"
+        )
+    changes = 0
+    for number, prediction in enumerate(predictions):
+        if prediction.times < _WORTH or changes >= _MOST_CHANGES:
+            break
+        changed: Node | None = dataset
+        workers = report.workers + (prediction.step is None)
+        if prediction.step is not None:
+            changed = _without(make, dataset, steps.get(prediction.step), seconds)
+        if changed is None:
+            continue
+        changes += 1
+        with closing(make(dataset, report.workers)) as before, closing(make(changed, workers)) as after:
+            gain = _gain(before, after, report.consumer_seconds, seconds)
+        predictions[number] = replace(prediction, measured=gain)
+    return predictions
+
+
+def _gain(before: Delivering, after: Delivering, consumer_seconds: float, seconds: float) -> float | None:
+    """Return the rate of a loader as a multiple of another's; None if it can't be measured.
+
+    They take turns, and the best turn of each counts, since other programs only make a loader slower.
+    """
+    turns = [[_rate(each, consumer_seconds, seconds / _TURNS) for each in (before, after)] for _ in range(_TURNS)]
+    slow, fast = (max(rates) for rates in zip(*turns, strict=True))
+    return fast / slow if slow else None
+
+
+def _without(make: Make, dataset: Node, step: Node | None, seconds: float) -> Node | None:
+    """Return a dataset in which a step's results come from memory; None if it can't be replayed."""
+    if step is None or _is_below_cache(dataset, step):
+        return None
+    replayed = _replayed(make, step, seconds)
+    return None if replayed is None else _replaced(dataset, step, replayed)
+
+
+def _is_below_cache(dataset: Node, step: Node) -> bool:
+    """Return whether a cache would keep what is made of a step's results, for all loaders of the dataset."""
+    caches = (each for each in walk(dataset) if isinstance(each, Cache))
+    return any(below is step for cache in caches for below in walk(cache.parent))
+
+
+def _replayed(make: Make, step: Node, seconds: float) -> Node | None:
+    """Return a step that returns results from memory; None if it can't be replayed."""
+    if not isinstance(step, Map | Read) or (isinstance(step, Read) and can_read_spans(step.source)):
+        return None
+    try:
+        results = _recorded(make, step, seconds)
+    except UsageError:  # an element that can't be copied
+        return None
+    if not results:
+        return None
+    if isinstance(step, Read):
+        return replace(step, source=ReplayedSource(results, step.length))
+    return replace(step, function=Replay(results), form="none")
+
+
+def _recorded(make: Make, step: Node, seconds: float) -> list[Element]:
+    """Return some results of a step; above a batch these are the parts of one rank."""
+    ends = perf_counter() + seconds
+    if outermost_batch(step) is None:
+        return _some(iter(Dataset(step)), ends)
+    with closing(make(step, 0)) as loader:
+        return _some(iter(loader), ends)
+
+
+def _some(elements: Iterator[Element], ends: float) -> list[Element]:
+    results: list[Element] = []
+    size = 0
+    for element in islice(elements, _MOST_RESULTS):
+        results.append(copied(element))
+        size += sum(map(_bytes_of, flatten(element)[0]))
+        if perf_counter() > ends or size > _MOST_BYTES:
+            break
+    return results
+
+
+def _bytes_of(leaf: object) -> int:
+    return len(leaf) if isinstance(leaf, bytes | str) else int(getattr(leaf, "nbytes", 0))
+
+
+def _replaced(node: Node, old: Node, new: Node) -> Node:
+    """Return a dataset with another step in place of one."""
+    if node is old:
+        return new
+    parents = parents_of(node)
+    changed = tuple(_replaced(parent, old, new) for parent in parents)
+    same = all(one is other for one, other in zip(parents, changed, strict=True))
+    return node if same else with_parents(node, changed)
+
+
+def _rate(loader: Delivering, consumer_seconds: float, seconds: float) -> float:
+    """Return how many batches a second a loader delivers to a consumer, the first of an epoch left out."""
+    pause, batches, elapsed, ends = Event(), 0, 0.0, inf
+    while True:
+        count, first, last = 0, 0.0, 0.0
+        for _ in loader:
+            last = perf_counter()
+            first = first if count else last
+            ends = min(ends, last + seconds)
+            count += 1
+            if last > ends and batches + count > _LEAST_BATCHES:
+                break
+            _consume(pause, consumer_seconds)
+        batches += max(count - 1, 0)
+        elapsed += last - first
+        if not count or last > ends:
+            return batches / elapsed if elapsed else 0.0
+
+
+def _consume(pause: Event, seconds: float) -> None:
+    if seconds > _SPUN_SECONDS:
+        pause.wait(seconds)
+        return
+    ends = perf_counter() + seconds
+    while perf_counter() < ends:
+        pass
