@@ -10,6 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pytest
 
+from penstock.concurrency import NativeJob, NativeThreadPool
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -62,6 +64,18 @@ def _factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop]:
         pytest.skip("uvloop is not installed")
     new_event_loop: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     return new_event_loop
+
+
+def run_jobs(*jobs: NativeJob[Any]) -> list[Any]:
+    """Return the jobs' results, or their exceptions."""
+
+    async def run() -> list[Any]:
+        async with NativeThreadPool(2) as pool:
+            futures = [pool.submit(job) for job in jobs]
+            await asyncio.wait(futures) if futures else None
+        return [future.exception() or future.result() for future in futures]
+
+    return asyncio.run(run())
 
 
 async def settle(turns: int = 10) -> None:

@@ -1,6 +1,5 @@
 """Jobs decompress the output of Python's own modules and of zstandard, and name the fault of any other input."""
 
-import asyncio
 import gzip
 import os
 import struct
@@ -16,9 +15,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.concurrency import NativeJob, NativeThreadPool
+from penstock.concurrency import NativeJob
 from penstock.errors import UsageError
 from penstock.transport import Bytes
+from tests.concurrency.loops import run_jobs
 
 
 def is_there(make: Callable[[], object]) -> bool:
@@ -35,18 +35,6 @@ needs_zstd = pytest.mark.skipif(
 )
 needs_xxhash = pytest.mark.skipif(not is_there(lambda: NativeJob.xxh3_64(b"")), reason="the system has no xxHash")
 CODECS: list[Any] = ["zlib", "gzip", "deflate", pytest.param("zstd", marks=needs_zstd)]
-
-
-def run_jobs(*jobs: NativeJob[Any]) -> list[Any]:
-    """Return the jobs' results, or their exceptions."""
-
-    async def run() -> list[Any]:
-        async with NativeThreadPool(2) as pool:
-            futures = [pool.submit(job) for job in jobs]
-            await asyncio.wait(futures)
-        return [future.exception() or future.result() for future in futures]
-
-    return asyncio.run(run())
 
 
 def compressed(codec: str, data: bytes, *, level: int = 1) -> bytes:

@@ -1,6 +1,5 @@
 """Jobs have the results of Python's own functions, on any buffers, and refuse impossible arguments."""
 
-import asyncio
 import os
 import zlib
 from pathlib import Path
@@ -13,24 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from penstock.concurrency import NativeJob, NativeThreadPool
+from penstock.concurrency import NativeJob
 from penstock.errors import UsageError
 from penstock.transport import Bytes
+from tests.concurrency.loops import run_jobs
 
 LINUX = Path("/proc/self/comm").exists()
 DTYPES = [np.uint8, np.int16, np.float32, np.complex128, np.bool_, "datetime64[ns]", "S5", [("a", "i2"), ("b", "f8")]]
-
-
-def run_jobs(*jobs: NativeJob[Any]) -> list[Any]:
-    """Return the jobs' results, or their exceptions."""
-
-    async def run() -> list[Any]:
-        async with NativeThreadPool(2) as pool:
-            futures = [pool.submit(job) for job in jobs]
-            await asyncio.wait(futures) if futures else None
-        return [future.exception() or future.result() for future in futures]
-
-    return asyncio.run(run())
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ PREAMBLE = """
 import asyncio, os, signal, sys, threading
 import numpy as np
 import penstock as ps
-from penstock._loader._placement import PlacedLoader, PlacementThread
+from tests.loader.placing.loaders import PlacedByThread
 from tests.workers.processes import functions
 
 def keep(number):
@@ -60,14 +60,7 @@ def awaited(kind, stuck=1 << 30):
 begun, may_place = threading.Event(), threading.Event()
 may_place.set()
 
-class PlacedByThread(PlacedLoader):
-    def __init__(self, dataset, **arguments):
-        super().__init__(dataset, **arguments)
-        self._ahead, self._keeps_memory, self._thread = 1, True, PlacementThread("placing")
-
-    def _place(self, batch):
-        return lambda: batch
-
+class PlacedInTurns(PlacedByThread):
     def _place_in_thread(self, batch):
         begun.set()
         may_place.wait()
@@ -76,7 +69,7 @@ class PlacedByThread(PlacedLoader):
 def in_a_turn(**arguments):
     # Return a loader whose thread is placing a batch, and its iterator.
     may_place.clear()
-    loader = PlacedByThread(dataset("indexed"), **arguments)
+    loader = PlacedInTurns(dataset("indexed"), **arguments)
     batches = iter(loader)
     while not begun.wait(0.01):
         next(batches)
@@ -553,7 +546,7 @@ NUMBERS, AWAITED = "ps.range(6, seed=1)", "ps.read(Awaited(6), seed=1)"
     ("rows", "loader", "workers"),
     [
         *((rows, "ps.Loader", workers) for rows in (NUMBERS, AWAITED) for workers in (0, 2)),
-        (NUMBERS, "PlacedByThread", 2),
+        (NUMBERS, "PlacedInTurns", 2),
     ],
 )
 def test_ctrl_c_at_every_instruction(kind: str, rows: str, loader: str, workers: int) -> None:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock._processes import ChildProcess, GlobalSeeds, RestartPolicy, Starting, Supervisor
+from penstock._processes import ChildProcess as ChildProcess
+from penstock._processes import GlobalSeeds, RestartPolicy, Starting, Supervisor
 from penstock._processes import StartMethod as StartMethod
 from penstock._processes._begin import begin_process
 from penstock._processes._child import open_spare as open_spare

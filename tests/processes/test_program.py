@@ -11,12 +11,10 @@ from tests.processes.helping import SECONDS, program, watched
 
 BEGINNING = """
 import os, sys, threading
-from penstock._processes._begin import begin_process
-from penstock._processes import GlobalSeeds
-from penstock._processes._child import ChildProcess, open_spare
+from tests.processes.helping import ChildProcess, begin, open_spare
 
 def answer(pipe, *_):
-    begin_process(GlobalSeeds(1, 2, 3))
+    begin()
     pipe.send((os.getpid(), __name__))
     pipe.poll(None)
 

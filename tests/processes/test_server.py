@@ -20,8 +20,7 @@ MakeFunction = Callable[[str, str], Callable[..., None]]
 
 MODULE = """
 import os, pathlib
-from penstock._processes._begin import begin_process
-from penstock._processes import GlobalSeeds
+from tests.processes.helping import begin
 
 with pathlib.Path(__file__).with_suffix(".count").open("a+") as counting:
     counting.write("x")
@@ -29,7 +28,7 @@ with pathlib.Path(__file__).with_suffix(".count").open("a+") as counting:
 imported_by = os.getpid()
 
 def run(pipe, *_):
-    begin_process(GlobalSeeds(1, 2, 3))
+    begin()
     pipe.send((os.getpid(), imported_by))
     pipe.poll(None)
 

@@ -15,7 +15,7 @@ IDENTITY = "abc123"
 LIMIT_BYTES = 1 << 30
 
 
-def opened(path: Path, limit_bytes: int = LIMIT_BYTES, identity: str = IDENTITY) -> DiskCache:
+def opened(path: Path | str, limit_bytes: int = LIMIT_BYTES, identity: str = IDENTITY) -> DiskCache:
     """Return a cache that hasn't been used yet."""
     return DiskCache(path, identity, limit_bytes)
 
@@ -33,7 +33,7 @@ def is_element(position: int, element: Any) -> bool:
 
 
 if __name__ == "__main__":
-    cache = opened(Path(sys.argv[1]), int(sys.argv[4]) if len(sys.argv) > 4 else LIMIT_BYTES)
+    cache = opened(sys.argv[1], int(sys.argv[4]) if len(sys.argv) > 4 else LIMIT_BYTES)
     for position in range(int(sys.argv[2]), int(sys.argv[3])):
         cache.put(position, element_of(position))
         if position == int(sys.argv[2]):

@@ -204,8 +204,8 @@ FULL_DISK = """
 import logging, resource, sys
 logging.basicConfig(format="%(message)s")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-from penstock._storage import DiskCache
-cache = DiskCache(sys.argv[1], "abc123", 1 << 30)
+from tests.storage.filling import opened
+cache = opened(sys.argv[1])
 print([cache.put(position, bytes(9_000)) for position in range(20)].count(True))
 print([cache.get(position) == bytes(9_000) for position in range(20)].count(True))
 """

@@ -99,7 +99,8 @@ def test_an_interrupt_ends_wait_ready_and_nothing_else() -> None:
     """
     program = """
         import os, signal, threading
-        from penstock._ring import SlotRing
+        from tests.transport.ring_worker import SlotRing
+
         ring = SlotRing.shared(1)
         ring.arm(0, number=0, blocks=1)
         read_end, tell = os.pipe()

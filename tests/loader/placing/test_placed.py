@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._loader._placement import PlacedLoader, PlacementThread
 from penstock.errors import ClosedError
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import PATIENCE_SECONDS, Gate
+from tests.loader.placing.loaders import PlacedByThread, PlacedLoader
 from tests.places import PLACES, in_places, place_of
 
 EXPECTED = [[number, number + 1] for number in range(0, 40, 2)]
@@ -49,19 +49,6 @@ class Placing(PlacedLoader):
     def _may_fail(self, doing: str, batch: Any) -> None:
         if self.fails is not None:
             self.fails(doing, batch)
-
-
-class PlacedByThread(PlacedLoader):
-    """Delivers batches unchanged; all keep the memory that they were computed in."""
-
-    def __init__(self, dataset: Any, ahead: int, **arguments: Any) -> None:
-        super().__init__(dataset, **arguments)
-        self._ahead = ahead
-        self._keeps_memory = True
-        self._thread = PlacementThread("placing")
-
-    def _place(self, batch: Any) -> Callable[[], Any]:
-        return lambda: batch
 
 
 BY_THREAD = ("threads", "processes", "isolated", "isolated threads")

@@ -17,7 +17,7 @@ from tests.runtime.autotune.choices import obstacle
 from tests.runtime.plans import plan_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
-SOURCES = str(Path(ps.__file__).parents[1])
+PATHS = os.pathsep.join([str(Path(ps.__file__).parents[1]), str(Path(__file__).parents[3])])
 
 
 def awaited() -> Any:
@@ -71,18 +71,14 @@ def test_what_would_change_by_it_is_not_sent(dataset: Any, words: str) -> None:
 PREAMBLE = """
 import sys, threading
 import penstock as ps
-from penstock._plan._lower import lower
-from penstock._plan._plan import Limits
-from penstock._runtime._autotune import obstacle
+from tests.runtime.autotune.choices import obstacle
+from tests.runtime.plans import plan_of
 
 def above(number):
     return number
 
 def tell(function=abs):
-    plan = lower(
-        ps.range(10).map(function).batch(2).node, place="inline", num_workers=0, shard=None, prefetch=2, memory=None,
-        copy=False, limits=Limits()
-    )
+    plan = plan_of(ps.range(10).map(function).batch(2))
     sys.modules["cloudpickle"] = None
     print(obstacle(plan) or "sent")
     del sys.modules["cloudpickle"]
@@ -114,7 +110,7 @@ def run(*arguments: str, text: str = "") -> list[str]:
     """Run a program and return the lines that it printed."""
     ended = subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": SOURCES},
+        env={**os.environ, "PYTHONPATH": PATHS},
         input=text,
         capture_output=True,
         text=True,
