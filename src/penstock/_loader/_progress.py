@@ -15,6 +15,7 @@ from penstock._plan import Plan
 from penstock._runtime import StepRange, Unit, Where
 from penstock._state import LoaderState, Segment, Timeline, Token
 from penstock._streaming import (
+    LARGEST,
     Opening,
     RankSegment,
     Stage,
@@ -450,7 +451,8 @@ class StreamingProgress:
 
     def _unit(self, start: _StepStart) -> Unit:
         stage = self._stage(start.where.rank_segments, start.epoch)
-        read = sum(each.taken for each in stage.progress(start.where.token) if each.taken < 1 << 61)
+        # `LARGEST` stands for an input that was read to its end.
+        read = sum(each.taken for each in stage.progress(start.where.token) if each.taken < LARGEST)
         return Unit(start.step, start.epoch, read, self._batch)
 
     def begin(self) -> list[StepRange]:
@@ -462,7 +464,7 @@ class StreamingProgress:
 
     def rest(self) -> list[StepRange]:
         # The number of steps is known only at the epoch's end.
-        return [StepRange(self._unit(self._next), 1 << 62, 0, self._next.where)]
+        return [StepRange(self._unit(self._next), LARGEST, 0, self._next.where)]
 
     def has_rest(self) -> bool:
         return False

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from penstock._streaming._opening import worker_collate as worker_collate
     from penstock._streaming._pack import Pack as Pack
     from penstock._streaming._policy import MAX_INPUTS as MAX_INPUTS
+    from penstock._streaming._stage import LARGEST as LARGEST
     from penstock._streaming._stage import Chunk as Chunk
     from penstock._streaming._stage import InputRef as InputRef
     from penstock._streaming._stage import Provenance as Provenance
@@ -93,6 +94,7 @@ else:
         Interleave="penstock._streaming._interleave",
         Limit="penstock._streaming._limit",
         Mix="penstock._streaming._mix",
+        LARGEST="penstock._streaming._stage",
         MAX_INPUTS="penstock._streaming._policy",
         Opening="penstock._streaming._opening",
         dealt_rank_segments="penstock._streaming._opening",
