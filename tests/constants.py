@@ -8,8 +8,10 @@ import pytest
 _MODULES: Final = {
     "COLLATE_JOB_SECONDS": "penstock._runtime._collate_supplier",
     "FUNCTION_SECONDS": "penstock._runtime._scheduler",
+    "LOOKED_AT_SECONDS": "penstock._loader._hints",
     "MAX_OPEN": "penstock.sources._local_files",
     "RETRY_WAITS_SECONDS": "penstock.sources._reading",
+    "SLOW_SECONDS": "penstock._loader._hints",
     "STALL_SECONDS": "penstock._runtime._failing_work",
     "_ROOM_BYTES": "penstock._runtime._process_scheduler",
 }

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock._cli import main
+from tests.cli.command import main
 
 Output = pytest.CaptureFixture[str]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._loader import _hints
+from tests.constants import SetConstant
 from tests.places import in_places
 
 
@@ -29,10 +29,10 @@ def hints(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
 
 
 def test_a_training_that_mostly_computes_its_own_batches_is_advised_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, set_constant: SetConstant
 ) -> None:
     """The hint names the slowest step and the change; workers, and a training that waits little, get none."""
-    monkeypatch.setattr(_hints, "LOOKED_AT_SECONDS", 0.1)
+    set_constant("LOOKED_AT_SECONDS", 0.1)
     dataset = ps.range(64).map(slow, name="decode").batch(2)
     with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
         assert len(list(loader)) == 32
@@ -49,10 +49,10 @@ def test_a_training_that_mostly_computes_its_own_batches_is_advised_once(
 
 
 def test_a_slow_batch_is_named_with_its_records(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, set_constant: SetConstant
 ) -> None:
     """The 1st, the 10th, and so on, in the training's thread; the batches are those of a run without a hint."""
-    monkeypatch.setattr(_hints, "SLOW_SECONDS", 0.003)
+    set_constant("SLOW_SECONDS", 0.003)
     for number in range(20):
         (tmp_path / f"{number:02}.txt").write_text(str(number))
     files = ps.read(ps.sources.Files(tmp_path, "*.txt"))
@@ -68,9 +68,9 @@ def test_a_slow_batch_is_named_with_its_records(
     assert "from position 0 on" in in_order
 
 
-def test_a_log_that_fails_costs_no_batch(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_fails_costs_no_batch(set_constant: SetConstant, caplog: pytest.LogCaptureFixture) -> None:
     """An error of a log's filter is not raised by the loader, and no batch is lost or repeated."""
-    monkeypatch.setattr(_hints, "SLOW_SECONDS", 0.001)
+    set_constant("SLOW_SECONDS", 0.001)
     asked: list[str] = []
 
     def fail(record: Any) -> bool:
