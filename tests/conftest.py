@@ -15,6 +15,7 @@ from tests.leaks import nothing_leaks as nothing_leaks
 from tests.leaks import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.leaks import settled_module as settled_module
 from tests.leaks import settled_process as settled_process
+from tests.leaks import started_zarr as started_zarr
 from tests.profiles import IS_LONG, PROFILE
 
 # A shell that runs the tests in the background may have left SIGINT ignored, which every child would inherit.

@@ -13,6 +13,7 @@ A test that failed isn't checked: its traceback still holds the frames, and with
 """
 
 import gc
+import importlib.util
 import multiprocessing.resource_tracker
 import os
 import re
@@ -70,6 +71,16 @@ def settled_process() -> Generator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def started_zarr(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Start the event loop and the threads that zarr keeps to the end of the program, if it is installed."""
+    if importlib.util.find_spec("zarr") is None:
+        return
+    zarr = importlib.import_module("zarr")
+    zarr.config.set({"threading.max_workers": 1})
+    zarr.create_array(str(tmp_path_factory.mktemp("zarr")), shape=(1,), dtype="i8")[:] = 1
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 
+pytestmark = pytest.mark.usefixtures("started_zarr")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

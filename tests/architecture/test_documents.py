@@ -89,6 +89,7 @@ def forget_modules(folder: Path) -> None:
             del sys.modules[name]
 
 
+@pytest.mark.usefixtures("started_zarr")
 @pytest.mark.parametrize("name", PAGES)
 def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page run, in a folder with its own files, with the names that the page itself imports."""

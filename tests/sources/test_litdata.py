@@ -134,11 +134,6 @@ def write(folder: Path, config: dict[str, Any], *chunks: tuple[int, bytes], **ot
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def encoded(n: int) -> bytes:
     """Return `small_item(n)` as LitData encodes it."""
     tensor = struct.pack(">IIII", 16, 2, 1, n) + np.full(n, n, "<i4").tobytes()

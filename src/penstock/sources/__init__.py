@@ -2,9 +2,9 @@
 
 `Arrays` (one array, or a dict of them), `Parquet` and `Arrow` (tables in files), `Files` and `ImageFolder` (a folder),
 `Tokens` and `Megatron` (token files, as windows or documents), `JsonLines`, `Csv`, `Sqlite`, `Tar` (samples of
-WebDataset), `TFRecord`, `MDS` (shards of Streaming), `LitData` and `Range` are sources; `Source` defines the methods of
-any other. Datasets use a source through the functions here: for keys `read_records` and `describe_key`, and the others
-once.
+WebDataset), `TFRecord`, `MDS` (shards of Streaming), `LitData`, `Zarr` and `Range` are sources; `Source` has the
+methods of any other. Datasets use a source through the functions here: for keys `read_records` and `describe_key`, and
+the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.sources._tar import Tar as Tar
     from penstock.sources._tf_record import TFRecord as TFRecord
     from penstock.sources._tokens import Tokens as Tokens
+    from penstock.sources._zarr import Zarr as Zarr
 else:
     # Loaded on demand: a program uses few of these.
     __getattr__ = _lazy.from_modules(
@@ -92,6 +93,7 @@ else:
         Tar="penstock.sources._tar",
         TFRecord="penstock.sources._tf_record",
         Tokens="penstock.sources._tokens",
+        Zarr="penstock.sources._zarr",
     )
     __dir__ = _lazy.listing(__name__)
 
@@ -117,6 +119,7 @@ __all__ = [
     "TFRecord",
     "Tar",
     "Tokens",
+    "Zarr",
     "as_source",
     "can_read_into",
     "check_length",

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Mapping, Sequence
 from itertools import accumulate
 from types import ModuleType
-from typing import Any, Final, SupportsIndex, TypeAlias, cast
+from typing import Any, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,11 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._optional import need
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes
+from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
 from penstock.sources._local_files import PathLike, find_files, raise_source_error
 from penstock.sources._mapped import map_file
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 from penstock.sources._table_files import check_unchanged
-
-_BLOCK_BYTES: Final = 1 << 20  # at least, where a file has so many
-_LARGEST_BYTES: Final = 64 << 20  # of a block, unless a single chunk has more
 
 _Opened: TypeAlias = Any  # an `h5py.File`
 _Dataset: TypeAlias = Any  # an `h5py.Dataset`
@@ -241,12 +238,9 @@ class _Layout:
 
     @property
     def block_rows(self) -> int:
-        """The number of rows to read at once: of whole chunks, at least 1 MiB, and not far more than 64 MiB."""
+        """The number of rows to read at once."""
         read = [place for place in self.places if place.offset is None] or self.places
-        row_bytes = sum(place.row_bytes for place in read)
-        chunks = {max(1, place.chunk_rows) for place in read}
-        rows = max((rows for rows in chunks if rows * row_bytes <= _LARGEST_BYTES), default=min(chunks))
-        return rows * max(1, _BLOCK_BYTES // (rows * row_bytes))
+        return rows_of_blocks({max(1, place.chunk_rows) for place in read}, sum(place.row_bytes for place in read))
 
 
 def _h5py() -> ModuleType:

@@ -13,7 +13,7 @@
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Generic, TypeVar
 
 from penstock._os import renewed_after_fork
@@ -23,6 +23,21 @@ T = TypeVar("T")
 DECODED_BYTES: Final = 256 << 20
 _JUDGED: Final = 200  # decoded blocks, after which a warning is due
 _WASTEFUL: Final = 20  # decoded records for each that is returned
+
+
+_BLOCK_BYTES: Final = 1 << 20  # at least, where a file has so many
+_LARGEST_BYTES: Final = 64 << 20  # of a block, unless a single chunk has more
+
+
+def rows_of_blocks(chunk_rows: Collection[int], row_bytes: int) -> int:
+    """Return the number of rows to decode at once: of whole chunks, at least 1 MiB, and not far more than 64 MiB.
+
+    Args:
+        chunk_rows: the numbers of rows in the chunks of each array; at least one number, each at least 1.
+        row_bytes: the size of a row of all arrays, in bytes, at least 1.
+    """
+    rows = max((rows for rows in chunk_rows if rows * row_bytes <= _LARGEST_BYTES), default=min(chunk_rows))
+    return rows * max(1, _BLOCK_BYTES // (rows * row_bytes))
 
 
 def check_decoded_bytes(decoded_bytes: int) -> None:

@@ -26,6 +26,7 @@ from penstock.sources._source import Source
 from penstock.sources._sqlite import Sqlite, only_table
 from penstock.sources._tar import Tar
 from penstock.sources._tf_record import TFRecord
+from penstock.sources._zarr import Zarr, is_zarr
 
 _BEGIN_BYTES: Final = 512
 _SHOWN: Final = 3  # names of files in a message
@@ -87,7 +88,7 @@ _FORMATS: Final = (
 _KNOWN: Final = ", ".join(suffix for known in _FORMATS for suffix in known.suffixes)
 _REMEDY: Final = (
     f"Known are files that end in {_KNOWN} or begin like one, and folders of one of these, of images, of images in "
-    "class folders, of MDS shards, or of LitData chunks. Name the source for others, as in "
+    "class folders, of MDS shards, of LitData chunks, or of Zarr arrays. Name the source for others, as in "
     "ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))."
 )
 
@@ -121,9 +122,12 @@ def _source_of_folder(folder: str) -> Source:
     if os.path.exists(os.path.join(folder, "index.json")):
         return LitData(folder) if is_litdata(folder) else MDS(folder)
     try:
-        names = sorted((name for name in os.listdir(folder) if not name.startswith(".")), key=os.fsencode)
+        listed = os.listdir(folder)
     except OSError as error:
         raise_source_error(f"cannot list {folder!r}: {error.strerror}. Check its permissions.", error)
+    if is_zarr(listed):
+        return Zarr(folder)
+    names = sorted((name for name in listed if not name.startswith(".")), key=os.fsencode)
     paths = [os.path.join(folder, name) for name in names]
     known = [(path, found) for path in paths if (found := _named(path)) is not None]
     if known:
