@@ -250,6 +250,13 @@ def test_a_damaged_index_is_refused(tmp_path: Path, index: bytes) -> None:
         MDS(tmp_path)
 
 
+def test_an_index_of_litdata_names_its_source(tmp_path: Path) -> None:
+    """The error says which source reads the folder."""
+    (tmp_path / "index.json").write_text('{"chunks": [], "config": {}}')
+    with pytest.raises(UsageError, match=r"index of LitData. Read it by ps.sources.LitData"):
+        MDS(tmp_path)
+
+
 @given(place=st.integers(0, len(WRITTEN) - 1), value=st.integers(0, 255) | st.none())
 def test_a_changed_byte_gives_records_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: int | None

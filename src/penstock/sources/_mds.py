@@ -213,8 +213,7 @@ def _shards_of(folder: str) -> list[_Shard]:
         raise_source_error(f"cannot read {path!r}: {error.strerror}. Check its permissions.", error)
     try:
         index = json.loads(content)
-        described = cast("list[dict[str, Any]]", index["shards"])
-        shards = [_shard_of(folder, entry) for entry in described]
+        shards = [_shard_of(folder, entry) for entry in _described(folder, index)]
     except UsageError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DamageError) as error:
@@ -224,6 +223,12 @@ def _shards_of(folder: str) -> list[_Shard]:
     if not shards:
         raise UsageError(f"an index must list at least one shard; {path!r} lists none. Write samples first.")
     return shards
+
+
+def _described(folder: str, index: dict[str, Any]) -> list[dict[str, Any]]:
+    if "chunks" in index and "shards" not in index:
+        raise UsageError(f"{folder!r} has an index of LitData. Read it by ps.sources.LitData.")
+    return cast("list[dict[str, Any]]", index["shards"])
 
 
 def _shard_of(folder: str, entry: dict[str, Any]) -> _Shard:
