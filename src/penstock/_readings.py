@@ -256,8 +256,8 @@ class Readings:
     """
 
     def __init__(self, steps: Iterable[object]) -> None:
-        self.waits = Waits()
-        self.numbers = numbered(steps)
+        self.waits: Waits = Waits()
+        self.numbers: dict[int, int] = numbered(steps)
         self._times: dict[str, StepTimes] = {}
         self._words: list[np.ndarray[Any, Any]] = []
 
