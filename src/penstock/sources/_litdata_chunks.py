@@ -99,7 +99,7 @@ class Blocks:
 
 @frozen
 class Layout:
-    """How the items of a chunk are stored.
+    """The layout of the items in a chunk.
 
     Attributes:
         file: the chunk's file.

@@ -10,6 +10,7 @@ from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._encoded import DamageError
 from penstock.sources._local_files import raise_source_error
+from penstock.sources._shards import count_in_index, text_in_index
 
 _NAME: Final = "index.json"
 _TOKENS_LOADER: Final = "TokensLoader"
@@ -36,7 +37,7 @@ class Chunk:
 
 @frozen
 class Encoding:
-    """How the items of a dataset are stored.
+    """The encoding of the items of a dataset.
 
     Attributes:
         folder: of the dataset, absolute.
@@ -124,11 +125,11 @@ def _index_of(folder: str, index: Mapping[str, Any]) -> tuple[Encoding, tuple[Ch
     chunks = tuple(_chunk_of(folder, entry) for entry in cast("list[Mapping[str, Any]]", index["chunks"]))
     if not chunks:
         raise UsageError(f"an index must list at least one chunk; that of {folder!r} lists none. Write items first.")
-    formats = tuple(_text(kind) for kind in config["data_format"])
+    formats = tuple(text_in_index(kind) for kind in config["data_format"])
     encoding = Encoding(
         folder=folder,
         formats=formats,
-        tree=None if config.get("data_spec") is None else _text(config["data_spec"]),
+        tree=None if config.get("data_spec") is None else text_in_index(config["data_spec"]),
         compression=config.get("compression") or "",
         level=config.get("compression_level") or "chunk",
         # Older versions of LitData don't name the loader, but only that of tokens counts them.
@@ -149,7 +150,7 @@ def _check_config(folder: str, config: Mapping[str, Any]) -> None:
     if config.get("encryption"):
         raise UsageError(f"the items of {folder!r} are encrypted, and can't be read. Optimize the dataset again.")
     compression = config.get("compression")
-    if compression and _text(compression).partition(":")[0] != "zstd":
+    if compression and text_in_index(compression).partition(":")[0] != "zstd":
         raise UsageError(
             f"compressed items must be of zstd; {folder!r} has {compression!r}. Optimize the dataset again."
         )
@@ -157,20 +158,8 @@ def _check_config(folder: str, config: Mapping[str, Any]) -> None:
 
 def _chunk_of(folder: str, entry: Mapping[str, Any]) -> Chunk:
     return Chunk(
-        path=os.path.join(folder, *_text(entry["filename"]).split("/")),
-        items=_count(entry["chunk_size"]),
-        bytes=_count(entry["chunk_bytes"]),
-        tokens=None if entry.get("dim") is None else _count(entry["dim"]),
+        path=os.path.join(folder, *text_in_index(entry["filename"]).split("/")),
+        items=count_in_index(entry["chunk_size"]),
+        bytes=count_in_index(entry["chunk_bytes"]),
+        tokens=None if entry.get("dim") is None else count_in_index(entry["dim"]),
     )
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise DamageError(f"a text is {value!r}")
-    return value
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise DamageError(f"a number is {value!r}")
-    return value

@@ -24,7 +24,15 @@ from penstock.sources._decompress import Codec
 from penstock.sources._encoded import DamageError, array_of, parts_of, pixels_of
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes
 from penstock.sources._local_files import LocalFile, PathLike, RecordFiles, Scan, raise_source_error, stat_file
-from penstock.sources._shards import NUMBER, NumberScan, Samples, SampleScan, decompressed_samples
+from penstock.sources._shards import (
+    NUMBER,
+    NumberScan,
+    Samples,
+    SampleScan,
+    count_in_index,
+    decompressed_samples,
+    text_in_index,
+)
 from penstock.sources._source import Record, as_key
 
 _VERSION: Final = 2
@@ -245,31 +253,19 @@ def _shard_of(folder: str, entry: dict[str, Any]) -> _Shard:
         )
     names, encodings, sizes = entry["column_names"], entry["column_encodings"], entry["column_sizes"]
     columns = tuple(
-        _Column(_text(name), _text(encoding), 0 if size is None else _count(size))
+        _Column(text_in_index(name), text_in_index(encoding), 0 if size is None else count_in_index(size))
         for name, encoding, size in zip(names, encodings, sizes, strict=True)
     )
     raw, zipped = entry["raw_data"], entry.get("zip_data")
     return _Shard(
-        path=os.path.join(folder, *_text(raw["basename"]).split("/")),
-        bytes=_count(raw["bytes"]),
-        samples=_count(entry["samples"]),
-        compressed=os.path.join(folder, *_text(zipped["basename"]).split("/")) if zipped else "",
-        compressed_bytes=_count(zipped["bytes"]) if zipped else 0,
+        path=os.path.join(folder, *text_in_index(raw["basename"]).split("/")),
+        bytes=count_in_index(raw["bytes"]),
+        samples=count_in_index(entry["samples"]),
+        compressed=os.path.join(folder, *text_in_index(zipped["basename"]).split("/")) if zipped else "",
+        compressed_bytes=count_in_index(zipped["bytes"]) if zipped else 0,
         compression=str(entry.get("compression")),
         columns=columns,
     )
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise DamageError(f"a text is {value!r}")
-    return value
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise DamageError(f"a number is {value!r}")
-    return value
 
 
 def _codec_of(shard: _Shard) -> Codec | None:

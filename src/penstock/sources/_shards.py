@@ -157,3 +157,25 @@ class NumberScan:
         """Return the number of each sample, and how many there are."""
         advance(stream.seek(0, os.SEEK_END))
         return np.arange(self.samples + 1)
+
+
+def text_in_index(value: object) -> str:
+    """Return a text of an index.
+
+    Raises:
+        DamageError: it is no text, or can't be part of a path.
+    """
+    if not isinstance(value, str) or "\0" in value:
+        raise DamageError(f"a text is {value!r}")
+    return value
+
+
+def count_in_index(value: object) -> int:
+    """Return a number of an index.
+
+    Raises:
+        DamageError: it is no number, or below 0.
+    """
+    if not isinstance(value, int) or value < 0:
+        raise DamageError(f"a number is {value!r}")
+    return value
