@@ -1,5 +1,6 @@
 """An exception of a user's function is raised unchanged, with its place in a note, and no other batch is lost."""
 
+import select
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -310,3 +311,21 @@ def test_a_sampler_may_raise(place: dict[str, Any], where: str) -> None:
         assert loader.state_dict()["step"] == step
         loader.seek(step + 1)
         assert next(iter(loader)).tolist() == list(range(step * 4 + 4, step * 4 + 8))
+
+
+def test_the_same_error_raised_again_has_one_traceback_as_a_note() -> None:
+    """Where the program first asks for a batch, the error has its traceback as a note, however often it is raised."""
+    error = DecodeError("x.png", 3)
+
+    def raises(_number: int) -> int:
+        raise error
+
+    with ps.Loader(ps.range(4).map(raises).batch(4), num_workers=1, workers="threads") as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            while (descriptor := batches.may_wait) is not None:
+                select.select([descriptor], [], [])
+            with pytest.raises(DecodeError) as caught:
+                next(batches)
+            assert caught.value is error
+            assert [", in raises" in note for note in error.__notes__].count(True) == 1

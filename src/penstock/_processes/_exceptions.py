@@ -109,6 +109,8 @@ def without_frames(error: Raised, place: str) -> Raised:
         error: the exception; it is changed.
         place: begins the note; "process", the pid and the traceback follow.
     """
+    notes = getattr(error, "__notes__", [])
+    notes[:] = [note for note in notes if not note.startswith(place)]  # of the same object, raised before
     if isinstance(error, InternalError) or not isinstance(error, PenstockError):
         _, text = _texts(error, Exception)
         error.add_note(f"{place} process {os.getpid()}:\n{text}")
