@@ -10,6 +10,9 @@ gathers nothing. Besides, each lane of the next stage that has no item adds room
 wait; so a thousand lanes that become free together get a thousand items at once. Bytes count too: a limit that follows
 time is lower for large items.
 
+A stage takes cheap items in chunks. If an item takes long after all, the stage gives the rest of its chunk back; then
+all its lanes can take them, one by one. Items that were given back are taken before others, and keep their numbers.
+
 The end of a pass is not an item in the queue but a boundary: `_passes` holds how many of the items belong to each pass.
 So `take` never returns items of two passes, and several lanes see the same end without one of them consuming it.
 
@@ -23,17 +26,19 @@ Guarantees:
     pass; the next pass starts with `start_next_pass`. All takers see the end of the channel after everything that was
     put.
   - The channel never holds more than `limit` items and ends of passes, plus one item for each free lane unless the user
-    set the limit; and never more bytes than allowed, except a single item that is larger by itself. Waiting putters and
-    takers are served in order.
+    set the limit; and never more bytes than allowed, except a single item that is larger by itself. Items that were
+    given back don't count. Waiting putters and takers are served in order.
   - Cancelling a `put` or a `take` at any await loses no item, and leaves no other waiter asleep.
 
 Everything here runs on the loop's thread.
 """
 
 import asyncio
+import bisect
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
+from operator import itemgetter
 from typing import Final, Protocol, cast
 
 from penstock.errors import PipelineFailure
@@ -124,6 +129,7 @@ class Channel:
         free_lanes: how many lanes of the next stage have no item; that stage sets it.
         slowest_seconds: the seconds per item of the slowest stage before the channel.
         failure: the failure that ended the channel; None if there is none.
+        number: the number of the first item that was last taken; the items of all passes are counted from 0.
     """
 
     def __init__(self, *, max_items: int | None = None, max_bytes: int | None = None) -> None:
@@ -131,9 +137,12 @@ class Channel:
         self.free_lanes = 0
         self.slowest_seconds = 0.0
         self.failure: PipelineFailure | None = None
+        self.number = 0
         self._is_fixed = max_items is not None
         self._max_bytes = max_bytes
         self._items: deque[object] = deque()
+        self._next_number = 0  # of the first of the items
+        self._returned: list[tuple[int, list[object]]] = []  # given back, with the number of the first, in order
         self._sizes: deque[int] = deque()  # the sizes of the items, if `max_bytes` is given
         self._bytes = 0
         self._passes: deque[int] = deque([0])  # how many of the items belong to each pass; the last one is open
@@ -144,7 +153,7 @@ class Channel:
         self._take_size = 1  # how many items the latest taker takes at most
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._items) + sum(len(items) for _, items in self._returned)
 
     # -- the producer's side
 
@@ -217,15 +226,22 @@ class Channel:
     async def take(self, max_items: int) -> list[object]:
         """Return up to `max_items` items of one pass, after waiting for the first; none at the end of the pass."""
         while not self._passes[0]:
-            if len(self._passes) > 1 or self._ended:
+            if self.is_pass_over:
                 return []
             try:
                 await self._takers.wait()
             finally:
                 self._woken = max(self._woken - 1, 0)
         self._take_size = max_items
+        items = self._take_returned(max_items) if self._returned else self._take_items(max_items)
+        if self._takers:
+            self._wake_takers()
+        return items
+
+    def _take_items(self, max_items: int) -> list[object]:
         count = min(max_items, self._passes[0])
         self._passes[0] -= count
+        self.number, self._next_number = self._next_number, self._next_number + count
         if count == len(self._items):
             items = [*self._items]
             self._items.clear()
@@ -235,15 +251,30 @@ class Channel:
             self._bytes -= sum(self._sizes.popleft() for _ in range(count))
         if self._putters:
             self._putters.wake_one()
-        if self._takers:
-            self._wake_takers()
         return items
 
+    def _take_returned(self, max_items: int) -> list[object]:
+        self.number, items = self._returned.pop(0)
+        taken, rest = items[:max_items], items[max_items:]
+        if rest:
+            self._returned.insert(0, (self.number + len(taken), rest))
+        self._passes[0] -= len(taken)
+        return taken
+
+    def give_back(self, number: int, items: list[object]) -> None:
+        """Give back items that were taken and not used; `number` is that of the first."""
+        if items:
+            bisect.insort(self._returned, (number, items), key=itemgetter(0))
+            self._passes[0] += len(items)
+            self._wake_takers()
+
     def take_now(self) -> object:
-        """Return an item of the pass, or NOTHING if none waits; the faster form of `take(1)`."""
-        if not self._passes[0]:
+        """Return an item of the pass, or NOTHING if `take(1)` has to do it; the faster form of that."""
+        if not self._passes[0] or self._returned:
             return NOTHING
         self._passes[0] -= 1
+        self.number = self._next_number
+        self._next_number += 1
         if self._sizes:
             self._bytes -= self._sizes.popleft()
         item = self._items.popleft()
@@ -255,7 +286,7 @@ class Channel:
 
     def _wake_takers(self) -> None:
         """Wake as many takers as the items suffice for, so that lanes with an item each begin together."""
-        while self._takers and len(self._items) > self._woken * self._take_size:
+        while self._takers and len(self) > self._woken * self._take_size:
             self._woken += 1
             self._takers.wake_one()
 
@@ -266,6 +297,11 @@ class Channel:
         self._passes.popleft()
         self._putters.wake_one()
         return True
+
+    @property
+    def is_pass_over(self) -> bool:
+        """Whether a pass has ended, and all its items were taken."""
+        return not self._passes[0] and (len(self._passes) > 1 or self._ended)
 
     @property
     def has_failed(self) -> bool:
@@ -289,7 +325,7 @@ class Channel:
 
     def is_idle(self) -> bool:
         """Return whether no item waits, and no pass has ended."""
-        return not self._items and len(self._passes) == 1 and not self._ended
+        return not self._passes[0] and len(self._passes) == 1 and not self._ended
 
     def _has_room(self) -> bool:
         if self._max_bytes is not None and self._bytes >= self._max_bytes:

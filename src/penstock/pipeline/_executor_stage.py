@@ -1,7 +1,9 @@
 """Stages whose plain function or generator runs in an executor: a pool of threads or processes outside the pipeline.
 
-Items travel in chunks that take about two milliseconds, including the cost of sending them. A stage waits for each call
-that it has sent, even if the stage is cancelled, so that no call outlives it.
+Items travel in chunks that take about two milliseconds, including the cost of sending them. A call that takes twice as
+long returns after its current item, and the stage gives the other items back to its channel. So a slow item delays only
+the results that its call has made in these milliseconds. A stage waits for each call that it has sent, even if the
+stage is cancelled, so that no call outlives it.
 
 A generator in one of the pipeline's own processes runs in steps of the same length. A step starts when the values of
 the step before have been put out; so an endless generator works, and it is never far ahead of the next stage. A
@@ -42,8 +44,8 @@ class Remote(Protocol):
     def send(self, op: ItemFunction, items: list[object], *, flatten: bool) -> "Future[list[Outcome]]":
         """Send a chunk of items; the future returns the outcome of each, in the same order.
 
-        With `flatten` the op is a generator, and an outcome's value is `Values`. If one of the generators has not
-        ended, its outcome is the last one: the items after it were not begun.
+        There are fewer outcomes than items, but one at least, if an item took long: those after it were not begun. With
+        `flatten` the op is a generator, an outcome's value is `Values`, and only the last generator may not have ended.
         """
         ...
 
@@ -68,41 +70,41 @@ class ExecutorStage(RunningStage):
         self._op = op
         self._remote = remote
         self._flatten = flatten
-        self._order = InOrder.if_needed(setup.concurrency, self._put_results, ordered=ordered)
+        self._order = InOrder.if_needed(setup, self._put_results, ordered=ordered)
 
     async def _work(self) -> None:
         while items := await self._take(chunk_size(EXECUTOR_CHUNK_SECONDS, self.item_seconds)):
-            number = 0 if self._order is None else self._order.next_number()
+            number = self._input.number
+            results, outcomes = await self._results(items)
+            tried = len(outcomes) or len(items)
             if self._flatten:
-                await self._generate(items, number)
-                continue
-            results, _ = await self._results(items)
-            if self._order is None:
+                last = self._generator(items[tried - 1], outcomes)
+                await self._put_steps(number, tried, results, last)
+            elif self._order is None:
                 await self._protect(self._put_results(results))
             else:
-                await self._order.deliver(number, results)
+                await self._order.deliver(number, results, tried)
+            self._input.give_back(number + tried, items[tried:])
 
-    async def _generate(self, items: list[object], number: int) -> None:
-        """Put out the values of the generators of a chunk, one generator after the other."""
-        while items and self._failure is None:
-            results, outcomes = await self._results(items)
-            values = outcomes[-1][1] if outcomes else None
-            generator = _RemoteGenerator(self._remote, self._op, items[len(outcomes) - 1], values)
-            try:
-                if self._order is not None:
-                    await self._order.wait_for_turn(number)
+    def _generator(self, item: object, outcomes: list[Outcome]) -> "_RemoteGenerator":
+        return _RemoteGenerator(self._remote, self._op, item, outcomes[-1][1] if outcomes else None)
+
+    async def _put_steps(self, number: int, tried: int, results: list[object], last: "_RemoteGenerator") -> None:
+        """Put out the values of the generators of a chunk, and further values of the last one, until it ends."""
+        try:
+            if self._order is not None:
+                await self._order.wait_for_turn(number)
+            await self._protect(self._put_results(results))
+            while last.has_more and self._failure is None:
+                started = perf_counter()
+                results = [each for each in await last.step() if each is not SKIP]
+                failures = sum(type(each) is Failed for each in results)
+                self.count(0, len(results) - failures, failures, perf_counter() - started)
                 await self._protect(self._put_results(results))
-                while generator.has_more and self._failure is None:
-                    started = perf_counter()
-                    results = [each for each in await generator.step() if each is not SKIP]
-                    failures = sum(type(each) is Failed for each in results)
-                    self.count(0, len(results) - failures, failures, perf_counter() - started)
-                    await self._protect(self._put_results(results))
-            finally:
-                await generator.close()
-            items = items[len(outcomes) :] if outcomes else []
+        finally:
+            await last.close()
         if self._order is not None:
-            await self._order.end_turn()
+            await self._order.end_turn(tried)
 
     async def _results(self, items: list[object]) -> tuple[list[object], list[Outcome]]:
         """Return the results of items, and the outcomes that hold them; no outcomes if the executor itself failed."""

@@ -45,32 +45,24 @@ class SyncStage(RunningStage):
         super().__init__(setup)
         self.op = op
         self.threads = threads
-        self._order = InOrder.if_needed(setup.concurrency, self._put_results, ordered=ordered)
+        self._order = InOrder.if_needed(setup, self._put_results, ordered=ordered)
         self.following: Self | None = None
         self._busy = 0  # calls that apply the function, of this stage and of the stages before it
         self._waiting = Waiters()
 
     async def _work(self) -> None:
         while items := await self._take(chunk_size(CHUNK_SECONDS, self.item_seconds)):
+            number = self._input.number
             if self._order is None:
-                await self._protect(self._apply(items))
+                tried = await self._protect(self._apply(items))
             else:
-                number = self._order.next_number()
-                await self._order.deliver(number, await self._results(items))
+                tried = await self._apply_in_order(self._order, number, items)
+            self._input.give_back(number + tried, items[tried:])
 
     # -- in order of completion
 
-    async def _apply(self, items: list[object]) -> None:
-        while items and self._failure is None:
-            stages = await self._enter()
-            try:
-                items = await self._apply_some(stages, items)
-            finally:
-                for stage in stages:
-                    stage.leave()
-
-    async def _apply_some(self, stages: list[Self], items: list[object]) -> list[object]:
-        """Return the items that are left after the functions of the stages were applied to some."""
+    async def _apply(self, items: list[object]) -> int:
+        """Return to how many items the functions of this stage, and of those fused with it, were applied."""
         made = 0
 
         async def put(values: list[object]) -> None:
@@ -81,38 +73,57 @@ class SyncStage(RunningStage):
             elif values:
                 await self._put_timed(values)  # a stage with a probe is not fused, so this is the last one
 
-        applied = Applied(tuple(stage.op for stage in stages), items)
+        stages = await self._enter()
+        try:
+            applied = Applied(tuple(stage.op for stage in stages), items)
+            call = self.threads.start(applied, self._stop, slow=len(items) == 1)
+            await call.forward_values(put)
+            if call.error is not None:
+                raise self._call_failure(call.error)
+            for stage in stages:
+                stage.learn(applied.tried, applied.seconds / len(stages))
+                stage.count(applied.tried, made, int(applied.failed is not None), applied.seconds / len(stages))
+            if applied.failed is not None:
+                stages[applied.failed.function].drop_or_raise(applied.failed)
+        finally:
+            for stage in stages:
+                stage.leave()
+        return applied.tried
+
+    # -- in the order of the items
+
+    async def _apply_in_order(self, order: InOrder, number: int, items: list[object]) -> int:
+        """Return to how many items the function was applied; `number` is that of the first."""
+        results: list[object] = []
+        made = 0
+        has_turn = False
+
+        async def put(values: list[object]) -> None:
+            nonlocal has_turn, made
+            made += len(values)
+            results.extend(values)
+            if not (call.done or has_turn):  # the call is slow; its results so far needn't wait for the rest
+                await order.wait_for_turn(number)
+                has_turn = True
+            if has_turn:
+                await self._put(results[:])
+                results.clear()
+
+        applied = Applied((self.op,), items)
         call = self.threads.start(applied, self._stop, slow=len(items) == 1)
         await call.forward_values(put)
         if call.error is not None:
             raise self._call_failure(call.error)
-        for stage in stages:
-            stage.learn(applied.tried, applied.seconds / len(stages))
-            stage.count(applied.tried, made, int(applied.failed is not None), applied.seconds / len(stages))
+        self.learn(applied.tried, applied.seconds)
+        self.count(applied.tried, made, int(applied.failed is not None), applied.seconds)
         if applied.failed is not None:
-            stages[applied.failed.function].drop_or_raise(applied.failed)
-        return items[applied.tried :]
-
-    # -- in the order of the items
-
-    async def _results(self, items: list[object]) -> list[object]:
-        """Return the results of items, with a `Failed` in the place of each item that failed."""
-        results: list[object] = []
-        while items and self._failure is None:
-            applied = Applied((self.op,), items)
-            call = self.threads.start(applied, self._stop, slow=len(items) == 1)
-            while not call.done:  # a slow call ends after the current item
-                await call.wait()
-            if call.error is not None:
-                raise self._call_failure(call.error)
-            values = call.take_values()
-            results.extend(values)
-            self.learn(applied.tried, applied.seconds)
-            self.count(applied.tried, len(values), int(applied.failed is not None), applied.seconds)
-            if applied.failed is not None:
-                results.append(applied.failed)
-            items = items[applied.tried :]
-        return results
+            results.append(applied.failed)
+        if has_turn:
+            await self._put_results(results)
+            await order.end_turn(applied.tried)
+        else:
+            await order.deliver(number, results, applied.tried)
+        return applied.tried
 
     def _call_failure(self, error: BaseException) -> BaseException:
         """Return the exception to raise for a call that could not be made."""
@@ -169,7 +180,9 @@ class AsyncStage(RunningStage):
     def __init__(self, setup: StageSetup, op: Callable[[object], Awaitable[object]], *, ordered: bool) -> None:
         super().__init__(setup)
         self._op = op
-        self._order = InOrder.if_needed(setup.concurrency, self._deliver, ordered=ordered)
+        self._order = InOrder.if_needed(setup, self._deliver, ordered=ordered)
+        self._late = InOrder(0, self._put_late, setup.input)  # of results that found no room, by the order of their end
+        self._num_late = 0
         self._latest: object = None  # the lane that ran last
         self._learned = 0.0  # when `learn` was last called
         self._seconds, self._items = 0.0, 0  # in calls since then
@@ -179,7 +192,7 @@ class AsyncStage(RunningStage):
         yielded = perf_counter()  # when the lane last let other tasks run
         self._learned = self._learned or yielded
         while (item := await self._next()) is not NOTHING:
-            number = 0 if self._order is None else self._order.next_number()
+            number = self._input.number
             started = perf_counter()
             if self._latest is not lane:
                 self._latest, yielded = lane, started
@@ -211,6 +224,8 @@ class AsyncStage(RunningStage):
                 if not self._idle:
                     self._start_lanes()
                 return item
+            if self._input.is_pass_over:
+                return NOTHING
         items = await self._take(1)
         return items[0] if items else NOTHING
 
@@ -225,8 +240,16 @@ class AsyncStage(RunningStage):
     async def _deliver(self, result: object) -> None:
         if type(result) is Failed:
             self.drop_or_raise(result)
-        elif result is not SKIP and not self.output.offer(result):
-            await self._put([result])
+        elif result is not SKIP and (self._late.is_delivering or not self.output.offer(result)):
+            started = perf_counter()
+            self._num_late += 1
+            await self._late.deliver(self._num_late - 1, result)
+            if self._probe is not None:
+                self._probe.waited_for_output(perf_counter() - started)
+
+    async def _put_late(self, result: object) -> None:
+        if not self.output.offer(result):
+            await self._protect(self.output.put(result))
 
 
 class AsyncGeneratorStage(RunningStage):

@@ -192,12 +192,11 @@ class GeneratorStage(RunningStage):
         super().__init__(setup)
         self._op = op
         self._threads = threads
-        self._order = InOrder.if_needed(setup.concurrency, self._put, ordered=ordered)
+        self._order = InOrder.if_needed(setup, self._put, ordered=ordered)
 
     async def _work(self) -> None:
         while items := await self._take(1):
-            number = 0 if self._order is None else self._order.next_number()
-            await self._run_one(items[0], number)
+            await self._run_one(items[0], self._input.number)
             if self._order is not None:
                 await self._order.end_turn()
 

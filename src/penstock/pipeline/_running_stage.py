@@ -12,6 +12,9 @@ for room takes no further items. Lanes start as they are needed: a lane that tak
 more, up to twice as many each time. So a stage with a concurrency of 1,000 that never has two calls under way runs two
 tasks.
 
+In the order of the items, and wherever results find no room, one lane at a time puts out results, also those of the
+others (`InOrder`). The others wait, and each result that was put out wakes one of them, not all.
+
 Rejected: one task per item with a semaphore, which makes a task for each cheap item, and keeps results that wait for
 room beside calls that run, without a bound on both together; and starting all lanes at once, which wakes a thousand
 tasks at each end of a pass.
@@ -29,7 +32,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from penstock._caught import Caught
 from penstock.pipeline._channels import Channel, Output, Waiters
@@ -37,70 +40,90 @@ from penstock.pipeline._items import FailureLimit
 from penstock.pipeline._statistics import Probe
 from penstock.pipeline._threads import Failed, StopFlag
 
+T = TypeVar("T")
 Deliver = Callable[[Any], Awaitable[None]]
 
 
 class InOrder:
-    """The order of a stage's results: it numbers items as lanes take them, and delivers results by these numbers.
+    """An order for a stage's results, by their numbers: one lane at a time delivers them.
 
-    A lane either passes a result to `deliver`, or waits for its turn, delivers by itself, and ends its turn.
+    A lane either passes its result to `deliver`, or waits for its turn, delivers by itself, and ends its turn.
 
-    At most `window` results, and one for each lane, wait for an earlier one.
+    Guarantee: at most `window` results, and one for each lane, wait for an earlier one.
+
+    Args:
+        window: how many results may wait before lanes do. With 0, a lane that adds one takes no further item before one
+            is delivered.
+        deliver: delivers a result.
+        channel: the one from which the lanes take items.
     """
 
-    def __init__(self, window: int, deliver: Deliver) -> None:
+    def __init__(self, window: int, deliver: Deliver, channel: Channel) -> None:
         self._window = window
         self._deliver = deliver
-        self._next = 0
+        self._channel = channel
         self._turn = 0  # the number of the result that is delivered next
-        self._early: dict[int, object] = {}  # results that wait for an earlier one
-        self._is_delivering = False
-        self._waiting = Waiters()
+        self._early: dict[int, tuple[object, int]] = {}  # results that wait for an earlier one, and how many numbers
+        self._turns: dict[int, asyncio.Future[None]] = {}  # lanes that wait for their turn, by number
+        self._blocked = Waiters()  # lanes that wait because too many results do
+        self.is_delivering = False  # whether a lane delivers at present
 
     @classmethod
-    def if_needed(cls, concurrency: int, deliver: Deliver, *, ordered: bool) -> Self | None:
-        """Return the order of a stage with so many lanes; None if it needs none, or if a single lane keeps it."""
-        return cls(concurrency, deliver) if ordered and concurrency > 1 else None
+    def if_needed(cls, setup: "StageSetup", deliver: Deliver, *, ordered: bool) -> Self | None:
+        """Return the order of the items for a stage's results; None if it needs none, or if a single lane keeps it."""
+        return cls(setup.concurrency, deliver, setup.input) if ordered and setup.concurrency > 1 else None
 
-    def next_number(self) -> int:
-        """Return the number of the next item."""
-        self._next += 1
-        return self._next - 1
+    async def deliver(self, number: int, result: object, count: int = 1) -> None:
+        """Deliver a result now, or keep it until all earlier ones are delivered; return when the lane may go on.
 
-    async def deliver(self, number: int, result: object) -> None:
-        """Deliver the result of an item now, or keep it until all earlier ones are delivered.
+        At the end of a pass a lane has no further item to take, so it needn't wait.
+
+        Args:
+            number: the number of the result.
+            result: the result.
+            count: how many numbers it has, from `number` on.
 
         Raises:
             Exception: the exception of the delivery, in the lane that delivers.
         """
-        self._early[number] = result
-        if number == self._turn and not self._is_delivering:
+        self._early[number] = (result, count)
+        if number == self._turn and not self.is_delivering:
             await self._deliver_ready()
-        else:
-            while number >= self._turn + self._window:
-                await self._waiting.wait()
+        elif len(self._early) > self._window and not self._channel.is_pass_over:
+            await self._blocked.wait()
 
     async def wait_for_turn(self, number: int) -> None:
-        """Wait until the item's result is the next to be delivered; the lane then delivers it, and calls `end_turn`."""
-        while number != self._turn:
-            await self._waiting.wait()
+        """Wait until the result is the next to be delivered; the lane then delivers it, and calls `end_turn`."""
+        if number != self._turn:
+            turn = self._turns[number] = asyncio.get_running_loop().create_future()
+            try:
+                await turn
+            finally:
+                self._turns.pop(number, None)
 
-    async def end_turn(self) -> None:
-        """Give the turn to the next number."""
-        self._turn += 1
-        self._waiting.wake_all()
+    async def end_turn(self, count: int = 1) -> None:
+        """End the turn of the lane that has delivered the results of `count` numbers by itself."""
+        self._start_next_turn(count)
+        await self._deliver_ready()
         await asyncio.sleep(0)
 
+    def _start_next_turn(self, count: int) -> None:
+        self._turn += count
+        turn = self._turns.get(self._turn)
+        if turn is not None and not turn.done():
+            turn.set_result(None)
+        if len(self._blocked) > len(self._early) - self._window:
+            self._blocked.wake_one()
+
     async def _deliver_ready(self) -> None:
-        self._is_delivering = True
+        self.is_delivering = True
         try:
             while self._turn in self._early:
-                await self._deliver(self._early.pop(self._turn))
-                self._turn += 1
-                if self._waiting:
-                    self._waiting.wake_all()
+                result, count = self._early.pop(self._turn)
+                await self._deliver(result)
+                self._start_next_turn(count)
         finally:
-            self._is_delivering = False
+            self.is_delivering = False
 
 
 class StageSetup(NamedTuple):
@@ -180,7 +203,6 @@ class RunningStage(ABC):
             for _ in range(min(self.concurrency - lanes, len(self._input) + 1, max(lanes, 1))):
                 lane = self._group.create_task(self._run_lane(), name=self.name)
                 self._lanes.add(lane)
-                lane.add_done_callback(self._lanes.discard)
                 self._idle += 1
 
     async def _run_lane(self) -> None:
@@ -190,6 +212,9 @@ class RunningStage(ABC):
         with Caught() as caught:
             await self._work()
         self._input.free_lanes += 1
+        lane = asyncio.current_task()
+        assert lane is not None
+        self._lanes.discard(lane)
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.error
         if caught.error is not None and self._failure is None:
@@ -245,13 +270,13 @@ class RunningStage(ABC):
         """Drop an item that this stage failed on, or raise the failure that ends the pipeline."""
         self.failure_limit.drop_or_raise(self.name, failed.item, failed.error, is_fatal=failed.is_fatal)
 
-    async def _protect(self, work: Awaitable[None]) -> None:
-        """Await work that puts out results; another lane's failure doesn't cancel it."""
+    async def _protect(self, work: Awaitable[T]) -> T:
+        """Return the result of work that puts out results; another lane's failure doesn't cancel it."""
         lane = asyncio.current_task()
         assert lane is not None
         self._protected.add(lane)
         try:
-            await work
+            return await work
         finally:
             self._protected.discard(lane)
 

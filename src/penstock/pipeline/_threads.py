@@ -143,6 +143,8 @@ class ThreadCall:
         """Wait until there are new values or the call has ended; with `until_done`, until it has ended."""
         cancelled: asyncio.CancelledError | None = None
         while not self.done:
+            if self.slow and self.values and not until_done:
+                break  # their notification came while nobody waited
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
             timer = None if until_done or self.slow else loop.call_later(SLOW_CALL_SECONDS, self._become_slow)

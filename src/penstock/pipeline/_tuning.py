@@ -13,6 +13,7 @@ limits of its channel.
   same time.
 - `SLOW_CALL_SECONDS`: twice a chunk's time. A call that takes longer was misjudged; from then on it delivers each value
   at once.
+- `SLOW_CHUNK_SECONDS`: the same for a call in an executor, which then returns after its current item.
 - `SLOW_ITEM_SECONDS`: waking the loop costs less than such an item, so the reader wakes it for each.
 - `MIN_ITEMS`, `MAX_ITEMS`: a channel has room for an item and the end of a pass at least. More than 1,024 items per
   chunk gain nothing.
@@ -30,6 +31,7 @@ CHUNK_SECONDS: Final = 0.001
 EXECUTOR_CHUNK_SECONDS: Final = 0.002
 FUSED_SECONDS: Final = 0.0001
 SLOW_CALL_SECONDS: Final = 0.002
+SLOW_CHUNK_SECONDS: Final = 0.004
 SLOW_ITEM_SECONDS: Final = 0.0001
 MIN_ITEMS: Final = 2
 MAX_ITEMS: Final = 1024

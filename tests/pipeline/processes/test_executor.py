@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerError
 from penstock.pipeline import PipelineBuilder
-from penstock.pipeline._processes import Executors, ProcessExecutor, RunningProcesses, open_processes
+from penstock.pipeline._processes import Executors, ProcessExecutor, RemoteStage, RunningProcesses, open_processes
 from tests.pipeline.processes import ops
 from tests.pipeline.processes.programs import SECONDS, check_end
 from tests.promptness import is_prompt
@@ -28,6 +28,14 @@ def pid_from(path: Path) -> int:
     """Return the number that is written into a named pipe."""
     with path.open() as pipe:
         return int(pipe.readline())
+
+
+def outcomes_of(stage: RemoteStage, op: Any, items: list[Any]) -> list[tuple[bool, Any]]:
+    """Return the outcome of each item; the stage is given again those that a slow or lost call left."""
+    outcomes: list[tuple[bool, Any]] = []
+    while len(outcomes) < len(items):
+        outcomes += stage.send(op, items[len(outcomes) :], flatten=False).result()
+    return outcomes
 
 
 @pytest.fixture
@@ -57,18 +65,17 @@ def executor(request: pytest.FixtureRequest) -> Any:
 
 def test_each_item_has_its_outcome(executors: Executors, executor: Any) -> None:
     """Values, lists of generators' values, and the user's own exceptions with their traceback come back in place."""
-    good = executors.remote(executor, "double").send(ops.double, [1, 2, 3], flatten=False)
+    assert outcomes_of(executors.remote(executor, "double"), ops.double, [1, 2, 3]) == [(True, 2), (True, 4), (True, 6)]
     generators = executors.remote(executor, "up_to")
-    many = generators.send(ops.up_to, [0, 2], flatten=True)
-    bad = executors.remote(executor, "refuse").send(ops.refuse_odd, [2, 3, 4], flatten=False)
-    assert good.result() == [(True, 2), (True, 4), (True, 6)]
-    (_, none), (_, values) = cast("Any", many.result())
+    (_, none), (_, values) = (
+        cast("Any", generators.send(ops.up_to, [end], flatten=True).result()[0]) for end in (0, 2)
+    )
     yielded = [*values.outcomes]
     while values.token is not None:  # a step ends early on a busy machine
         ((_, values),) = cast("Any", generators.step(values).result())
         yielded += values.outcomes
     assert (none.outcomes, yielded) == ([], [(True, 0), (True, 1)])
-    outcomes = bad.result()
+    outcomes = outcomes_of(executors.remote(executor, "refuse"), ops.refuse_odd, [2, 3, 4])
     assert [outcome for outcome, _ in outcomes] == [True, False, True]
     error = outcomes[1][1]
     assert isinstance(error, ops.OddError)
@@ -114,7 +121,7 @@ def test_results_that_can_not_be_received(executors: Executors, executor: Any, o
     with pytest.raises(WorkerError, match=words):
         raise ops.error_of(outcomes[0])
     if op is ops.lambda_of:
-        assert [good for good, _ in stage.send(op, [2, 1, 4], flatten=False).result()] == [True, False, True]
+        assert [good for good, _ in outcomes_of(stage, op, [2, 1, 4])] == [True, False, True]
 
 
 def test_calls_that_can_not_be_sent(executors: Executors, executor: Any) -> None:
@@ -130,7 +137,7 @@ def test_a_function_keeps_its_state_in_a_process(executors: Executors) -> None:
     """A function is sent to a process once, and keeps there the attributes that it changes."""
     stage = executors.remote(ProcessExecutor(1), "counter")
     counter = ops.Counter()
-    counts = [stage.send(counter, [None, None], flatten=False).result() for _ in range(3)]
+    counts = [outcomes_of(stage, counter, [None, None]) for _ in range(3)]
     assert counts == [[(True, 1), (True, 2)], [(True, 3), (True, 4)], [(True, 5), (True, 6)]]
 
 
@@ -175,9 +182,9 @@ def test_killed_while_idle() -> None:
 
 
 def test_only_begun_items_fail_in_a_crash(executors: Executors, tmp_path: Path) -> None:
-    """If a process dies in a chunk, the items that it began fail, and another process computes the rest once."""
+    """If a process dies in a chunk, the items that it began fail, and others compute the rest once."""
     stage = executors.remote(ProcessExecutor(1), "noted")
-    outcomes = stage.send(ops.Noted(tmp_path, 3), list(range(6)), flatten=False).result()
+    outcomes = outcomes_of(stage, ops.Noted(tmp_path, 3), list(range(6)))
     assert [good for good, _ in outcomes] == [False, False, False, False, True, True]
     assert all("its result lost" in str(error) for _, error in outcomes[:3])
     assert "its result lost" not in str(outcomes[3][1])
@@ -187,14 +194,14 @@ def test_only_begun_items_fail_in_a_crash(executors: Executors, tmp_path: Path) 
 def test_repeatable_items_are_computed_again(executors: Executors, tmp_path: Path) -> None:
     """If items are repeatable, a crash that doesn't happen again loses no item."""
     stage = executors.remote(ProcessExecutor(2), "once", repeatable=True)
-    outcomes = stage.send(ops.KillsOnce(tmp_path, 3), list(range(6)), flatten=False).result()
+    outcomes = outcomes_of(stage, ops.KillsOnce(tmp_path, 3), list(range(6)))
     assert outcomes == [(True, number) for number in range(6)]
 
 
 def test_an_item_that_crashes_every_process(executors: Executors) -> None:
     """A repeatable item that crashed three processes fails with an error that says so; the others have results."""
     stage = executors.remote(ProcessExecutor(2), "kills", repeatable=True)
-    outcomes = stage.send(ops.kill_at, list(range(5)), flatten=False).result()
+    outcomes = outcomes_of(stage, ops.kill_at, list(range(5)))
     assert [good for good, _ in outcomes] == [True, True, True, False, True]
     with pytest.raises(WorkerError, match="this item kills processes: 3 of them died"):
         raise ops.error_of(outcomes[3])

@@ -2,8 +2,11 @@
 
 import asyncio
 import itertools
+import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
@@ -126,6 +129,29 @@ def test_calls_that_end_together_are_followed_together(order: Order) -> None:
     assert max(began[each + lanes - 1] - began[each] for each in range(lanes, lanes * rounds, lanes)) < lanes // 2
 
 
+@ORDERS
+def test_a_slow_reader_wakes_a_lane_at_a_time(order: Order) -> None:
+    """While results wait for a slow reader, an item costs the loop as few calls with 100 lanes as with two."""
+    counts = {}
+    for lanes in (2, 100):
+        calls = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        async def wait(item: int) -> int:
+            sys.setprofile(count)  # of the loop's thread, which ends with the pipeline
+            await asyncio.sleep(0)
+            return item
+
+        builder = PipelineBuilder().add_source(range(400)).pipe(wait, concurrency=lanes, output_order=order)
+        with builder.add_sink(1).build(num_threads=1).auto_stop() as pipeline:
+            assert sorted(pipeline) == [*range(400)]
+        counts[lanes] = calls / 400
+    assert counts[100] < 2 * counts[2], counts
+
+
 def test_a_list_needs_no_thread() -> None:
     """The items of a list, which runs no code of the user's, are taken without a thread of the source."""
     before = {*threading.enumerate()}
@@ -223,6 +249,77 @@ def test_a_slow_item_delays_only_the_items_after_it() -> None:
                     assert [*pipeline] == [*range(20)]
 
 
+@ORDERS
+def test_a_slow_item_holds_no_result_back(order: Order) -> None:
+    """The results before an item that takes long can be read meanwhile, also those of the same chunk."""
+    kinds: tuple[Kind, ...] = ("sync", "generator")
+    for kind, lanes, number in itertools.product(kinds, (1, 2, 5), (1, 3, 40, 400)):
+        with gate() as slow:
+
+            def wait_at(item: int, slow: Gate = slow, number: int = number) -> int:
+                if item == number:
+                    slow.pass_through()
+                return item
+
+            builder = PipelineBuilder().add_source(itertools.count())
+            builder.pipe(of_kind(kind, wait_at), concurrency=lanes, output_order=order)
+            with builder.add_sink(5).build(num_threads=lanes).auto_stop() as pipeline:
+                found: set[object] = set()
+                while not found >= {*range(number)}:
+                    found.add(pipeline.get_item(timeout=PATIENCE_SECONDS))
+                assert number not in found
+                slow.open()
+
+
+def test_values_that_waited_for_their_turn() -> None:
+    """The values that a generator makes while others wait for their turn are passed on with these."""
+    with gate() as first, gate() as slow, gate() as between, gate() as end:
+
+        def values(item: int) -> Iterator[str]:
+            if item == 0:
+                first.pass_through()
+                return
+            slow.pass_through()
+            yield "a"
+            between.pass_through()
+            yield "b"
+            end.pass_through()
+
+        builder = PipelineBuilder().add_source(range(2)).pipe(values, concurrency=2, output_order="input")
+        with builder.add_sink(5).build(num_threads=2).auto_stop() as pipeline:
+            for each in (slow, between, end):
+                each.wait_until(lambda now: now.inside == 1)
+                let_a_call_become_slow()
+                if each is not end:
+                    each.open()
+            first.open()
+            assert [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in "ab"] == ["a", "b"]
+            end.open()
+
+
+@ORDERS
+@pytest.mark.parametrize("place", ["threads", "executor"])
+def test_all_lanes_share_the_items_behind_a_slow_one(order: Order, place: str) -> None:
+    """If items take long after many cheap ones, all lanes work on them, also on the rest of a chunk."""
+    with gate() as slow, gate() as later, ThreadPoolExecutor(5) as pool:
+
+        def wait(item: int) -> int:
+            if item >= 300:
+                (slow if item == 300 else later).pass_through()
+            return item
+
+        builder = PipelineBuilder().add_source(range(1_000))
+        executor = pool if place == "executor" else None
+        builder.pipe(wait, concurrency=5, output_order=order, executor=executor)
+        with builder.add_sink(2_000).build(num_threads=5).auto_stop() as pipeline:
+            slow.wait_until(lambda now: now.inside == 1)
+            let_a_call_become_slow()
+            slow.open()
+            later.wait_until(lambda now: now.inside == 5)
+            later.open()
+            assert sorted(pipeline) == [*range(1_000)]
+
+
 class Counting:
     """An endless source that counts the items taken from it."""
 
@@ -267,6 +364,13 @@ def run_something_else(count: int = 2000) -> None:
     other = PipelineBuilder().add_source(range(count)).pipe(abs).add_sink(8).build(num_threads=2)
     with other.auto_stop():
         assert sum(1 for _ in other) == count
+
+
+def let_a_call_become_slow() -> None:
+    """Let more time pass than the chunks of cheap items take."""
+    began = time.perf_counter()
+    while time.perf_counter() < began + 0.05:
+        run_something_else(100)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -26,6 +26,7 @@ from penstock._frozen import frozen
 from penstock._processes import PackedError, pack_error, unpack_raised
 from penstock.errors import UsageError, WorkerError
 from penstock.pipeline._items import size_of
+from penstock.pipeline._tuning import SLOW_CHUNK_SECONDS
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -83,19 +84,19 @@ def run_chunk(
         begin: called before each item.
 
     Returns:
-        The outcomes, in the items' order.
+        The outcomes, in the items' order. If the call takes long, it ends with the current item.
     """
+    until = perf_counter() + SLOW_CHUNK_SECONDS
     outcomes: list[Outcome] = []
     for item in items:
         begin()
         outcomes.append(_outcome(op, item, flatten=flatten, in_steps=in_steps))
-        if is_open(outcomes[-1]):
+        if _is_open(outcomes[-1]) or perf_counter() > until:
             break
     return outcomes
 
 
-def is_open(outcome: Outcome) -> bool:
-    """Return whether an outcome is that of a generator that has not ended."""
+def _is_open(outcome: Outcome) -> bool:
     return isinstance(outcome[1], Values) and outcome[1].token is not None
 
 

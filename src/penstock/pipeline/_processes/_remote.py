@@ -26,7 +26,6 @@ from penstock.pipeline._processes._chunks import (
     as_exception,
     close_generator,
     dump,
-    is_open,
     load,
     run_chunk,
     step_generator,
@@ -120,16 +119,14 @@ class RemoteStage:
             flatten: whether it returns generators, whose results are `Values`.
 
         Returns:
-            The future of the outcomes, one for each item; fewer if the last is that of a generator that
-            has not ended. It raises the exception that prevents the call. Cancelling it cancels items that have not
-            begun.
+            The future of the outcomes, one for each item up to one that takes long, or whose generator has not ended,
+            or that killed a process. It raises the exception that prevents the call. Cancelling it cancels a call that
+            has not begun.
         """
         if self._call is None:
             in_steps = isinstance(self._executor, RunningProcesses)
             self._call = ChunkCall(op, self._name, flatten=flatten, in_steps=in_steps)
-        sending = _Sending(self, op, items, self._call, flatten=flatten)
-        sending.submit_rest()
-        return sending.outcomes
+        return _Sending(partial(self._submit, op, items, self._call, flatten=flatten)).outcomes
 
     def step(self, values: Values) -> "Future[list[Outcome]]":
         """Request the next step of a generator from the process that keeps it.
@@ -170,8 +167,7 @@ class RemoteStage:
         """Return the error to raise for an exception of the executor."""
         return explain_death(error, self._name)
 
-    def submit(self, op: Op, items: Sequence[object], call: ChunkCall, *, flatten: bool) -> Future[Any]:
-        """Return the future of outcomes that may be fewer than the items."""
+    def _submit(self, op: Op, items: Sequence[object], call: ChunkCall, *, flatten: bool) -> Future[Any]:
         if isinstance(self._executor, RunningProcesses):
             return self._executor.submit(call, items, repeatable=self.repeatable)
         if isinstance(self._executor, ProcessPoolExecutor):
@@ -236,29 +232,17 @@ def explain_death(error: BaseException, name: str) -> BaseException:
 
 
 class _Sending:
-    """Items that are being sent: submitted again until each has an outcome.
+    """A chunk that is being sent.
 
     Attributes:
-        outcomes: the future of all of them.
+        outcomes: the future of its outcomes.
     """
 
-    def __init__(self, stage: RemoteStage, op: Op, items: Sequence[object], call: ChunkCall, *, flatten: bool) -> None:
+    def __init__(self, submit: Callable[[], Future[Any]]) -> None:
         self.outcomes: Future[list[Outcome]] = Future()
-        self.outcomes.add_done_callback(self._cancel)
-        self._stage = stage
-        self._op = op
-        self._items = items
-        self._call = call
-        self._flatten = flatten
-        self._done: list[Outcome] = []
-        self._submitted: Future[Any] | None = None
-
-    def submit_rest(self) -> None:
-        """Submit the items that have no outcome yet."""
-        rest = self._items if not self._done else self._items[len(self._done) :]
         with Caught() as submitting:
-            submitted = self._stage.submit(self._op, rest, self._call, flatten=self._flatten)
-            self._submitted = submitted
+            submitted = submit()
+            self.outcomes.add_done_callback(lambda outcomes: outcomes.cancelled() and submitted.cancel())
             submitted.add_done_callback(self._receive)
         if submitting.error is not None:
             self._fail(submitting.error)
@@ -267,20 +251,15 @@ class _Sending:
         if submitted.cancelled():
             self.outcomes.cancel()
             return
+        outcomes: list[Outcome] = []
         with Caught() as caught:
             result: PackedOutcomes | list[Outcome] = submitted.result()
-            self._done += result.unpack() if isinstance(result, PackedOutcomes) else result
+            outcomes = result.unpack() if isinstance(result, PackedOutcomes) else result
         if caught.error is not None:
             self._fail(caught.error)
-        elif len(self._done) < len(self._items) and not self.outcomes.cancelled() and not is_open(self._done[-1]):
-            self.submit_rest()
         elif self.outcomes.set_running_or_notify_cancel():
-            self.outcomes.set_result(self._done)
+            self.outcomes.set_result(outcomes)
 
     def _fail(self, error: BaseException) -> None:
         if self.outcomes.set_running_or_notify_cancel():
             self.outcomes.set_exception(as_exception(error))
-
-    def _cancel(self, outcomes: Future[list[Outcome]]) -> None:
-        if outcomes.cancelled() and self._submitted is not None:
-            self._submitted.cancel()
