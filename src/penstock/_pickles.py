@@ -5,11 +5,12 @@ Each starts at a multiple of 64 bytes, and is read in place.
 """
 
 import importlib
+import io
 import pickle
 import struct
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SIZE: Final = struct.Struct("<Q")
+_Reduced: TypeAlias = str | tuple[Callable[..., Any], tuple[Any, ...]]
+_AS_USUAL: Final = cast("_Reduced", NotImplemented)
 
 
 class Pickled(NamedTuple):
@@ -30,7 +33,29 @@ class Pickled(NamedTuple):
     pieces: list[tuple[int, bytes | memoryview]]
 
 
-def dump(leaf: object, dumps: Callable[..., bytes] = pickle.dumps) -> Pickled:
+class _Pickler(pickle.Pickler):
+    """Keeps the byte order of arrays. NumPy's own pickles of times, and of strided arrays, have that of the machine."""
+
+    def reducer_override(self, value: object) -> _Reduced:
+        if type(value) is np.ndarray and not value.dtype.isnative and value.dtype.names is None:
+            return _array_of, (np.ascontiguousarray(value).reshape(-1).view(np.uint8), value.dtype.str, value.shape)
+        return _AS_USUAL
+
+
+def _array_of(raw: "NDArray[np.uint8]", dtype: str, shape: tuple[int, ...]) -> "NDArray[Any]":
+    return raw.view(dtype).reshape(shape)
+
+
+def dumps(
+    value: object, *, protocol: int = 5, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
+) -> bytes:
+    """Return a pickle of a value, as `pickle.dumps` does; arrays in it keep their dtypes exactly."""
+    stream = io.BytesIO()
+    _Pickler(stream, protocol, buffer_callback=buffer_callback).dump(value)
+    return stream.getvalue()
+
+
+def dump(leaf: object, dumps: Callable[..., bytes] = dumps) -> Pickled:
     """Return a leaf as a block, which refers to the leaf's own buffers.
 
     An exception of the leaf's own code passes through.

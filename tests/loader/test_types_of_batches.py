@@ -119,6 +119,31 @@ def test_processes_keep_the_types_of_batches(place: Any) -> None:
         assert list(map(types, loader)) == list(map(types, dataset))
 
 
+def in_another_byte_order(number: int) -> list[Any]:
+    """Return arrays whose byte order isn't the machine's, as in files of telescopes and scanners; a key is no text."""
+    table = np.arange(24).reshape(4, 6) + number
+    strided = [table.astype(dtype)[::2, ::-1] for dtype in (">i2", ">f4", ">c16", ">U3", ">M8[s]", ">m8[D]")]
+    return [*strided, {None: table.astype(">M8[Y]"), 1: table[0, 0, ...].astype(">M8[s]"), 2: table[:0].astype(">f4")}]
+
+
+@in_places("threads", "processes", "isolated", "isolated processes")
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_every_place_keeps_the_byte_order(place: Any, *, is_batched: bool) -> None:
+    """Arrays from other processes have the dtypes and values that they have in this one."""
+    dataset: Any = ps.range(8).map(in_another_byte_order)
+    dataset = dataset.batch(2) if is_batched else dataset
+    with ps.Loader(dataset, **place) as loader:
+        for found, expected in zip(loader, dataset, strict=True):
+            for one, other in zip(leaves_of(found), leaves_of(expected), strict=True):
+                assert one.dtype == other.dtype
+                assert np.array_equal(one, other)
+
+
+def leaves_of(batch: Any) -> list[Any]:
+    """Return the arrays of a batch."""
+    return [*batch[:-1], *batch[-1].values()]
+
+
 def test_stacked_elements_are_plain_containers_everywhere() -> None:
     """Stacking makes plain dicts of elements whose type derives from dict, as the dataset itself does."""
     dataset = ps.range(32).map(Numbers()).batch(8)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import hypothesis.extra.numpy as arrays
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
@@ -51,6 +51,7 @@ def same(first: Any, second: Any) -> bool:
     return bool(first == second or first != first)
 
 
+@example({"": [np.array([], ">M8[Y]")], None: np.zeros((2, 2), ">f4")[::-1]})
 @given(ELEMENTS)
 def test_decoded_elements_are_the_same(element: Any) -> None:
     """Types, structures, the order of keys, dtypes and bits are kept."""

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from numpy.typing import NDArray
 
+from penstock._pickles import dumps
 from penstock._tree import Element, Structure, flatten, unflatten
 from penstock.errors import UsageError
 
@@ -157,7 +158,7 @@ def _put_text(text: str, parts: list[Part]) -> Form:
 
 def _put_pickled(leaf: object, parts: list[Part]) -> Form:
     try:
-        data = pickle.dumps(leaf, protocol=5)
+        data = dumps(leaf)
     except Exception as error:
         raise UsageError(
             "the leaves of a cached element must be arrays, bytes, numbers, strings or objects that can be pickled; "
