@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptRecordError, SourceError, UsageError
@@ -122,6 +122,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 SMALL = saved(x=np.arange(5, dtype=np.int32))
 
 
+@example(place=63, value=1, deflated=False)  # in the size of the header
 @given(place=st.integers(0, len(SMALL) - 1), value=st.integers(0, 255) | st.none(), deflated=st.booleans())
 def test_a_changed_byte_gives_rows_or_an_error(
     tmp_path_factory: pytest.TempPathFactory,

@@ -9,6 +9,7 @@ import math
 import os
 import zlib
 from collections.abc import Sequence
+from tokenize import TokenError
 from typing import IO, Any, BinaryIO, Final, Literal
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
@@ -67,6 +68,7 @@ class _DamageError(Exception):
 # What NumPy, zipfile and zlib raise for damaged files.
 _DAMAGES: Final = (
     _DamageError, BadZipFile, zlib.error, ValueError, KeyError, EOFError, OverflowError, RuntimeError, SyntaxError,
+    TokenError,
 )  # fmt: skip
 
 
