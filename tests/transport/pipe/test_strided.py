@@ -24,7 +24,7 @@ DTYPES = st.sampled_from(["u1", "<i2", ">f4", "f8", "c16", "m8[s]", "V3", "S3", 
 
 def opposite(array: Array) -> Array:
     """Return it backwards along each axis."""
-    return array[(slice(None, None, -1),) * array.ndim]
+    return np.asarray(array[(slice(None, None, -1),) * array.ndim])  # not a scalar, of which only copies are sent
 
 
 def windows(array: Array) -> Array:
