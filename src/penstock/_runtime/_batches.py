@@ -186,7 +186,7 @@ def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
     epoch, first = _first_row(program, unit)
     count = min(unit.batch, program.total - first)
     padded = unit.batch if program.batch.remainder == "pad" else count
-    low, high = (padded * rank // shard.count for rank in (shard.rank, shard.rank + 1))
+    low, high = padded * shard.rank // shard.count, padded * (shard.rank + 1) // shard.count
     return Rows(epoch, first, low, high, first + count - 1)
 
 

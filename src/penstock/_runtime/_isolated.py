@@ -28,6 +28,7 @@ collector runs.
 
 import itertools
 import logging
+import os
 import pickle
 import threading
 import warnings
@@ -192,12 +193,13 @@ class Helpers:
         self._current: LoaderHelper | None = None
         self._sending = threading.Lock()
         self._runs = 0
+        self._is_closed, self._pid = False, os.getpid()
         self._supervisor.end_with_program(self.close)
 
     @property
     def is_closed(self) -> bool:
         """Whether this was closed, or left to a fork; a lost process alone doesn't close it."""
-        return self._supervisor.is_closing or not self._supervisor.is_owned_here
+        return self._is_closed or os.getpid() != self._pid  # asked for each batch
 
     def check(self) -> None:
         """Raise if the helpers belong to the process that this one was forked from."""
@@ -248,6 +250,7 @@ class Helpers:
         if not self._supervisor.is_owned_here:
             return
         with self._lock:
+            self._is_closed = True
             self._supervisor.refuse()
             self._current = None
             processes = list(self._processes)

@@ -77,6 +77,7 @@ class JobTable:
         self._words: NDArray[np.int64] = self._records[:, :places].view(np.int64)
         self._places = self._words[:, _HEAD:].reshape(slots, blocks + 1, _BLOCK_WORDS)
         self._outcomes = self._records[:, places : places + blocks + 1]
+        self._all_fine = bytes([FINE]) * (blocks + 1)
         self._description_start = places + blocks + 1
         words = np.frombuffer(cast("memoryview", region), np.int64, offset=slots * _RECORD_BYTES)
         self._workers: NDArray[np.int64] = words.reshape(-1, _WORKER_WORDS)
@@ -108,7 +109,7 @@ class JobTable:
         self._outcomes[slot] = FINE
         self._places[slot] = 0
         self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end, 0, 0, 0, 0, 0
-        record[start:end] = np.frombuffer(description, np.uint8)
+        record.data[start:end] = description
         return True
 
     def description(self, slot: int) -> bytes:
@@ -167,7 +168,8 @@ class JobTable:
 
     def outcome(self, slot: int) -> int:
         """Return the worst outcome of a slot's blocks."""
-        return int(self._outcomes[slot].max())
+        outcomes = self._outcomes[slot].tobytes()
+        return FINE if outcomes == self._all_fine else max(outcomes)
 
     def count_crash(self, slot: int, block: int) -> int:
         """Count a crash at a block, or right after it; return the number of crashes so far."""
@@ -200,9 +202,8 @@ class JobTable:
 
     def counted(self, slot: int) -> tuple[int, float, float, float]:
         """Return the rows computed in a slot, their seconds, those of processor time, and those of their parents."""
-        rows, *nanoseconds = self._words[slot, _ROWS : _PARENT_NANOSECONDS + 1].tolist()
-        seconds, cpu_seconds, parent_seconds = (each / 1e9 for each in nanoseconds)
-        return rows, seconds, cpu_seconds, parent_seconds
+        rows, total, cpu, parents = self._words[slot, _ROWS : _PARENT_NANOSECONDS + 1].tolist()
+        return rows, total / 1e9, cpu / 1e9, parents / 1e9
 
     def count_merge(self, slot: int, seconds: float) -> None:
         """Write the seconds of the slot's merge."""

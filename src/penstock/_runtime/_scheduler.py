@@ -37,8 +37,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -280,6 +279,33 @@ class AtWork(NamedTuple):
     is_idle: bool = False
 
 
+class Ownership:
+    """The scope in which a thread owns a scheduler; at its end it calls what waits for that.
+
+    It is a class, since entering a generator takes as long as the rest of it, and each batch does so.
+    """
+
+    __slots__ = ("_held", "_lock", "_run_waiting")
+
+    def __init__(self, lock: threading.Lock, run_waiting: Callable[[], None]) -> None:
+        self._held = HeldInterrupts()
+        self._lock = lock
+        self._run_waiting = run_waiting
+
+    def __enter__(self) -> HeldInterrupts:
+        self._held.__enter__()
+        self._lock.acquire()  # released by `__exit__`; signals wait until then
+        return self._held
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._lock.release()
+            self._held.hold()
+            self._run_waiting()
+        finally:
+            self._held.__exit__(*error)
+
+
 class Scheduler:
     """Owns the ring and the threads, and leases memory to jobs. It outlives the queues that it serves.
 
@@ -392,16 +418,9 @@ class Scheduler:
 
     # -- ownership
 
-    @contextmanager
-    def owned(self) -> Generator[HeldInterrupts]:
+    def owned(self) -> "Ownership":
         """Own the scheduler, once no other thread does. Ctrl-C is raised at the end, or where it is allowed."""
-        with HeldInterrupts() as held:
-            try:
-                with self._lock:
-                    yield held
-            finally:
-                held.hold()
-                self._run_waiting()
+        return Ownership(self._lock, self._run_waiting)
 
     @uninterrupted
     def when_free(self, action: Callable[[], None]) -> None:
@@ -525,12 +544,14 @@ class Scheduler:
         """Wait until no cancelled slot of a client has a writer; Ctrl-C ends the wait at once."""
         slots = self._draining_of(client)
         held.allow()
-        _wait(
-            _listener_of(client),
-            lambda: all(map(self._ring.drained, slots)),
-            Patience(lambda: self._stall(slots, any_will_do=False), self.timeout),
-        )
-        held.hold()
+        try:
+            _wait(
+                _listener_of(client),
+                lambda: all(map(self._ring.drained, slots)),
+                Patience(lambda: self._stall(slots, any_will_do=False), self.timeout),
+            )
+        finally:
+            held.hold()
         self.collect()
 
     # -- waiting; only in the thread of the client's consumer

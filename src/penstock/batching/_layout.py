@@ -58,10 +58,17 @@ class Layout:
         """The layout as a pickle for other processes. Equal layouts may differ in it, as with keys 1 and True."""
         return pickled_for_processes(self)
 
-    @property
+    @functools.cached_property
     def row_bytes(self) -> int:
         """The number of bytes of one row in all arrays together, without padding for alignment."""
-        return sum(_row_bytes(kind) for kind in self.kinds)
+        return sum(filter(None, self._leaf_bytes))
+
+    @functools.cached_property
+    def _leaf_bytes(self) -> tuple[int | None, ...]:
+        """For each leaf the number of bytes of one row; None for leaves that are no arrays."""
+        return tuple(
+            math.prod(kind.shape) * kind.dtype.itemsize if isinstance(kind, LeafSpec) else None for kind in self.kinds
+        )
 
     def leaf_offsets(self, rows: int) -> tuple[tuple[int | None, ...], int]:
         """Return the offset in bytes of each leaf's column of `rows` rows in one block of memory, and the block's size.
@@ -70,9 +77,9 @@ class Layout:
         """
         offsets: list[int | None] = []
         total_bytes = 0
-        for kind in self.kinds:
-            offsets.append(total_bytes if isinstance(kind, LeafSpec) else None)
-            total_bytes += -(-rows * _row_bytes(kind) // ALIGNMENT) * ALIGNMENT
+        for row_bytes in self._leaf_bytes:
+            offsets.append(None if row_bytes is None else total_bytes)
+            total_bytes += -(-rows * (row_bytes or 0) // ALIGNMENT) * ALIGNMENT
         return tuple(offsets), total_bytes
 
     def columns(self, rows: int, buffer: Memory | None = None) -> list[Column]:
@@ -154,10 +161,6 @@ def _parts(column: Column, bounds: Sequence[int], copied_bytes: int) -> list[Col
 
 def _list_column(kind: LeafKind, rows: int) -> Column:
     return None if kind is None else [None] * rows
-
-
-def _row_bytes(kind: LeafKind) -> int:
-    return math.prod(kind.shape) * kind.dtype.itemsize if isinstance(kind, LeafSpec) else 0
 
 
 class LayoutMismatchError(Exception):

@@ -9,8 +9,8 @@ BATCHES: Final = (
     Mutant(
         "ranks: the last rank gets the remainder of an uneven batch",
         "_runtime/_batches.py",
-        "padded * rank // shard.count for rank",
-        "padded // shard.count * rank for rank",
+        "padded * shard.rank // shard.count, padded * (shard.rank + 1) // shard.count",
+        "padded // shard.count * shard.rank, padded // shard.count * (shard.rank + 1)",
         (GOLDEN, "equivalence/test_ranks.py"),
     ),
     Mutant(
