@@ -42,7 +42,7 @@ def test_a_process_that_hangs_once_is_replaced(tmp_path: Path, what: Callable[[]
         ),
         pytest.param(
             ps.range(64).batch(8, merge=dying.merge_hangs),
-            rf"all rows of step {DEADLY // 8} together",
+            rf"the collate function or batch-level map of step {DEADLY // 8}",
             marks=pytest.mark.long,
         ),
     ],
