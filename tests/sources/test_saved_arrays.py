@@ -123,6 +123,7 @@ SMALL = saved(x=np.arange(5, dtype=np.int32))
 
 
 @example(place=63, value=1, deflated=False)  # in the size of the header
+@example(place=105, value=98, deflated=False)  # in the header
 @given(place=st.integers(0, len(SMALL) - 1), value=st.integers(0, 255) | st.none(), deflated=st.booleans())
 def test_a_changed_byte_gives_rows_or_an_error(
     tmp_path_factory: pytest.TempPathFactory,

@@ -68,7 +68,6 @@ class _DamageError(Exception):
 # What NumPy, zipfile and zlib raise for damaged files.
 _DAMAGES: Final = (
     _DamageError, BadZipFile, zlib.error, ValueError, KeyError, EOFError, OverflowError, RuntimeError, SyntaxError,
-    TokenError,
 )  # fmt: skip
 
 
@@ -98,15 +97,16 @@ class _Header:
 
 def _read_header(path: str, stream: IO[bytes]) -> _Header:
     version = npy.read_magic(stream)
-    if version == (1, 0):
-        shape, is_fortran, dtype = npy.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, is_fortran, dtype = npy.read_array_header_2_0(stream)
-    else:
+    if version not in {(1, 0), (2, 0)}:
         raise UsageError(
             f"arrays must be saved in version 1 or 2 of the format; {path!r} has {version}, for names of fields that "
             "aren't ASCII. Rename the fields."
         )
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    try:
+        shape, is_fortran, dtype = read(stream)
+    except (TypeError, TokenError) as error:  # from texts that are no header
+        raise _DamageError(f"its header can't be read ({error})") from error
     if dtype.hasobject:
         raise UsageError(
             f"an array of Python objects can't be opened: it is a pickle, which runs code that the file contains; "
