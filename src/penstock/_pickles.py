@@ -37,12 +37,14 @@ class _Pickler(pickle.Pickler):
     """Keeps the byte order of arrays. NumPy's own pickles of times, and of strided arrays, have that of the machine."""
 
     def reducer_override(self, value: object) -> _Reduced:
-        if type(value) is np.ndarray and not value.dtype.isnative and value.dtype.names is None:
-            return _array_of, (np.ascontiguousarray(value).reshape(-1).view(np.uint8), value.dtype.str, value.shape)
-        return _AS_USUAL
+        if type(value) is not np.ndarray or value.dtype.isnative or value.dtype.names is not None:
+            return _AS_USUAL
+        if not value.dtype.itemsize:  # texts without characters
+            return np.ndarray, (value.shape, value.dtype)
+        return _array_of, (np.ascontiguousarray(value).reshape(-1).view(np.uint8), value.dtype, value.shape)
 
 
-def _array_of(raw: "NDArray[np.uint8]", dtype: str, shape: tuple[int, ...]) -> "NDArray[Any]":
+def _array_of(raw: "NDArray[np.uint8]", dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> "NDArray[Any]":
     return raw.view(dtype).reshape(shape)
 
 

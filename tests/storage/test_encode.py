@@ -52,6 +52,7 @@ def same(first: Any, second: Any) -> bool:
 
 
 @example({"": [np.array([], ">M8[Y]")], None: np.zeros((2, 2), ">f4")[::-1]})
+@example({None: np.ndarray(3, ">U0"), "": np.zeros(2, np.dtype(">f4", metadata={"unit": "m"}))})
 @given(ELEMENTS)
 def test_decoded_elements_are_the_same(element: Any) -> None:
     """Types, structures, the order of keys, dtypes and bits are kept."""
