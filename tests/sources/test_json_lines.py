@@ -7,9 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +18,6 @@ from hypothesis import strategies as st
 from penstock.errors import ClosedError, CorruptRecordError, SourceError, UsageError
 from penstock.sources import JsonLines, describe_key, read_records
 from tests.constants import SetConstant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -328,37 +324,3 @@ def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
     assert JsonLines(old[::-1]).fingerprint() != fingerprint
     (tmp_path / "new" / "a").write_text('"longer"')
     assert JsonLines(new).fingerprint() != fingerprint
-
-
-class Terminal:
-    """A stand-in for stderr, whose `isatty` returns a given value."""
-
-    def __init__(self, *, is_terminal: bool) -> None:
-        """Keep the value of `isatty`."""
-        self.is_terminal = is_terminal
-        self.written = ""
-
-    def isatty(self) -> bool:
-        """Return the given value."""
-        return self.is_terminal
-
-    def write(self, text: str) -> int:
-        """Keep the text."""
-        self.written += text
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-
-@pytest.mark.parametrize("case", ["shown", "no terminal", "fast", "switched off"])
-def test_progress_is_shown_on_terminals_for_long_scans(path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """Progress is shown on a terminal if the scan takes more than half a second and progress is enabled."""
-    stderr = Terminal(is_terminal=case != "no terminal")
-    clock: Iterator[float] = iter(np.arange(0, 10, 0.0001 if case == "fast" else 0.6).tolist())
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    assert len(JsonLines(path, progress=case != "switched off")) == 50
-    monkeypatch.undo()
-    assert ("indexing lines: 100%" in stderr.written) == (case == "shown")
-    assert bool(stderr.written) == (case == "shown")

@@ -2,11 +2,14 @@
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import socket
+import struct
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from penstock._dataset import Dataset
@@ -25,6 +28,8 @@ _MANIFEST: Final = "manifest.json"
 _VERSION: Final = 2  # of the bytes of shards; a change of it refuses folders that an older release began
 _BLOCK_BYTES: Final = 1 << 20  # of the elements that a format gets at once
 _MAX_BLOCK: Final = 4096  # elements
+_PART: Final = 16  # elements of a block that are computed before the progress counts them
+_COUNT: Final = struct.Struct("<q")
 
 
 @frozen
@@ -89,7 +94,7 @@ def write(
             0 writes in the caller's thread.
         workers: "processes" or "threads".
         part: (k, n) writes the shards k, k + n, k + 2 n, … only.
-        progress: show progress on stderr if that is a terminal and the work takes more than 0.5 s.
+        progress: show progress on stderr, if that is a terminal or a notebook, and the work takes more than 0.5 s.
 
     Returns:
         What is in the folder now.
@@ -113,7 +118,7 @@ def write(
     folder, total = _folder_of(path), _count(dataset)
     turn, turns = _checked_part(part)
     count = usable_processors() if num_workers is None else need_count("num_workers", num_workers)
-    shards = _describe(dataset, total, format, parse_bytes("shard_bytes", shard_bytes), folder)
+    shards = _describe(dataset, total, format, parse_bytes("shard_bytes", shard_bytes), folder, progress=progress)
     os.makedirs(folder, exist_ok=True)
     _remove_leftovers(folder)
     _claim(folder, shards.description)
@@ -121,10 +126,15 @@ def write(
         return Written(folder, shards.count, total, 0, complete=True)
     found: dict[int, dict[str, Any]] = {}
     try:
-        with Progress("writing", total, enabled=progress, amount=counted) as line:
-            for entry in _computed(integer_range(turn, shards.count, turns).map(shards), count, workers):
+        own = range(turn, shards.count, turns)
+        elements = sum(len(shards.positions_of(shard)) for shard in own)
+        with (
+            _tallied(folder) as tally,
+            Progress("writing", elements, enabled=progress, amount=counted, measure=tally.count),
+        ):
+            writing = integer_range(own.start, own.stop, own.step).map(replace(shards, tally=tally.path))
+            for entry in _computed(writing, count, workers):
                 found[entry["shard"]] = entry
-                line.advance(entry["elements"])
         complete = _finish(shards, found, count, workers)
     finally:
         _remove_leftovers(folder)
@@ -142,6 +152,8 @@ class _Shards:
     block: int
     total: int
     description: Mapping[str, Any]
+    tally: str | None = None
+    """The path of a `_Tally`."""
 
     @property
     def count(self) -> int:
@@ -150,26 +162,72 @@ class _Shards:
     def paths_of(self, shard: int) -> list[str]:
         return [os.path.join(self.folder, f"{shard:05}{suffix}") for suffix in self.format.suffixes]
 
+    def positions_of(self, shard: int) -> range:
+        return range(shard * self.rows, min((shard + 1) * self.rows, self.total))
+
     def exists(self, shard: int) -> bool:
         return all(map(os.path.exists, self.paths_of(shard)))
 
     def __call__(self, shard: int) -> dict[str, Any]:
-        begin = shard * self.rows
-        end = min(begin + self.rows, self.total)
+        positions = self.positions_of(shard)
         new = not self.exists(shard)
         if new:
             with contextlib.ExitStack() as drafts:
                 names = [drafts.enter_context(_renamed(path)) for path in self.paths_of(shard)]
-                self.format.write(self._blocks(begin, end), names)
+                self.format.write(self._blocks(positions), names)
+        else:
+            with _appending(self.tally) as tell:
+                tell(len(positions))
         files = [_file_entry(path) for path in self.paths_of(shard)]
-        return {"shard": shard, "elements": end - begin, "files": files, "new": int(new)}
+        return {"shard": shard, "elements": len(positions), "files": files, "new": int(new)}
 
-    def _blocks(self, begin: int, end: int) -> Iterator[Block]:
+    def _blocks(self, positions: range) -> Iterator[Block]:
         # All epochs of this part are alike, so a loader that repeats epoch 0 of it logs no warning.
-        blocks = self.dataset.epoch(0)[begin:end].batch(self.block, merge=list)
-        with Loader(blocks, num_workers=0) as loader:
-            for number, elements in enumerate(loader):
-                yield begin + number * self.block, elements
+        parts = self.dataset.epoch(0)[positions.start : positions.stop].batch(min(self.block, _PART), merge=list)
+        begin, gathered = positions.start, list[Any]()
+        with Loader(parts, num_workers=0) as loader, _appending(self.tally) as tell:
+            for elements in loader:
+                tell(len(elements))
+                gathered += elements
+                if len(gathered) >= self.block:
+                    yield begin, gathered[: self.block]
+                    begin, gathered = begin + self.block, gathered[self.block :]
+            if gathered:
+                yield begin, gathered
+
+
+class _Tally:
+    """The number of elements that all workers have written so far, in a file to which each worker appends counts."""
+
+    def __init__(self, path: str, file: io.FileIO) -> None:
+        self.path = path
+        self._file = file
+        self._counted = 0
+
+    def count(self) -> int:
+        """Return the number of elements."""
+        self._counted += sum(count for (count,) in _COUNT.iter_unpack(self._file.read()))
+        return self._counted
+
+
+@contextlib.contextmanager
+def _tallied(folder: str) -> Generator[_Tally]:
+    path = _draft_of(os.path.join(folder, "tally"))
+    with open(path, "w+b", buffering=0) as file:
+        try:
+            yield _Tally(path, file)
+        finally:
+            os.remove(path)
+
+
+@contextlib.contextmanager
+def _appending(tally: str | None) -> Generator[Callable[[int], object]]:
+    """Yield a function that appends a count to the file of a tally."""
+    if tally is None:
+        yield lambda _: None
+        return
+    with open(os.open(tally, os.O_WRONLY | os.O_APPEND), "wb", buffering=0) as file:
+        yield lambda count: file.write(_COUNT.pack(count))
 
 
 def _file_entry(path: str) -> dict[str, Any]:
@@ -179,18 +237,24 @@ def _file_entry(path: str) -> dict[str, Any]:
 
 
 def _computed(shards: Dataset[dict[str, Any]], count: int, workers: Workers) -> Iterator[dict[str, Any]]:
-    if count == 0:
+    if count == 0 or len(shards) == 0:
         yield from shards
         return
     with Loader(shards, num_workers=min(count, len(shards)), workers=workers, prefetch=1) as loader:
         yield from loader
 
 
-def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, folder: str) -> _Shards:
+def _describe(
+    dataset: Dataset[Any], total: int, name: str, shard_bytes: int, folder: str, *, progress: bool
+) -> _Shards:
     """Return the shards of a dataset; the number of their rows follows from elements spread over it."""
     count = min(total, _SAMPLE)
     positions = [number * total // count for number in range(count)]
-    sample = [dataset[position] for position in positions]
+    sample: list[Any] = []
+    with Progress("measuring elements", count, enabled=progress, amount=counted) as line:
+        for position in positions:
+            sample.append(dataset[position])
+            line.advance(1)
     chosen = format_of(name, positions, sample)
     size = max(sum(map(chosen.size_of, sample)), 1)
     rows = max(1, min(total, shard_bytes * count // size))
@@ -266,8 +330,7 @@ def _renamed(path: str) -> Generator[str]:
     Without that, a host that loses power could keep the name and lose the content, and later calls take a file that
     exists as whole.
     """
-    folder, name = os.path.split(path)
-    draft = os.path.join(folder, f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.draft")
+    draft = _draft_of(path)
     try:
         yield draft
         with open(draft, "rb") as file:
@@ -277,6 +340,12 @@ def _renamed(path: str) -> Generator[str]:
         with contextlib.suppress(OSError):
             os.remove(draft)
         raise
+
+
+def _draft_of(path: str) -> str:
+    """Return the name of a draft of a file, which shows the process that writes it."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.draft")
 
 
 def _host() -> str:

@@ -18,7 +18,7 @@ Guarantees:
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, repeat
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from penstock._frozen import frozen
 from penstock._optional import need
+from penstock._progress import Progress, counted
 from penstock._tree import is_array
 from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._source import Record
@@ -90,6 +91,11 @@ class ArrowRows:
         self._length: int = self._starts[-1]
         self._made: list[_Columns | None] = [None] * len(self._batches)
 
+    @property
+    def batches(self) -> Sequence[Array]:
+        """The record batches that have rows."""
+        return self._batches
+
     def __len__(self) -> int:
         return self._length
 
@@ -135,7 +141,7 @@ class ArrowRows:
         if name not in self._names:
             listed = ", ".join(map(repr, self._names))
             raise UsageError(f"lengths are those of one column; there is no column {name!r}; there are {listed}.")
-        return np.concatenate([np.empty(0, np.int64), *(_lengths(batch.column(name), name) for batch in self._batches)])
+        return lengths_of(self._batches, name, len(self))
 
     def _columns(self, number: int) -> _Columns:
         made = self._made[number]
@@ -166,6 +172,26 @@ def names_of(schema: Array, place: str) -> tuple[str, ...]:
 _LISTS: Final = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
 _TEXTS: Final = ("is_string", "is_large_string", "is_string_view")
 _BINARIES: Final = ("is_binary", "is_large_binary", "is_fixed_size_binary", "is_binary_view")
+
+
+def lengths_of(batches: Iterable[Array], name: str, rows: int, *, progress: bool = True) -> NDArray[np.int64]:
+    """Return the length of a column's value in every row of some record batches, and 0 for None.
+
+    Args:
+        batches: the batches, each with the column.
+        name: the name of the column.
+        rows: the number of rows of all batches.
+        progress: show progress on a terminal.
+
+    Raises:
+        UsageError: the column's values have no length.
+    """
+    found = [np.empty(0, np.int64)]
+    with Progress(f"lengths of {name}", rows, enabled=progress, amount=counted) as shown:
+        for batch in batches:
+            found.append(_lengths(batch.column(name), name))
+            shown.advance(len(found[-1]))
+    return np.concatenate(found)
 
 
 def _lengths(array: Array, name: str) -> NDArray[np.int64]:

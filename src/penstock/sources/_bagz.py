@@ -45,7 +45,7 @@ class Bagz(RecordFiles):
         compressed: whether records are compressed by zstd. Default: by the suffix, which must be the same for all.
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
             written, a warning is logged, and the index stays in memory.
-        progress: show progress on stderr if that is a terminal and the scan takes more than 0.5 s.
+        progress: show progress on stderr, if that is a terminal or a notebook, and the scan takes more than 0.5 s.
 
     Raises:
         UsageError: `paths` has no file, or a folder; or the suffix doesn't say whether records are compressed.

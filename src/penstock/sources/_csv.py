@@ -61,7 +61,7 @@ class Csv(RecordFiles):
         delimiter: the character between fields, such as `"\t"` or `";"`.
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
             written, a warning is logged, and the index stays in memory.
-        progress: show progress on stderr if that is a terminal and the scan takes more than 0.5 s.
+        progress: show progress on stderr, if that is a terminal or a notebook, and the scan takes more than 0.5 s.
 
     Raises:
         UsageError: `paths` has no file, or a folder; names repeat, or differ between files; `types` has another name.

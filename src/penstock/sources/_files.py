@@ -14,6 +14,7 @@ from typing import Any, Final, SupportsIndex, TypedDict, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._progress import Progress, counted
 from penstock.errors import UsageError
 from penstock.sources._local_files import PathLike, as_list, is_path, raise_source_error, stat_file
 from penstock.sources._source import as_key
@@ -309,12 +310,14 @@ def list_files(root: str, keep: Callable[[str], bool]) -> list[tuple[bytes, int]
     found: list[tuple[bytes, int]] = []
     dangling: list[bytes] = []
     try:
-        for name, entry in _walk(os.fsencode(root)):
-            if entry.is_file():
-                if keep(os.fsdecode(name)):
-                    found.append((name, entry.stat().st_size))
-            elif entry.is_symlink():
-                dangling.append(name)
+        with Progress("listing files", None, amount=counted) as progress:
+            for name, entry in _walk(os.fsencode(root)):
+                progress.advance(1)
+                if entry.is_file():
+                    if keep(os.fsdecode(name)):
+                        found.append((name, entry.stat().st_size))
+                elif entry.is_symlink():
+                    dangling.append(name)
     except OSError as error:
         remedy = "Pass single files in a list" if os.path.isfile(root) else "Check the path and its permissions"
         raise_source_error(f"cannot list the folder {root!r}: {error}. {remedy}.", error)

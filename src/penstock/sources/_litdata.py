@@ -55,7 +55,7 @@ class LitData(RecordFiles):
         length: tokens in a window, at least 1; only for a dataset for `TokensLoader`.
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
             written, a warning is logged, and the index stays in memory.
-        progress: show progress on stderr if that is a terminal and the scan takes more than 0.5 s.
+        progress: show progress on stderr, if that is a terminal or a notebook, and the scan takes more than 0.5 s.
         decoded_bytes: how much of decompressed blocks each process keeps, in bytes; one block is always kept. Default:
             256 MiB.
 

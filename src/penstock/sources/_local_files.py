@@ -402,6 +402,9 @@ class OffsetIndex:
         cache: a directory; it is created if it doesn't exist. If it can't be written, a warning is logged.
         progress: show progress on a terminal.
 
+    Attributes:
+        progress: the argument.
+
     Raises:
         SourceError: a file can't be read, or changes while it is read.
     """
@@ -410,7 +413,7 @@ class OffsetIndex:
         self._files = tuple(files)
         self._scans = tuple(scans)
         self._cache = cache
-        self._progress = progress
+        self.progress = progress
         self._kept: dict[int, Offsets] = {}  # by file: offsets that couldn't be cached
         self._mapped: dict[int, Offsets] | None = None
         self._counts: tuple[int, ...] = ()
@@ -453,7 +456,7 @@ class OffsetIndex:
                 mapped[number] = cached
         if missing:
             label, total = self._scans[0].label, sum(file.size for _, file in missing)
-            with Progress(label, total, enabled=self._progress) as progress:
+            with Progress(label, total, enabled=self.progress) as progress:
                 for number, file in missing:
                     offsets, is_cached = self._scan(number, file, progress.advance)
                     (mapped if is_cached else self._kept)[number] = offsets

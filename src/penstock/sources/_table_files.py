@@ -14,7 +14,7 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, BinaryIO, ClassVar, SupportsIndex
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._arrow_rows import NUMPY, Array, ArrowRows, names_of, need_arrow
+from penstock.sources._arrow_rows import NUMPY, Array, ArrowRows, lengths_of, names_of, need_arrow
 from penstock.sources._kept_blocks import KeptBlocks, Waste, check_decoded_bytes
 from penstock.sources._local_files import (
     LocalFile,
@@ -59,6 +59,7 @@ class TableFiles:
     def __init__(self, index: OffsetIndex, types: Types, decoded_bytes: int) -> None:
         check_decoded_bytes(decoded_bytes)
         self._files = index.files
+        self._progress = index.progress
         self._names = tuple(types)
         self._first_blocks: list[int] = [0, *accumulate(index.counts)]
         starts = np.zeros(self._first_blocks[-1] + 1, np.int64)  # in rows
@@ -129,8 +130,8 @@ class TableFiles:
         """
         if column not in self._names:
             raise UsageError(missing_column(column, self._names, repr(self)))
-        parts = [self._decode(block, (column,))[0].lengths(column) for block in range(self._first_blocks[-1])]
-        return np.concatenate([np.empty(0, np.int64), *parts])
+        blocks = (self._decode(block, (column,))[0].batches for block in range(self._first_blocks[-1]))
+        return lengths_of(chain.from_iterable(blocks), column, self._length, progress=self._progress)
 
     def describe_key(self, key: SupportsIndex) -> str:
         """Return the row, the block and the file of a key, for messages."""

@@ -5,14 +5,12 @@ import os
 import pickle
 import sys
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -310,40 +308,7 @@ def test_an_error_of_the_user_is_raised_with_its_place(path: Path, step: str, *,
     assert before is None or path.read_bytes() == before
 
 
-# ---------------------------------------------------------------------------------------------- progress, loaders
-
-
-class Terminal:
-    """A stand-in for stderr."""
-
-    def __init__(self) -> None:
-        """Start with no text."""
-        self.written = ""
-
-    def isatty(self) -> bool:
-        """Return that it is a terminal."""
-        return True
-
-    def write(self, text: str) -> int:
-        """Keep the text."""
-        self.written += text
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_a_long_scan_shows_its_progress(path: Path, monkeypatch: pytest.MonkeyPatch, *, slow: bool) -> None:
-    """A terminal shows the progress if the scan takes more than half a second."""
-    stderr = Terminal()
-    clock: Iterator[float] = iter(np.arange(0, 100, 0.6 if slow else 0.0001).tolist())
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stderr", stderr)
-        patched.setattr(time, "monotonic", lambda: next(clock))
-        ps.range(50).filter(is_odd, index=path)
-    assert stderr.written.endswith("filter is_odd: 100% of 50 (50)\n") == slow
-    assert bool(stderr.written) == slow
+# -------------------------------------------------------------------------------------------------------- loaders
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
