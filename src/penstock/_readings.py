@@ -199,6 +199,8 @@ class Waits:
     Attributes:
         cause: the cause of the wait that has just ended, if a stream has found one.
         default: the cause if no stream has.
+        waiting: one word: when the consumer began to wait, by the monotonic clock; 0 while it doesn't. It is in the
+            loader's live page, if it has one. Streams write it where a wait may be long.
         is_first: whether the next wait is for the first batch of an iterator.
         seconds: the noted waits of each cause.
     """
@@ -208,6 +210,7 @@ class Waits:
         self.default: Cause = "inline"
         self.is_first: bool = False
         self.seconds: dict[Cause, float] = {}
+        self.waiting: memoryview[float] = unseen_word()
         self._waits = DurationRecorder()
         self._pauses = DurationRecorder()
 
@@ -242,6 +245,11 @@ class Waits:
     def between(self) -> Durations:
         """The noted times between two requests."""
         return self._pauses.snapshot()
+
+
+def unseen_word() -> "memoryview[float]":
+    """Return a word that nothing reads."""
+    return memoryview(bytearray(8)).cast("d")
 
 
 class Readings:
@@ -284,13 +292,18 @@ class Readings:
         """The time that the workers have worked, summed over workers."""
         return float(sum(words[1] for words in self._words.copy()))
 
-    def step_times(self) -> list[StepTime]:
-        """Return the time of each step, by its number; the last one is that of all steps without a number."""
+    def step_times(self, *, each: bool = True) -> list[StepTime]:
+        """Return the time of each step, by its number; the last one is that of all steps without a number.
+
+        Args:
+            each: whether to return the times of single elements, too, which takes some microseconds for each step.
+        """
         count = _count(self.numbers) + 1
-        summed = np.zeros((count, _WORDS))
+        words_each = _WORDS if each else _HEAD
+        summed = np.zeros((count, words_each))
         for words in self._words.copy():
-            summed += words[_TOTAL:].reshape(count, _WORDS)
-        return [_step_time(each) for each in summed]
+            summed += words[_TOTAL:].reshape(count, _WORDS)[:, :words_each]
+        return [_step_time(step) for step in summed]
 
 
 def _step_time(words: "np.ndarray[Any, Any]") -> StepTime:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 import penstock
-from penstock._cli import demo, inspect, write
+from penstock._cli import demo, inspect, watch, write
 from penstock._cli.demo.training import RunError
 from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, WRONG_CALL, explain_error
 from penstock.errors import MissingDependencyError, SourceError, UsageError
@@ -74,4 +74,5 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_parser(commands.add_parser)
     write.add_parser(commands.add_parser)
     inspect.add_parser(commands.add_parser)
+    watch.add_parser(commands.add_parser)
     return parser

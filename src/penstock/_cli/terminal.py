@@ -14,6 +14,7 @@ INTERRUPTED: Final = 130
 _REDRAW_SECONDS: Final = 0.05
 _BAR_WIDTH: Final = 24
 _COLUMNS: Final = 120
+_ROWS: Final = 10_000
 _INDENT: Final = 14
 _COLOURS: Final = {"green": "32", "red": "31", "dim": "2", "bold": "1", "cyan": "36"}
 
@@ -31,6 +32,12 @@ class Terminal:
         self._in_colour = self.is_live and "NO_COLOR" not in os.environ
         self._drawn_at = 0.0
         self._quarter: int | None = None
+        self._redrawn = 0  # lines that `redraw` has drawn last
+
+    @property
+    def rows(self) -> int:
+        """The number of lines that the terminal shows; elsewhere there is no limit, and this is large."""
+        return shutil.get_terminal_size().lines if self.is_live else _ROWS
 
     @property
     def columns(self) -> int:
@@ -43,11 +50,24 @@ class Terminal:
 
     def line(self, text: str = "") -> None:
         """Print a permanent line; it replaces the live line."""
-        if self.is_live:
-            self._stream.write("\r\x1b[K")
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        self._write(("\r\x1b[K" if self.is_live else "") + text + "\n")
         self._quarter = None
+        self._redrawn = 0
+
+    def redraw(self, lines: list[str]) -> None:
+        """Print lines; on a terminal they replace those of the last call, unless other lines were printed since."""
+        if not self.is_live:
+            self._write("".join(f"{line}\n" for line in lines))
+            return
+        up = f"\x1b[{self._redrawn}A\r" if self._redrawn else ""
+        self._write(up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        self._redrawn = len(lines)
+
+    def _write(self, text: str) -> None:
+        """Write text, also where the stream's encoding lacks some of its characters."""
+        encoding = self._stream.encoding or "utf-8"
+        self._stream.write(text.encode(encoding, "replace").decode(encoding))
+        self._stream.flush()
 
     def entry(self, mark: str, name: str, text: str) -> None:
         """Print a mark, a name and a text, which is wrapped and indented if it is longer than a line."""

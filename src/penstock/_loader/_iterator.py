@@ -32,6 +32,7 @@ from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._hints import Hints
 from penstock._loader._progress import Progress
+from penstock._loader._publisher import Publisher
 from penstock._os import Closer, uninterrupted
 from penstock._readings import NOTED_SECONDS, Waits
 from penstock._runtime import EndOfEpoch, StepRange, Stream, Unit
@@ -61,11 +62,15 @@ class Clock:
     Attributes:
         waits: longer waits, with their causes, and longer times between two requests.
         hints: logs what such waits show.
+        publisher: writes the loader's live page.
     """
 
-    def __init__(self, waits: Waits | None = None, hints: Hints | None = None) -> None:
+    def __init__(
+        self, waits: Waits | None = None, hints: Hints | None = None, publisher: Publisher | None = None
+    ) -> None:
         self.waits: Waits = Waits() if waits is None else waits
         self.hints: Hints | None = hints
+        self.publisher: Publisher | None = publisher
         self.batches: int = 0
         self.wait_seconds: float = 0.0
         self.first: float | None = None
@@ -89,6 +94,8 @@ class Clock:
             self.waits.note(waited)
         if requested - self.last > NOTED_SECONDS:
             self.waits.note_between(requested - self.last)
+        if self.publisher is not None and requested + waited >= self.publisher.due:
+            self.publisher.publish(requested + waited, self.batches + 1, self.wait_seconds + waited)
 
     @property
     def elapsed_seconds(self) -> float:
@@ -225,6 +232,8 @@ class LoaderIterator(Generic[T_co]):
 
     def _end(self) -> None:
         self._ended = True
+        if self._clock.publisher is not None:
+            self._clock.publisher.end(self._clock.batches, self._clock.wait_seconds)
         epoch = self._progress.current().epoch
         self._progress.ended()
         self.close()

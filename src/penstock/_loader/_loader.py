@@ -31,6 +31,7 @@ from penstock._loader._beginnings import has_delivered, line_of_caller, note_del
 from penstock._loader._hints import Hints, report_of
 from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, Progress, StreamingProgress
+from penstock._loader._publisher import Publisher
 from penstock._loader._verify import verified
 from penstock._os import Closer
 from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, parse_memory, share_place
@@ -39,7 +40,7 @@ from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
-from penstock.observe import Report, WhatIf
+from penstock.observe import Report, Watch, WhatIf
 from penstock.observe._measured import timed_steps
 from penstock.sources import check_length
 
@@ -173,7 +174,8 @@ class Loader(Generic[T_co]):
         self._runtime = _runtime_of(self._plan, owner)
         readings = self._runtime.readings
         self._hints = Hints(self._plan, readings, self._progress)
-        self._clock = Clock(readings.waits, self._hints)
+        self._publisher = Publisher(self._plan, self._runtime, self._progress)
+        self._clock = Clock(readings.waits, self._hints, self._publisher)
         clock, rows = self._clock, max(self._plan.batch_size // self._plan.shard.count, 1)
         self._runtime.recorder.delivered = lambda: clock.batches * rows  # refers to the clock, not to the loader
         self._made_at = line_of_caller()
@@ -201,6 +203,7 @@ class Loader(Generic[T_co]):
         iterator: LoaderIterator[T_co] = LoaderIterator(
             self, self._progress, self._open_stream, self._note_end, self._clock
         )
+        self._publisher.begin()
         self._iterator = weakref.ref(iterator)
         self._need_open()  # another thread may have closed the loader before it could see this iterator
         return iterator
@@ -471,6 +474,29 @@ class Loader(Generic[T_co]):
         """
         return report_of(self._plan, self._runtime.readings, self._clock)
 
+    def watch(self, interval: float = 60.0) -> Watch:
+        """Show what the loader does while the block of a `with` statement runs, as lines on stderr.
+
+        On a terminal it is one line, which is redrawn each second; elsewhere there is a line at each interval. It has
+        the progress, the rate, the share of the time in which the training waits and why, and how busy the workers are,
+        in the last seconds or since the last line. `penstock watch` shows the same for any program that runs.
+
+        Args:
+            interval: the seconds from one line to the next, where there is no terminal; above 0.
+
+        Returns:
+            An object for the `with` statement.
+
+        Raises:
+            UsageError: `interval` isn't above 0.
+
+        Example:
+            >>> import penstock as ps
+            >>> with ps.Loader(ps.range(64).batch(8)) as loader, loader.watch():
+            ...     batches = list(loader)
+        """
+        return Watch(self._publisher.seen, interval)
+
     def verify(self, seconds: float = 2.0) -> tuple[WhatIf, ...]:
         """Measure what `report().what_if` predicts, in throwaway loaders.
 
@@ -543,6 +569,7 @@ class Loader(Generic[T_co]):
         """Stop the workers. Delivered batches stay valid; iterating, seeking and restoring raise a ClosedError."""
         self._retire_iterator("the loader was closed")
         self._closer()
+        self._publisher.close()
         self._retire_iterator("the loader was closed")  # another thread may have made one meanwhile
 
     def __enter__(self) -> Self:

@@ -124,6 +124,13 @@ class Progress(Protocol):
         """Return the unit of the batch delivered last, or of the next one if none was delivered yet."""
         ...
 
+    def in_epoch(self) -> tuple[int, int, int | None]:
+        """Return the epoch, the number of steps done in it, and of all of its steps; None if that isn't known.
+
+        This takes microseconds, unlike `current`. It is for a progress that has begun.
+        """
+        ...
+
     def begin(self) -> list[StepRange]:
         """Return the step ranges of the next epoch, or, right after a restore or a seek, of the rest of this one."""
         ...
@@ -186,7 +193,8 @@ class IndexedProgress:
         drops = self._recuts and program.batch is not None and program.batch.remainder == "drop"
         self._timeline = Timeline((Segment(0, 0, 0, self._stride),), total, drops)
         keeps_short = self._recuts and program.batch is not None and program.batch.remainder == "keep"
-        self._least_rows = plan.shard.count if keeps_short and not is_endless(plan.node) else 0
+        self._is_endless = is_endless(plan.node)
+        self._least_rows = plan.shard.count if keeps_short and not self._is_endless else 0
         self._step_range: StepRange | None = None
         self._part_end = 0  # the step after the part of the step range that is being read
         self._shard = plan.shard
@@ -213,6 +221,16 @@ class IndexedProgress:
         step, _, last, _ = self.at
         step_range = self._step_range
         return self.unit(step) if last is None or step_range is None else step_range.unit(last - step_range.first.step)
+
+    def in_epoch(self) -> tuple[int, int, int | None]:
+        step_range = self._step_range
+        if step_range is None:
+            return 0, 0, None
+        first, next_step = step_range.first, self.next_step
+        if self._is_endless:
+            return first.epoch, next_step - first.step, None
+        of = self.steps_per_epoch
+        return first.epoch, max(of - (first.step + step_range.steps - next_step), 0), of
 
     def unit(self, step: int) -> Unit:
         """Return the unit of any step."""
@@ -424,6 +442,7 @@ class StreamingProgress:
         # The starts of the step delivered last, if there is one, and of the next one.
         self.at: tuple[_StepStart | None, _StepStart] = None, _StepStart(0, 0, self._beginning(), 0)
         self._starts: OrderedDict[int, _StepStart] = OrderedDict()
+        self._began_at = 0  # the step at which the current iterator began
         self._remember(self._next)
 
     @property
@@ -446,6 +465,9 @@ class StreamingProgress:
         opening = Opening(epoch, self._plan.shard.count, read_inline, Context(), self._plan.must_fill)
         return open_stages(self._node, rank_segments, opening)
 
+    def in_epoch(self) -> tuple[int, int, int | None]:
+        return self._next.epoch, self._next.step - self._began_at, None
+
     def current(self) -> Unit:
         return self._unit(self._next if self._last is None else self._last)
 
@@ -460,6 +482,7 @@ class StreamingProgress:
             self.at = self._last, self._next._replace(breaks=self._next.breaks + 1)
             self._next_epoch()
         self.at = None, self._next
+        self._began_at = self._next.step
         return self.rest()
 
     def rest(self) -> list[StepRange]:

@@ -322,7 +322,9 @@ class IsolatedRuntime(Runtime):
             self._helper = Helpers(self._plan, self.recorder)
             self._check_open()
         self.readings.waits.begin("helper")
-        return JobStream(HelperSupplier(self._helper, self._plan, step_ranges, ahead))
+        stream = JobStream(HelperSupplier(self._helper, self._plan, step_ranges, ahead))
+        stream.waits = self.readings.waits
+        return stream
 
     def bytes_in_flight(self) -> int:
         return 0 if self._helper is None else self._helper.bytes_in_flight

@@ -68,10 +68,13 @@ class Runtime:
         self.recorder.start_epoch()
         if plan.place == "inline" or not plan.program.uses_workers:
             self.readings.waits.begin("inline")
-            return self._inline(step_ranges[0])
-        self.readings.waits.begin("delivery")
-        scheduler = self.started() if self._owner is None else self._joined(self._owner)
-        return self._opened(scheduler, step_ranges, ahead=ahead, alone=False)
+            stream: Stream = self._inline(step_ranges[0])
+        else:
+            self.readings.waits.begin("delivery")
+            scheduler = self.started() if self._owner is None else self._joined(self._owner)
+            stream = self._opened(scheduler, step_ranges, ahead=ahead, alone=False)
+        stream.waits = self.readings.waits
+        return stream
 
     def _opened(self, scheduler: Scheduler, step_ranges: list[StepRange], *, ahead: int, alone: bool) -> Stream:
         """Return the batches of some ranges, of which workers compute a part; alone, of single steps in this thread."""

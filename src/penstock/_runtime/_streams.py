@@ -18,12 +18,14 @@ the user's loader among their variables, so with them a dropped loader would be 
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
 from penstock._caught import Caught
 from penstock._decisions import LEFT_TO_CONSUMER, decide
 from penstock._graph import DROPPED, Element
 from penstock._processes import without_frames
+from penstock._readings import Waits
 from penstock._runtime._batch_work import BatchJob
 from penstock._runtime._batches import (
     InlineBatches,
@@ -55,6 +57,9 @@ class Stream(ABC):
 
     is_inline = False
     """Whether `next` computes each batch in the calling thread."""
+
+    waits = Waits()
+    """The readings in which `next` notes that it computes or waits; these are read by no one."""
 
     @abstractmethod
     def next(self) -> tuple[Element, Token]:
@@ -126,7 +131,12 @@ class InlineStream(Stream):
     def next(self) -> tuple[Element, Token]:
         ready = self._ready
         if not ready:
-            ready = self._ready = self._more(self._index)
+            waiting = self.waits.waiting
+            waiting[0] = perf_counter()
+            try:
+                ready = self._ready = self._more(self._index)
+            finally:
+                waiting[0] = 0.0
             if not ready:
                 raise EndOfEpoch
         found = ready.pop()
@@ -284,7 +294,12 @@ class JobStream(Stream, Generic[AnyJob]):
                 self._owner.check()
             job, ready = self._job, self._ready
             if job is None or not ready:
-                job, ready = self._received()
+                waiting = self.waits.waiting
+                waiting[0] = perf_counter()
+                try:
+                    job, ready = self._received()
+                finally:
+                    waiting[0] = 0.0
             batch = ready.pop()
             token = self._delivered(job, batch)
             if batch is not DROPPED:

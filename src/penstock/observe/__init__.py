@@ -6,5 +6,6 @@ the few times that a report needs.
 
 from penstock.observe._report import Report, StepReport
 from penstock.observe._verdict import WhatIf
+from penstock.observe._watch import Watch
 
-__all__ = ["Report", "StepReport", "WhatIf"]
+__all__ = ["Report", "StepReport", "Watch", "WhatIf"]

@@ -35,7 +35,7 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
     pauses = _pauses(waits.between, clock.batches)
     pause_seconds = min(pauses.total_seconds, max(clock.elapsed_seconds - clock.wait_seconds, 0.0))
     elapsed = clock.elapsed_seconds - pause_seconds
-    made = _batches_made(plan, readings, clock.batches)
+    made = batches_made(plan, readings, clock.batches)
     steps, order_seconds = _steps(plan, readings, made)
     total = sum(step.seconds for step in steps)
     noted = waits.waits
@@ -77,7 +77,7 @@ def _pauses(between: Durations, batches: int) -> Durations:
     return between.above(_MANY_MEDIANS * median)
 
 
-def _batches_made(plan: Plan, readings: Readings, delivered: int) -> float:
+def batches_made(plan: Plan, readings: Readings, delivered: int) -> float:
     """Return the number of batches computed, also those that were not delivered yet."""
     rows = max(plan.batch_size // plan.shard.count, 1)
     return readings.rows / rows if plan.is_indexed else float(delivered)
@@ -93,9 +93,15 @@ def _steps(plan: Plan, readings: Readings, made: float) -> tuple[tuple[StepRepor
     return tuple(steps), sum(step.seconds for step in in_order)
 
 
-def timed_steps(plan: Plan, readings: Readings) -> dict[str, tuple[Node, StepTime]]:
-    """Return the steps that took time, and their times, by the names that they have in a report."""
-    times = readings.step_times()
+def timed_steps(plan: Plan, readings: Readings, *, each: bool = True) -> dict[str, tuple[Node, StepTime]]:
+    """Return the steps that took time, and their times, by the names that they have in a report.
+
+    Args:
+        plan: of the loader.
+        readings: of the loader.
+        each: as in `Readings.step_times`.
+    """
+    times = readings.step_times(each=each)
     nodes: dict[int, Node] = {}
     for node in walk(plan.node):
         nodes.setdefault(readings.numbers[id(node)], node)
@@ -106,13 +112,13 @@ def timed_steps(plan: Plan, readings: Readings) -> dict[str, tuple[Node, StepTim
     return timed
 
 
-def _text(node: Node) -> str:
+def step_text(node: Node) -> str:
     return verb_text(node) or type(node).__name__.lower()
 
 
 def _free_name(node: Node, taken: Collection[str]) -> str:
     """Return the name of a step: that of its function, or the verb, with a number if an earlier step has it."""
-    name = node.name if isinstance(node, Map | Filter) else _text(node).partition("(")[0]
+    name = node.name if isinstance(node, Map | Filter) else step_text(node).partition("(")[0]
     names = (name if number == 1 else f"{name} {number}" for number in count(1))
     return next(each for each in names if each not in taken)
 
@@ -121,7 +127,7 @@ def _step(name: str, node: Node, time: StepTime, total: float, made: float) -> S
     p99 = time.each.quantile(0.99)
     return StepReport(
         name,
-        _text(node),
+        step_text(node),
         time.seconds / made,
         time.seconds / total,
         time.cpu_share,

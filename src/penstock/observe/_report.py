@@ -15,7 +15,7 @@ _HEADINGS: Final = ("step", "ms a batch", "share", "computes", "p99", "if free")
 _LEAST_SHARE: Final = 0.01  # of the time of all steps; smaller ones share a line
 _SHORT_PAUSES: Final = 0.1  # seconds; not worth a line
 _LEAST_CAUSE: Final = 0.005
-_CAUSES: Final[dict[Cause, str]] = {
+CAUSE_TEXTS: Final[dict[Cause, str]] = {
     "inline": "computing it here",
     "workers": "workers",
     "stragglers": "stragglers",
@@ -238,7 +238,9 @@ class Report:
             waited += f" (p50 {milliseconds(self.wait_p50_seconds)} ms, p99 {milliseconds(self.wait_p99_seconds)} ms)"
         noted = sum(seconds for _, seconds in self.waits)
         causes = [
-            f"{_CAUSES[cause]} {seconds / noted:.0%}" for cause, seconds in self.waits if seconds > _LEAST_CAUSE * noted
+            f"{CAUSE_TEXTS[cause]} {seconds / noted:.0%}"
+            for cause, seconds in self.waits
+            if seconds > _LEAST_CAUSE * noted
         ]
         lines = [f"{rate}; {waited}" + (f": {', '.join(causes)}" if causes else "")]
         if self.pause_seconds > _SHORT_PAUSES:

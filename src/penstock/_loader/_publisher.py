@@ -1,0 +1,159 @@
+"""The writer of a loader's live page: what the loader does, for `penstock watch` and `Loader.watch`.
+
+The consumer's own thread writes, after a noticeable wait, so that batches of microseconds pay nothing. A write takes
+some tens of microseconds, and the next one waits for at least a tenth of a second and a thousand times as long as the
+last one took. So watched or not, a loader spends at most a thousandth of its time on it.
+
+A loader without workers has no page in its first tenth of a second: most of those that end so soon are made by the
+thousand. With workers there is a page from the first iterator on, since a start may take long.
+"""
+
+import json
+import logging
+import os
+import time
+import weakref
+from math import inf
+from typing import Final
+
+from penstock._caught import Caught
+from penstock._live_page import LivePage, Seen
+from penstock._loader._progress import Progress
+from penstock._os import renewed_after_fork
+from penstock._plan import Plan
+from penstock._readings import unseen_word
+from penstock._runtime import Runtime, usable_processors
+from penstock.events import Skipped, Substituted, WorkerDied
+from penstock.observe._live import Losses, Position, Sums, dataset_text, step_sums
+from penstock.observe._measured import batches_made
+
+_EACH_SECONDS: Final = 0.1
+_TIMES: Final = 1000
+_LONG: Final = 200  # characters of a text
+_logger = logging.getLogger("penstock")
+
+
+class Publisher:
+    """Writes the live page of one loader.
+
+    It doesn't keep the runtime, which refers to the clock of this publisher by its recorder: a dropped loader must be
+    freed without the garbage collector.
+
+    Args:
+        plan: of the loader.
+        runtime: of the loader.
+        progress: of the loader.
+
+    Attributes:
+        due: the moment from which on the page is to be written again, by the monotonic clock.
+    """
+
+    def __init__(self, plan: Plan, runtime: Runtime, progress: Progress) -> None:
+        self._plan = plan
+        self._readings = runtime.readings
+        self._runtime = weakref.ref(runtime)
+        self._progress = progress
+        self._page: LivePage | None = None
+        self._is_closed = False
+        self._started = 0.0  # the moment of the first iterator
+        self._processors = 1
+        self._dataset = ""
+        self.due: float = inf
+        renewed_after_fork(self)
+
+    def begin(self) -> None:
+        """Note that an iterator was made."""
+        now = time.perf_counter()
+        if not self._started:
+            self._started = now
+            self.due = now + _EACH_SECONDS
+        if self._page is None and (self._plan.place != "inline" or self._plan.isolated):
+            self.publish(now, 0, 0.0, 0)
+
+    def end(self, batches: int, wait_seconds: float) -> None:
+        """Write the page at the end of an epoch, since it isn't written again until the next one."""
+        if self._page is not None:
+            self.publish(time.perf_counter(), batches, wait_seconds, 0)
+
+    def publish(self, now: float, batches: int, wait_seconds: float, ahead: int = 1) -> None:
+        """Write the page.
+
+        Args:
+            now: the moment, by the monotonic clock.
+            batches: the number of delivered batches.
+            wait_seconds: the time that the consumer has waited for them.
+            ahead: how many of them the progress doesn't count yet.
+        """
+        if self._is_closed:
+            return
+        with Caught(Exception) as caught:  # the batch was taken from the stream: an error would lose it
+            page = self._opened()
+            page.write(_packed(self._sums(now, batches, wait_seconds, ahead)))
+        self.due = now + max(_EACH_SECONDS, _TIMES * (time.perf_counter() - now))
+        if caught.error is not None:
+            self.due = inf
+            _logger.warning("penstock watch can't show this loader: %r", caught.error)
+
+    def _opened(self) -> LivePage:
+        page = self._page
+        if page is None:
+            page = self._page = LivePage()
+            self._processors, self._dataset = usable_processors(), dataset_text(self._plan)
+            self._readings.waits.waiting = page.waiting
+        return page
+
+    def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
+        plan, readings, runtime = self._plan, self._readings, self._runtime()
+        epoch, done, of = self._progress.in_epoch()
+        return Sums(
+            pid=os.getpid(),
+            at=now,
+            since=self._started,
+            dataset=self._dataset,
+            workers=0 if plan.place == "inline" else plan.num_workers,
+            workers_text=plan.workers_text,
+            processors=self._processors,
+            rank=plan.shard.rank,
+            ranks=plan.shard.count,
+            rows=max(plan.batch_size // plan.shard.count, 1),
+            position=Position(epoch, self._progress.next_step + ahead, done + ahead, of),
+            batches=batches,
+            wait_seconds=wait_seconds,
+            waits=readings.waits.seconds.copy(),
+            made=batches_made(plan, readings, batches),
+            busy_seconds=readings.busy_seconds,
+            steps=step_sums(plan, readings),
+            batch_bytes=0 if runtime is None else runtime.bytes_in_flight(),
+            losses=Losses() if runtime is None else _losses(runtime),
+        )
+
+    def seen(self) -> Seen | None:
+        """Return what the page holds; None if there is none. Any thread may call this."""
+        page = self._page
+        return None if page is None else page.read()
+
+    def close(self) -> None:
+        """Free the page, as soon as no thread writes it any more."""
+        self._is_closed = True
+        self._forget()
+
+    def renew_after_fork(self) -> None:
+        """Leave the page to the parent."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._page = None
+        self._readings.waits.waiting = unseen_word()
+
+
+def _losses(runtime: Runtime) -> Losses:
+    recorder = runtime.recorder
+    deaths = recorder.total(WorkerDied)
+    reason = recorder.deaths()[-1].reason[:_LONG] if deaths else ""
+    return Losses(deaths, reason, recorder.total(Substituted), recorder.total(Skipped))
+
+
+def _packed(sums: Sums) -> bytes:
+    values = sums._asdict()
+    del values["written"], values["waits_since"]
+    return json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")

@@ -1,0 +1,217 @@
+"""`penstock watch` shows the loaders of any running program, and ends with it or with Ctrl-C."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock._live_page import LivePage, pages_of
+from penstock.observe._live import Sums, Window, summary
+from tests.cli.command import main
+
+Output = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads the folder /proc")
+
+TRAINING = """
+import threading
+import penstock as ps
+
+def decode(number):
+    threading.Event().wait(0.004)
+    return number
+
+with ps.Loader(ps.range(100_000, seed=7).shuffle().map(decode).batch(8), {options}) as loader:
+    for step, _ in enumerate(loader):
+        if step == 20:
+            print("ready", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def training() -> Generator["subprocess.Popen[str]"]:
+    """A program that trains, with two worker threads, until it is killed."""
+    code = TRAINING.format(options='num_workers=2, workers="threads"')
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        yield program
+        program.kill()
+
+
+def take_terminal() -> None:
+    """Make the terminal of stdin send this new process the signal of Ctrl-C."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def screen_of(pid: int, columns: int, after: str) -> tuple[int, str]:
+    """Return the status and the output of `penstock watch` in a terminal, ended by Ctrl-C after two views."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    command = [sys.executable, "-m", "penstock", "watch", str(pid), "--interval", "0.2"]
+    text = ""
+    with subprocess.Popen(
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment | {"TERM": "xterm"},
+        preexec_fn=take_terminal,
+    ) as program:
+        os.close(slave)
+        has_interrupted = False
+        while select.select([master], [], [], 20)[0]:
+            try:
+                text += os.read(master, 1 << 16).decode()
+            except OSError:  # the terminal's last program has ended
+                break
+            if not has_interrupted and text.count(after) >= 2:
+                os.write(master, b"\x03")
+                has_interrupted = True
+    os.close(master)
+    return program.returncode, text
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_terminal_shows_a_view_that_is_redrawn(training: "subprocess.Popen[str]", columns: int) -> None:
+    """The view fits the terminal, is redrawn in its place and names the slow step; Ctrl-C ends it with status 0."""
+    status, text = screen_of(training.pid, columns, "limit")
+    assert status == 0
+    first, second = re.split(r"\x1b\[\d+A\r", text)[:2]
+    assert "Traceback" not in text
+    for view in (first, second):
+        lines = re.sub(r"\x1b\[[0-9]*[A-Z]", "", view).splitlines()
+        assert max(map(len, lines)) < columns
+        shown = {line.split()[0]: line for line in lines if line}
+        assert {"pid", "epoch", "rate", "waiting", "workers", "slowest", "memory", "limit", "change"} <= shown.keys()
+        assert "━" in shown["waiting"] or columns < 60
+        assert "decode" in shown["limit"]
+    assert f"\x1b[{first.count(chr(10))}A\r" in text
+
+
+def test_lines_and_one_view_are_for_files(training: "subprocess.Popen[str]", capsys: Output) -> None:
+    """`--once` prints the view of the whole time; without a PID, the loaders of all programs are found."""
+    assert main(["watch", str(training.pid), "--once"]) == 0
+    text = capsys.readouterr().out
+    assert f"pid {training.pid}  {sys.executable} -c" in text
+    assert "\x1b" not in text
+    assert re.search(r"epoch +━*─* *0, step [0-9,]+ \(\d%\), [0-9:]+ left", text)
+    assert re.search(r"workers +━+─* *\d+% busy, 2 threads", text)
+    assert main(["watch", "--once"]) == 0
+    assert f"pid {training.pid} " in capsys.readouterr().out
+
+
+def test_the_view_ends_with_the_program(capsys: Output) -> None:
+    """A training that is killed leaves nothing behind; its view ends with a line that says so, and status 0."""
+    code = TRAINING.format(options="")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        command = [sys.executable, "-m", "penstock", "watch", str(program.pid), "--interval", "0.05"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+            assert watch.stdout is not None
+            line = watch.stdout.readline()
+            program.kill()
+            *_, last = watch.stdout
+    figures = rf"pid {program.pid}: epoch 0, step \d+ \(\d%\); [0-9.]+ batches/s; waiting \d+%: computing it here"
+    assert re.match(rf"\d\d:\d\d:\d\d {figures}", line)
+    assert last == f"process {program.pid} has ended\n"
+    assert watch.returncode == 0
+    with pytest.raises(SystemExit, match="2"):
+        main(["watch", "0"])
+    assert main(["watch", str(program.pid)]) == 2
+    assert f"there is no process {program.pid}" in capsys.readouterr().err
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        assert main(["watch", str(other.pid)]) == 1
+        assert f"process {other.pid} (cat) has no loader that runs" in capsys.readouterr().err
+        other.communicate()
+
+
+def test_no_reader_sees_a_page_that_is_half_written() -> None:
+    """While a thread writes texts of many lengths, each text that is read is one of them."""
+    page = LivePage()
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            page.write(json.dumps({"pid": os.getpid(), "number": number, "rest": "x" * (number % 3000)}).encode())
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        numbers: list[int] = []
+        for _ in range(300):
+            for seen in pages_of(os.getpid()).pages:
+                assert len(seen.values["rest"]) == seen.values["number"] % 3000
+                numbers.append(seen.values["number"])
+    finally:
+        stop.set()
+        writer.join()
+    assert len(set(numbers)) > 10
+
+
+def test_a_wait_that_lasts_is_shown_and_a_fork_has_no_page() -> None:
+    """A consumer that waits for long is shown with the step; a forked child is not shown in its parent's place."""
+    gate, reached = threading.Event(), threading.Event()
+
+    def hang(number: int) -> int:
+        if number == 32:
+            reached.set()
+            gate.wait()
+        return number
+
+    with ps.Loader(ps.range(64).map(hang).batch(4), num_workers=1, workers="threads", prefetch=1) as loader:
+        consumer = threading.Thread(target=list, args=(loader,))
+        consumer.start()
+        try:
+            assert reached.wait(20)
+            (page,) = pages_of(os.getpid()).pages
+            while not page.waiting_since:
+                (page,) = pages_of(os.getpid()).pages
+            sums = Sums.seen(page, time.perf_counter() + 100)
+            assert re.search(r"waiting for step \d for 1:4\d$", summary(sums, Window().add(sums)))
+            ends, end = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.read(ends, 1)
+                os._exit(0)
+            assert pages_of(child).pages == ()
+            os.write(end, b"x")
+            assert os.waitpid(child, 0)[1] == 0
+            os.close(ends)
+            os.close(end)
+        finally:
+            gate.set()
+            consumer.join()
+    assert pages_of(os.getpid()).pages == ()
+
+
+def test_a_script_shows_its_own_loader(capsys: Output) -> None:
+    """`loader.watch` prints lines to stderr while the block runs, and one about the whole time at its end."""
+    pause = threading.Event()
+    with ps.Loader(ps.range(640).batch(8)) as loader, loader.watch(interval=0.05):
+        for _ in loader:
+            pause.wait(0.004)
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert lines
+    assert all(re.match(r"epoch 0, step \d+ \(\d+%\); [0-9.]+ batches/s; waiting \d+%", line) for line in lines)
+    assert re.match(r"epoch 0, step 80 \(100%\); ", last)
+    assert last.endswith("limit: the consumer")
+    with pytest.raises(ps.errors.UsageError, match="interval must be above 0"):
+        loader.watch(interval=0)
