@@ -10,8 +10,9 @@ gathers nothing. Besides, each lane of the next stage that has no item adds room
 wait; so a thousand lanes that become free together get a thousand items at once. Bytes count too: a limit that follows
 time is lower for large items.
 
-A stage takes cheap items in chunks. If an item takes long after all, the stage gives the rest of its chunk back; then
-all its lanes can take them, one by one. Items that were given back are taken before others, and keep their numbers.
+A stage takes cheap items in chunks. If an item takes long after all, the stage gives the rest of its chunk back, so
+that its other lanes can take them; in threads, it does so while that item is still computed. Items that were given back
+are taken before others, and keep their numbers.
 
 The end of a pass is not an item in the queue but a boundary: `_passes` holds how many of the items belong to each pass.
 So `take` never returns items of two passes, and several lanes see the same end without one of them consuming it.

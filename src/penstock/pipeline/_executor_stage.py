@@ -1,4 +1,4 @@
-"""Stages whose plain function or generator runs in an executor: a pool of threads or processes outside the pipeline.
+"""Stages whose plain function or generator runs in an executor outside this interpreter, such as a pool of processes.
 
 Items travel in chunks that take about two milliseconds, including the cost of sending them. A call that takes twice as
 long returns after its current item, and the stage gives the other items back to its channel. So a slow item delays only

@@ -28,7 +28,7 @@ from penstock.pipeline._items import SKIP, FatalError, short_repr, stage_failure
 from penstock.pipeline._ops import Item, Kind
 from penstock.pipeline._running_stage import InOrder, RunningStage, StageSetup
 from penstock.pipeline._stages import Aggregate, Aggregator
-from penstock.pipeline._threads import Applied, Failed, ItemFunction, Threads
+from penstock.pipeline._threads import AnyThreads, Applied, Failed, ItemFunction, ThreadCall
 from penstock.pipeline._tuning import CHUNK_SECONDS, FUSED_SECONDS, MAX_ITEMS, chunk_size
 
 
@@ -41,7 +41,7 @@ class SyncStage(RunningStage):
         following: the next stage, if it is a plain function on the same threads.
     """
 
-    def __init__(self, setup: StageSetup, op: ItemFunction, threads: Threads, *, ordered: bool) -> None:
+    def __init__(self, setup: StageSetup, op: ItemFunction, threads: AnyThreads, *, ordered: bool) -> None:
         super().__init__(setup)
         self.op = op
         self.threads = threads
@@ -54,20 +54,29 @@ class SyncStage(RunningStage):
         while items := await self._take(chunk_size(CHUNK_SECONDS, self.item_seconds)):
             number = self._input.number
             if self._order is None:
-                tried = await self._protect(self._apply(items))
+                await self._protect(self._apply(number, items))
             else:
-                tried = await self._apply_in_order(self._order, number, items)
-            self._input.give_back(number + tried, items[tried:])
+                await self._apply_in_order(self._order, number, items)
+
+    def _give_back(self, call: ThreadCall, applied: Applied, end: int) -> None:
+        """Give the items that a call has not begun back to the channel; `end` is the number after the last of them."""
+        if not (applied.tried or call.done):
+            call.slow = False  # it waits for a thread, and its time has not begun
+        elif rest := applied.take_rest():
+            self._input.give_back(end - len(rest), rest)
+            if not self._idle:  # at the end of a pass other lanes may have ended
+                self._start_lanes()
 
     # -- in order of completion
 
-    async def _apply(self, items: list[object]) -> int:
-        """Return to how many items the functions of this stage, and of those fused with it, were applied."""
+    async def _apply(self, number: int, items: list[object]) -> None:
+        """Apply the functions of this stage, and of those fused with it; `number` is that of the first item."""
         made = 0
 
         async def put(values: list[object]) -> None:
             nonlocal made
             made += len(values)
+            self._give_back(call, applied, number + len(items))
             if self._probe is None:
                 await stages[-1].output.put_all(values)
             elif values:
@@ -88,12 +97,11 @@ class SyncStage(RunningStage):
         finally:
             for stage in stages:
                 stage.leave()
-        return applied.tried
 
     # -- in the order of the items
 
-    async def _apply_in_order(self, order: InOrder, number: int, items: list[object]) -> int:
-        """Return to how many items the function was applied; `number` is that of the first."""
+    async def _apply_in_order(self, order: InOrder, number: int, items: list[object]) -> None:
+        """Apply the function; `number` is that of the first item."""
         results: list[object] = []
         made = 0
         has_turn = False
@@ -102,7 +110,8 @@ class SyncStage(RunningStage):
             nonlocal has_turn, made
             made += len(values)
             results.extend(values)
-            if not (call.done or has_turn):  # the call is slow; its results so far needn't wait for the rest
+            self._give_back(call, applied, number + len(items))
+            if values and not (call.done or has_turn):  # the call is slow; its results needn't wait for the rest
                 await order.wait_for_turn(number)
                 has_turn = True
             if has_turn:
@@ -123,7 +132,6 @@ class SyncStage(RunningStage):
             await order.end_turn(applied.tried)
         else:
             await order.deliver(number, results, applied.tried)
-        return applied.tried
 
     def _call_failure(self, error: BaseException) -> BaseException:
         """Return the exception to raise for a call that could not be made."""

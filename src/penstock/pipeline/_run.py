@@ -298,7 +298,6 @@ class RunBuilder:
             case "generator":
                 return GeneratorStage(setup, op, threads, ordered=ordered)
             case "sync" | "lookup":
-                assert isinstance(threads, Threads)
                 return SyncStage(setup, op, threads, ordered=ordered)
             case _:
                 assert_never(pipe.kind)
@@ -309,7 +308,7 @@ class RunBuilder:
             return self._resources.threads
         if isinstance(pipe.executor, ThreadExecutor):
             return self._resources.executor_threads(pipe.executor, name)
-        if pipe.kind == "generator" and _runs_threads(pipe.executor):
+        if _runs_threads(pipe.executor):
             return ExecutorThreads(cast("concurrent.futures.Executor", pipe.executor))
         return None
 
@@ -352,7 +351,7 @@ def _op_of(pipe: Pipe) -> Callable[[Item], Item]:
 
 
 def _runs_threads(executor: object) -> bool:
-    """Return whether an executor calls functions in this interpreter, so that a generator can be pulled in steps."""
+    """Return whether an executor calls functions in this interpreter, so that values can be read during a call."""
     others: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", ())  # derives from ThreadPoolExecutor
     return isinstance(executor, concurrent.futures.ThreadPoolExecutor) and not isinstance(executor, others)
 

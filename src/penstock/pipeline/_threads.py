@@ -6,9 +6,10 @@ function running, while the stage believes that it has ended.
 
 The solution: a `ThreadCall` appends its values to a list that the loop reads. Normally the loop is woken once, at the
 end of the call: that is the cheapest, and a chunk takes about a millisecond. A timer marks a call that runs longer as
-slow; from then on the function notifies the loop of every value. A stage that is cancelled sets its `StopFlag`, on
-which calls return after the current item, and waits for the call's end: Python can't interrupt a function in a thread,
-and a cancelled stage must not leave one running.
+slow: the stage takes back the items that the call has not begun (`Applied.take_rest`), and from then on the function
+notifies the loop of every value. A stage that is cancelled sets its `StopFlag`, on which calls return after the current
+item, and waits for the call's end: Python can't interrupt a function in a thread, and a cancelled stage must not leave
+one running.
 
 Two objects are the functions of such calls: `Applied` applies a stage's functions to a chunk of items, and `Pulled`
 pulls items out of an iterator.
@@ -19,8 +20,8 @@ the user made.
 
 Guarantees:
   - A call that was started runs once, and the loop learns of its end once, whatever it raised.
-  - `wait` returns when the call has ended, or, if the call is slow, when there are new values: a slow item never holds
-    back the values before it. A quick call wakes the loop once.
+  - `wait` returns when the call has ended, when it turns out slow, and, if it is slow, when there are new values. So a
+    slow item never holds back the values before it. A quick call wakes the loop once.
   - A task that is cancelled while it waits for a call sets the call's stop flag, and is cancelled when the call has
     ended: nothing of a stage runs after the stage.
   - The threads are daemons: a function that never returns doesn't keep Python from ending.
@@ -87,7 +88,8 @@ class ThreadCall:
     Attributes:
         values: the values that the function made and the loop has not taken.
         stop: whether the function should return early.
-        slow: whether the call takes long, so that the function should call `notify` after each value.
+        slow: whether the call takes long, so that the function should call `notify` after each value. The stage may
+            reset it; then the next `wait` measures again.
         done: whether the call has ended.
         error: the exception that ended the call; None if it returned.
     """
@@ -140,14 +142,15 @@ class ThreadCall:
                 await self.wait(until_done=True)
 
     async def wait(self, *, until_done: bool = False) -> None:
-        """Wait until there are new values or the call has ended; with `until_done`, until it has ended."""
+        """Wait until the call turns out slow, has new values, or has ended; with `until_done`, until it has ended."""
         cancelled: asyncio.CancelledError | None = None
         while not self.done:
             if self.slow and self.values and not until_done:
                 break  # their notification came while nobody waited
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = None if until_done or self.slow else loop.call_later(SLOW_CALL_SECONDS, self._become_slow)
+            was_slow = self.slow
+            timer = None if until_done or was_slow else loop.call_later(SLOW_CALL_SECONDS, self._become_slow)
             try:
                 await self._waiter
             except asyncio.CancelledError as error:
@@ -157,7 +160,7 @@ class ThreadCall:
             finally:
                 if timer is not None:
                     timer.cancel()
-            if self.values and cancelled is None and not until_done:
+            if (self.values or self.slow > was_slow) and cancelled is None and not until_done:
                 break
         self._waiter = None
         if cancelled is not None:
@@ -178,8 +181,7 @@ class ThreadCall:
 
     def _become_slow(self) -> None:
         self.slow = True
-        if self.values:
-            self._wake()
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -331,17 +333,20 @@ class Failed(NamedTuple):
 class Applied:
     """A call that applies functions to items, one item after the other, until one fails, it is slow, or stopped.
 
+    The loop may take the items that were not begun, also while the call runs. Both sides take items from one iterator
+    of a list, whose steps are atomic, so each item is either tried or taken.
+
     Attributes:
         tried: how many of the items were tried, including the one that failed.
         failed: the item that failed, which was the last one tried; None if none did.
         seconds: how long the call took.
     """
 
-    __slots__ = ("_functions", "_items", "failed", "seconds", "tried")
+    __slots__ = ("_functions", "_left", "failed", "seconds", "tried")
 
     def __init__(self, functions: tuple[ItemFunction, ...], items: list[object]) -> None:
         self._functions = functions
-        self._items = items
+        self._left = iter(items)
         self.tried = 0
         self.failed: Failed | None = None
         self.seconds = 0.0
@@ -355,11 +360,15 @@ class Applied:
             self._apply_all(call)
         self.seconds = perf_counter() - started
 
+    def take_rest(self) -> list[object]:
+        """Return the items that were not begun; the call then won't begin them."""
+        return list(self._left)
+
     def _apply_one(self, call: ThreadCall, op: ItemFunction) -> None:
         append, stop = call.values.append, call.stop
         item: object = None
         with Caught() as caught:
-            for item in self._items:
+            for item in self._left:
                 self.tried += 1
                 value = op(item)
                 if value is not SKIP:
@@ -374,7 +383,7 @@ class Applied:
         value: object = None  # the argument of the next function, and so that of one that raises
         number = 0
         with Caught() as caught:
-            for item in self._items:
+            for item in self._left:
                 self.tried += 1
                 value, number = item, 0
                 for op in functions:

@@ -320,6 +320,33 @@ def test_all_lanes_share_the_items_behind_a_slow_one(order: Order, place: str) -
             assert sorted(pipeline) == [*range(1_000)]
 
 
+@pytest.mark.parametrize("behind", [1, 150])
+@pytest.mark.parametrize("place", ["threads", "executor"])
+@ORDERS
+def test_the_items_behind_a_stuck_one_go_to_other_lanes(order: Order, place: str, behind: int) -> None:
+    """While a call is stuck on an item, all others are computed, also those behind it in its chunk."""
+    with gate() as stuck, ThreadPoolExecutor(2) as pool:
+        computed: set[int] = set()
+        all_others = threading.Event()
+
+        def wait(item: int) -> int:
+            if item == 300:
+                stuck.pass_through()
+            computed.add(item)
+            if len(computed) == count - 1:
+                all_others.set()
+            return item
+
+        count = 301 + behind
+        executor = pool if place == "executor" else None
+        builder = PipelineBuilder().add_source(range(count))
+        builder.pipe(wait, concurrency=2, output_order=order, executor=executor)
+        with builder.add_sink(2 * count).build(num_threads=2).auto_stop() as pipeline:
+            assert all_others.wait(PATIENCE_SECONDS), sorted({*range(count)} - computed)
+            stuck.open()
+            assert sorted(pipeline) == [*range(count)]
+
+
 class Counting:
     """An endless source that counts the items taken from it."""
 
