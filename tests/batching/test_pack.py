@@ -80,11 +80,7 @@ def oracle(stream: Stream) -> Expected:
 def assigned(stream: Stream, open_bins: OpenBins | None = None) -> Any:
     """Return the assignment of a stream."""
     return assign_best_fit(
-        stream.lengths,
-        stream.capacity,
-        bins=stream.bins,
-        max_documents=stream.max_documents,
-        open_bins=open_bins,
+        stream.lengths, stream.capacity, bins=stream.bins, max_documents=stream.max_documents, open_bins=open_bins
     )
 
 

@@ -108,11 +108,7 @@ MERGE = "or merge the elements yourself with .batch(n, merge=…)."
             "with mask='m' all padded leaves of a row must have one length; in row 1 ['x'] has 5 and ['y'] has 4. "
             f"Make them of one length in .map, omit the mask, {MERGE}",
         ),
-        (
-            ROWS,
-            Pad(mask="x"),
-            "mask must be a key that the elements don't have; got mask='x'. Choose another name.",
-        ),
+        (ROWS, Pad(mask="x"), "mask must be a key that the elements don't have; got mask='x'. Choose another name."),
         (
             [(np.zeros(2),)],
             Pad(mask="m"),

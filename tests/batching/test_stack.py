@@ -194,10 +194,7 @@ MERGE = "or merge the elements yourself with .batch(n, merge=…)."
             LEAF + "the element of row 0 is an array of dtype object, which holds references. "
             f"Convert it in .map, {MERGE}",
         ),
-        (
-            [[2**63]],
-            LEAF + f"[0] of row 0 is an int of 64 bits, which int64 cannot hold. Convert it in .map, {MERGE}",
-        ),
+        ([[2**63]], LEAF + f"[0] of row 0 is an int of 64 bits, which int64 cannot hold. Convert it in .map, {MERGE}"),
         (
             [np.ma.masked_array([1], [True])],
             LEAF + f"the element of row 0 is a masked array, whose mask would be lost. Convert it in .map, {MERGE}",

@@ -153,10 +153,7 @@ def test_writing_holds_no_references(bad: Element) -> None:
     del caught
     write_rows(layout, elements, columns, 0)
     del layout, columns
-    assert before == (
-        [sys.getrefcount(array) for array in arrays],
-        sys.getrefcount(np.dtype("f8")),
-    )
+    assert before == ([sys.getrefcount(array) for array in arrays], sys.getrefcount(np.dtype("f8")))
 
 
 def test_a_list_column_holds_each_item_once() -> None:

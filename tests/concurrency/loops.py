@@ -101,7 +101,6 @@ class Steps:
         self.waits = 0
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        """Run it; count its waits, and cancel its task at the n-th."""
         sent: Any = None
         error: BaseException | None = None
         while True:

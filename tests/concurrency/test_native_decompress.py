@@ -205,10 +205,7 @@ def test_a_frame_that_claims_too_much() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the loader of another system is led otherwise")
 @pytest.mark.parametrize(
     ("library", "make", "package"),
-    [
-        ("libzstd.so.1", "decompress(b'', codec='zstd')", "libzstd1"),
-        ("libxxhash.so.0", "xxh3_64(b'')", "libxxhash0"),
-    ],
+    [("libzstd.so.1", "decompress(b'', codec='zstd')", "libzstd1"), ("libxxhash.so.0", "xxh3_64(b'')", "libxxhash0")],
 )
 def test_a_missing_library_is_named(tmp_path: Path, library: str, make: str, package: str) -> None:
     """If the system doesn't have the library, an ImportError says how to install it, and all other jobs work."""

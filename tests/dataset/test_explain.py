@@ -124,10 +124,7 @@ RANKS: dict[str, tuple[ps.Dataset, tuple[str, ...]]] = {
         ps.range(15).filter(is_odd).batch(2).limit(4).map(double).limit(6),
         ("2 ranks end on the same step: after limit(4); one that has fewer raises an error",),
     ),
-    "endless": (
-        ps.range(15).filter(is_odd).repeat().batch(2),
-        ("2 ranks end on the same step: the data has no end",),
-    ),
+    "endless": (ps.range(15).filter(is_odd).repeat().batch(2), ("2 ranks end on the same step: the data has no end",)),
     "uneven": (
         ps.range(15).filter(is_odd).batch(2),
         (

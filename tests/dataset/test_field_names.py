@@ -136,7 +136,6 @@ class Endless:
     """An iterable without a length, as `IterableDataset` of torch and of Hugging Face are."""
 
     def __iter__(self) -> Iterator[int]:
-        """Yield zeros."""
         while True:
             yield 0
 

@@ -215,11 +215,6 @@ class Wrong(Squares):
         return [0] * (len(keys) + 1)
 
 
-def mixed(number: int) -> Any:
-    """Return arrays of two shapes."""
-    return np.zeros(2 + number % 2)
-
-
 class OneNumber:
     """A sampler that forgets the epoch."""
 
@@ -247,7 +242,7 @@ EVALUATED: dict[str, Case] = {
         "in the order of the keys",
     ),
     "shapes": case(
-        lambda: ps.range(4).map(mixed).batch(4)[0],
+        lambda: ps.range(4).map(lambda number: np.zeros(2 + number % 2)).batch(4)[0],
         UsageError,
         "a leaf must be of one dtype and shape in all rows",
         "(2,) in row 0 and float64 of shape (3,) in row 1",

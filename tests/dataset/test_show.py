@@ -225,11 +225,7 @@ def test_element_spec_is_the_structure() -> None:
     """The spec has each leaf's shape and dtype, from the first element; it is None without one."""
     number = LeafSpec((), np.dtype("int64"))
     dataset = ps.range(4).map(lambda number: {"x": np.zeros((2, number + 1), np.float32), "n": number, "s": "a"})
-    assert dataset.element_spec == {
-        "x": LeafSpec((2, 1), np.dtype("float32")),
-        "n": number,
-        "s": str,
-    }
+    assert dataset.element_spec == {"x": LeafSpec((2, 1), np.dtype("float32")), "n": number, "s": str}
     assert ps.range(7).batch(3).element_spec == LeafSpec((3,), np.dtype("int64"))
     assert ps.range(7).filter(is_odd).element_spec == number
     assert ps.range(0).element_spec is None

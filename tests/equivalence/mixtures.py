@@ -97,10 +97,7 @@ def indexable_mixtures(draw: st.DrawFn) -> Mixture:
     return Mixture(parts, draw(schedules(names)), stop, tuple(above), seed=draw(SEEDS))
 
 
-ONE_BY_ONE: list[Verb] = [
-    lambda dataset: dataset.map(add_one),
-    lambda dataset: dataset.filter(keeps_two_of_three),
-]
+ONE_BY_ONE: list[Verb] = [lambda dataset: dataset.map(add_one), lambda dataset: dataset.filter(keeps_two_of_three)]
 HOLDING: list[Verb] = [
     lambda dataset: dataset.flat_map(copies),
     lambda dataset: dataset.window_shuffle(3),

@@ -12,17 +12,12 @@ from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.equivalence.joins import in_order
+from tests.places import PLACES
 from tests.workers.processes.killing import kill_a_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
-PLACES: dict[str, Any] = {
-    "inline": {"num_workers": 0},
-    "threads": {"num_workers": 1, "workers": "threads"},
-    "processes": {"num_workers": 2, "workers": "processes"},
-    "isolated": {"num_workers": 0, "isolated": True},
-    "isolated processes": {"num_workers": 1, "workers": "processes", "isolated": True},
-}
-EXAMPLES = settings().max_examples // 6  # starting processes takes a second
+KILLED = ("processes", "isolated", "isolated threads", "isolated processes")
+EXAMPLES = settings().max_examples // 4  # starting processes takes a second
 
 
 @settings(max_examples=EXAMPLES)
@@ -31,7 +26,7 @@ EXAMPLES = settings().max_examples // 6  # starting processes takes a second
     st.tuples(st.integers(1, 3), st.integers(1, 3)),
     st.integers(0, 12),
     st.dictionaries(st.integers(0, 12), st.booleans(), max_size=4),
-    st.sampled_from([*PLACES]),
+    st.tuples(st.sampled_from(KILLED), st.sampled_from(["inline", "thread", *KILLED])),
     DECISIONS,
 )
 def test_epochs_equal_the_definition(
@@ -39,15 +34,16 @@ def test_epochs_equal_the_definition(
     numbers: tuple[int, int],
     stop: int,
     kills: dict[int, bool],
-    goes_on: str,
+    places: tuple[str, str],
     decisions: int | None,
 ) -> None:
     """Every epoch, and every resume from a state, has the bytes and the error of the definition."""
     workers, batch_workers = numbers
-    limits = ps.Limits(num_batch_workers=batch_workers)
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     stop = min(stop, len(whole[0]) - raised(whole[0]))
-    place: dict[str, Any] = {"num_workers": workers, "workers": "processes", "limits": limits}
+    place: dict[str, Any] = {**PLACES[places[0]], "limits": ps.Limits(num_batch_workers=batch_workers)}
+    if places[0] == "processes":
+        place["num_workers"] = workers
     with random_decisions(decisions), ps.Loader(dataset, **place) as loader:
         batches = _killing(iter(loader), kills)
         found = [digest(next(batches)) for _ in range(stop)]
@@ -57,7 +53,7 @@ def test_epochs_equal_the_definition(
             assert outcomes(_killing(iter(loader), kills)) == whole[1]
     if stop == len(whole[0]):
         return  # the state is the next epoch's start
-    with random_decisions(decisions), ps.Loader(dataset, **PLACES[goes_on]) as resumed:
+    with random_decisions(decisions), ps.Loader(dataset, **PLACES[places[1]]) as resumed:
         resumed.load_state_dict(state)
         assert found + outcomes(_killing(iter(resumed), kills)) == whole[0]
 

@@ -47,13 +47,7 @@ def bounds(rows: int, rank: int, count: int) -> tuple[int, int]:
 
 @given(indexable(), RANKS, st.integers(1, 4), REMAINDERS, WORKERS, st.sampled_from(["", "map"]), DECISIONS)
 def test_ranks_make_the_global_batch(
-    dataset: ps.Dataset,
-    ranks: int,
-    each: int,
-    remainder: Any,
-    workers: int,
-    above: str,
-    decisions: int | None,
+    dataset: ps.Dataset, ranks: int, each: int, remainder: Any, workers: int, above: str, decisions: int | None
 ) -> None:
     """The ranks' parts together are the batches of the definition, and all ranks end on the same step."""
     size = ranks * each

@@ -153,10 +153,7 @@ VERBS: Final[Mapping[str, Mapping[str, Form]]] = {
         "skip": lambda d, pick: d.map(pick((fails_sometimes, writes_or_fails)), on_error="skip"),
         "substitute": lambda d, _: d.map(fails_sometimes, on_error=ps.Substitute(attempts=64)),
     },
-    "random_map": {
-        "": lambda d, _: d.random_map(jitter),
-        "seed": lambda d, _: d.random_map(with_seed, rng="seed"),
-    },
+    "random_map": {"": lambda d, _: d.random_map(jitter), "seed": lambda d, _: d.random_map(with_seed, rng="seed")},
     "map_with_origin": {"": lambda d, _: d.map_with_origin(with_origin)},
     "filter": {
         "": lambda d, _: d.filter(keeps_two_of_three),

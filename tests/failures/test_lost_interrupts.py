@@ -25,7 +25,6 @@ class Interrupting:
         return value
 
     def __reduce__(self) -> tuple[type["Interrupting"], tuple[()]]:
-        """Send Ctrl-C, the first time."""
         if not self.interrupts:
             self.interrupts += 1
             signal.raise_signal(signal.SIGINT)
@@ -36,11 +35,9 @@ class Rows:
     """A dataset of numbers for torch's loader."""
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return 4
 
     def __getitem__(self, index: object) -> int:
-        """Return a row."""
         return 0
 
 
@@ -82,14 +79,7 @@ def make_a_pool() -> object:
     return WorkerPool(worker, 1, place="process")
 
 
-DOING = [
-    choose_workers,
-    start_processes,
-    send_dataset_of_torch,
-    send_indices_of_torch,
-    start_a_pipeline,
-    make_a_pool,
-]
+DOING = [choose_workers, start_processes, send_dataset_of_torch, send_indices_of_torch, start_a_pipeline, make_a_pool]
 
 
 @pytest.mark.parametrize("do", DOING)

@@ -182,13 +182,7 @@ class _Journey:
     """One dataset on its way through epochs and places."""
 
     def __init__(
-        self,
-        subject: Subject,
-        name: str,
-        kind: str,
-        favoured: str,
-        chance: Chance,
-        findings: Findings,
+        self, subject: Subject, name: str, kind: str, favoured: str, chance: Chance, findings: Findings
     ) -> None:
         self._subject = subject
         self._name = name

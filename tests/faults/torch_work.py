@@ -46,7 +46,6 @@ class ManyRecords(Records):
     """Records that the loader requests by the batch."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Return several records."""
         return [self[index] for index in indices]
 
 

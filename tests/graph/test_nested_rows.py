@@ -95,9 +95,4 @@ def test_batches_in_batches_are_taken_apart_at_any_depth() -> None:
         dataset = dataset.unbatch()
     expected = list(seeded(dataset))
     assert len(set(expected)) == 4 * 3**5
-    assert list(ps.Loader(seeded(dataset.filter(is_number)))) == expected
-
-
-def is_number(element: Any) -> bool:
-    """Return true."""
-    return isinstance(element, np.generic)
+    assert list(ps.Loader(seeded(dataset.filter(lambda element: isinstance(element, np.generic))))) == expected

@@ -43,8 +43,7 @@ def test_the_future_does_not_count(other: ps.Dataset[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [mix({0: (1, 2, 0), 8: (1, 1, 2)}), mix(CHANGING, seed=8), mix(CHANGING, "dba"), mix(CHANGING, "adc")],
+    "other", [mix({0: (1, 2, 0), 8: (1, 1, 2)}), mix(CHANGING, seed=8), mix(CHANGING, "dba"), mix(CHANGING, "adc")]
 )
 def test_the_past_counts(other: ps.Dataset[str]) -> None:
     """Another past, seed or part of it is refused."""

@@ -15,11 +15,7 @@ door: Any = pytest.importorskip("penstock.jax")
 NAME = "penstock-placing"
 KINDS = pytest.mark.parametrize(
     "arguments",
-    [
-        {"num_workers": 2, "workers": "threads"},
-        {"num_workers": 1, "workers": "processes"},
-        {"isolated": True},
-    ],
+    [{"num_workers": 2, "workers": "threads"}, {"num_workers": 1, "workers": "processes"}, {"isolated": True}],
     ids=["threads", "processes", "isolated"],
 )
 

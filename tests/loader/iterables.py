@@ -155,9 +155,4 @@ class Streaming:
         self._resume_text = json.dumps(obj)
 
 
-ITERABLES: dict[str, Callable[[], Any]] = {
-    "lazy": Lazy,
-    "shuffled": Shuffled,
-    "eager": Eager,
-    "streaming": Streaming,
-}
+ITERABLES: dict[str, Callable[[], Any]] = {"lazy": Lazy, "shuffled": Shuffled, "eager": Eager, "streaming": Streaming}

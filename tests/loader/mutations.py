@@ -25,11 +25,6 @@ def few(number: Any) -> list[Any]:
     return [number] * (int(number) % 4)
 
 
-def totals_of(group: Any) -> Any:
-    """Return the number of elements of a group."""
-    return len(group["totals"])
-
-
 def length_of(document: Any) -> int:
     """Return a document's length."""
     return len(document)
@@ -75,7 +70,7 @@ DATASETS: dict[str, Callable[[], ps.Dataset[Any]]] = {
     "pack dropping": lambda: ps.read(DOCUMENTS).filter(len).pack(6, long="drop").batch(2),
     "split": lambda: ps.read(DOCUMENTS).pack(9, how="split").batch(2),
     "pack of windows": lambda: ps.read(DOCUMENTS).window_shuffle(6).pack(9).batch(2),
-    "combine": lambda: numbers().filter(thirds).combine(Filled).map(totals_of).batch(2),
+    "combine": lambda: numbers().filter(thirds).combine(Filled).map(lambda group: len(group["totals"])).batch(2),
     "combine of neighbours": lambda: numbers().window_shuffle(4).combine(Neighbours).batch(3),
     "combine without held": lambda: numbers().flat_map(few).combine(Running).batch(3),
     "bucket": lambda: ps.read(DOCUMENTS).bucket(length_of, [4, 8], rows=3),

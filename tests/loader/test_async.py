@@ -314,19 +314,3 @@ def test_closing_ends_a_wait() -> None:
         await closing
 
     asyncio.run(main())
-
-
-def test_tasks_read_several_loaders_in_one_loop() -> None:
-    """Each task gets the batches of its own loader."""
-
-    async def read(seed: int) -> list[Any]:
-        with ps.Loader(ps.range(40, seed=seed).shuffle().batch(4), num_workers=2) as loader:
-            return [batch.tolist() async for batch in loader]
-
-    async def main() -> list[list[Any]]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(read(seed)) for seed in range(3)]
-        return [task.result() for task in tasks]
-
-    expected = [[batch.tolist() for batch in ps.range(40, seed=seed).shuffle().batch(4)] for seed in range(3)]
-    assert asyncio.run(main()) == expected

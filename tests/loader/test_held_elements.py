@@ -49,11 +49,6 @@ class WithState(Counted):
         self._at = state or 0
 
 
-def cut(values: Any) -> Any:
-    """Return as many values as of any other document, so that documents can be stacked."""
-    return np.resize(values, 27)
-
-
 def is_kept(values: Any) -> bool:
     """Return whether a document is kept."""
     return len(values) != 9
@@ -74,7 +69,7 @@ Make = Callable[[Callable[[], ps.Dataset[Any]]], ps.Dataset[Any]]
 FORMS: dict[str, Make] = {
     "stream": lambda read: read(),
     "window_shuffle": lambda read: read().window_shuffle(50),
-    "unbatch": lambda read: read().map(cut).batch(5).unbatch(),
+    "unbatch": lambda read: read().map(lambda values: np.resize(values, 27)).batch(5).unbatch(),
     "mix": lambda read: ps.mix({"a": read(), "b": read()}, weights={"a": 1, "b": 2}),
     "concatenate": lambda read: ps.concatenate([read().limit(100), read()]),
 }

@@ -38,11 +38,6 @@ def is_odd(number: Any) -> bool:
     return bool(number % 2)
 
 
-def is_any(number: Any) -> bool:
-    """Keep each number."""
-    return bool(number >= 0)
-
-
 DATASETS: dict[str, ps.Dataset[Any]] = {
     "batch": numbers().batch(4),
     "drop": numbers().batch(4, remainder="drop"),
@@ -50,7 +45,9 @@ DATASETS: dict[str, ps.Dataset[Any]] = {
     "no batch": numbers(),
     "repeat": numbers().repeat(2).batch(4),
     "order of batches": numbers().batch(4, remainder="drop").shuffle(),
-    "mixture": ps.mix({"a": numbers().filter(is_any), "b": numbers()}, {"a": 1, "b": 2}).batch(4),
+    "mixture": ps.mix(
+        {"a": numbers().filter(lambda number: bool(number >= 0)), "b": numbers()}, {"a": 1, "b": 2}
+    ).batch(4),
     "indexed mixture": ps.mix({"a": numbers(), "b": ps.mix({"c": numbers()}, {"c": 1})}, {"a": 1, "b": 2}).batch(
         4, remainder="drop"
     ),

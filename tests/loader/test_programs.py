@@ -124,7 +124,11 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork her
 SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 KINDS = pytest.mark.parametrize("kind", ["indexed", "ordered"])
-ISOLATED = "opened(ps.range(1_000_000).map(functions.slow).batch(4), isolated=True, workers='processes'"
+SLOW = "opened(ps.range(1_000_000).map(functions.slow).batch(4), workers='processes', {})"
+ISOLATED, PROCESSES = SLOW.format("isolated=True"), SLOW.format("num_workers=2")
+IN_PROCESSES = pytest.mark.parametrize(
+    "opened", [SLOW.format("isolated=True, num_workers=1"), PROCESSES], ids=["isolated", "processes"]
+)
 RUNNING = {
     "inline": "loader, batches, kept = opened(dataset('indexed'))",
     "threads": "loader, batches, kept = opened(dataset('ordered'), num_workers=2)",
@@ -133,22 +137,22 @@ RUNNING = {
     "loader, batches, kept = opened(awaited('indexed', 100), num_workers=2)",
     "placed by a thread": "loader, batches = in_a_turn(num_workers=2)\nthreading.Timer(0, may_place.set).start()",
     "stuck in a placement": "loader, batches = in_a_turn(num_workers=1)",
-    "isolated": f"loader, batches, kept = {ISOLATED})",
+    "isolated": f"loader, batches, kept = {ISOLATED}",
+    "processes": f"loader, batches, kept = {PROCESSES}",
 }
 ENDS = ["", "sys.exit()", "del loader, batches", "loader.close()"]
+OFTEN = {"threads", "async source, threads", "placed by a thread", "isolated", "processes"}
 
 
 PROGRAMS = {
-    f"{place} {end}": f"{text}\n{end}"
-    for place, text in RUNNING.items()
-    for end in (ENDS if place in {"threads", "async source, threads", "placed by a thread", "isolated"} else [""])
+    f"{place} {end}": f"{text}\n{end}" for place, text in RUNNING.items() for end in (ENDS if place in OFTEN else [""])
 }
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(text, id=name, marks=[LINUX] if name.startswith("isolated") else [])
+        pytest.param(text, id=name, marks=[LINUX] if name.startswith(("isolated", "processes")) else [])
         for name, text in PROGRAMS.items()
     ],
 )
@@ -275,15 +279,17 @@ def test_a_fork_can_not_use_a_loader_with_a_placement_thread(isolated: bool) -> 
 
 @FORKS
 @LINUX
-def test_a_fork_can_not_use_an_isolated_loader() -> None:
-    """In a fork, `next` raises a ClosedError, and the child's end leaves the parent's helper unharmed."""
+@pytest.mark.parametrize(("opened", "most"), [(ISOLATED, 0), (PROCESSES, 100)], ids=["isolated", "processes"])
+def test_a_fork_can_not_use_the_processes_of_a_loader(opened: str, most: int) -> None:
+    """In a fork, `next` raises a ClosedError after the batches that were there, and the parent's continue."""
     ended = run(
         f"""
-        loader, batches, kept = {ISOLATED})
+        loader, batches, kept = {opened}
         child = os.fork()
         if child == 0:
             try:
-                next(batches)
+                for _ in range({most} + 1):
+                    next(batches)
             except ps.errors.ClosedError:
                 loader.close()
                 sys.exit(7)
@@ -352,11 +358,12 @@ def test_ctrl_c_ends_a_wait_for_an_answer(kind: str, workers: int) -> None:
 
 
 @LINUX
-def test_ctrl_c_ends_a_program_with_a_helper() -> None:
+@IN_PROCESSES
+def test_ctrl_c_ends_a_program_with_processes(opened: str) -> None:
     """SIGINT to all processes of the terminal is one KeyboardInterrupt in one traceback: the program's."""
     text = f"""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    loader, batches, kept = {ISOLATED}, num_workers=1)
+    loader, batches, kept = {opened}
     print("ready", flush=True)
     for batch in batches: pass
     """
@@ -366,10 +373,11 @@ def test_ctrl_c_ends_a_program_with_a_helper() -> None:
 
 
 @LINUX
-def test_the_processes_of_a_killed_program_end() -> None:
-    """The helper of a program that was killed ends by itself, and so do the helper's workers."""
+@IN_PROCESSES
+def test_the_processes_of_a_killed_program_end(opened: str) -> None:
+    """The workers or the helper of a program that was killed end by themselves, and so do the helper's workers."""
     text = f"""
-    loader, batches, kept = {ISOLATED}, num_workers=1)
+    loader, batches, kept = {opened}
     print("ready", flush=True)
     for batch in batches: pass
     """

@@ -62,14 +62,9 @@ def test_an_epoch_without_elements_is_an_error(place: dict[str, Any]) -> None:
             assert next(iterator, None) is None
 
 
-def keep_none(number: int) -> bool:
-    """Keep no number."""
-    return number < 0
-
-
 def test_filters_may_leave_out_everything() -> None:
     """A filter, or a skipping step after some batches, may leave out everything without an error."""
-    with ps.Loader(ps.range(24).filter(keep_none).batch(4)) as loader:
+    with ps.Loader(ps.range(24).filter(lambda number: number < 0).batch(4)) as loader:
         assert list(loader) == []
     dataset = ps.range(9).map(lambda number: number if number < 8 else refuse(number), name="last", on_error="skip")
     with ps.Loader(dataset.batch(4)) as loader:

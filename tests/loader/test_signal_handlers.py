@@ -90,9 +90,7 @@ def test_no_batch_is_lost(
         assert caught == ticks.raised
 
 
-def test_a_second_signal_before_the_first_exception_is_examined(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_second_signal_before_the_first_exception_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next call delivers a batch that the stream returned when two signals came in a row."""
     signals = iter([1])
     count, examine = _iterator.Clock.count, raised_by_handler

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import penstock as ps
 from penstock.errors import UsageError, WorkerError
 from tests.constants import SetConstant
 from tests.loader.gates import PATIENCE_SECONDS, Gate
-from tests.workers.processes import functions
 from tests.workers.processes.trouble import dying
 
 TIMEOUT = 0.2
@@ -175,16 +174,6 @@ def test_out_of_order_a_hanging_batch_delays_no_other(hanging: Hanging) -> None:
     assert sorted(seen) == [[*range(start, start + 4)] for start in range(0, 32, 4) if start != 4]
 
 
-def test_a_merge_that_hangs_is_named(hanging: Hanging) -> None:
-    """The error names the merge of the step, and no row."""
-    with threads(ps.range(16).batch(4, merge=lambda rows: hanging(int(rows[1])))) as loader:
-        batches = iter(loader)
-        assert next(batches) == 1
-        with pytest.raises(WorkerError, match="the merge of step 1"):
-            next(batches)
-        hanging.released.set()
-
-
 def test_waiting_for_a_merge_is_not_a_stall() -> None:
     """A worker that waits while another merges doesn't count as hanging."""
     gate = Gate(0)
@@ -213,23 +202,7 @@ def test_a_hanging_worker_init_is_named() -> None:
 
 def folded(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
     """Return batches that a fold thread reads ahead."""
-    return dataset.filter(keeps).batch(4)
-
-
-def with_steps_above(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
-    """Return such batches with a step that workers compute."""
-    return folded(dataset).map(itself)
-
-
-def shuffled(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
-    """Return batches above a shuffle window, which is read in order."""
-    return dataset.window_shuffle(2).batch(4)
-
-
-def keeps(element: Any) -> bool:
-    """Keep every element."""
-    del element
-    return True
+    return dataset.filter(lambda _: True).batch(4)
 
 
 def itself(batch: Any) -> Any:
@@ -237,51 +210,43 @@ def itself(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("finish", [folded, with_steps_above, shuffled])
-def test_a_timeout_raises_when_reading_in_order(
-    finish: Callable[[ps.Dataset[Any]], ps.Dataset[Any]], hanging: Hanging
-) -> None:
-    """The consumer raises at each call until the function returns, though a fold thread waits for it."""
-    with threads(finish(ps.range(16).map(hanging))) as loader:
+def above(hanging: Hanging) -> Callable[[Any], Any]:
+    """Return a function of rows or a batch that hangs where the second element says so."""
+
+    def hangs(rows: Any) -> Any:
+        hanging(int(rows[1]))
+        return np.asarray(rows)
+
+    return hangs
+
+
+IN_A_ROW = r"(?s)position.*key 5.*__call__"
+HANGING: dict[str, tuple[Callable[[Hanging], ps.Dataset[Any]], str]] = {
+    "a row below a fold": (lambda hanging: folded(ps.range(16).map(hanging)), IN_A_ROW),
+    "a row below a fold and steps": (lambda hanging: folded(ps.range(16).map(hanging)).map(itself), IN_A_ROW),
+    "a row below a window": (lambda hanging: ps.range(16).map(hanging).window_shuffle(2).batch(4), IN_A_ROW),
+    "a stream": (
+        lambda hanging: ps.stream(lambda: map(hanging, range(16))).batch(4).map(itself),
+        r"(?s)the thread that reads in order.*__call__",
+    ),
+    "a merge": (lambda hanging: ps.range(16).batch(4, merge=above(hanging)), "the merge of step 1"),
+    "a step above a fold": (lambda hanging: folded(ps.range(16)).map(above(hanging)), r"(?s)a merge.*hangs"),
+}
+
+
+@pytest.mark.parametrize("name", HANGING)
+def test_whatever_hangs_is_named(name: str, hanging: Hanging) -> None:
+    """The consumer raises at each call until the function returns; then all batches come."""
+    make, message = HANGING[name]
+    with threads(make(hanging)) as loader:
         seen: list[list[int]] = []
         batches = iter(loader)
         for _ in range(2):
-            with pytest.raises(WorkerError, match=r"(?s)position.*key 5.*__call__"):
+            with pytest.raises(WorkerError, match=message):
                 seen.extend(batch.tolist() for batch in batches)
         hanging.released.set()
         seen.extend(batch.tolist() for batch in batches)
     assert sorted(itertools.chain.from_iterable(seen)) == [*range(16)]
-
-
-def test_a_stream_that_hangs_is_named(hanging: Hanging) -> None:
-    """The error names the thread that reads in order, which alone reads a stream."""
-
-    def numbers() -> Iterator[int]:
-        return map(hanging, range(16))
-
-    with threads(ps.stream(numbers).batch(4).map(itself)) as loader:
-        batches = iter(loader)
-        with pytest.raises(WorkerError, match=r"(?s)the thread that reads in order.*__call__"):
-            next(batches)
-        hanging.released.set()
-        assert [batch.tolist() for batch in batches] == [[*range(start, start + 4)] for start in range(0, 16, 4)]
-
-
-def test_steps_above_a_fold_that_hang_are_named() -> None:
-    """The error names the merge, which workers compute."""
-    hanging = Hanging(4)
-
-    def above(batch: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
-        hanging(int(batch[0]))
-        return [int(element) for element in batch]
-
-    with threads(folded(ps.range(16)).map(above)) as loader:
-        batches = iter(loader)
-        assert next(batches) == [0, 1, 2, 3]
-        with pytest.raises(WorkerError, match=r"(?s)a merge.*above"):
-            next(batches)
-        hanging.released.set()
-        assert list(batches) == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
 
 def test_closing_does_not_wait_for_a_hanging_thread(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
@@ -309,7 +274,7 @@ def test_a_stalled_process_is_logged(
     """The warning comes before the timeout at which the process is killed."""
     set_constant("STALL_SECONDS", 0.1)
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "hung"), dying.hangs)).batch(8)
-    limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5)
+    limits = ps.Limits(timeout=1.5)
     with ps.Loader(dataset, num_workers=1, workers="processes", limits=limits) as loader:
         assert len(list(loader)) == 8
     assert any("worker 0 has been at the same work" in message for message in stalls(caplog))

@@ -56,11 +56,6 @@ def made(name: str) -> Any:
     return ITERABLES[name]() if name in ITERABLES else _hugging_face(name)
 
 
-def untouched(name: str) -> Any:
-    """Return a new iterable."""
-    return made(name)
-
-
 def peeked(name: str) -> Any:
     """Return an iterable after a read of its first element."""
     iterable = made(name)
@@ -119,7 +114,7 @@ def rest(dataset: ps.Dataset[Any], state: str, count: int) -> list[Any]:
     return list(itertools.islice(passes, count))
 
 
-USES = (untouched, peeked, read_once, read_twice, resumed_before)
+USES = (made, peeked, read_once, read_twice, resumed_before)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import Gate
 from tests.loader.isolated.parts import Door
 from tests.places import LINUX, in_places
-from tests.workers.processes.functions import kills_itself, mark_process, slow
+from tests.workers.processes.functions import kills_itself, large_row, slow
 from tests.workers.processes.killing import kill_a_worker
 
 EXAMPLES = settings().max_examples
@@ -83,13 +83,21 @@ def test_killed_processes_lose_no_batch(dataset: ps.Dataset, kills: set[int], pl
                 if number in kills:
                     kill_a_worker()
                 found.append(batch)
+                assert digest(loader.batch_at(loader.step)) == digest(batch)
             assert counted(found) == sorted(map(repr, expected))
 
 
-def test_a_slow_batch_delays_no_other() -> None:
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    """Return a function that waits at number 0, in any process, until the test opens it."""
+    os.mkfifo(tmp_path / "door")
+    return Door(str(tmp_path / "door"))
+
+
+@in_places("out of order", "isolated, out of order")
+def test_a_slow_batch_delays_no_other(place: dict[str, Any], door: Door) -> None:
     """Later batches are delivered first, the state lists them, and the slow batch comes when it is ready."""
-    gate = Gate(0)
-    with loader_of(ps.range(40).map(gate).batch(2), num_workers=2) as loader:
+    with ps.Loader(ps.range(40).map(door).batch(2), **place) as loader:
         batches = iter(loader)
         early = [steps_of([next(batches)])[0] for _ in range(12)]
         assert 0 not in early
@@ -98,19 +106,34 @@ def test_a_slow_batch_delays_no_other() -> None:
         assert state["step"] == 0
         assert {step for start, stop in state["ahead"] for step in range(start, stop)} == set(early)
         assert len(json.dumps(state)) < 1000
-        gate.open()
+        door.open()
         late = steps_of(batches)
         assert sorted(early + late) == list(range(20))
         assert loader.state_dict()["epoch"] == 1
         assert "ahead" not in loader.state_dict()
-        assert sorted(steps_of(loader)) == list(range(20))
+
+
+@LINUX
+@pytest.mark.parametrize("make", [None, large_row], ids=["small", "large"])
+def test_an_isolated_batch_comes_with_its_step(make: Any) -> None:
+    """Small and large batches, kept or not, come with their steps in two epochs, of which one is abandoned."""
+    rows = ps.range(4000 if make is None else 200, seed=3).shuffle()
+    dataset = (rows if make is None else rows.map(make)).batch(4)
+    with loader_of(dataset, num_workers=2, isolated=True, copy=make is not None) as loader:
+        for _ in zip(range(20), loader, strict=False):
+            pass
+        found: list[Any] = []
+        for batch in loader:
+            found.append(digest(batch))
+            if len(found) % 10 == 1:
+                assert found[-1] == digest(loader.batch_at(loader.step))
+        assert loader.epoch == 1
+        assert sorted(found, key=repr) == sorted(outcomes(epoch_of(dataset, 1)), key=repr)
 
 
 @in_places("out of order", "isolated, out of order")
-def test_a_slow_batch_delays_no_other_after_a_resume(place: dict[str, Any], tmp_path: Path) -> None:
+def test_a_slow_batch_delays_no_other_after_a_resume(place: dict[str, Any], door: Door) -> None:
     """A loader that loads a state with gaps delivers the ready batches of all gaps."""
-    os.mkfifo(tmp_path / "door")
-    door = Door(str(tmp_path / "door"))
     dataset = ps.range(400).map(door).batch(2)
     state: Any = None
     found: list[int] = []
@@ -272,19 +295,17 @@ def test_an_error_names_its_step(place: dict[str, Any]) -> None:
 
 
 @LINUX
-def test_the_error_of_a_crashing_row_names_its_step() -> None:
-    """The other batches are delivered before the error, or from the state after it."""
-    arguments: dict[str, Any] = {
-        "num_workers": 2,
-        "workers": "processes",
-        "limits": ps.Limits(worker_init=mark_process),
-    }
-    with loader_of(ps.range(400).map(kills_itself).batch(2), **arguments) as loader:
+@pytest.mark.parametrize("options", [{"workers": "processes"}, {"isolated": True}], ids=["processes", "isolated"])
+def test_the_error_of_a_crashing_row_names_its_step(options: dict[str, Any]) -> None:
+    """The other batches are delivered before the error, which a few restarts per step show, or from the state after."""
+    with loader_of(ps.range(400).map(kills_itself).batch(2), num_workers=2, **options) as loader:
         found: list[int] = []
         with pytest.raises(WorkerError, match="crashes workers") as caught:
             found.extend(steps_of([batch])[0] for batch in loader)
         assert any("while making the batch of step 18:" in note for note in caught.value.__notes__)
         state = loader.state_dict()
+        # In isolation two for each step before it, and those of the worker process that crashes in the helper's place.
+        assert loader.stats()["worker_restarts"] <= (2 * 18 + 2 if "isolated" in options else 0) + 3
     with loader_of(ps.range(400).batch(2), num_workers=0) as resumed:
         resumed.load_state_dict({**state, "fingerprint": resumed.state_dict()["fingerprint"]})
         found += steps_of(resumed)

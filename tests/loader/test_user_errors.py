@@ -238,7 +238,7 @@ STOPPING: dict[str, Callable[[], ps.Dataset]] = {
     "map above batch": lambda: rows().batch(4).map(stop_in_batch),
     "merge": lambda: rows().batch(4, merge=stop),
     "source": lambda: ps.read(StoppingSource(), seed=3).shuffle().batch(4),
-    "predicate": lambda: rows().filter(stop_to_keep).batch(4),
+    "predicate": lambda: rows().filter(lambda number: stop(number) is not None).batch(4),
     "map after filter": lambda: rows().filter(keep_all).batch(4).map(stop_in_batch),
     "merge in order": lambda: rows().filter(keep_all).batch(4, merge=stop),
 }
@@ -247,11 +247,6 @@ STOPPING: dict[str, Callable[[], ps.Dataset]] = {
 def stop_in_batch(batch: Any) -> Any:
     """Raise StopIteration at one batch."""
     return np.array(stop(batch.tolist()))
-
-
-def stop_to_keep(number: int) -> bool:
-    """Raise StopIteration at one number."""
-    return stop(number) is not None
 
 
 @WORKERS

@@ -20,11 +20,6 @@ def wait(element: Any) -> Any:
     return element
 
 
-def take_out(record: dict[str, Any]) -> Any:
-    """Take the number out of a record, which changes the record."""
-    return record.pop("number")
-
-
 class SlowSource:
     """Records that take a while to read."""
 
@@ -35,15 +30,10 @@ class SlowSource:
         return {"number": int(wait(key))}
 
 
-def stack_slowly(rows: list[Any]) -> Any:
-    """Return the stacked rows after a while."""
-    return wait(wait(np.stack(rows)))
-
-
 NUMBERS = ps.range(48, seed=7).shuffle()
 # The dataset, and the step that takes nearly all of the time.
 SLOW: dict[str, tuple[ps.Dataset[Any], str]] = {
-    "read": (ps.read(SlowSource(), seed=7).shuffle().map(take_out).batch(2), "read"),
+    "read": (ps.read(SlowSource(), seed=7).shuffle().map(lambda record: record.pop("number")).batch(2), "read"),
     "map": (NUMBERS.map(wait).map(abs).batch(2), "wait"),
     "function of batches": (NUMBERS.batch(2).map(wait), "wait"),
     "map above a filter": (NUMBERS.filter(bool).map(wait).batch(2), "wait"),
@@ -89,7 +79,7 @@ def test_a_worker_more_is_measured_beside_the_consumer() -> None:
 
 def test_a_merge_cannot_be_replayed() -> None:
     """What a batch does with its rows isn't measured; the other predictions are."""
-    found = verified(NUMBERS.map(wait).batch(2, merge=stack_slowly))
+    found = verified(NUMBERS.map(wait).batch(2, merge=lambda rows: wait(wait(np.stack(rows)))))
     by_step = {each.step: each.measured for each in found}
     assert by_step["batch"] is None
     assert by_step["wait"] is not None

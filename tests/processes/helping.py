@@ -22,10 +22,7 @@ SEEDS = GlobalSeeds(1, 2, 3)
 
 @contextmanager
 def started(
-    target: Callable[..., None],
-    *arguments: object,
-    start_method: StartMethod | None = None,
-    threads: int | None = None,
+    target: Callable[..., None], *arguments: object, start_method: StartMethod | None = None, threads: int | None = None
 ) -> Generator[ChildProcess]:
     """Have a process."""
     child = ChildProcess(target, arguments, name="process", start_method=start_method, threads=threads)

@@ -36,7 +36,6 @@ class InterruptingError(Exception):
     """An error whose unpickling is interrupted."""
 
     def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
-        """Send Ctrl-C where it is unpickled."""
         return signal.raise_signal, (signal.SIGINT,)
 
 
@@ -51,7 +50,6 @@ class EndingError(Exception):
     """An error whose unpickling raises an exception that ends threads."""
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """Raise the argument where it is unpickled."""
         return end, self.args
 
 

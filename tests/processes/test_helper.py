@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock._processes import (
-    Begin,
-    HelperProcess,
-    Supervisor,
-    listen_to_owner,
-    report_started,
-)
+from penstock._processes import Begin, HelperProcess, Supervisor, listen_to_owner, report_started
 from penstock.errors import ClosedError, WorkerError
 from tests.processes.helping import SECONDS, supervised
 

@@ -28,16 +28,6 @@ def row(number: int) -> Any:
     return np.full(ROW, number)
 
 
-def small_row(number: int) -> Any:
-    """Return a row just large enough not to be copied."""
-    return np.full(9000, number)
-
-
-def tiny_row(number: int) -> Any:
-    """Return a row of which several batches are computed at once."""
-    return np.full(100, number)
-
-
 def large(length: int, size: int) -> ps.Dataset:
     """Return batches of large rows."""
     return ps.range(length, seed=2).shuffle().map(row).batch(size)
@@ -136,7 +126,7 @@ def test_keeping_all_batches_is_safe(workers: int) -> None:
 
 def test_more_batches_than_the_ring_has_slots() -> None:
     """An epoch of more batches than the ring has slots, all of them kept, has them all."""
-    rows = ps.range(1100).map(small_row).batch(1)
+    rows = ps.range(1100).map(lambda number: np.full(9000, number)).batch(1)
     with ps.Loader(rows, num_workers=2, prefetch=250) as loader, warnings.catch_warnings(action="ignore"):
         kept = list(loader)
     assert [int(batch[0, -1]) for batch in kept] == list(range(1100))
@@ -196,7 +186,7 @@ def test_a_bound_below_one_batch_is_an_error() -> None:
 @pytest.mark.parametrize("memory", [20_000, "60KB", 10**9])
 def test_small_batches_fit_into_a_small_bound(memory: Any) -> None:
     """Small batches, computed several at a time, keep the bound by being computed fewer at a time."""
-    dataset = ps.range(4000).map(tiny_row).batch(4)
+    dataset = ps.range(4000).map(lambda number: np.full(100, number)).batch(4)
     with ps.Loader(dataset, num_workers=2, memory=memory) as loader:
         assert [int(batch[0, 0]) for batch in loader] == list(range(0, 4000, 4))
 
@@ -218,29 +208,19 @@ def test_copies_keep_no_memory_of_the_loader() -> None:
         assert all(batch.flags.owndata for batch in kept)
 
 
-def labelled(number: int) -> Any:
-    """Return a large image and a small label."""
-    return {"image": row(number), "label": number}
-
-
 def test_small_leaves_keep_no_memory_of_the_loader() -> None:
     """Keeping all labels does not keep the images' memory."""
-    dataset = ps.range(80).map(labelled).batch(4)
+    dataset = ps.range(80).map(lambda number: {"image": row(number), "label": number}).batch(4)
     with ps.Loader(dataset, num_workers=2) as loader:
         labels = [batch["label"] for batch in loader]
         assert loader.stats()["bytes_in_flight"] == 0
     assert [label.tolist() for label in labels] == [[i, i + 1, i + 2, i + 3] for i in range(0, 80, 4)]
 
 
-def middle(batch: Any) -> Any:
-    """Return a view of a part of a batch."""
-    return batch[:, 100:-100:3]
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_views_keep_the_memory_of_their_batch(workers: int) -> None:
     """A step above `batch` may return views, and a consumer may keep parts: their values don't change."""
-    dataset = large(80, 4).map(middle)
+    dataset = large(80, 4).map(lambda batch: batch[:, 100:-100:3])
     with ps.Loader(dataset, num_workers=workers) as loader, warnings.catch_warnings(action="ignore"):
         parts = [batch[1:3, ::2] for batch in loader]
     assert numbers_of(parts) == [each[1:3] for each in expected(80, 4)]

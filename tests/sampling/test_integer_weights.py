@@ -91,10 +91,7 @@ def test_weights_that_one_can_check_by_hand(weights: list[float], expected: tupl
             "integer weights must add up to at most 65536 without their common divisor; got (65536, 1), which add up "
             "to 65537. Pass them as floats for the nearest ratios.",
         ),
-        (
-            [0.5] * (2**16 + 1),
-            "at most 65536 weights may be over 0; got 65537. Concatenate some components.",
-        ),
+        ([0.5] * (2**16 + 1), "at most 65536 weights may be over 0; got 65537. Concatenate some components."),
     ],
 )
 def test_wrong_weights_are_named(weights: list[Any], message: str) -> None:

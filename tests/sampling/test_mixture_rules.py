@@ -89,18 +89,9 @@ def test_epochs_that_passes_cannot_count_are_named() -> None:
     ("change", "message"),
     [
         ({"names": ()}, "names must be at least one, all different; got (). Name each component once."),
-        (
-            {"names": ("a", "a")},
-            "names must be at least one, all different; got ('a', 'a'). Name each component once.",
-        ),
-        (
-            {"lengths": (1,)},
-            "each component must have a length; got 1 lengths for 2 names. Pass one for each.",
-        ),
-        (
-            {"lengths": (1, -1)},
-            "length must be an integer in [0, 2**62]; got length=-1. Pass the parent's len().",
-        ),
+        ({"names": ("a", "a")}, "names must be at least one, all different; got ('a', 'a'). Name each component once."),
+        ({"lengths": (1,)}, "each component must have a length; got 1 lengths for 2 names. Pass one for each."),
+        ({"lengths": (1, -1)}, "length must be an integer in [0, 2**62]; got length=-1. Pass the parent's len()."),
         (
             {"schedule": ()},
             "a schedule must begin at position 0 and its positions must rise; got []. "

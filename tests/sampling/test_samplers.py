@@ -306,10 +306,7 @@ def test_a_users_scalar_form_must_give_two_integers(answer: object) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            np.arange(3),
-            "block must return as many epochs and keys as it takes positions; .* took 2 and returned 2 e",
-        ),
+        (np.arange(3), "block must return as many epochs and keys as it takes positions; .* took 2 and returned 2 e"),
         (
             np.zeros(2),
             r"the keys of a sampler's block must be an int64 array of one axis; got dtype float64 and shape \(2,\)",

@@ -24,15 +24,12 @@ class Plain:
     """A source with only the required methods."""
 
     def __init__(self, length: int = 3) -> None:
-        """Have `length` records."""
         self.length = length
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return self.length
 
     def __getitem__(self, key: int) -> int:
-        """Return ten times the key."""
         return key * 10
 
 

@@ -70,12 +70,7 @@ def one(folder: Path, encoding: str, value: bytes, size: int | None = None) -> P
 def test_files_of_streaming(tmp_path: Path) -> None:
     """The samples that Streaming writes have the values that were written."""
     expected = [
-        {
-            "a": np.arange(n + 1, dtype=np.float32),
-            "s": "é" * n,
-            "y": np.int32(n),
-            "z": np.array([n, n], np.uint16),
-        }
+        {"a": np.arange(n + 1, dtype=np.float32), "s": "é" * n, "y": np.int32(n), "z": np.array([n, n], np.uint16)}
         for n in range(3)
     ]
     with MDS(write(tmp_path / "data", COLUMNS, WRITTEN)) as source:

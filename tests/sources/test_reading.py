@@ -19,17 +19,14 @@ class Letters:
     """Three letters, one at a time; it counts the requests, and fails on demand."""
 
     def __init__(self) -> None:
-        """Never fail."""
         self.asked: list[object] = []
         self.failures: list[Exception] = []
         self.fails_at = -1
 
     def __len__(self) -> int:
-        """Return three."""
         return 3
 
     def __getitem__(self, key: int) -> str:
-        """Return the key's letter."""
         self.asked.append(key)
         if key == self.fails_at and self.failures:
             raise self.failures.pop(0)
@@ -40,7 +37,6 @@ class WithGetItems(Letters):
     """Letters with `__getitems__`, torch's method for several keys."""
 
     def __getitems__(self, keys: list[int]) -> Sequence[str]:
-        """Return the keys' letters."""
         self.asked.append(keys)
         return [Letters.__getitem__(self, key) for key in keys]
 

@@ -30,7 +30,6 @@ class ManyRows(Rows):
     """A dataset that returns a batch's elements in one call."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Return several."""
         return [self[index] for index in indices]
 
 

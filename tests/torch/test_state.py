@@ -6,13 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from penstock.errors import StateError
 from penstock.torch import DataLoader

@@ -70,11 +70,7 @@ ROWS: dict[str, tuple[Counted, Callable[[Any, int], object]]] = {
 
 @pytest.mark.parametrize(
     ("name", "kind", "arguments"),
-    [
-        ("value", "rows", {"persistent_workers": True}),
-        ("value", "stream", {}),
-        ("lock", "rows", {}),
-    ],
+    [("value", "rows", {"persistent_workers": True}), ("value", "stream", {}), ("lock", "rows", {})],
 )
 def test_workers_see_what_the_program_writes(name: str, kind: str, arguments: dict[str, Any]) -> None:
     """Each epoch has the value that the program wrote before it, as with torch's loader, with one warning in all."""

@@ -35,11 +35,9 @@ class Pictures:
     """A source of the user's own."""
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
         return 2
 
     def __getitem__(self, key: int) -> Labelled:
-        """Return a picture."""
         return {"image": np.zeros((key, 2), np.uint8), "label": key}
 
 

@@ -17,6 +17,7 @@ from penstock.errors import WorkerError
 from tests.constants import SetConstant
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.joins import Counter
+from tests.places import PLACES, in_places
 from tests.promptness import PATIENCE_SECONDS
 from tests.workers.processes import functions
 
@@ -25,10 +26,9 @@ pytestmark = [
     pytest.mark.each_value,
 ]
 HUNDRED = partial(Counter, 100)
-PROCESSES: dict[str, Any] = {"num_workers": 2, "workers": "processes"}
-THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
-PLACES = [PROCESSES, THREADS, {**PROCESSES, "isolated": True}, {**THREADS, "isolated": True}]
-IDS = ["processes", "threads", "isolated processes", "isolated threads"]
+EVERYWHERE = in_places("processes", "threads", "isolated processes", "isolated threads")
+WORKERS = in_places("processes", "threads")
+PROCESSES, THREADS = PLACES["processes"], PLACES["threads"]
 
 
 class Once:
@@ -111,7 +111,7 @@ def refuses_row(row: Row) -> int:
 
 def late_in_workers(number: int) -> int:
     """Return a number; in a worker's process one is refused."""
-    if number == 37 and "PENSTOCK_TEST_WORKER" in os.environ:
+    if number == 37 and functions.is_child():
         raise OSError("only here")
     return number
 
@@ -124,7 +124,7 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@EVERYWHERE
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
 @pytest.mark.parametrize("source", list(SOURCES))
 def test_rows_equal_the_definition(
@@ -156,7 +156,7 @@ def shifted(sequence: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("function", [functions.same, shifted])
-@pytest.mark.parametrize("place", [{"num_workers": 0}, *PLACES], ids=["inline", *IDS])
+@in_places("inline", "processes", "threads", "isolated processes", "isolated threads")
 def test_a_batch_that_is_a_whole_chunk_of_a_pack_has_its_rows(place: dict[str, Any], function: Any) -> None:
     """A chunk of as many sequences as a batch has is passed to the function one by one, like all others."""
     dataset = ps.range(6).map(whole_chunk_of_sequences).pack(4).map(function).batch(64)
@@ -164,7 +164,7 @@ def test_a_batch_that_is_a_whole_chunk_of_a_pack_has_its_rows(place: dict[str, A
         assert [digest(batch) for batch in loader] == [digest(batch) for batch in epoch_of(dataset, 0)]
 
 
-@pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
+@WORKERS
 def test_a_batch_that_is_dropped_fills_no_limit(place: dict[str, Any]) -> None:
     """A rank that has a batch too few says so."""
     rows = ps.stream(partial(Counter, 60)).map(functions.same)
@@ -185,7 +185,7 @@ def test_several_processes_share_a_batch(source: str) -> None:
     assert os.getpid() not in first.union(*others)
 
 
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@EVERYWHERE
 def test_a_failing_row_raises_in_order(place: dict[str, Any]) -> None:
     """Batches before it are delivered first; the next call raises again. Of several failing rows, the first counts."""
     dataset = ps.stream(HUNDRED).map(refuses_sixty_five).map(refuses_sixty).batch(8)
@@ -207,7 +207,7 @@ BREAKING = {
 
 
 @pytest.mark.filterwarnings("ignore:.* has no state:UserWarning")  # it is read again for the second time
-@pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
+@WORKERS
 @pytest.mark.parametrize("remainder", ["keep", "drop"])
 @pytest.mark.parametrize("source", list(BREAKING))
 def test_a_failing_row_comes_before_a_later_failure_below(
@@ -226,7 +226,7 @@ def test_a_failing_row_comes_before_a_later_failure_below(
             assert len(list(loader)) == 7
 
 
-@pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
+@WORKERS
 def test_read_batches_come_while_the_stream_pauses(place: dict[str, Any]) -> None:
     """And the stream needn't be sent anywhere."""
     stream = Pausing()
@@ -271,7 +271,7 @@ def test_rows_of_a_batch_that_failed_are_let_go() -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@EVERYWHERE
 @pytest.mark.parametrize("batch", [7, 50])
 def test_a_row_that_is_left_out_at_the_end_may_fail(batch: int, place: dict[str, Any]) -> None:
     """The definition computes it, so its error is raised, although its batch is dropped."""
@@ -283,7 +283,7 @@ def test_a_row_that_is_left_out_at_the_end_may_fail(batch: int, place: dict[str,
             next(batches)
 
 
-@pytest.mark.parametrize("place", [PROCESSES, THREADS], ids=IDS[:2])
+@WORKERS
 def test_an_error_of_a_one_shot_stream_is_not_lost(place: dict[str, Any]) -> None:
     """The stream isn't read again to find out which row it was."""
     dataset = ps.stream(Once(range(100))).map(refuses_sixty).batch(8)
@@ -297,7 +297,7 @@ def test_an_error_of_a_one_shot_stream_is_not_lost(place: dict[str, Any]) -> Non
 def test_the_consumer_computes_rows_that_fail_in_processes() -> None:
     """From the rows that it has kept: a stream isn't read again."""
     dataset = ps.stream(Once(range(100))).map(late_in_workers).batch(4)
-    with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
+    with ps.Loader(dataset, **PROCESSES) as loader:
         assert [number for batch in loader for number in batch.tolist()] == [*range(100)]
 
 
@@ -313,7 +313,7 @@ def test_large_rows_of_a_one_shot_stream_are_not_lost(set_constant: SetConstant)
 def test_a_crashing_row_above_a_fold_is_named() -> None:
     """Batches before it are delivered first."""
     dataset = ps.range(100).window_shuffle(1).map(functions.kills_itself).batch(8)
-    with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
+    with ps.Loader(dataset, **PROCESSES) as loader:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(4)] == [0, 8, 16, 24]
         for _ in range(2):

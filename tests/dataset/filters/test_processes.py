@@ -47,7 +47,6 @@ class Processes:
     """Starts the program above, in a role."""
 
     def __init__(self, folder: Path) -> None:
-        """Start nothing yet."""
         self.path = folder / "made" / "verdicts"
         self.path.parent.mkdir()
         self.calls = folder / "calls"

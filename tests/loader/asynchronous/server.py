@@ -9,7 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import penstock as ps
 from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
+
+
+def dataset_of(source: Any, kind: str) -> ps.Dataset:
+    """Return small batches of a source's shuffled records, "indexed" or "ordered"."""
+    rows = ps.read(source, seed=3).shuffle()
+    return rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
+
+
+def keep(element: object) -> bool:
+    """Keep every element."""
+    del element
+    return True
 
 
 class Server:

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
-from tests.loader.asynchronous.server import PATIENCE_SECONDS
+from tests.loader.asynchronous.server import PATIENCE_SECONDS, dataset_of, keep
 from tests.places import in_places
 
 WORKERS = in_places("inline", "thread", "threads")
@@ -76,18 +76,6 @@ class Plain(Failing):
 
 def nothing() -> None:
     """Return no records."""
-
-
-def keep(element: object) -> bool:
-    """Keep every element."""
-    del element
-    return True
-
-
-def dataset_of(source: Any, kind: str) -> ps.Dataset:
-    """Return small batches of a source's shuffled records."""
-    rows = ps.read(source, seed=3).shuffle()
-    return rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
 
 
 ORDER = [int(number) for number in ps.range(40, seed=3).shuffle()]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from tests.equivalence.definition import digest
-
-DEADLY = 37
+from tests.workers.processes.functions import DEADLY as DEADLY
+from tests.workers.processes.functions import is_child
 
 
 def isolated(dataset: ps.Dataset, num_workers: int = 0, **options: Any) -> ps.Loader:
@@ -39,18 +39,6 @@ def is_even(number: int) -> bool:
 def keep(number: int) -> bool:
     """Keep every number."""
     return number >= 0
-
-
-def is_child() -> bool:
-    """Return whether another process started this one."""
-    return multiprocessing.parent_process() is not None
-
-
-def kills_itself(number: int) -> int:
-    """Kill this process at one number, unless it is the test's."""
-    if number == DEADLY and is_child():
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
 
 
 class Connected:

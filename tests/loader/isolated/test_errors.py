@@ -10,7 +10,6 @@ import penstock as ps
 from penstock.errors import MessageError, UsageError, WorkerError
 from tests.loader.isolated import parts
 from tests.loader.isolated.parts import isolated
-from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
 
@@ -37,22 +36,17 @@ def test_an_unsendable_error_is_a_worker_error() -> None:
         list(loader)
 
 
-def test_an_unsendable_batch_is_an_error() -> None:
-    """The error comes in the batch's place and names the rule."""
-    with isolated(ps.range(100).batch(4, merge=parts.unsendable)) as loader:
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_unsendable_batch_is_an_error(*, ordered: bool) -> None:
+    """The error names the rule and the step; in order it comes in the batch's place."""
+    with isolated(ps.range(100).batch(4, merge=parts.unsendable), 2, ordered=ordered) as loader:
+        found: list[int] = []
         batches = iter(loader)
-        assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
         for _ in range(2):
-            with pytest.raises(UsageError, match="must be able to leave the helper process"):
-                next(batches)
-
-
-def test_an_unsendable_dataset_is_an_error() -> None:
-    """The message has the rule, the cause and the remedies."""
-    with isolated(ps.range(8).map(functions.Unpicklable()).batch(4)) as loader:
-        for _ in range(2):
-            with pytest.raises(UsageError, match=r"isolated=True sends .*it holds a connection.*cloudpickle"):
-                iter(loader)
+            with pytest.raises(UsageError, match="must be able to leave the helper process") as caught:
+                found.extend(batch[0] for batch in batches)
+            assert any("while making the batch of step 9:" in note for note in caught.value.__notes__)
+        assert found == [*range(0, 36, 4)] or not ordered
 
 
 def test_an_unreadable_dataset_is_an_error() -> None:
@@ -63,11 +57,3 @@ def test_an_unreadable_dataset_is_an_error() -> None:
                 next(iter(loader))
             assert any("being prepared" in note for note in raised.value.__notes__)
         assert loader.stats()["worker_restarts"] == 0
-
-
-def test_an_error_of_worker_init_is_raised() -> None:
-    """An error of `worker_init` in the helper's workers is raised in place of a batch."""
-    with isolated(ps.range(8).batch(4), 1, limits=ps.Limits(worker_init=functions.refuses)) as loader:
-        for _ in range(2):
-            with pytest.raises(LookupError, match="no device"):
-                next(iter(loader))

@@ -99,19 +99,6 @@ def test_memory_is_bounded() -> None:
         assert [int(images[0, 0]) for images in batches] == [step * 20 % 251 for step in range(count, 20)]
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-def test_a_loader_may_be_closed_at_any_time(after: int) -> None:
-    """A loader may be closed before its helper started, or while it works; or it may be dropped."""
-    loader = isolated(ps.range(1_000).map(functions.slow).batch(4))
-    batches = iter(loader)
-    for _ in range(after):
-        next(batches)
-    if after == 3:
-        del batches, loader
-    else:
-        loader.close()
-
-
 def test_close_kills_a_stuck_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`close` kills a helper that doesn't return from a function."""
     monkeypatch.setenv("PENSTOCK_TEST_FILE", str(tmp_path / "entered"))

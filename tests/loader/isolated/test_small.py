@@ -24,13 +24,6 @@ def mixed(number: int) -> dict[str, Any]:
     return {"image": np.full(20_000, number % 251, np.uint8), "label": number, "box": (np.float32(number), None)}
 
 
-def fails(number: int) -> int:
-    """Fail at some numbers."""
-    if number % 1000 == 999:
-        raise ValueError(f"no {number}")
-    return number
-
-
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(
@@ -90,25 +83,6 @@ def test_memory_of_small_batches_is_bounded(workers: Any, prefetch: int) -> None
     with isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
         for _ in range(2):
             assert most_in_flight(loader) < 1.1 * 64_000_000  # memory comes in pages
-
-
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_an_error_among_small_batches(workers: Any) -> None:
-    """All batches before a failing row come before its error, and the others come after a seek."""
-    loader = isolated(ps.range(2500).map(fails).batch(5), 2, workers=workers)
-    found: list[int] = []
-    errors: list[int] = []
-    with loader:
-        while True:
-            try:
-                for batch in loader:
-                    found += batch.tolist()
-                break
-            except ValueError:
-                errors.append(len(found))
-                loader.seek(loader.state_dict()["step"] + 1)
-    assert errors == [995, 1990]
-    assert found == [number for number in range(2500) if not 995 <= number % 1000 < 1000]
 
 
 def test_kept_small_leaves_use_no_shared_memory() -> None:

@@ -16,13 +16,5 @@ from tests.mutants.table.processes import PROCESSES
 from tests.mutants.table.scheduler import SCHEDULER
 from tests.mutants.table.transport import TRANSPORT
 
-MUTANTS: Final[tuple[Mutant, ...]] = (
-    *GRAPH,
-    *IN_ORDER,
-    *BATCHES,
-    *SCHEDULER,
-    *PROCESSES,
-    *LOADER,
-    *TRANSPORT,
-)
+MUTANTS: Final[tuple[Mutant, ...]] = (*GRAPH, *IN_ORDER, *BATCHES, *SCHEDULER, *PROCESSES, *LOADER, *TRANSPORT)
 """All of them."""

@@ -21,10 +21,7 @@ PROCESSES: Final = (
         "_runtime/_job_table.py",
         "None if row == _UNKNOWN else row",
         "row",
-        (
-            "workers/processes/trouble/test_deadly.py",
-            "workers/processes/trouble/test_deaths.py",
-        ),
+        ("workers/processes/trouble/test_deadly.py", "workers/processes/trouble/test_deaths.py"),
     ),
     Mutant(
         "processes: a row that crashes workers alone is tried as often as others",
@@ -66,10 +63,7 @@ PROCESSES: Final = (
         "_runtime/_process_work.py",
         "if self._job_table.crashes(slot, block):",
         "if self._job_table.crashes(slot, block) > 1:",
-        (
-            "workers/processes/trouble/test_deadly.py",
-            "workers/processes/trouble/test_deaths.py",
-        ),
+        ("workers/processes/trouble/test_deadly.py", "workers/processes/trouble/test_deaths.py"),
     ),
     Mutant(
         "worker: a merge writes to the rows that its successor needs",
@@ -132,11 +126,7 @@ PROCESSES: Final = (
         "_processes/_supervisor.py",
         "seeds = self._seeds(number, self._lives[number])",
         "seeds = self._seeds(number, 0)",
-        (
-            "processes/test_supervisor.py",
-            "processes/test_global_seeds.py",
-            "workers/processes/trouble/test_deaths.py",
-        ),
+        ("processes/test_supervisor.py", "processes/test_global_seeds.py", "workers/processes/trouble/test_deaths.py"),
     ),
     Mutant(
         "watcher: all workers draw the same random numbers",
@@ -186,11 +176,7 @@ PROCESSES: Final = (
         "_processes/_begin.py",
         "end_when_readable(descriptors)",
         "pass",
-        (
-            "processes/test_children.py",
-            "processes/test_program.py",
-            "workers/processes/test_ends.py",
-        ),
+        ("processes/test_children.py", "processes/test_program.py", "workers/processes/test_ends.py"),
     ),
     Mutant(
         "fork server: a worker's exit code isn't sent",
@@ -242,9 +228,9 @@ PROCESSES: Final = (
         (
             "loader/isolated/test_isolated.py",
             "loader/test_programs.py::test_a_program_ends_in_silence",
-            "loader/test_programs.py::test_ctrl_c_ends_a_program_with_a_helper",
+            "loader/test_programs.py::test_ctrl_c_ends_a_program_with_processes",
             "loader/test_programs.py::test_the_processes_of_a_killed_program_end",
-            "loader/test_programs.py::test_a_fork_can_not_use_an_isolated_loader",
+            "loader/test_programs.py::test_a_fork_can_not_use_the_processes_of_a_loader",
         ),
     ),
     Mutant(
@@ -259,7 +245,7 @@ PROCESSES: Final = (
         "_runtime/_isolated.py",
         "self._deaths == MAX_HELPER_DEATHS - 1",
         "self._deaths == MAX_HELPER_DEATHS",
-        ("loader/isolated/test_deaths.py",),
+        ("workers/processes/trouble/test_deadly.py", "loader/isolated/test_deaths.py"),
     ),
     Mutant(
         "isolated: events don't reach the loader",
@@ -275,9 +261,9 @@ PROCESSES: Final = (
         "if run != self._runs and not self.is_closed:",
         (
             "loader/test_programs.py::test_a_program_ends_in_silence",
-            "loader/test_programs.py::test_ctrl_c_ends_a_program_with_a_helper",
+            "loader/test_programs.py::test_ctrl_c_ends_a_program_with_processes",
             "loader/test_programs.py::test_the_processes_of_a_killed_program_end",
-            "loader/test_programs.py::test_a_fork_can_not_use_an_isolated_loader",
+            "loader/test_programs.py::test_a_fork_can_not_use_the_processes_of_a_loader",
             "loader/isolated/test_isolated.py",
         ),
     ),

@@ -12,16 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
 
-from penstock.pipeline import (
-    SKIP,
-    Aggregate,
-    Disaggregate,
-    Merge,
-    PathVariants,
-    Pipe,
-    PipelineConfig,
-    Source,
-)
+from penstock.pipeline import SKIP, Aggregate, Disaggregate, Merge, PathVariants, Pipe, PipelineConfig, Source
 
 RATE_FROM = 100  # a rate of failures is checked once a stage has tried this many items
 

@@ -190,11 +190,7 @@ def read_interrupted(
     return found, None
 
 
-@given(
-    graph=graphs(failing=True, ordered=True),
-    threads=THREADS,
-    share=st.fractions(0, 1, max_denominator=20),
-)
+@given(graph=graphs(failing=True, ordered=True), threads=THREADS, share=st.fractions(0, 1, max_denominator=20))
 def test_a_share_of_failures_at_the_end(graph: Graph, threads: int, share: Fraction) -> None:
     """If fewer than a hundred items are tried, the share of failures is checked at the end, in any graph."""
     tried: list[int] = []

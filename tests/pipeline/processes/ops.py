@@ -51,7 +51,6 @@ class LetterAndWait:
     """A source of one letter, which then waits until it is cancelled."""
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """Iterate."""
         yield "a"
         await asyncio.Event().wait()
 
@@ -63,7 +62,6 @@ class NotedLetters:
         self._folder = folder
 
     def __iter__(self) -> Iterator[str]:
-        """Make a file, and return the letter."""
         (self._folder / str(time.monotonic_ns())).touch()
         return iter("a")
 

@@ -11,12 +11,10 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerError
 from penstock.pipeline import PipelineBuilder
-from penstock.pipeline._processes import Executors, ProcessExecutor, RemoteStage, RunningProcesses, open_processes
+from penstock.pipeline._processes import Executors, ProcessExecutor, RemoteStage, open_processes
 from tests.pipeline.processes import ops
 from tests.pipeline.processes.programs import SECONDS, check_end
 from tests.promptness import is_prompt
@@ -81,32 +79,6 @@ def test_each_item_has_its_outcome(executors: Executors, executor: Any) -> None:
     assert isinstance(error, ops.OddError)
     assert error.number == 3
     assert any("in refuse_odd" in note for note in error.__notes__)
-
-
-@settings(max_examples=20)
-@given(st.lists(st.one_of(st.integers(), st.text(), st.none(), st.lists(st.booleans()))))
-def test_as_a_plain_call(items: list[object]) -> None:
-    """The outcomes equal the results of calling the function in this process, for any items."""
-    call = executor_of_the_module().submit(repr, items)
-    assert call.result() == repr(items)
-
-
-_opened: list[RunningProcesses] = []
-
-
-def executor_of_the_module() -> RunningProcesses:
-    """Return processes that all examples of a property share."""
-    if not _opened:
-        _opened.append(open_processes(ProcessExecutor(1)))
-    return _opened[0]
-
-
-@pytest.fixture(autouse=True)
-def closed_after_each_test() -> Any:
-    """Close the processes of a property."""
-    yield
-    while _opened:
-        _opened.pop().close()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ class Again:
         self._numbers = numbers
 
     def __iter__(self) -> Iterator[Any]:
-        """Return a new iterator."""
         return self._numbers()
 
 
@@ -109,12 +108,7 @@ def read_by_async_for(pipeline: Pipeline) -> Pass:
     return found
 
 
-READINGS: list[Callable[[Pipeline], Pass]] = [
-    read_by_for,
-    read_by_iterator,
-    read_by_get_item,
-    read_by_async_for,
-]
+READINGS: list[Callable[[Pipeline], Pass]] = [read_by_for, read_by_iterator, read_by_get_item, read_by_async_for]
 
 
 class Gate:
@@ -134,7 +128,6 @@ class Gate:
         self.entered = 0
 
     def __enter__(self) -> None:
-        """Count one more inside."""
         with self._changed:
             self.inside += 1
             self.entered += 1
@@ -142,7 +135,6 @@ class Gate:
             self._changed.notify_all()
 
     def __exit__(self, *_: object) -> None:
-        """Count one less inside."""
         with self._changed:
             self.inside -= 1
             self._changed.notify_all()

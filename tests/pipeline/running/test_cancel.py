@@ -46,7 +46,6 @@ class Held(Coroutine[Any, Any, Any]):
         self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        """Await the coroutine."""
         return self._coroutine.__await__()
 
 
@@ -115,12 +114,10 @@ class Opened:
         self.closed = 0
 
     def __enter__(self) -> None:
-        """Open."""
         with self._lock:
             self.opened += 1
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         with self._lock:
             self.closed += 1
 
@@ -133,7 +130,6 @@ class Source:
         self._count = count
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate."""
         with self._opened:
             yield from range(self._count)
 
@@ -142,7 +138,6 @@ class AsyncSource(Source):
     """An async source of numbers, which also awaits at its end."""
 
     async def __aiter__(self) -> AsyncIterator[int]:
-        """Iterate."""
         with self._opened:
             try:
                 for number in range(self._count):

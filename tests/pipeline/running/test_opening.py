@@ -140,11 +140,7 @@ def test_descriptors_run_out(kind: str) -> None:
     outcomes: set[str] = set()
     for spare in range(1, 12, 2) if kind == "threads" else range(1, 40, 8):
         program = subprocess.run(
-            [sys.executable, "-c", PROGRAM, kind, str(spare)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            [sys.executable, "-c", PROGRAM, kind, str(spare)], capture_output=True, text=True, timeout=60, check=False
         )
         assert program.returncode == 0, (spare, program.stderr)
         outcomes.add(program.stdout.split()[-1])

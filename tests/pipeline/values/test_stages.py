@@ -53,32 +53,17 @@ def make_class(item: object) -> object:
     return Called if item else CalledAsync
 
 
-KINDS = [
-    (plain, "sync"),
-    (wrapped, "sync"),
-    (len, "sync"),
-    (str.upper, "sync"),
-    (int, "sync"),
-    (MadeOf, "sync"),  # calling a class makes an object, and awaits nothing
-    (Called(), "sync"),
-    (make_class, "sync"),
-    (counting, "generator"),
-    (CalledAsync.made, "generator"),
-    (awaited, "async"),
-    (CalledAsync(), "async"),
-    (CalledAsync().method, "async"),
-    (CalledAsync.static, "async"),
-    (CalledAsync().__call__, "async"),
-    (streamed, "async generator"),
-    (CalledStream(), "async generator"),
-    ({1: 2}, "lookup"),
-    ([1], "lookup"),
-    (np.arange(3), "lookup"),
-    (range(3), "lookup"),
-]
+KINDS: dict[str, list[Any]] = {
+    # Calling a class makes an object, and awaits nothing.
+    "sync": [plain, wrapped, len, str.upper, int, MadeOf, Called(), make_class],
+    "generator": [counting, CalledAsync.made],
+    "async": [awaited, CalledAsync(), CalledAsync().method, CalledAsync.static, CalledAsync().__call__],
+    "async generator": [streamed, CalledStream()],
+    "lookup": [{1: 2}, [1], np.arange(3), range(3)],
+}
 
 
-@pytest.mark.parametrize(("op", "kind"), KINDS)
+@pytest.mark.parametrize(("op", "kind"), [(op, kind) for kind, ops in KINDS.items() for op in ops])
 def test_the_kind_of_an_op(op: Any, kind: str) -> None:
     """An op's kind follows from its code, also inside partials of partials."""
     assert Pipe(op).kind == kind
@@ -209,19 +194,13 @@ def test_a_factory_of_another_object() -> None:
         Aggregate(dict).open()  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
 
 
-@pytest.mark.parametrize(
-    "generic",
-    [Aggregate, Disaggregate, Merge, PathVariants, Pipeline, PipelineConfig, Sink, Source, SubprocessPipeline],
-)
-def test_classes_take_the_type_of_their_items(generic: Any) -> None:
-    """A class with the items' type in brackets can be evaluated, and refers to the class."""
-    assert get_origin(generic[int]) is generic
-
-
-@pytest.mark.parametrize("generic", [Pipe, PipelineBuilder])
-def test_classes_take_the_types_of_their_items_and_results(generic: Any) -> None:
-    """A class with both types in brackets can be evaluated, and refers to the class."""
-    assert get_origin(generic[str, int]) is generic
+def test_classes_take_the_types_of_their_items() -> None:
+    """A class with the types of items, and of results, in brackets can be evaluated, and refers to the class."""
+    of_items: list[Any] = [Aggregate, Disaggregate, Merge, PathVariants, Pipeline, PipelineConfig, Sink, Source]
+    of_items.append(SubprocessPipeline)
+    assert all(get_origin(generic[int]) is generic for generic in of_items)
+    of_both: tuple[Any, ...] = (Pipe, PipelineBuilder)
+    assert all(get_origin(generic[str, int]) is generic for generic in of_both)
 
 
 def test_a_class_with_its_types_makes_an_equal_value() -> None:

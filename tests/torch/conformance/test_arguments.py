@@ -256,9 +256,7 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_datasets(dataset: str) -> None:
     """Datasets of each kind are gone through as torch's loader does it, whatever the arguments."""
-    assert not differences(
-        {name: each({"dataset": DATASETS[dataset], **given}) for name, given in ARGUMENTS.items()},
-    )
+    assert not differences({name: each({"dataset": DATASETS[dataset], **given}) for name, given in ARGUMENTS.items()})
 
 
 def test_programs() -> None:

@@ -58,11 +58,7 @@ def element(index: int) -> dict[str, Any]:
 def seen(epoch: int, batch: Any) -> dict[str, Any]:
     """Return a value that identifies a batch."""
     drawn = batch.get("drawn")
-    return {
-        "epoch": epoch,
-        "index": batch["index"].tolist(),
-        "drawn": [] if drawn is None else drawn.tolist(),
-    }
+    return {"epoch": epoch, "index": batch["index"].tolist(), "drawn": [] if drawn is None else drawn.tolist()}
 
 
 def watch_engines() -> list[str]:

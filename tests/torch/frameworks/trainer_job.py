@@ -127,13 +127,7 @@ def train(kind: Any, place: Path, workers: int, checkpoint: Path | None = None, 
         ignore_data_skip=is_own,
     )
     callbacks = [] if kind is Noting else [Saving()]  # torch's loader has no state
-    trainer = kind(
-        model=Line(),
-        args=given,
-        train_dataset=Numbered(),
-        eval_dataset=Numbered(),
-        callbacks=callbacks,
-    )
+    trainer = kind(model=Line(), args=given, train_dataset=Numbered(), eval_dataset=Numbered(), callbacks=callbacks)
     if is_own and checkpoint is not None:
         trainer.state_of_loader = checkpoint / "loader.json"
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))

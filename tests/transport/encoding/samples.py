@@ -40,17 +40,9 @@ class Bag:
         self.name, self.parts = name, parts
 
 
-def _take_apart(bag: Bag) -> tuple[list[object], str]:
-    return bag.parts, bag.name
-
-
-def _put_together(name: object, parts: Any) -> Bag:
-    return Bag(str(name), list(parts))
-
-
 register_container(Box)
 register_container(Sample)
-register_container(Bag, _take_apart, _put_together)
+register_container(Bag, lambda bag: (bag.parts, bag.name), lambda name, parts: Bag(str(name), list(parts)))
 
 
 PLAIN_DTYPES = [np.dtype(character) for character in "?bBhHiIlLqQefdgFDG"]

@@ -181,9 +181,7 @@ def test_nesting_is_limited(levels: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "leaf",
-    [["array", "|B", [1 << 40], False, False], ["str"], ["bytes"], ["integer"], ["handle", False]],
-    ids=str,
+    "leaf", [["array", "|B", [1 << 40], False, False], ["str"], ["bytes"], ["integer"], ["handle", False]], ids=str
 )
 def test_declared_sizes_allocate_nothing(leaf: list[Any]) -> None:
     """A message that declares a terabyte and doesn't have it costs no memory."""

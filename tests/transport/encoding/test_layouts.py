@@ -8,14 +8,7 @@ from hypothesis import given
 
 from penstock.errors import MessageError, UsageError
 from penstock.transport import Bytes
-from tests.transport.encoding.samples import (
-    ELEMENTS,
-    LARGEST_COPIED_BYTES,
-    Element,
-    Ends,
-    assert_same,
-    message_of,
-)
+from tests.transport.encoding.samples import ELEMENTS, LARGEST_COPIED_BYTES, Element, Ends, assert_same, message_of
 
 MAX_LAYOUTS = 256
 

@@ -89,17 +89,13 @@ def test_located_tensors_are_sent_by_reference() -> None:
     assert received[1].shape == (10, 10_000)
 
 
-def _subclass() -> Any:
-    return torch.nn.Parameter(torch.zeros(2), requires_grad=False)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: torch.zeros(2, requires_grad=True), r"\['t'\] is a tensor that requires_grad.*\.detach\(\)"),
         (lambda: torch.zeros(2).to_sparse(), r"\['t'\] is a tensor of layout torch\.sparse_coo; .*to_dense"),
         (lambda: torch.zeros(2, device="meta"), r"\['t'\] is a tensor on the device 'meta'; .*\.cpu\(\)"),
-        (_subclass, r"\['t'\] is a Parameter; .*as_subclass"),
+        (lambda: torch.nn.Parameter(torch.zeros(2), requires_grad=False), r"\['t'\] is a Parameter; .*as_subclass"),
     ],
     ids=["grad", "sparse", "meta", "subclass"],
 )

@@ -1,5 +1,6 @@
 """Functions for worker processes, which import them by name."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -110,9 +111,14 @@ class LoggedMerge:
         return rows
 
 
+def is_child() -> bool:
+    """Return whether another process started this one."""
+    return multiprocessing.parent_process() is not None
+
+
 def kills_itself(number: int) -> int:
-    """Crash at one number, in any process."""
-    if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
+    """Crash at one number, in any process but the test's."""
+    if number == DEADLY and is_child():
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
@@ -148,7 +154,7 @@ computed_here: list[int] = []  # of those that are deadly, by the consumer
 
 def kills_or_tells(number: int) -> int:
     """Crash at one number in a worker; in the consumer, record the call."""
-    if number == DEADLY and "PENSTOCK_TEST_WORKER" not in os.environ:
+    if number == DEADLY and not is_child():
         computed_here.append(number)
     return kills_itself(number)
 
@@ -158,12 +164,6 @@ def broken_before(number: int) -> int:
     if number == DEADLY - 1:
         raise LookupError("no such record")
     return number
-
-
-def mark_process(worker: int) -> None:
-    """Mark this process as a worker, if it is one: the consumer calls this, too, before it computes."""
-    if psutil.Process().name() == "penstock-worker":
-        os.environ["PENSTOCK_TEST_WORKER"] = str(worker)
 
 
 prepared: list[int] = []  # the numbers of the workers that this process was prepared as; the consumer's is one more
@@ -334,7 +334,7 @@ def fails_at_deadly(batch: NDArray[Any]) -> NDArray[Any]:
 
 def fails_in_workers(batch: NDArray[Any]) -> dict[str, Any]:
     """Return a batch and the process that has computed it; in a worker, raise for one batch."""
-    if LATE in batch and "PENSTOCK_TEST_WORKER" in os.environ:
+    if LATE in batch and is_child():
         raise OSError("only here")
     return {"batch": batch, "by": os.getpid()}
 

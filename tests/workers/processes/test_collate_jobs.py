@@ -10,13 +10,11 @@ import pytest
 
 import penstock as ps
 from tests.equivalence.definition import digest
+from tests.places import PLACES, in_places
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
-PROCESSES: dict[str, Any] = {"num_workers": 2, "workers": "processes"}
-THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
-PLACES = [PROCESSES, THREADS, {**PROCESSES, "isolated": True}, {**THREADS, "isolated": True}]
-IDS = ["processes", "threads", "isolated processes", "isolated threads"]
+EVERYWHERE = in_places("processes", "threads", "isolated processes", "isolated threads")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +28,7 @@ IDS = ["processes", "threads", "isolated processes", "isolated threads"]
 )
 def test_several_processes_compute_steps_above_a_fold(dataset: ps.Dataset) -> None:
     """Each worker computes some batches, and the consumer none."""
-    with ps.Loader(dataset) as inline, ps.Loader(dataset, **PROCESSES) as loader:
+    with ps.Loader(dataset) as inline, ps.Loader(dataset, **PLACES["processes"]) as loader:
         expected, found = [each["batch"] for each in inline], list(loader)
     assert digest([each["batch"] for each in found]) == digest(expected)
     workers = {each["by"] for each in found}
@@ -39,11 +37,10 @@ def test_several_processes_compute_steps_above_a_fold(dataset: ps.Dataset) -> No
 
 
 def test_threads_compute_steps_above_a_fold() -> None:
-    """Each thread computes some batches."""
+    """Several threads compute some batches each."""
     dataset = ps.range(400).filter(functions.is_any).batch(8).map(functions.process_of_batch)
-    with ps.Loader(dataset, **THREADS) as loader:
-        batches = list(loader)
-    assert len({batch["thread"] for batch in batches}) == 2
+    with ps.Loader(dataset, **PLACES["threads"]) as loader:
+        assert len({batch["thread"] for batch in loader}) > 1
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -62,7 +59,7 @@ def test_so_many_at_once(kind: str, workers: Any, at_once: int, tmp_path: Path) 
     assert steps.cumsum().max() == at_once or (kind == "indexed" and steps.cumsum().max() < at_once)
 
 
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@EVERYWHERE
 def test_a_failing_batch_raises_in_order_and_is_recomputed_from_its_rows(place: dict[str, Any]) -> None:
     """Its function has changed its argument; neither other batches nor the next attempt see that."""
     dataset = ps.range(80).filter(functions.is_any).batch(8).map(functions.fails_at_deadly)
@@ -75,7 +72,7 @@ def test_a_failing_batch_raises_in_order_and_is_recomputed_from_its_rows(place: 
     assert found == [[2 * number for number in range(first, first + 8)] for first in range(0, 32, 8)]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@EVERYWHERE
 def test_batches_that_fail_may_be_left_out(place: dict[str, Any]) -> None:
     """`on_error="skip"` above a batch leaves the batch out, and the loader counts it once."""
     rows = ps.range(80).filter(functions.is_any).batch(8)
@@ -86,13 +83,12 @@ def test_batches_that_fail_may_be_left_out(place: dict[str, Any]) -> None:
     assert batches == [[*range(first, first + 8)] for first in range(0, 80, 8) if first != 32]
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["processes", "isolated"])
-def test_a_crashing_batch_can_be_left_out(*, isolated: bool) -> None:
+@in_places("processes", "isolated", "isolated threads", "isolated processes")
+def test_a_crashing_batch_can_be_left_out(place: dict[str, Any]) -> None:
     """The crash counts as an error of the outermost step with on_error="skip"."""
     rows = ps.range(80).filter(functions.is_any).batch(8)
     dataset = rows.map(functions.dies_of_batch, on_error="skip")
-    limits = ps.Limits(worker_init=functions.mark_process)
-    with ps.Loader(dataset, **PROCESSES, isolated=isolated, limits=limits) as loader:
+    with ps.Loader(dataset, **place) as loader:
         batches = [batch.tolist() for batch in loader]
         assert loader.stats()["skipped"] == 1
     assert batches == [[*range(first, first + 8)] for first in range(0, 80, 8) if first != 32]
@@ -111,13 +107,13 @@ def test_a_crash_leaves_the_batch_unchanged(steps: str, tmp_path: Path) -> None:
     """A function may change its argument; if its process is killed then, the next process gets it unchanged."""
     function = functions.ChangesAndDies(str(tmp_path / "died"))
     dataset = MAKES[steps](ps.range(80).map(functions.large_row), function)
-    with ps.Loader(dataset, **PROCESSES) as loader:
+    with ps.Loader(dataset, **PLACES["processes"]) as loader:
         found = [batch[:, 0].tolist() for batch in loader]
         assert len(loader.deaths()) == 1
     assert found == [[number + 1 for number in range(first, first + 4)] for first in range(0, 80, 4)]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@EVERYWHERE
 def test_filtered_elements_are_counted_once(place: dict[str, Any]) -> None:
     """The loader counts it when the batch after it is delivered."""
     dataset = ps.range(400).filter(functions.is_odd).batch(10).map(functions.halved)
@@ -129,7 +125,7 @@ def test_filtered_elements_are_counted_once(place: dict[str, Any]) -> None:
 def test_the_consumer_computes_failing_batches_alone(caplog: pytest.LogCaptureFixture) -> None:
     """Of several small batches in a job, the consumer computes only the one that fails."""
     dataset = ps.range(8_000).filter(functions.is_any).batch(2).map(functions.fails_in_workers)
-    with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
+    with ps.Loader(dataset, **PLACES["processes"]) as loader:
         batches = list(loader)
     assert [int(number) for batch in batches for number in batch["batch"]] == [*range(8_000)]
     assert [batch["batch"][0] for batch in batches if batch["by"] == os.getpid()] == [functions.LATE]

@@ -11,6 +11,7 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError
 from tests.equivalence.definition import digest
+from tests.places import PLACES, in_places
 from tests.workers.processes import functions
 from tests.workers.processes.killing import kill_a_worker
 
@@ -22,23 +23,13 @@ def processes(dataset: ps.Dataset, num_workers: int = 2, **options: Any) -> ps.L
     return ps.Loader(dataset, num_workers=num_workers, workers="processes", **options)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether two batches are equal, byte for byte."""
-    return bool(digest(one) == digest(other))
-
-
 def test_repeated_kills_lose_no_batch() -> None:
     """However often a process is killed, no batch is lost, repeated or changed; other processes replace it."""
     dataset = ps.range(2_000, seed=1).shuffle().map(functions.slow).batch(8)
-    expected = list(ps.Loader(dataset))
-    with processes(dataset) as loader:
-        found: list[Any] = []
-        for batch in loader:
-            found.append(batch)
-            if len(found) % 40 == 0:
-                assert kill_a_worker()
-    assert len(found) == len(expected)
-    assert all(map(same, found, expected))
+    with ps.Loader(dataset) as inline, processes(dataset) as loader:
+        for number, (batch, expected) in enumerate(zip(loader, inline, strict=True)):
+            assert digest(batch) == digest(expected)
+            assert number % 40 or kill_a_worker()
 
 
 def test_rows_of_other_shapes_are_the_users_error() -> None:
@@ -51,24 +42,29 @@ def test_rows_of_other_shapes_are_the_users_error() -> None:
     assert str(raised.value) == str(expected.value)
 
 
-def test_a_worker_that_can_not_be_prepared() -> None:
-    """The exception of `worker_init` is raised instead of a batch, and names the worker; nothing hangs."""
-    with processes(ps.range(8).batch(4), limits=ps.Limits(worker_init=functions.refuses)) as loader:
+@in_places("processes", "isolated threads")
+def test_a_worker_that_can_not_be_prepared(place: dict[str, Any]) -> None:
+    """The exception of `worker_init` is raised instead of a batch, with a note; nothing hangs."""
+    with ps.Loader(ps.range(8).batch(4), **place, limits=ps.Limits(worker_init=functions.refuses)) as loader:
         for _ in range(2):
-            with pytest.raises(LookupError, match="no device"):
+            with pytest.raises(LookupError, match="no device") as raised:
                 next(iter(loader))
-        with pytest.raises(LookupError) as raised:
-            next(iter(loader))
-    assert any("being prepared" in note for note in raised.value.__notes__)
+            assert raised.value.__notes__
 
 
-def test_objects_that_can_not_be_sent_are_named() -> None:
-    """The message has the rule, the cause and the remedies."""
-    expected = pytest.raises(
-        UsageError, match=r"must be picklable; got .*it holds a connection.*, from step 'Unpicklable'\. .*cloudpickle"
-    )
-    with processes(ps.range(8).map(functions.Unpicklable()).batch(4)) as loader, expected:
-        iter(loader)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("processes", r"must be picklable; got .*it holds a connection.*, from step 'Unpicklable'\. .*cloudpickle"),
+        ("isolated", r"isolated=True sends .*it holds a connection.*cloudpickle"),
+    ],
+)
+def test_objects_that_can_not_be_sent_are_named(name: str, message: str) -> None:
+    """The message has the rule, the cause and the remedies, each time."""
+    with ps.Loader(ps.range(8).map(functions.Unpicklable()).batch(4), **PLACES[name]) as loader:
+        for _ in range(2):
+            with pytest.raises(UsageError, match=message):
+                iter(loader)
 
 
 def test_local_functions_can_be_sent() -> None:
@@ -106,10 +102,11 @@ def test_batches_outlive_their_loader() -> None:
     assert second["number"].tolist() == [*range(50, 100)]
 
 
+@in_places("processes", "isolated")
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_stopped_at_any_time(after: int) -> None:
+def test_stopped_at_any_time(after: int, place: dict[str, Any]) -> None:
     """A loader may be closed before its processes have started, while they work, or when it is dropped."""
-    loader = processes(ps.range(1_000).map(functions.slow).batch(4))
+    loader = ps.Loader(ps.range(1_000).map(functions.slow).batch(4), **place)
     batches = iter(loader)
     for _ in range(after):
         next(batches)

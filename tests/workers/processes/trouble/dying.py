@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from penstock._runtime._job_table import JobTable
-from tests.workers.processes.functions import DEADLY
+from tests.workers.processes.functions import DEADLY, is_child
 
 
 class Once:
@@ -19,7 +19,7 @@ class Once:
 
     def __call__(self, number: int) -> int:
         """Return the argument, perhaps after the call."""
-        if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
+        if number == DEADLY and is_child():
             self.do()
         return number
 
@@ -117,7 +117,7 @@ def hangs() -> None:
 
 def hangs_at(number: int) -> int:
     """Hang at one number in a worker process."""
-    if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
+    if number == DEADLY and is_child():
         hangs()
     return number
 

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from tests.workers.processes.functions import is_child
+
 
 class TwoArgumentsError(Exception):
     """Can be pickled, but not unpickled."""
@@ -127,21 +129,15 @@ class Raising(Sequence[int]):
     """A source whose records can't be read."""
 
     def __len__(self) -> int:
-        """Return how many ways there are."""
         return len(KINDS)
 
     def __getitem__(self, index: Any) -> Any:
-        """Raise."""
         return by_number(index)
-
-
-def _is_worker() -> bool:
-    return "PENSTOCK_TEST_WORKER" in os.environ
 
 
 def only_in_workers(number: int) -> int:
     """Raise in a worker process, and only there."""
-    if _is_worker():
+    if is_child():
         raise LookupError(f"no device for {number}")
     return number
 
@@ -153,7 +149,7 @@ def can_not_be_sent(rows: list[int]) -> Any:
 
 def exits_at_once(number: int) -> int:
     """Leave a worker process without a word."""
-    if _is_worker():
+    if is_child():
         os._exit(number % 250)
     return number
 

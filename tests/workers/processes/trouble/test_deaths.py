@@ -14,7 +14,6 @@ from tests.workers.processes import functions
 from tests.workers.processes.trouble import dying
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
-MARKED = ps.Limits(worker_init=functions.mark_process)
 
 
 def processes(dataset: ps.Dataset, num_workers: int = 1, **options: Any) -> ps.Loader:
@@ -25,7 +24,7 @@ def processes(dataset: ps.Dataset, num_workers: int = 1, **options: Any) -> ps.L
 def test_a_death_is_counted_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A killed process is an event with its number, exit code and rows; it is counted and logged."""
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "died"), dying.killed)).batch(8)
-    with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=MARKED) as loader:
+    with caplog.at_level(logging.WARNING, "penstock"), processes(dataset) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
         (death,) = loader.deaths()
         assert loader.stats()["worker_restarts"] == 1.0
@@ -51,7 +50,7 @@ def test_an_exception_where_a_death_is_logged_is_raised(tmp_path: Path) -> None:
     logger.addFilter(refuse)
     try:
         dataset = ps.range(64).map(dying.Once(str(tmp_path / "died"), dying.killed)).batch(8)
-        with processes(dataset, limits=MARKED) as loader, pytest.raises(ZeroDivisionError):
+        with processes(dataset) as loader, pytest.raises(ZeroDivisionError):
             list(loader)
     finally:
         logger.removeFilter(refuse)
@@ -80,7 +79,7 @@ def test_processes_that_die_before_any_work_are_replaced(tmp_path: Path) -> None
 def test_reports_of_dead_processes_are_discarded(tmp_path: Path, merge: Any) -> None:
     """The report of a process that dies doesn't count when another process computes its rows again."""
     failing = dying.FailsAndDies(str(tmp_path / "died"))
-    with processes(ps.range(64).map(failing).batch(8, merge=merge), num_workers=2, limits=MARKED) as loader:
+    with processes(ps.range(64).map(failing).batch(8, merge=merge), num_workers=2) as loader:
         assert [list(batch) for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
         assert len(loader.deaths()) == 1
 

@@ -100,10 +100,9 @@ def test_an_exit_in_worker_init_is_an_error() -> None:
 
 def test_an_exit_without_an_exception_is_a_death() -> None:
     """`os._exit` in a function ends each process that calls it, and the error has its exit code."""
-    limits = ps.Limits(worker_init=functions.mark_process)
     expected = pytest.raises(WorkerError, match=r"position 5, .* exit code 5")
     dataset = ps.range(10)[5:].map(raising.exits_at_once).batch(1)
-    with processes(dataset, limits=limits) as loader, expected as raised:
+    with processes(dataset) as loader, expected as raised:
         next(iter(loader))
     assert raised.value.exit_code == 5
 
@@ -118,8 +117,7 @@ def test_an_exit_without_an_exception_is_a_death() -> None:
 )
 def test_errors_in_a_worker_alone_are_logged(dataset: ps.Dataset, words: str, caplog: pytest.LogCaptureFixture) -> None:
     """The batches equal those without workers; one warning names the reason for the slowness."""
-    limits = ps.Limits(worker_init=functions.mark_process)
-    with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=limits) as loader:
+    with caplog.at_level(logging.WARNING, "penstock"), processes(dataset) as loader:
         assert [list(batch)[:4] for batch in loader] == [[*range(start, start + 4)] for start in range(0, 40, 4)]
     (record,) = caplog.records
     assert words in record.getMessage()

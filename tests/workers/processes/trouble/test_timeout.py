@@ -18,7 +18,7 @@ DEADLY = functions.DEADLY
 
 def processes(dataset: ps.Dataset, timeout: float) -> ps.Loader:
     """Return a loader with worker processes that may not hang."""
-    limits = ps.Limits(worker_init=functions.mark_process, timeout=timeout)
+    limits = ps.Limits(timeout=timeout)
     return ps.Loader(dataset, num_workers=2, workers="processes", limits=limits)
 
 
@@ -36,10 +36,7 @@ def test_a_process_that_hangs_once_is_replaced(tmp_path: Path, what: Callable[[]
 @pytest.mark.parametrize(
     ("dataset", "named"),
     [
-        (
-            ps.range(64).map(dying.hangs_at).batch(8),
-            rf"row {DEADLY % 8} of step {DEADLY // 8}, .* {DEADLY},",
-        ),
+        (ps.range(64).map(dying.hangs_at).batch(8), rf"row {DEADLY % 8} of step {DEADLY // 8}, .* {DEADLY},"),
         pytest.param(
             ps.range(64).batch(8, merge=dying.merge_hangs),
             rf"the collate function or batch-level map of step {DEADLY // 8}",
@@ -69,7 +66,7 @@ def test_slow_blocks_of_quick_rows_are_no_timeout(finish: Callable[[ps.Dataset],
 
 def test_waiting_to_merge_is_no_timeout() -> None:
     """If few batches may be merged at once, processes may wait for longer than the timeout."""
-    limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5, num_batch_workers=1)
+    limits = ps.Limits(timeout=1.5, num_batch_workers=1)
     dataset = ps.range(32).batch(4, merge=dying.merge_slowly)
     with ps.Loader(dataset, num_workers=8, workers="processes", prefetch=8, limits=limits) as loader:
         assert [number for batch in loader for number in batch] == [*range(32)]
