@@ -93,14 +93,17 @@ def test_resuming(name: str) -> None:
         assert described(list(resumed)) == described(following)
 
 
-@pytest.mark.parametrize("name", ["shuffled", "own generator", "single", "eager"])
-def test_resuming_with_workers(name: str) -> None:
-    """With workers too, of any number, and each item draws what it would have drawn."""
+@pytest.mark.parametrize(
+    ("name", "count", "reached"),
+    [("shuffled", 20, 3), ("shuffled", 2000, 301), ("own generator", 20, 3), ("single", 20, 3), ("eager", 20, 3)],
+)
+def test_resuming_with_workers(name: str, count: int, reached: int) -> None:
+    """With workers too, of any number, and each item draws what it would have drawn, many batches in a job or one."""
     torch.manual_seed(8)
-    dataset = Drawing(20)
+    dataset = Drawing(count)
     loader = made(name, 2, dataset)
     batches = iter(loader)
-    for _ in range(3):
+    for _ in range(reached):
         next(batches)
     state = loader.state_dict()
     rest = list(batches)

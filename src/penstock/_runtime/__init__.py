@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from penstock._runtime._batches import Unit as Unit
     from penstock._runtime._batches import Where as Where
     from penstock._runtime._chunk_sizes import block_rows as block_rows
+    from penstock._runtime._chunk_sizes import units_per_job as units_per_job
     from penstock._runtime._failing_work import describe_step as describe_step
     from penstock._runtime._isolated import IsolatedRuntime as IsolatedRuntime
     from penstock._runtime._jobs import Job as Job
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from penstock._runtime._jobs import Shape as Shape
     from penstock._runtime._jobs import Work as Work
     from penstock._runtime._policy import COPIED_BYTES as COPIED_BYTES
+    from penstock._runtime._policy import MAX_JOB_BATCHES as MAX_JOB_BATCHES
     from penstock._runtime._process_scheduler import ProcessScheduler as ProcessScheduler
     from penstock._runtime._processors import usable_processors as usable_processors
     from penstock._runtime._queue import JobQueue as JobQueue
@@ -35,6 +37,7 @@ else:
     __getattr__ = _lazy.from_modules(
         __name__,
         COPIED_BYTES="penstock._runtime._policy",
+        MAX_JOB_BATCHES="penstock._runtime._policy",
         Client="penstock._runtime._scheduler",
         EndOfEpoch="penstock._runtime._streams",
         IsolatedRuntime="penstock._runtime._isolated",
@@ -57,5 +60,6 @@ else:
         block_rows="penstock._runtime._chunk_sizes",
         chosen="penstock._runtime._autotune",
         describe_step="penstock._runtime._failing_work",
+        units_per_job="penstock._runtime._chunk_sizes",
         usable_processors="penstock._runtime._processors",
     )

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from penstock.batching._layout import cut as cut
     from penstock.batching._layout import fast_stack as fast_stack
     from penstock.batching._layout import layout_of as layout_of
+    from penstock.batching._layout import split_leaves as split_leaves
+    from penstock.batching._layout import write_leaves as write_leaves
     from penstock.batching._layout import write_rows as write_rows
     from penstock.batching._merge import split_rows as split_rows
 else:
@@ -78,6 +80,8 @@ else:
         LayoutMismatchError="penstock.batching._layout",
         RowStacker="penstock.batching._layout",
         fast_stack="penstock.batching._layout",
+        split_leaves="penstock.batching._layout",
+        write_leaves="penstock.batching._layout",
         write_rows="penstock.batching._layout",
     )
     __dir__ = _lazy.listing(__name__)

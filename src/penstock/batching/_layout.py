@@ -252,14 +252,41 @@ def fast_stack(elements: Sequence[Element]) -> Batch:
     return layout.batch(columns)
 
 
-def _write_block(layout: Layout, elements: Sequence[Element], columns: Sequence[Column], start: int) -> bool:
-    items: list[Sequence[Any]] = []
-    if not _split(layout.structure, elements, items):
-        return False
+def split_leaves(structure: Structure, elements: Sequence[Element]) -> list[Sequence[Any]] | None:
+    """Split elements into their leaves.
+
+    Returns:
+        The items of each leaf; None if an element doesn't have exactly this structure.
+
+    Example:
+        >>> split_leaves(layout_of((1, 2.0)).structure, [(5, 0.5), (6, 0.1)])
+        [[5, 6], [0.5, 0.1]]
+    """
+    leaves: list[Sequence[Any]] = []
+    return leaves if _split(structure, elements, leaves) else None
+
+
+def write_leaves(layout: Layout, leaves: Sequence[Sequence[Any]], columns: Sequence[Column], start: int) -> bool:
+    """Write leaves into the rows of the columns from `start` on.
+
+    Args:
+        layout: the layout of the columns.
+        leaves: the items of each leaf, one for each row.
+        columns: those of `Layout.columns`.
+        start: the row of the first items.
+
+    Returns:
+        Whether all items fit the layout; if not, some of the rows may have been written.
+    """
     return all(
-        _write_column(kind, items_of_leaf, column, start)
-        for kind, items_of_leaf, column in zip(layout.kinds, items, columns, strict=True)
+        _write_column(kind, items, column, start)
+        for kind, items, column in zip(layout.kinds, leaves, columns, strict=True)
     )
+
+
+def _write_block(layout: Layout, elements: Sequence[Element], columns: Sequence[Column], start: int) -> bool:
+    leaves = split_leaves(layout.structure, elements)
+    return leaves is not None and write_leaves(layout, leaves, columns, start)
 
 
 def _write_row(layout: Layout, element: Element, columns: Sequence[Column], row: int) -> bool:

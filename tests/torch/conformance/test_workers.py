@@ -18,6 +18,15 @@ def failing(number: object) -> None:
     raise ValueError(f"worker {number} can't begin")
 
 
+class Late(Numbers):
+    """Raises after many indices."""
+
+    def __getitem__(self, index: int) -> int:
+        if index in {1201, 1202, 1400}:
+            raise ValueError(f"no item {index}")
+        return index
+
+
 class Raising:
     """A sampler that raises in between."""
 
@@ -60,6 +69,7 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "errors": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[0, 1, 2, 3, 4, 7, 6, 8]))),
     "two words": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[5, 6]))),
     "errors in batches": lambda loader: going_on(iter(loader(Failing(), num_workers=2, batch_size=2))),
+    "errors among small batches": lambda loader: going_on(iter(loader(Late(1700), num_workers=2, batch_size=4))),
     "two iterators": lambda loader: [
         list(zip(iter(made), iter(made), strict=True)) for made in [loader(Numbers(4), num_workers=1, batch_size=2)]
     ],

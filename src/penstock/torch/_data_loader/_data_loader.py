@@ -79,8 +79,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             inherit.
         generator: draws the order and the base seed; None for torch's global one.
         prefetch_factor: the number of batches loaded ahead, by all workers together, at least 1; by default 2. More are
-            loaded if they take at most 16 MB in all, up to two for each worker; one more for each worker if the
-            dataset returns whole batches or elements aren't batched; and enough for two rows for each worker.
+            loaded if they take at most 16 MB in all, up to two for each worker, or, where torch's own samplers give the
+            order, as many as the workers make in some milliseconds; one more for each worker if the dataset returns
+            whole batches or elements aren't batched; and enough for two rows for each worker.
         persistent_workers: True keeps the workers from one epoch to the next.
         pin_memory_device: deprecated by torch.
         in_order: False delivers batches as they become ready.

@@ -19,13 +19,12 @@ Over an iterable dataset, of which each worker reads one stream (`StreamsIterato
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
-
-import torch
 
 from penstock._caught import Caught
 from penstock._os import HeldInterrupts, holding_interrupts
@@ -36,7 +35,15 @@ from penstock.errors import UsageError, WorkerError
 from penstock.torch._data_loader._job import DrawnJob
 from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._seeding import Seed
-from penstock.torch._data_loader._state import Epoch, Place, Places, Saved, generators_restored, parts
+from penstock.torch._data_loader._state import (
+    Epoch,
+    Place,
+    Places,
+    Saved,
+    freely_drawn,
+    generators_restored,
+    parts,
+)
 from penstock.torch._data_loader._torch_private import (
     begin,
     check_prefetch,
@@ -44,6 +51,7 @@ from penstock.torch._data_loader._torch_private import (
     default_collate,
     pinned,
     reported_length,
+    shown,
 )
 from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, is_stateful
 from penstock.torch._data_loader._worker_process import WorkerProcess
@@ -93,7 +101,7 @@ class InterruptibleIterator(ABC, Generic[At]):
     def _outcome(self, held: HeldInterrupts) -> _Outcome[At]:
         batch: object = _NOTHING
         requested = perf_counter()
-        with Caught(Exception) as caught, torch.autograd.profiler.record_function(self._name()):
+        with Caught(Exception) as caught, shown(self._name()):
             batch = self._advance(held)
         error = None if caught.error is None else caught.taken()
         try:
@@ -167,6 +175,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         most = max(least, 2 * rules.num_workers)
         self._team = Workers(given, rules, start, least=least, most=most, memory=given.memory)
         self._number = -1
+        self._made: deque[object] = deque()  # the undelivered batches of a job
         self._sampler: Any = None
         self._queue: Queue | None = None
         self.restart(given, saved, is_early=is_early)
@@ -177,6 +186,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             self._queue.close()
             self._queue = None
         self._forget()
+        self._made.clear()
         given: Any = loader
         self._has_ended = False
         self._sampler = given.sampler if given.batch_sampler is None else given.batch_sampler
@@ -189,7 +199,8 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             self._begun = self._begun._replace(base_seed=saved.base_seed)
         if saved is None or not saved.is_inside:
             epoch.over(iter(self._sampler))
-        self._sampled = Sampled(epoch, self._rules, self._epoch_seed(epoch.base_seed), epoch.reached)
+        seed, free = self._epoch_seed(epoch.base_seed), freely_drawn(self._sampler)
+        self._sampled = Sampled(epoch, self._rules, seed, epoch.reached, free)
         if is_early:
             return
         if self._team.knows_seed:
@@ -224,16 +235,21 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
 
     def _next(self, held: HeldInterrupts) -> object:
         while not self._has_ended:
+            if self._made:
+                self.epoch.reached += 1
+                return self._made.popleft()
             job = self._next_job(held)
             if job is None:
                 self.epoch.has_ended = True
                 self._end()
                 break
             if not job.failed:
-                self._deliver(job)
-                return self._team.batch(job)
+                self._sampled.delivered(job)
+                self._made.extend(self._team.batches(job))
+                continue
             if not self._team.is_to_be_repeated(job):
-                self._deliver(job)  # this batch is lost; the next call continues after it
+                self._sampled.delivered(job)  # this batch is lost; the next call continues after it
+                self.epoch.reached += 1
                 self._team.raise_for(job)
             if self._queue is not None:
                 self._queue.close()
@@ -254,10 +270,6 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
                 self._end()  # the workers could not start
             raise
 
-    def _deliver(self, job: DrawnJob) -> None:
-        self._sampled.delivered(job)
-        self.epoch.reached += 1
-
     def _end(self) -> None:
         self._has_ended = True
         if not self._is_persistent:
@@ -265,6 +277,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
 
     def _shutdown_workers(self) -> None:  # torch has no public method for this, so programs call the private one
         self._has_ended = True
+        self._made.clear()
         self._forget()
         self._team.close()
 
@@ -428,7 +441,7 @@ class _Stream:
             job = self._next_job(held)
             if not job.failed:
                 self._sampled.delivered(job)
-                found = cast("StreamedBatch", self._team.batch(job))
+                found = cast("StreamedBatch", self._team.batches(job)[0])
                 self.place.number, self.place.state = self.place.number + 1, found.state
                 if not found.has_ended:
                     return found

@@ -1,4 +1,4 @@
-"""The job of a DataLoader's batch: the consumer sends the indices, and each process has the dataset and functions.
+"""The job of a DataLoader's batches: the consumer sends the indices, and each process has the dataset and functions.
 
 Rows are elements of the dataset. There are three ways to make a batch of them:
   - `rows`: where `default_collate` would stack the elements, workers write them directly into the batch's memory.
@@ -14,7 +14,8 @@ import operator
 import pickle
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -25,13 +26,22 @@ from penstock._frozen import frozen
 from penstock._graph import Context, Read
 from penstock._memory import Lease, Region
 from penstock._plan import Plan
+from penstock._processes import pickled_for_processes
 from penstock._runtime import Job, Learned, Shape, Work
-from penstock._seeds import derive, derive_block
+from penstock._seeds import derive
 from penstock._tree import Structure
-from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, layout_of, write_rows
+from penstock.batching import (
+    Column,
+    Layout,
+    LayoutMismatchError,
+    LeafSpec,
+    layout_of,
+    split_leaves,
+    write_leaves,
+)
 from penstock.errors import InternalError
 from penstock.torch._data_loader._pickling import Sealed
-from penstock.torch._data_loader._seeding import Seed, seed_all, seeded
+from penstock.torch._data_loader._seeding import Seed, seed_all, seeded, seeded_each
 from penstock.torch._data_loader._torch_private import collates_plainly, default_collate
 from penstock.torch._data_loader._worker import StreamRequest, UserCode, sending_errors, streamed, user_code_of
 
@@ -65,51 +75,63 @@ class DrawnBatch:
 class DrawnTask(NamedTuple):
     """The description of a `DrawnWork`."""
 
-    drawn: DrawnBatch
+    batches: tuple[DrawnBatch, ...]
     seed: Seed
+    """The epoch's."""
     way: Way
     block_rows: int
-    row_layout: "RowLayout | None"
+    layout: bytes | None
+    """The layout of rows, pickled and cached: it is the same for all but the first jobs, and slow to unpickle."""
 
     def work(self, plan: Plan) -> "DrawnWork":
         """Return the work, in a process."""
         assert isinstance(plan.node, Read)
-        return DrawnWork(self, Learned(), user_code_of(plan.node.source))
+        learned: Learned[RowLayout] = Learned()
+        learned.layout = None if self.layout is None else _unpickled(self.layout)
+        return DrawnWork(self, learned, user_code_of(plan.node.source))
 
 
 class DrawnWork(Work):
-    """One batch of drawn indices, in the consumer or, with `here`, in a worker.
+    """A batch of drawn indices, or several small ones, in the consumer or, with `here`, in a worker.
 
     Attributes:
-        drawn: the indices.
+        drawn: the indices of the first batch.
     """
 
     def __init__(self, task: DrawnTask, learned: "Learned[RowLayout]", here: UserCode | None = None) -> None:
-        self.drawn = drawn = task.drawn
+        self.drawn = task.batches[0]
         self._task = task
         self._work = here
         self._learned = learned
-        layout = task.row_layout
-        row_bytes = 0 if layout is None else layout.layout.leaf_offsets(drawn.rows)[1]
-        rows = 0 if task.way == "whole" else drawn.rows
+        self._layout = layout = None if task.layout is None else learned.layout
+        bounds = list(accumulate((batch.rows for batch in task.batches), initial=0))
+        drawn_rows = bounds[-1]
+        if task.way == "whole":
+            bounds = [0] * len(bounds)
+        row_bytes = 0 if layout is None else layout.layout.leaf_offsets(drawn_rows)[1]
         shape = Shape(
-            (0, rows),
-            [*range(0, max(rows, 1), task.block_rows), rows],
-            drawn.number,
+            bounds,
+            [*range(0, max(bounds[-1], 1), task.block_rows), bounds[-1]],
+            self.drawn.number,
             has_merge=task.way != "rows",
             has_room=task.way != "rows",
             sends_results=layout is None,
             is_whole=here is not None and here.reads_at_once,
             row_bytes=row_bytes,
-            memory_bytes=row_bytes or max(int(drawn.rows * learned.merged_row_bytes), 1),
-            memory_units=drawn.rows,
+            memory_bytes=row_bytes or max(int(drawn_rows * learned.merged_row_bytes), 1),
+            memory_units=drawn_rows,
         )
         super().__init__(shape)
         self._columns: list[Column] = []
-        self._indices: Any = None
+        self._indices: dict[int, Any] = {}  # by the index of the batch in the job
 
     def task(self) -> DrawnTask:
         return self._task
+
+    @property
+    def batches(self) -> tuple[DrawnBatch, ...]:
+        """The indices of each batch."""
+        return self._task.batches
 
     @property
     def found_layout(self) -> "RowLayout | None":
@@ -118,9 +140,8 @@ class DrawnWork(Work):
 
     def use(self, memory: Lease | Region) -> None:
         """Let the rows be written into memory, which is kept as long as a view of a row exists."""
-        if self._task.row_layout is not None:
-            layout: Layout = self._task.row_layout.layout
-            self._columns = layout.columns(self.drawn.rows, cast("memoryview", memory))
+        if self._layout is not None:
+            self._columns = self._layout.layout.columns(self.shape.bounds[-1], cast("memoryview", memory))
 
     # -- in a process
 
@@ -128,60 +149,72 @@ class DrawnWork(Work):
         """Write rows into memory if their layout is known; otherwise add their elements to the results."""
         del context
         with sending_errors():
-            if self._task.row_layout is None:
+            if self._layout is None:
                 results.append(Sealed(self._elements(start, stop)))
             else:
-                self._write(self._task.row_layout, start, stop)
+                self._write(self._layout, start, stop)
 
     def _write(self, layout: "RowLayout", start: int, stop: int) -> None:
-        is_large = self.shape.row_bytes > _LARGE_ROW_BYTES * self.drawn.rows
+        is_large = self.shape.row_bytes > _LARGE_ROW_BYTES * self.shape.bounds[-1]
         rows = 1 if is_large and not self._here.reads_at_once else stop - start
         for row in range(start, stop, rows):
             layout.write(self._elements(row, min(row + rows, stop)), self._columns, row)
 
     def _elements(self, start: int, stop: int) -> list[Any]:
-        self._open()
-        dataset, indices, (seed, shown) = self._here.dataset, self._indices, self._task.seed
+        elements: list[Any] = []
+        for step, (first, end) in enumerate(pairwise(self.shape.bounds)):
+            if first < stop and start < end:
+                elements += self._elements_of(step, range(max(start, first) - first, min(stop, end) - first))
+        return elements
+
+    def _elements_of(self, step: int, rows: range) -> list[Any]:
+        dataset, indices = self._here.dataset, cast("list[Any]", self._open(step))
         if self._here.reads_at_once:
-            return list(seeded(self._seed(start), dataset.__getitems__, indices))
-        seeds: list[int] = derive_block(seed, np.arange(start, stop)).tolist()
-        return [
-            seeded(Seed(each, shown), operator.getitem, dataset, indices[row]) for row, each in enumerate(seeds, start)
-        ]
+            return list(seeded(self._seed(0, step), dataset.__getitems__, indices))
+        read = partial(operator.getitem, dataset)
+        return seeded_each(self._batch_seed(step), rows, read, [indices[row] for row in rows])
 
     def merge(self, parts: Sequence[list[Any]], context: Context) -> Iterator[object]:
-        """Collate the elements of all blocks, or compute the whole batch."""
+        """Collate the elements of all blocks, or compute whole batches."""
         del context
-        yield self._collated(parts)
+        with sending_errors():
+            elements = _gathered(parts)
+        for step, (start, stop) in enumerate(pairwise(self.shape.bounds)):
+            yield self._collated(step, elements[start:stop])
 
-    def _collated(self, parts: Sequence[list[Any]]) -> Sealed:
+    def _collated(self, step: int, rows: list[Any]) -> Sealed:
         with sending_errors():
             collate = self._here.collate_fn
-            self._open()
-            if isinstance(self._indices, StreamRequest):
-                return streamed(self._here, self._indices, self.drawn.number, is_repeated=self.has_crashed)
-            elements: Any = self._whole() if self._task.way == "whole" else _gathered(parts)
+            indices = self._open(step)
+            if isinstance(indices, StreamRequest):
+                return streamed(self._here, indices, self.drawn.number, is_repeated=self.has_crashed)
+            elements: Any = self._whole(step) if self._task.way == "whole" else rows
             if collate is default_collate and collates_plainly() and len(elements):
                 self._learned.layout = row_layout(elements[0])
             if collate is not default_collate:  # `default_collate` draws no random numbers
-                seed_all(self._seed(_NO_ROW))
+                seed_all(self._seed(_NO_ROW, step))
             return Sealed(collate(elements))
 
-    def _whole(self) -> object:
-        work, indices = self._here, self._indices
-        seed = self._seed(0)
+    def _whole(self, step: int) -> object:
+        work, indices = self._here, cast("list[Any]", self._open(step))
+        seed = self._seed(0, step)
         if not work.is_batched:
-            return seeded(seed, operator.getitem, work.dataset, indices)
+            return seeded(seed, partial(operator.getitem, work.dataset), indices)
         if work.reads_at_once:
             return seeded(seed, work.dataset.__getitems__, indices)
         return [work.dataset[index] for index in indices]
 
-    def _seed(self, row: int) -> Seed:
-        return Seed(derive(self._task.seed.value, row), self._task.seed.shown)
+    def _seed(self, row: int, step: int) -> Seed:
+        return Seed(derive(self._batch_seed(step).value, row), self._task.seed.shown)
 
-    def _open(self) -> None:
-        if self._indices is None:
-            self._indices = pickle.loads(self.drawn.indices)
+    def _batch_seed(self, step: int) -> Seed:
+        return Seed(derive(self._task.seed.value, self.batches[step].number), self._task.seed.shown)
+
+    def _open(self, step: int) -> object:
+        """Unpickle the indices of a batch, once, and return them."""
+        if step not in self._indices:
+            self._indices[step] = pickle.loads(self.batches[step].indices)
+        return self._indices[step]
 
     @property
     def _here(self) -> UserCode:
@@ -192,21 +225,23 @@ class DrawnWork(Work):
     # -- in the consumer
 
     def index(self, row: int) -> str:
-        """Return the index of a row, as text."""
-        self._open()
-        return reprlib.repr(self._indices[row])
+        """Return the index of a row of the first batch, as text."""
+        return reprlib.repr(cast("list[Any]", self._open(0))[row])
 
-    def batch(self, merged: Sequence[Any], copied_bytes: int) -> object:
-        """Return the batch; arrays of up to `copied_bytes` are copied out of the job's memory.
+    def made(self, merged: Sequence[Any], copied_bytes: int) -> list[object]:
+        """Return the batches; arrays of up to `copied_bytes` are copied out of the job's memory.
 
         Args:
             merged: the collated batch, as it came from a process; empty where rows are in memory.
             copied_bytes: the maximum size of the arrays that are copied.
         """
-        if self._task.row_layout is not None:
-            return self._task.row_layout.batch(self._columns, copied_bytes)
-        (arrived,) = merged
-        return arrived.opened(copied_bytes)
+        layout, bounds = self._layout, self.shape.bounds
+        if layout is None:
+            return [arrived.opened(copied_bytes) for arrived in merged]
+        if len(bounds) == 2:
+            return [layout.batch(self._columns, copied_bytes)]
+        arrays = [column for column in self._columns if isinstance(column, np.ndarray)]
+        return [layout.batch([array[a:b] for array in arrays], copied_bytes) for a, b in pairwise(bounds)]
 
 
 DrawnJob: TypeAlias = Job[DrawnWork]
@@ -216,12 +251,17 @@ def _gathered(parts: Sequence[list[Any]]) -> list[Any]:
     return [element for part in chain.from_iterable(parts) for element in part.opened()]
 
 
-@frozen
+@frozen(cached=True)
 class RowLayout:
     """The layout of the rows of a batch, and the types of their leaves, which must not differ, as in torch."""
 
     layout: Layout
     types: tuple[type, ...]
+
+    @cached_property
+    def pickled(self) -> bytes:
+        """The layout as a pickle for workers."""
+        return pickled_for_processes(self)
 
     def write(self, elements: Sequence[object], columns: list[Column], start: int) -> None:
         """Write elements into rows from `start` on.
@@ -229,14 +269,14 @@ class RowLayout:
         Raises:
             LayoutMismatchError: an element doesn't fit the layout.
         """
-        plain: list[object] = []
-        for row, element in enumerate(elements):
-            types: list[type] = []
-            found = _plain(element, types)
-            if found is None or tuple(types) != self.types:
-                raise LayoutMismatchError(row)
-            plain.append(found[0])
-        write_rows(self.layout, plain, columns, start)
+        plain: list[Sequence[Any]] = []
+        for kind, items in zip(self.types, split_leaves(self.layout.structure, elements) or (), strict=False):
+            found = _plain_items_of(kind, items)
+            if found is None:
+                break
+            plain.append(found)
+        if len(plain) < len(self.types) or not write_leaves(self.layout, plain, columns, start):
+            raise LayoutMismatchError(0)
 
     def batch(self, columns: Sequence[Column], copied_bytes: int) -> object:
         """Return the batch, with tensors over the memory of columns.
@@ -252,6 +292,25 @@ class RowLayout:
             if isinstance(column, np.ndarray)
         ]
         return _collated(self.layout.structure, tensors[::-1])
+
+
+@lru_cache
+def _unpickled(pickled: bytes) -> RowLayout:
+    layout: RowLayout = pickle.loads(pickled)
+    return layout
+
+
+def _plain_items_of(kind: type, items: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the items of a leaf, arrays in place of tensors; None if one isn't plain, or not of the leaf's type."""
+    if set(map(type, items)) != {kind}:
+        return None
+    if kind is torch.Tensor:
+        plain = [array for item in items for array in _plain_tensor(item) or ()]
+        return plain if len(plain) == len(items) else None
+    if kind is np.ndarray:
+        strided = [item for item in items if not item.flags.c_contiguous]
+        return items if all(map(_has_no_negative_stride, strided)) else None
+    return items
 
 
 def row_layout(element: object) -> RowLayout | None:
@@ -304,7 +363,7 @@ def _plain_tensor(tensor: "torch.Tensor") -> tuple[Any] | None:
         or tensor.is_quantized
         or tensor.is_conj()
         or tensor.is_neg()
-        or tensor.device.type != "cpu"
+        or not tensor.is_cpu
         or tensor.dtype is torch.bfloat16
     )
     if not is_plain:

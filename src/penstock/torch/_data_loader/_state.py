@@ -373,6 +373,21 @@ def _made_from(sampler: object) -> State:
     return found
 
 
+def freely_drawn(sampler: object) -> int:
+    """Return how many of an epoch's batches, or indices, may be drawn at any time, since no program sees when.
+
+    These are all but the last one where the samplers are torch's own, and draw their order when the first index is
+    requested; a further draw of RandomSampler, at its end, may come with the last batch.
+    """
+    given: Any = sampler
+    base: Any = given.sampler if type(sampler) is BatchSampler else given
+    if type(base) is RandomSampler:
+        is_free = not base.replacement and base.num_samples <= len(base.data_source)
+    else:
+        is_free = type(base) in (SequentialSampler, DistributedSampler)
+    return max(len(given) - 1, 0) if is_free else 0
+
+
 def _own(sampler: object) -> "torch.Generator | None":
     """Return a sampler's own generator."""
     generator: object = getattr(sampler, "generator", None)

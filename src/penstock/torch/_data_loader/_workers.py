@@ -23,13 +23,14 @@ from time import monotonic
 from typing import Any, Final, NoReturn, TypeAlias
 
 from penstock._caught import Caught
-from penstock._decisions import KNOWN_LAYOUT, decide
+from penstock._decisions import JOB_BATCHES, KNOWN_LAYOUT, decide
 from penstock._graph import Read
 from penstock._os import Closer, HeldInterrupts, Waiter, uninterrupted
 from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
 from penstock._processes import import_ahead
 from penstock._runtime import (
     COPIED_BYTES,
+    MAX_JOB_BATCHES,
     Client,
     Job,
     JobQueue,
@@ -39,8 +40,8 @@ from penstock._runtime import (
     Recorder,
     Scheduler,
     block_rows,
+    units_per_job,
 )
-from penstock._seeds import derive
 from penstock.errors import WorkerError
 from penstock.events import Event, WorkerDied
 from penstock.torch._data_loader._job import DrawnBatch, DrawnJob, DrawnTask, DrawnWork, RowLayout, Way
@@ -51,6 +52,8 @@ from penstock.torch._data_loader._worker_process import WorkerProcess
 
 _NOTHING: Final = object()  # the sampler's end
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # while all batches take less, more than `prefetch_factor` are loaded ahead
+_SMALL_JOB_SECONDS: Final = 0.004  # work of a job of several batches: making and taking a job takes 0.2 ms
+_SHARED_JOB_BYTES: Final = 1_000_000  # of a job of several batches: they share memory, and a kept batch keeps all
 
 
 class _NotDrawnError(Exception):
@@ -66,6 +69,10 @@ class JobRules:
         stacks: whether `default_collate` makes the batches.
         is_batched: whether indices come in lists.
         at_once: whether the dataset returns all elements of a batch in one call.
+
+    Attributes:
+        most_bytes: the bytes of a job of several batches.
+        alone: the number of the first batch that may share a job: those before are computed again, since one failed.
     """
 
     def __init__(
@@ -75,6 +82,8 @@ class JobRules:
         self.num_workers = num_workers
         self.is_batched = is_batched
         self.at_once = at_once
+        self.most_bytes = 0
+        self.alone = 0
         self._stacks = stacks
 
     @property
@@ -87,18 +96,40 @@ class JobRules:
         """Whether one worker makes a whole batch, so that each worker needs a batch of its own."""
         return self.at_once or not self.is_batched
 
-    def job(self, given: DrawnBatch, epoch: Seed) -> DrawnJob:
-        """Return the job of a batch, in an epoch with a seed."""
+    def batches_per_job(self, first: DrawnBatch) -> int:
+        """Return how many batches a job has, from a given one on: several small ones share the cost of a job."""
+        learned, layout = self.learned, self._layout_of(first)
+        if self.is_learning or first.number < self.alone:
+            return 1
+        row_bytes = learned.merged_row_bytes if layout is None else layout.layout.row_bytes
+        seconds = (learned.row_seconds or 0.0) * first.rows + (learned.merge_seconds or 0.0 if layout is None else 0.0)
+        if not seconds:
+            return 1
+        by_time = _SMALL_JOB_SECONDS / seconds
+        by_bytes = self.most_bytes / max(row_bytes * first.rows, 1)
+        count = units_per_job(JOB_BATCHES, by_time, min(by_bytes, MAX_JOB_BATCHES))
+        return 1 << (count.bit_length() - 1)  # a power of two, so that jobs can use the memory of others
+
+    def _layout_of(self, given: DrawnBatch) -> RowLayout | None:
         learned = self.learned
-        layout = learned.layout if self._stacks and given.is_list and not learned.is_irregular else None
-        if layout is not None and not (given.rows and decide(KNOWN_LAYOUT, 1)):
+        is_written = self._stacks and given.is_list and given.rows > 0 and not learned.is_irregular
+        return learned.layout if is_written else None
+
+    def job(self, given: tuple[DrawnBatch, ...], epoch: Seed) -> DrawnJob:
+        """Return the job of a batch, or of several, in an epoch with a seed."""
+        learned, first = self.learned, given[0]
+        layout = self._layout_of(first)
+        if layout is not None and len(given) == 1 and not decide(KNOWN_LAYOUT, 1):
             layout = None
         way: Way = "rows"
         if layout is None:
-            way = "merge" if given.is_list and given.rows and not self.at_once else "whole"
-        rows = max(given.rows, 1) if self.at_once else block_rows(max(given.rows, 1), self.num_workers, learned)
-        seed = Seed(derive(epoch.value, given.number), epoch.shown)
-        return Job(DrawnWork(DrawnTask(given, seed, way, rows, layout), learned))
+            way = "merge" if first.is_list and first.rows and not self.at_once else "whole"
+        total = max(sum(batch.rows for batch in given), 1)
+        rows = block_rows(total, self.num_workers, learned)
+        if self.at_once:  # a block has whole batches
+            rows = -(-rows // max(first.rows, 1)) * max(first.rows, 1)
+        task = DrawnTask(given, epoch, way, rows, None if layout is None else layout.pickled)
+        return Job(DrawnWork(task, learned))
 
 
 class Sampled:
@@ -109,31 +140,41 @@ class Sampled:
         rules: the rules by which they become jobs.
         seed: the epoch's seed.
         number: the number of the first batch that is drawn.
+        free: the number of the first batch that isn't drawn before it has to be.
 
     Attributes:
         seed: the epoch's seed, which may be set as long as no job was made.
         error: an exception of the sampler, raised in its batch's place.
     """
 
-    def __init__(self, sampler: Iterator[Any], rules: JobRules, seed: Seed, number: int) -> None:
+    def __init__(self, sampler: Iterator[Any], rules: JobRules, seed: Seed, number: int, free: int = 0) -> None:
         self.seed = seed
         self.error: BaseException | None = None
         self._sampler = sampler
         self._rules = rules
         self._number = number
+        self._free = free
+        self._newest: DrawnBatch | None = None
         self._has_ended = False
         self._waiting: deque[DrawnBatch] = deque()
         self._under_way: list[DrawnJob] = []
 
     def draw(self, most: int) -> None:
-        """Draw batches until `most` are drawn and not delivered."""
-        while len(self._waiting) + len(self._under_way) < most and not self._has_ended and self.error is None:
+        """Draw batches until `most` are drawn and not delivered; more where jobs have several of them."""
+        ahead = len(self._waiting) + sum(len(job.work.batches) for job in self._under_way)
+        newest, is_free = self._newest, self._number < self._free
+        each = self._rules.batches_per_job(newest) if newest is not None and is_free else 1
+        while not self._has_ended and self.error is None:
+            if ahead >= (most * each if self._number < self._free else most):
+                return
+            ahead += 1
             with Caught(Exception) as caught:
                 drawn = next(self._sampler, _NOTHING)  # a StopIteration would keep frames, and a batch, for a while
                 if drawn is _NOTHING:
                     self._has_ended = True
                 else:
-                    self._waiting.append(self._given(drawn))
+                    self._newest = self._given(drawn)
+                    self._waiting.append(self._newest)
             if caught.error is not None:
                 self.error = caught.taken()  # raised after the batches before it
 
@@ -152,8 +193,10 @@ class Sampled:
 
     def next_job(self) -> DrawnJob | None:
         """Return the job of the next batch; None at the end."""
-        if self._waiting:
-            job = self._rules.job(self._waiting.popleft(), self.seed)
+        waiting = self._waiting
+        if waiting:
+            count = min(self._rules.batches_per_job(waiting[0]), len(waiting)) if self._free else 1
+            job = self._rules.job(tuple(waiting.popleft() for _ in range(count)), self.seed)
             self._under_way.append(job)
             return job
         if self.error is not None:
@@ -163,12 +206,13 @@ class Sampled:
         return None
 
     def delivered(self, job: DrawnJob) -> None:
-        """Drop a batch that was delivered, or that failed finally."""
+        """Drop the batches of a job that was delivered, or that failed finally."""
         self._under_way.remove(job)
 
     def again(self) -> None:
         """Return all undelivered batches to the queue, to be computed again."""
-        self._waiting.extendleft(job.work.drawn for job in reversed(self._under_way))
+        for job in reversed(self._under_way):
+            self._waiting.extendleft(reversed(job.work.batches))
         self._under_way.clear()
 
     def is_at(self, error: Exception) -> bool:
@@ -250,6 +294,8 @@ class Workers:
         self.least = least
         self._rules = rules
         self.most = most
+        all_bytes = min(_SMALL_BATCHES_BYTES, memory or _SMALL_BATCHES_BYTES)
+        rules.most_bytes = min(_SHARED_JOB_BYTES, all_bytes // (most + 2))
         self._timeout: float = given.timeout
         self._is_ordered: bool = given.in_order
         self._has_init: bool = given.worker_init_fn is not None
@@ -327,14 +373,17 @@ class Workers:
             if is_late:
                 raise TimedOutError(f"DataLoader timed out after {self._timeout} seconds")
 
-    def batch(self, job: DrawnJob) -> object:
-        """Return the batch of a complete job."""
+    def batches(self, job: DrawnJob) -> list[object]:
+        """Return the batches of a complete job."""
         self.attempts = 0
         kept = self._client.region_pool.leased - self.most > _MAX_KEPT
-        return job.work.batch(job.results, _EVERYTHING if kept else COPIED_BYTES)
+        return job.work.made(job.results, _EVERYTHING if kept else COPIED_BYTES)
 
     def is_to_be_repeated(self, job: DrawnJob) -> bool:
-        """Count an attempt, and return whether a failed job only needs another one, in other memory."""
+        """Count an attempt, and return whether a failed job only needs another one, in other memory, or by batches."""
+        if job.steps > 1:
+            self._rules.alone = job.work.batches[-1].number + 1
+            return True
         self.attempts += 1
         return job.failure.crash is None and not job.failure.note and self.attempts < _MAX_ATTEMPTS
 
