@@ -173,7 +173,7 @@ def report_of(**figures: Any) -> Report:
         ({"workers": 2, "waits": (("start", 5.9), ("workers", 0.1))}, "the consumer", r"nothing"),
         ({"workers": 2, "waits": (("placing", 6.0),)}, "placing", r"ahead"),
         ({"workers": 2, "waits": (("storage", 6.0),)}, "read", r"read_ahead"),
-        ({"waits": (("inline", 6.0),)}, "decode", r"num_workers=\"auto\""),
+        ({"waits": (("inline", 6.0),)}, "decode", r"num_workers=5: up to"),
         ({"batches": 0, "elapsed_seconds": 0.0, "waits": ()}, None, r"nothing yet"),
         (
             {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3},

@@ -2,7 +2,8 @@
 
 The choice itself is a function of the cost of rows and of the machine. Threads serve functions that wait or release the
 GIL. Processes serve functions that hold it, where these cost enough to be worth starting a process. Elements that cost
-less than handing their batches over are computed inline.
+less than handing their batches over are computed inline. There is a worker for each processor: a trainer that needs one
+takes its share from the workers, and where it needs none, one worker less would be a loss, on two processors of half.
 
 To measure the cost, the caller's thread computes some rows and drops them; then two threads do so at once. This takes
 about `MEASURING_SECONDS`, or as long as a few elements take where that is longer, since a running function can't be
@@ -37,6 +38,8 @@ from penstock._plan import Place, Plan
 from penstock._processes import has_cloudpickle, is_guarded, missing
 from penstock._runtime._batches import InlineBatches, StepRange, Unit, rows_of
 from penstock._runtime._policy import (
+    GAINING_SPEEDUP,
+    HELD_SECONDS,
     LONG_SECONDS,
     MAX_WAITING_THREADS,
     MEASURED_ROUNDS,
@@ -128,15 +131,14 @@ def choose_number(workers: Workers, cost: Cost | None, room: Room) -> Choice:
         room: the work, and the machine.
     """
     most = max(min(room.processors, room.epoch_rows), 1)
-    trainer_left = max(most - 1, 1) if most == room.processors else most
     if cost is None:
         if workers == "processes":
-            return Choice("processes", trainer_left, _UNKNOWN)
+            return Choice("processes", most, _UNKNOWN)
         return Choice("threads", most, room.obstacle or _UNKNOWN)
     if cost.row_seconds < worth_workers(room):
         return Choice("inline", 0, f"a batch takes {_short(cost.row_seconds * room.step_rows)}")
     if workers == "processes":
-        return Choice("processes", trainer_left, f"of {room.processors} processors")
+        return Choice("processes", most, f"of {room.processors} processors")
     if cost.waits:
         share = cost.row_seconds / max(cost.row_cpu_seconds, 1e-9)
         many = math.ceil(min(room.processors * share, max(MAX_WAITING_THREADS, room.processors)))
@@ -146,9 +148,18 @@ def choose_number(workers: Workers, cost: Cost | None, room: Room) -> Choice:
         return Choice("threads", most, _why_threads(cost, room))
     why_threads = 'workers="threads"' if workers == "threads" else room.obstacle or _why_threads(cost, room)
     if why_threads:
-        holding = "" if cost.speedup is None else f"{_holding(cost)}, and "
-        return Choice("threads", 1, f"{holding}{why_threads}")
-    return Choice("processes", trainer_left, _holding(cost))
+        return _few_threads(cost, room, most, why_threads)
+    return Choice("processes", most, _holding(cost))
+
+
+def _few_threads(cost: Cost, room: Room, most: int, why: str) -> Choice:
+    """Choose for functions that hold the GIL, at least in part, where there are no processes."""
+    if cost.speedup is not None:
+        why = f"{_holding(cost)}, and {why}"
+    if cost.speedup is not None and cost.speedup >= GAINING_SPEEDUP:
+        return Choice("threads", min(most, 2), why)
+    is_short = cost.row_seconds * room.step_rows < HELD_SECONDS
+    return Choice("inline", 0, why) if is_short else Choice("threads", 1, why)
 
 
 def worth_workers(room: Room) -> float:

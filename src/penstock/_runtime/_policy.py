@@ -95,10 +95,12 @@ LONGEST_REST_SECONDS: Final = 0.05  # the same: a block that nobody else claims 
 
 # -- The choice of workers, from a few measured elements.
 
-NOTHING_SECONDS: Final = 0.001  # a batch that takes less is computed inline: passing it on takes longer
+NOTHING_SECONDS: Final = 0.0002  # a batch that takes less is computed inline: passing it on takes a quarter of that
+HELD_SECONDS: Final = 0.001  # the same for one thread that holds the GIL: the trainer waits for the GIL as well
 WORTH_SECONDS: Final = 2.0  # work in an epoch; below it, starting processes doesn't pay
 WAITING_TIMES: Final = 2.0  # a row that takes more than this times its processor time waits: threads overlap waits
 RELEASING_SPEEDUP: Final = 1.6  # of two threads: it is 1 where functions hold the GIL, 2 where they release it
+GAINING_SPEEDUP: Final = 1.2  # of two threads, from which they are better than one, where processes can't be used
 MAX_WAITING_THREADS: Final = 32  # threads for rows that wait, if there aren't more processors: storage has limits
 MEASURING_SECONDS: Final = 0.2  # the measurement as a whole: the first batch waits for it
 PIECE_SECONDS: Final = 0.03  # work for which threads are compared: the interpreter switches threads every 5 ms

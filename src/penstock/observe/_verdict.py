@@ -245,7 +245,7 @@ def _first_workers(model: Model, cheaper: str) -> str:
     gain = model.with_workers(_enough(model))
     if gain.times < _WORTH:
         return cheaper
-    return f'compute ahead, with num_workers="auto" or {_enough(model)}: up to {gain.times_text}'
+    return f"compute ahead, with num_workers={_enough(model)}: up to {gain.times_text}"
 
 
 def _more_workers(model: Model, cheaper: str) -> str:
