@@ -1,9 +1,9 @@
-"""The dataset that a command line names as MODULE:NAME."""
+"""The dataset, loader or function that a command line names as MODULE:NAME."""
 
 import importlib
 import os
 import sys
-from typing import cast
+from typing import Any, cast
 
 import penstock
 from penstock.errors import UsageError
@@ -21,22 +21,56 @@ def named_dataset(text: str) -> penstock.Dataset[object]:
     Raises:
         UsageError: there is no such module or name, or it is no dataset.
     """
-    module_name, colon, name = text.partition(":")
-    if not (module_name and colon and name):
-        raise UsageError(f"the dataset must be MODULE:NAME, such as data:train; got {text!r}")
-    if sys.path[0] != os.getcwd():
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0]:
-            raise  # the module is there, and imports one that isn't
-        raise UsageError(f"there is no module {module_name!r} in {os.getcwd()!r} or in the environment") from None
-    if not hasattr(module, name):
-        raise UsageError(f"module {module_name!r} has no {name!r}")
-    found: object = getattr(module, name)
+    found = named_object(text)
     if not isinstance(found, penstock.Dataset) and callable(found):
         found = found()
     if not isinstance(found, penstock.Dataset):
         raise UsageError(f"{text} must be a dataset, or a function that returns one; got {found!r}")
     return cast("penstock.Dataset[object]", found)
+
+
+def named_loader(text: str, shard: penstock.Shard | None) -> penstock.Loader[Any]:
+    """Return the loader that MODULE:NAME refers to, or a new one of the dataset that it refers to.
+
+    Args:
+        text: the module, and in it a dataset or a loader, or a function without arguments that returns one.
+        shard: the rank of a new loader; None for all rows.
+
+    Raises:
+        UsageError: there is no such module or name, or it is neither; or it is a loader, and a rank is given.
+    """
+    found = named_object(text)
+    if not isinstance(found, penstock.Dataset | penstock.Loader) and callable(found):
+        found = found()
+    is_dataset, is_loader = isinstance(found, penstock.Dataset), isinstance(found, penstock.Loader)
+    if not (is_dataset or is_loader):
+        raise UsageError(f"{text} must be a dataset or a loader, or a function that returns one; got {found!r}")
+    if is_dataset:
+        return penstock.Loader(cast("penstock.Dataset[Any]", found), shard=shard)
+    if shard is not None:
+        raise UsageError(f"{text} is a loader, which has a rank of its own; name its dataset, or leave --rank out")
+    return cast("penstock.Loader[Any]", found)
+
+
+def named_object(text: str) -> object:
+    """Return the object that MODULE:NAME refers to; NAME may have dots, as in `data:tokenizer.decode`.
+
+    Raises:
+        UsageError: there is no such module or name.
+    """
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(f"MODULE:NAME is needed, such as data:train; got {text!r}")
+    if sys.path[0] != os.getcwd():
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0]:
+            raise  # the module is there, and imports one that isn't
+        raise UsageError(f"there is no module {module_name!r} in {os.getcwd()!r} or in the environment") from None
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"module {module_name!r} has no {name!r}")
+        found = getattr(found, part)
+    return found

@@ -6,6 +6,8 @@ import textwrap
 import time
 from typing import Final, TextIO
 
+from penstock._graph import Colours
+
 ENDED: Final = 0
 FAILED: Final = 1
 WRONG_CALL: Final = 2
@@ -43,6 +45,15 @@ class Terminal:
     def columns(self) -> int:
         """The number of characters in a line: that of the terminal, and 120 elsewhere."""
         return shutil.get_terminal_size().columns if self.is_live else _COLUMNS
+
+    @property
+    def colours(self) -> Colours | None:
+        """The colours that the terminal has for pictures; None for too few."""
+        if not self._in_colour:
+            return None
+        if os.environ.get("COLORTERM") in {"truecolor", "24bit"}:
+            return "true"
+        return "256" if "256color" in os.environ.get("TERM", "") else None
 
     def colour(self, text: str, name: str) -> str:
         """Return the text in a colour (green, red, dim, bold or cyan), or unchanged where there are no colours."""

@@ -7,6 +7,7 @@ from penstock._graph._describe import MAX_PARTS as MAX_PARTS
 from penstock._graph._describe import chain_text as chain_text
 from penstock._graph._describe import escaped as escaped
 from penstock._graph._describe import function_name as function_name
+from penstock._graph._describe import leaf_texts as leaf_texts
 from penstock._graph._describe import listed as listed
 from penstock._graph._describe import tree_lines as tree_lines
 from penstock._graph._describe import tree_text as tree_text
@@ -128,9 +129,15 @@ if TYPE_CHECKING:
     from penstock._graph._inputs import Integers as Integers
     from penstock._graph._inputs import inputs_at as inputs_at
     from penstock._graph._per_worker import PerWorker as PerWorker
+    from penstock._graph._pictures import Colours as Colours
+    from penstock._graph._pictures import block_lines as block_lines
+    from penstock._graph._pictures import encoded_kind as encoded_kind
+    from penstock._graph._pictures import image_tag as image_tag
+    from penstock._graph._pictures import pixels_of as pixels_of
     from penstock._graph._rng import leave_accelerators as leave_accelerators
     from penstock._graph._show import Preview as Preview
     from penstock._graph._show import html_text as html_text
+    from penstock._graph._show import value_text as value_text
     from penstock._graph._splitting import list_splitting_of as list_splitting_of
     from penstock._graph._unbatch import Unbatch as Unbatch
     from penstock._graph._windows import Windows as Windows
@@ -186,8 +193,14 @@ else:
         mixture_lines="penstock._graph._explain",
         random_lines="penstock._graph._explain",
         reading_text="penstock._graph._explain",
+        Colours="penstock._graph._pictures",
+        block_lines="penstock._graph._pictures",
+        encoded_kind="penstock._graph._pictures",
+        image_tag="penstock._graph._pictures",
+        pixels_of="penstock._graph._pictures",
         Preview="penstock._graph._show",
         html_text="penstock._graph._show",
+        value_text="penstock._graph._show",
         FlatMap="penstock._graph._flat_map",
         Integers="penstock._graph._inputs",
         describe_record="penstock._graph._coordinates",

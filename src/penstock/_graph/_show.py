@@ -7,14 +7,10 @@ all that: those of the dataset itself, or of the nearest step below it, such as 
 `Dataset.show` evaluates the dataset.
 """
 
-import binascii
-import struct
-import zlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
@@ -23,13 +19,12 @@ from penstock._graph._evaluate import element_at
 from penstock._graph._fingerprint import functions_of
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import Cache, Element, Node, parents_of, walk
+from penstock._graph._pictures import image_tag
 from penstock._tree import flatten, is_array, leaf_paths
 
 SHOWN: Final = 8  # elements
 _CHARACTERS: Final = 60  # of a text
 _VALUES: Final = 8  # of an array that is written out
-_ENCODED: Final = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif"}  # which browsers decode
-_ENCODED_BYTES: Final = 1 << 18  # of a picture that is copied into the page
 
 
 class Preview:
@@ -125,10 +120,11 @@ def _texts(element: Element) -> list[tuple[str, str]]:
     """Return the path and the text of each leaf of an element: its value if that is short, else its kind."""
     leaves, _ = flatten(element)
     kinds = leaf_texts(element)
-    return [(path, _value_text(leaf) or kind) for leaf, (path, kind) in zip(leaves, kinds, strict=True)]
+    return [(path, value_text(leaf) or kind) for leaf, (path, kind) in zip(leaves, kinds, strict=True)]
 
 
-def _value_text(leaf: object) -> str:
+def value_text(leaf: object) -> str:
+    """Return a leaf's value as text, if that is short; "" if it isn't."""
     if isinstance(leaf, str):
         return repr(leaf if len(leaf) <= _CHARACTERS else f"{leaf[:_CHARACTERS]}…")
     if is_array(leaf) and leaf.size > _VALUES:
@@ -138,40 +134,8 @@ def _value_text(leaf: object) -> str:
     return ""
 
 
-def _image(array: object, most: int = 8) -> str:
-    """Return an `<img>` for a leaf of shape (height, width[, 1 or 3]), its rows if it is a batch, or encoded bytes."""
-    if isinstance(array, bytes):
-        kind = next((kind for start, kind in _ENCODED.items() if array.startswith(start)), None)
-        return "" if kind is None or len(array) > _ENCODED_BYTES else _tag(kind, array)
-    if not is_array(array):
-        return ""
-    if array.dtype.kind not in "fui":
-        return ""
-    if array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in {1, 3}):
-        return "".join(_image(row) for row in array[:most])
-    if array.ndim not in {2, 3} or min(array.shape[:2]) < 4 or max(array.shape[:2]) > 1024:
-        return ""
-    return _tag("png", _png(array))
-
-
-def _tag(kind: str, image: bytes) -> str:
-    data = binascii.b2a_base64(image, newline=False).decode()
-    return f'<img src="data:image/{kind};base64,{data}" style="height:64px;margin:2px;image-rendering:pixelated">'
-
-
-def _png(image: NDArray[Any]) -> bytes:
-    """Return an image as PNG (ISO/IEC 15948): 8 bits, grey or RGB, floats scaled from their own range."""
-    if image.dtype != np.uint8:
-        image = np.nan_to_num(image.astype(np.float64), posinf=0.0, neginf=0.0)
-        low, high = float(image.min()), float(image.max())
-        image = ((image - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
-    height, width = image.shape[:2]
-    colour = 2 if image.ndim == 3 and image.shape[2] == 3 else 0
-    lines = image.reshape(height, -1)
-    raw = np.concatenate([np.zeros((height, 1), np.uint8), lines], axis=1).tobytes()
-    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(raw)) + _chunk(b"IEND", b"")
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def _image(leaf: object) -> str:
+    """Return an `<img>` for a leaf that is a picture, or those of its rows if it is a batch of them."""
+    if is_array(leaf) and (leaf.ndim == 4 or (leaf.ndim == 3 and leaf.shape[2] not in {1, 3})):
+        return "".join(image_tag(row, channels_first=False) for row in leaf[:SHOWN])
+    return image_tag(leaf, channels_first=False)

@@ -2,7 +2,7 @@
 
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self
@@ -40,7 +40,7 @@ from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
-from penstock.observe import Report, Watch, WhatIf
+from penstock.observe import Look, Report, Watch, WhatIf
 from penstock.observe._measured import timed_steps
 from penstock.sources import check_length
 
@@ -440,6 +440,46 @@ class Loader(Generic[T_co]):
 
     # ------------------------------------------------------------------ looking
 
+    def look(self, step: int, *, decode: Callable[[list[int]], object] | None = None) -> Look:
+        """Return what the model sees at a step, to print or to show: its rows, with the record of each.
+
+        The batch is computed in this thread, as by `batch_at`, so it may be of any step, of the past or the future. The
+        loader's state does not change.
+
+        Args:
+            step: the batch's number.
+            decode: makes text of integers: called with the list of those of each one-dimensional array of a row.
+
+        Returns:
+            The batch as NumPy arrays, also from loaders that place batches on devices. A notebook shows its pictures,
+            texts, masks and numbers; `html` writes them as a page.
+
+        Raises:
+            StateError: as `batch_at` does.
+
+        Example:
+            >>> import penstock as ps
+            >>> loader = ps.Loader(ps.range(8).map(lambda number: {"n": number, "half": number / 2}).batch(2))
+            >>> print(loader.look(5))
+            step 5, epoch 1: 2 rows
+            <BLANKLINE>
+            row 0, key 2, epoch 1, position 2
+              ['n']     2
+              ['half']  1.0
+            row 1, key 3, epoch 1, position 3
+              ['n']     3
+              ['half']  1.5
+        """
+        step_range = self._progress.step_range(need_count("step", step))
+        origins = self._runtime.origins(step_range)
+        is_batched = self._plan.batch_size > 1 or len(origins) > 1 or _has_batch(self._plan)
+        try:
+            batch = self._runtime.batch_at(step_range)
+        except Exception as error:
+            trim(error)
+            raise
+        return Look(step, batch, origins, is_batched=is_batched, decode=decode)
+
     def stats(self) -> dict[str, float]:
         """Return counters for any logger, as a flat dict of floats.
 
@@ -660,6 +700,11 @@ def _runtime_of(plan: Plan, owner: SharedWorkers | None) -> Runtime:
     if plan.isolated:
         return _runtime.IsolatedRuntime(plan)
     return Runtime(plan, owner=None if owner is None else owner.runtime)
+
+
+def _has_batch(plan: Plan) -> bool:
+    """Return whether the leaves of what the dataset yields have a leading axis of rows, as far as that is known."""
+    return plan.is_indexed and plan.batches.batch is not None
 
 
 def _need_kind(workers: object) -> None:

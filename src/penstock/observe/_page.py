@@ -1,4 +1,4 @@
-"""The report as HTML: a fragment for notebooks, and a page that needs no other file. It has no scripts."""
+"""Pages of HTML that need no other file and have no scripts; and the report as one, or as a fragment for notebooks."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -24,11 +24,11 @@ _PAGE: Final = """\
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>penstock report</title>
+<title>{title}</title>
 </head>
 <body>
-<h1>penstock report</h1>
-{}
+<h1>{title}</h1>
+{content}
 </body>
 </html>
 """
@@ -45,7 +45,17 @@ def page(
         shares: the text of each step, and its share of the time.
         tail: the lines below the table.
     """
-    return _PAGE.format(fragment(head, rows, shares, tail))
+    return whole_page("penstock report", fragment(head, rows, shares, tail))
+
+
+def whole_page(title: str, content: str) -> str:
+    """Return a page that needs no other file.
+
+    Args:
+        title: its title, as text.
+        content: its content, as HTML.
+    """
+    return _PAGE.format(title=escaped(title), content=content)
 
 
 def fragment(

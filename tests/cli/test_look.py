@@ -1,0 +1,170 @@
+"""`Loader.look` and `penstock look` show what the model saw at any step, and where two descriptions differ."""
+
+import base64
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import StateError
+from penstock.observe import Look
+from tests.cli.command import main
+from tests.places import in_places
+
+Output = pytest.CaptureFixture[str]
+HERE = __name__
+
+
+def element(number: int) -> dict[str, Any]:
+    """Return an element with leaves of every kind."""
+    image = np.full((4, 6, 3), number, np.uint8)
+    return {
+        "image": image,
+        "planes": np.moveaxis(image, 2, 0) / 255,
+        "mask": image[:, :, 0] > 2,
+        "ids": np.arange(number, number + 9),
+        "text": f"<b>{number}</b>\x1b[31m",
+        "nested": {"half": number / 2},
+    }
+
+
+train = ps.range(40, seed=7).shuffle().map(element).batch(4)
+changed = ps.range(40, seed=7).shuffle().map(lambda number: element(number + (number == 13))).batch(4)
+in_order = ps.range(40, seed=7).shuffle().filter(lambda number: number % 2).map(element).batch(4)
+single = ps.range(4)
+
+
+def loader() -> ps.Loader[Any]:
+    """Return a loader."""
+    return ps.Loader(train)
+
+
+def listed(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return lists of the rows' leaves."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def join(ids: list[int]) -> str:
+    """Return the text of some integers."""
+    return "-".join(map(str, ids))
+
+
+@in_places("inline", "threads")
+def test_any_step_is_shown_with_the_record_of_each_row(place: dict[str, Any]) -> None:
+    """The rows are those that training gets, also of later epochs; the loader's own state doesn't change."""
+    with ps.Loader(train, **place) as loader:
+        look = loader.look(12, decode=join)
+        numbers = [origin.key for origin in loader.origins(12)]
+        assert loader.steps_done == 0
+    title, _, *lines = str(look).splitlines()
+    assert title == "step 12, epoch 1: 4 rows"
+    assert [line for line in lines if line.startswith("row")] == [
+        f"row {row}, key {number}, epoch 1, position {8 + row}" for row, number in enumerate(numbers)
+    ]
+    assert lines[1:8] == [
+        f"  ['image']           uint8 of shape (4, 6, 3), {numbers[0]} to {numbers[0]}",
+        f"  ['planes']          float64 of shape (3, 4, 6), {numbers[0] / 255:.4g} to {numbers[0] / 255:.4g}",
+        f"  ['mask']            bool of shape (4, 6), {24 * (numbers[0] > 2)} of 24 true",
+        f"  ['ids']             {join(list(range(numbers[0], numbers[0] + 9)))}",
+        f"  ['text']            <b>{numbers[0]}</b>�[31m",
+        f"  ['nested']['half']  {numbers[0] / 2}",
+        f"row 1, key {numbers[1]}, epoch 1, position 9",
+    ]
+
+
+def test_a_page_has_the_pictures_and_escapes_texts(tmp_path: Path) -> None:
+    """The page has an image of each picture and mask, with its pixels, and no markup of the data's."""
+    look = ps.Loader(train).look(3)
+    html = look.html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert html in page
+    assert "<b>" not in page
+    images = re.findall(r"data:image/png;base64,([^\"]+)", html)
+    assert len(images) == 4 * 3
+    data = base64.b64decode(images[0])
+    assert struct.unpack(">II", data[16:24]) == (6, 4)
+    pixels = zlib.decompress(data[data.index(b"IDAT") + 4 : -16])
+    assert pixels == (b"\0" + bytes([look.origins[0].key]) * 18) * 4
+
+
+def test_a_terminal_with_colours_shows_pictures() -> None:
+    """A picture is drawn by half blocks in the colours of its pixels, and no line is wider than the terminal."""
+    look = ps.Loader(train).look(3)
+    shade = look.origins[0].key
+    codes: dict[Literal["true", "256"], str] = {
+        "true": f"2;{shade};{shade};{shade}",
+        "256": f"5;{16 + 43 * round(shade / 51)}",
+    }
+    for colours, code in codes.items():
+        lines = look.text(columns=40, colours=colours, rows=1).splitlines()
+        pictures = [line for line in lines if "▀" in line]
+        assert pictures[0] == "    " + f"\x1b[38;{code};48;{code}m▀" * 6 + "\x1b[0m"
+        assert len(pictures) == 2 * 3
+        assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 40
+        assert lines[-1] == "… 3 more rows"
+
+
+def test_rows_of_padding_and_elements_without_batches_are_shown() -> None:
+    """Padding has no record; a dataset without a batch has one row; a decoder's own error passes with its place."""
+    padding = [line for row in (1, 2, 3) for line in (f"row {row}, padding", "  4")]
+    padded = ps.Loader(ps.range(5).batch(4, remainder="pad")).look(1)
+    assert str(padded).splitlines()[2:] == ["row 0, key 4, epoch 0, position 4", "  4", *padding]
+    assert str(ps.Loader(single).look(2)) == "step 2, epoch 0\n\nkey 2, epoch 0, position 2\n  2"
+    ragged = ps.Loader(
+        ps.range(4).map(lambda number: {"a": str(number), "b": np.arange(number)}).batch(2, merge=listed)
+    )
+    assert str(ragged.look(1)).endswith("position 3\n  ['a']  3\n  ['b']  [0, 1, 2]")
+    with pytest.raises(ValueError, match="chr") as raised:
+        str(ps.Loader(train).look(0, decode=lambda ids: "".join(map(chr, [*ids, -1]))))
+    assert "while decoding ['ids'] of row 0, key" in raised.value.__notes__[0]
+
+
+def test_the_command_shows_steps_and_compares_them(capsys: Output) -> None:
+    """It takes datasets and loaders, reads up to a step where it must, and names what two steps have in common."""
+    assert main(["look", f"{HERE}:loader", "--step", "12", "--decode", f"{HERE}:join", "--rows", "1"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("step 12, epoch 1: 4 rows\n\nrow 0, key ")
+    assert text.endswith("… 3 more rows\n\n")
+    assert main(["look", f"{HERE}:in_order", "--step", "7"]) == 0
+    shown = re.findall(r"^row \d, key (\d+), epoch 1", capsys.readouterr().out, re.MULTILINE)
+    with ps.Loader(in_order) as expected:
+        batches = [batch for _ in range(2) for batch in expected]
+    assert list(map(int, shown)) == batches[7]["ids"][:, 0].tolist()
+    assert main(["look", f"{HERE}:train", "--rank", "1/2", "--compare-steps", "2", "14"]) == 0
+    text = capsys.readouterr().out
+    assert "step 2, epoch 0: 2 rows" in text
+    assert "step 14, epoch 1: 2 rows" in text
+    assert re.search(r"^records in both: \d", text, re.MULTILINE)
+    assert "the first difference: row 0 of ['image']: 72 of 72 values differ" in text
+
+
+def test_the_first_difference_of_two_descriptions_is_found(tmp_path: Path, capsys: Output) -> None:
+    """Two descriptions that differ in one record are equal up to its step; the status says whether they differ."""
+    with ps.Loader(train) as loader:
+        step, row = next(
+            (step, row) for step in range(10) for row, origin in enumerate(loader.origins(step)) if origin.key == 13
+        )
+    page = tmp_path / "page.html"
+    command = ["look", f"{HERE}:train", "--against", f"{HERE}:changed"]
+    assert main([*command, "--html", str(page)]) == 1
+    expected = f"{HERE}:train and {HERE}:changed first differ at step {step}: row {row} of ['image']: 72 of 72 values"
+    assert capsys.readouterr().out.startswith(expected)
+    assert page.read_text().count('class="penstock-look"') == 2
+    assert main([*command, "--steps", f"0:{step}"]) == 0
+    assert "are equal" in capsys.readouterr().out
+    for wrong, message in (
+        ([f"{HERE}:HERE"], "must be a dataset or a loader"),
+        ([f"{HERE}:train", "--steps", "0:3"], "--steps is for --against"),
+        ([f"{HERE}:loader", "--rank", "0/2"], "is a loader, which has a rank of its own"),
+        ([f"{HERE}:train", "--decode", f"{HERE}:HERE"], "--decode must name a function"),
+    ):
+        assert main(["look", *wrong]) == 2
+        assert message in capsys.readouterr().err
+    with ps.Loader(in_order) as loader, pytest.raises(StateError):
+        loader.look(7)
+    assert isinstance(ps.Loader(single).look(0), Look)
