@@ -261,8 +261,10 @@ class _Server:
     # -- modules
 
     def _import(self, prepared: Preparation, message: bytes) -> None:
-        main = str(next(iter(prepared.main.values()), ""))
-        wanted = [name for name in (main and "__main__", *prepared.modules) if name and name not in self._tried]
+        # A module that another one has imported needs no new freeze, which takes milliseconds before a first batch.
+        wanted = [name for name in prepared.modules if name not in self._tried and name not in sys.modules]
+        if any(prepared.main.values()) and "__main__" not in self._tried:
+            wanted.insert(0, "__main__")
         adopt(prepared, with_main=False)
         if not wanted:
             return
