@@ -1,14 +1,16 @@
 """Programs with workers: what can be seen of torch's loader holds for ours."""
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader as TorchLoader
 
 from penstock.torch import DataLoader
-from tests.torch.conformance.datasets import AtOnce, Failing, Numbers, WorkerInfo
+from tests.torch.conformance.datasets import AtOnce, Counting, Failing, Numbers, WorkerInfo
 from tests.torch.conformance.outcome import Loader, described, going_on
 from tests.torch.conformance.untyped import torch
 
@@ -25,6 +27,20 @@ class Late(Numbers):
         if index in {1201, 1202, 1400}:
             raise ValueError(f"no item {index}")
         return index
+
+
+class Waiting(Counting):
+    """Lets worker 0 wait until a pipe with a name is closed."""
+
+    def __init__(self, pipe: Path) -> None:
+        super().__init__(10)
+        self.pipe = pipe
+
+    def __iter__(self) -> Iterator[int]:
+        numbers = super().__iter__()
+        if next(numbers) == 0:
+            self.pipe.read_bytes()
+        yield from numbers
 
 
 class Raising:
@@ -129,3 +145,14 @@ def test_in_no_order() -> None:
     """With in_order=False all batches come, each once."""
     found = [batch.tolist() for batch in DataLoader(Numbers(40), num_workers=2, batch_size=4, in_order=False)]
     assert sorted(found) == [list(range(start, start + 4)) for start in range(0, 40, 4)]
+
+
+def test_in_no_order_a_slow_stream_delays_no_other(tmp_path: Path) -> None:
+    """With in_order=False the batches of one worker come while another computes its first."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    loader = DataLoader(Waiting(pipe), batch_size=None, num_workers=2, in_order=False, timeout=60)
+    numbers = iter(loader)
+    assert [next(numbers) for _ in range(4)] == [3, 5, 7, 9]
+    pipe.write_bytes(b"")
+    assert list(numbers) == [2, 4, 6, 8]

@@ -12,17 +12,19 @@ Over a map-style dataset (`WorkersIterator`):
   - Batches are delivered in the sampler's order, or an exception in the place of its batch, whichever workers crash.
 
 Over an iterable dataset, of which each worker reads one stream (`StreamsIterator`):
-  - Batches are delivered in rotation over the workers whose stream has not ended, each in the order of its stream.
+  - Batches are delivered in rotation over the workers whose stream has not ended, each in the order of its stream. With
+    `in_order=False` the rotation leaves out workers whose batch isn't ready.
   - A worker's death raises a RuntimeError, as in torch, unless the dataset has a state: then another worker resumes
     after the last delivered batch.
 """
 
+import select
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import nullcontext
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
 
@@ -55,7 +57,15 @@ from penstock.torch._data_loader._torch_private import (
 )
 from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, is_stateful
 from penstock.torch._data_loader._worker_process import WorkerProcess
-from penstock.torch._data_loader._workers import JobRules, Queue, Sampled, TimedOutError, Workers, user_code_of_loader
+from penstock.torch._data_loader._workers import (
+    JobRules,
+    Queue,
+    Sampled,
+    TimedOutError,
+    Workers,
+    user_code_of_loader,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from penstock._loader import Clock
@@ -314,6 +324,8 @@ class StreamsIterator(InterruptibleIterator[Places]):
         workers: int = given.num_workers
         ahead = max(-(-check_prefetch(given.prefetch_factor) // workers), 1)
         self._is_persistent: bool = given.persistent_workers
+        self._is_ordered: bool = given.in_order
+        self._timeout: float = given.timeout
         self._sampler: Any = given.sampler if given.batch_sampler is None else given.batch_sampler
         self._streams: list[_Stream] = []
         self._epoch = -1
@@ -357,6 +369,8 @@ class StreamsIterator(InterruptibleIterator[Places]):
     def _next(self, held: HeldInterrupts) -> object:
         while self._active:
             self._turn %= len(self._active)
+            if not self._is_ordered:
+                self._turn = self._ready_turn(held)
             stream = self._active[self._turn]
             try:
                 streamed = stream.next(held)
@@ -372,6 +386,21 @@ class StreamsIterator(InterruptibleIterator[Places]):
         if not self._is_persistent:
             self._close()
         raise StopIteration
+
+    def _ready_turn(self, held: HeldInterrupts) -> int:
+        """Return the first turn, from the current one on, of a stream whose next batch is ready, after any wait."""
+        turns = [*range(self._turn, len(self._active)), *range(self._turn)]
+        found: list[int] = []
+
+        def is_any_ready() -> bool:
+            found[:] = islice((turn for turn in turns if self._active[turn].is_ready()), 1)
+            return bool(found)
+
+        with select.epoll() as any_stream:
+            for stream in self._active:
+                any_stream.register(stream.fileno(), select.EPOLLIN)
+            wait_until(is_any_ready, any_stream.fileno(), self._timeout, held)
+        return found[0]
 
     def _close(self) -> None:
         for stream in self._streams:
@@ -434,6 +463,14 @@ class _Stream:
         first = self._wanted._replace(state=self.place.state)
         self._sampled = Sampled(chain([first], repeat(self._wanted)), self._rules, Seed(0), self.place.number)
         self._queue = self._team.open(self._sampled)
+
+    def is_ready(self) -> bool:
+        """Return whether `next` needs no wait; if it does, the descriptor becomes readable when it may be ready."""
+        return self._queue is None or self._team.is_ready(self._queue, self._sampled)
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._team.fileno()
 
     def next(self, held: HeldInterrupts) -> StreamedBatch | None:
         """Return the next batch; None at the end."""

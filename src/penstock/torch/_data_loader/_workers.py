@@ -363,15 +363,17 @@ class Workers:
             self._wait(queue.is_ready, held)
         return queue.next_job(held)
 
+    def is_ready(self, queue: Queue, sampled: Sampled) -> bool:
+        """Return whether `next_job` needs no wait; if it does, the descriptor becomes readable when it may be ready."""
+        sampled.draw(self.most + 1)
+        return queue.is_ready()
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._scheduler.fileno(self._client)
+
     def _wait(self, is_ready: Callable[[], bool], held: HeldInterrupts) -> None:
-        until = monotonic() + self._timeout
-        while not is_ready():
-            left = until - monotonic() if self._timeout else None
-            held.allow()
-            is_late = (left or 0) < 0 or not Waiter().wait(self._scheduler.fileno(self._client), left)
-            held.hold()
-            if is_late:
-                raise TimedOutError(f"DataLoader timed out after {self._timeout} seconds")
+        wait_until(is_ready, self.fileno(), self._timeout, held)
 
     def batches(self, job: DrawnJob) -> list[object]:
         """Return the batches of a complete job."""
@@ -441,6 +443,22 @@ class _NotingRecorder(Recorder):
 
 class TimedOutError(RuntimeError):
     """A batch took longer than `timeout`."""
+
+
+def wait_until(is_ready: Callable[[], bool], descriptor: int, timeout: float, held: HeldInterrupts) -> None:
+    """Wait until something is ready, which the descriptor shows when it may be; handlers of signals are allowed.
+
+    Raises:
+        TimedOutError: it took longer than a timeout in seconds; 0 waits without limit.
+    """
+    until = monotonic() + timeout
+    while not is_ready():
+        left = until - monotonic() if timeout else None
+        held.allow()
+        is_late = (left or 0) < 0 or not Waiter().wait(descriptor, left)
+        held.hold()
+        if is_late:
+            raise TimedOutError(f"DataLoader timed out after {timeout} seconds")
 
 
 def user_code_of_loader(loader: object) -> UserCode:
