@@ -12,10 +12,11 @@ every 50 ms, since reading that clock takes some microseconds on virtual machine
 
 A step's time is *exclusive*. Steps of one block run one after the other, so one reading of the clock ends a step and
 begins the next one (`StepTimes.lap`). Where a step evaluates a block of its parent's, `enter` and `leave` take the
-parent's steps out of its time.
+parent's steps out of its time. The last laps above `NOTED_SECONDS` are kept in a ring, for a trace.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
@@ -24,7 +25,7 @@ import numpy as np
 from penstock._durations import BUCKETS, DurationRecorder, Durations, bucket_of
 
 NOTED_SECONDS: Final = 50e-6
-"""Shorter waits of the consumer, and shorter times between two requests, are only added up."""
+"""Shorter waits of the consumer, times between two requests, and steps of a block are only added up."""
 
 Cause: TypeAlias = Literal[
     "inline", "workers", "stragglers", "memory", "storage", "fold", "placing", "start", "helper", "delivery"
@@ -45,7 +46,12 @@ MAX_STEPS: Final = 256
 """The number of steps of a dataset that have times of their own; the others share those of one more."""
 _SECONDS, _ELEMENTS, _CPU_SECONDS, _CPU_OF_SECONDS, _HEAD = range(5)
 _WORDS: Final = _HEAD + BUCKETS
-_TOTAL: Final = 8  # words before those of the first step; the first is the number of rows, the second the busy time
+_ROWS, _BUSY, _LAPS = range(3)  # of the whole: the number of rows, the busy time, and the number of laps
+_TOTAL: Final = 8  # words before those of the first step
+_LAP_WORDS: Final = 3  # the place of the step's words, the end, the seconds
+KEPT_LAPS: Final = 1 << 12
+"""The number of last laps of a thread or process that are kept, and of last waits: some seconds."""
+_UNSAFE_LAPS: Final = 64  # the oldest kept ones, which may be overwritten while they are copied
 _CPU_EACH_SECONDS: Final = 0.05  # one block in so much time is measured in processor time
 
 
@@ -69,7 +75,19 @@ class StepTimes:
         words: the memory for the times, `words_for` as many; None for new memory.
     """
 
-    __slots__ = ("_cpu", "_is_outermost", "_mark", "_next_cpu", "_numbers", "_other", "_takes_cpu", "_total", "_words")
+    __slots__ = (
+        "_cpu",
+        "_first_lap",
+        "_is_outermost",
+        "_laps",
+        "_mark",
+        "_next_cpu",
+        "_numbers",
+        "_other",
+        "_takes_cpu",
+        "_total",
+        "_words",
+    )
 
     def __init__(self, numbers: Mapping[int, int] | None = None, words: "np.ndarray[Any, Any] | None" = None) -> None:
         numbers = {} if numbers is None else numbers
@@ -79,6 +97,8 @@ class StepTimes:
         self._words = memoryview(cast("bytearray", words)).cast("B").cast("d")
         self._numbers = {identity: _TOTAL + _WORDS * min(number, count) for identity, number in numbers.items()}
         self._other = _TOTAL + _WORDS * count
+        self._first_lap = self._other + _WORDS
+        self._laps = int(self._words[_LAPS])  # continued after another thread or process of this role
         self._mark = self._cpu = self._next_cpu = 0.0
         self._total = 0.0  # recorded seconds
         self._is_outermost = False  # whether the next call of `enter` is for the block that `start` began
@@ -86,7 +106,7 @@ class StepTimes:
 
     def start(self, rows: int) -> None:
         """Begin a block of rows of the dataset; the time of its first step counts from now on."""
-        self._words[0] += rows
+        self._words[_ROWS] += rows
         now = time.perf_counter()
         self._takes_cpu = now > self._next_cpu
         if self._takes_cpu:
@@ -114,6 +134,13 @@ class StepTimes:
         seconds = now - self._mark
         self._mark = now
         at, words = self._add(step, seconds, elements, weight), self._words
+        if seconds > NOTED_SECONDS:
+            laps = self._laps
+            place = self._first_lap + _LAP_WORDS * (laps % KEPT_LAPS)
+            words[place] = at
+            words[place + 1] = now
+            words[place + 2] = seconds
+            words[_LAPS] = self._laps = laps + 1
         if self._takes_cpu:
             cpu = time.thread_time()
             words[at + _CPU_SECONDS] += cpu - self._cpu
@@ -145,7 +172,7 @@ class StepTimes:
 
     def work(self, seconds: float) -> None:
         """Add the time of all work at a block, steps included."""
-        self._words[1] += seconds
+        self._words[_BUSY] += seconds
 
     def enter(self) -> tuple[float, float] | None:
         """Begin a block of a step's parent; return the time that the step has taken so far, for `leave`.
@@ -174,7 +201,7 @@ class StepTimes:
 
 def words_for(numbers: Mapping[int, int]) -> int:
     """Return the number of float64 words that the times of numbered steps need."""
-    return _TOTAL + _WORDS * (_count(numbers) + 1)
+    return _TOTAL + _WORDS * (_count(numbers) + 1) + _LAP_WORDS * KEPT_LAPS
 
 
 def _count(numbers: Mapping[int, int]) -> int:
@@ -211,6 +238,7 @@ class Waits:
         self.is_first: bool = False
         self.seconds: dict[Cause, float] = {}
         self.waiting: memoryview[float] = unseen_word()
+        self._latest: deque[tuple[float, float, Cause]] = deque(maxlen=KEPT_LAPS)
         self._waits = DurationRecorder()
         self._pauses = DurationRecorder()
 
@@ -223,14 +251,19 @@ class Waits:
         if self.default == "delivery":
             self.default = "placing"
 
-    def note(self, seconds: float) -> None:
-        """Record a wait."""
+    def note(self, seconds: float, end: float) -> None:
+        """Record a wait, and when it ended."""
         cause = self.cause or self.default
         if self.is_first:
             cause, self.is_first = "start", False
         self.cause = None
         self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
         self._waits.record(seconds)
+        self._latest.append((end, seconds, cause))
+
+    def latest(self) -> list[tuple[float, float, Cause]]:
+        """Return the end, the seconds and the cause of the last waits."""
+        return list(self._latest.copy())
 
     def note_between(self, seconds: float) -> None:
         """Record the time from the delivery of a batch to the next request."""
@@ -268,29 +301,31 @@ class Readings:
         self.numbers: dict[int, int] = numbered(steps)
         self._times: dict[str, StepTimes] = {}
         self._words: list[np.ndarray[Any, Any]] = []
+        self._roles: list[str] = []  # of the words
 
     def times(self, role: str) -> StepTimes:
         """Return the times of a thread, by its role; a later thread of that role continues them."""
         found = self._times.get(role)
         if found is None:
             words = np.zeros(words_for(self.numbers))
-            self.add(words)
+            self.add(words, role)
             found = self._times[role] = StepTimes(self.numbers, words)
         return found
 
-    def add(self, words: "np.ndarray[Any, Any]") -> None:
+    def add(self, words: "np.ndarray[Any, Any]", role: str) -> None:
         """Include the times that a thread or a process writes."""
+        self._roles.append(role)
         self._words.append(words)
 
     @property
     def rows(self) -> float:
         """The number of rows computed."""
-        return float(sum(words[0] for words in self._words.copy()))
+        return float(sum(words[_ROWS] for words in self._words.copy()))
 
     @property
     def busy_seconds(self) -> float:
         """The time that the workers have worked, summed over workers."""
-        return float(sum(words[1] for words in self._words.copy()))
+        return float(sum(words[_BUSY] for words in self._words.copy()))
 
     def step_times(self, *, each: bool = True) -> list[StepTime]:
         """Return the time of each step, by its number; the last one is that of all steps without a number.
@@ -302,8 +337,22 @@ class Readings:
         words_each = _WORDS if each else _HEAD
         summed = np.zeros((count, words_each))
         for words in self._words.copy():
-            summed += words[_TOTAL:].reshape(count, _WORDS)[:, :words_each]
+            summed += words[_TOTAL : _TOTAL + count * _WORDS].reshape(count, _WORDS)[:, :words_each]
         return [_step_time(step) for step in summed]
+
+    def spans(self) -> list[tuple[str, list[tuple[int, float, float]]]]:
+        """Return the role of each thread and process, and its last laps: the step's number, the end, the seconds."""
+        first = _TOTAL + _WORDS * (_count(self.numbers) + 1)
+        return [(role, _laps(words.copy(), first)) for role, words in zip(self._roles, self._words, strict=False)]
+
+
+def _laps(words: "np.ndarray[Any, Any]", first: int) -> list[tuple[int, float, float]]:
+    count = int(words[_LAPS])
+    kept = words[first:].reshape(KEPT_LAPS, _LAP_WORDS)
+    if count > KEPT_LAPS:
+        kept = np.roll(kept, -(count % KEPT_LAPS), axis=0)[_UNSAFE_LAPS:]
+    rows = cast("list[list[float]]", kept[:count].tolist())
+    return [((int(at) - _TOTAL) // _WORDS, end, seconds) for at, end, seconds in rows]
 
 
 def _step_time(words: "np.ndarray[Any, Any]") -> StepTime:

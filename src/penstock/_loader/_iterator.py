@@ -91,7 +91,7 @@ class Clock:
         if waited > NOTED_SECONDS:
             if self.hints is not None:
                 self.hints.waited(self, waited)
-            self.waits.note(waited)
+            self.waits.note(waited, requested + waited)
         if requested - self.last > NOTED_SECONDS:
             self.waits.note_between(requested - self.last)
         if self.publisher is not None and requested + waited >= self.publisher.due:

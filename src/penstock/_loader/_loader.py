@@ -4,6 +4,7 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self
 
@@ -42,6 +43,7 @@ from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
 from penstock.observe import Look, Report, Watch, WhatIf
 from penstock.observe._measured import timed_steps
+from penstock.observe._trace import write_trace
 from penstock.sources import check_length
 
 if TYPE_CHECKING:
@@ -513,6 +515,29 @@ class Loader(Generic[T_co]):
             (8, ['read', 'add', 'batch'])
         """
         return report_of(self._plan, self._runtime.readings, self._clock)
+
+    def trace(self, path: str | Path) -> None:
+        """Write what the threads and processes did in the last seconds, as a file for trace viewers.
+
+        A loader always keeps the last 4,096 intervals of each worker, and of its own waits, without those below 50
+        microseconds. So nothing has to be switched on before: call this after a slow moment, in any thread. Open the
+        file in Perfetto (ui.perfetto.dev), or in Chrome at chrome://tracing. Each worker has a track of the steps that
+        it ran, block by block, and the training one of its waits, with their causes. With `isolated=True` there are
+        only the waits.
+
+        Args:
+            path: of the file, which holds JSON; an existing one is replaced. It is compressed if it ends in ".gz".
+
+        Raises:
+            OSError: the file can't be written.
+
+        Example:
+            >>> import penstock as ps
+            >>> loader = ps.Loader(ps.range(64).map(lambda number: number + 1, name="add").batch(8))
+            >>> batches = list(loader)
+            >>> loader.trace("trace.json.gz")
+        """
+        write_trace(self._plan, self._runtime.readings, path)
 
     def watch(self, interval: float = 60.0) -> Watch:
         """Show what the loader does while the block of a `with` statement runs, as lines on stderr.

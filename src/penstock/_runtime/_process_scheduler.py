@@ -194,8 +194,8 @@ class ProcessScheduler(Scheduler):
             words = words_for(client.readings.numbers)
             region = self._times[client] = self._allocate(8 * words * self.num_workers)
             parts = np.frombuffer(cast("memoryview", region), np.float64).reshape(self.num_workers, words)
-            for part in parts:
-                client.readings.add(part)
+            for number, part in enumerate(parts):
+                client.readings.add(part, f"worker process {number}")
         return self._regions[id(region)][0]
 
     def _spill_of(self, slot: int, client: Client, job: Job[Work], given: Pickled) -> Region | None:
