@@ -18,25 +18,10 @@ print(json.dumps([sorted(set(sys.modules) - before), seconds, threading.active_c
 
 # Modules that take long to load, and Penstock's that run, evaluate or store a dataset; they are imported when used.
 NOT_AT_ONCE = {
-    "asyncio",
-    "concurrent.futures",
-    "json",
-    "logging",
-    "multiprocessing",
-    "numpy.random",
-    "pathlib",
-    "penstock._graph._evaluate",
-    "penstock._streaming._opening",
-    "penstock._loader",
-    "penstock._plan._explain",
-    "penstock._runtime",
-    "penstock._storage._disk_cache",
-    "penstock.pipeline",
-    "penstock.sources._arrow_rows",
-    "penstock.sources._files",
-    "random",
-    "tempfile",
-    "traceback",
+    *("asyncio", "concurrent.futures", "json", "logging", "multiprocessing", "numpy.random", "pathlib"),
+    *("penstock._graph._evaluate", "penstock._streaming._opening", "penstock._loader", "penstock._plan._explain"),
+    *("penstock._runtime", "penstock._storage._disk_cache", "penstock.pipeline", "penstock.sources._arrow_rows"),
+    *("penstock.sources._files", "random", "tempfile", "traceback"),
 }
 
 

@@ -1,6 +1,5 @@
 """A shuffle by blocks: the blocks of the source or equal ones, in any loader, with its costs in the explanation."""
 
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
-from penstock.errors import GraphError, UsageError
 
 
 class Grouped:
@@ -74,20 +72,3 @@ def test_the_explanation_tells_how_much_is_open_and_how_well_it_mixes() -> None:
     assert few[0].endswith("8 of 100 blocks are open at a time, 80 of 1,000 elements")
     assert few[1] == "a batch's mean varies 4.0 times as much as under a uniform shuffle; live=32 avoids that"
     assert dict(dataset.batch(8).explain().sections)["order"][1] == "a batch mixes as well as under a uniform shuffle"
-
-
-@pytest.mark.parametrize(
-    ("shuffle", "error", "text"),
-    [
-        (lambda: ps.range(9).shuffle(live=3), UsageError, "live is an argument of a shuffle by blocks"),
-        (lambda: ps.range(9).shuffle(rows=3), UsageError, "rows is an argument of a shuffle by blocks"),
-        (lambda: ps.range(9).shuffle(blocks=0), UsageError, "blocks must be at least 1"),
-        (lambda: ps.range(9).shuffle(blocks=True), GraphError, "needs a source with blocks, and Range"),
-        (lambda: ps.read(Grouped(9)).shuffle().shuffle(blocks=True), GraphError, r"shuffle\(\) changes it"),
-        (lambda: ps.range(9).shuffle(blocks=2, live=0), UsageError, "live must be an integer"),
-    ],
-)
-def test_wrong_arguments_name_the_remedy(shuffle: Callable[[], object], error: type[Exception], text: str) -> None:
-    """Arguments without blocks, sources without blocks, and steps that change the order are refused."""
-    with pytest.raises(error, match=text):
-        shuffle()

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.batching import Pad
 from tests.dataset.packing import all_tokens, bare
 from tests.equivalence.definition import close_all, concatenated, digests, outcomes, ranks_of
 
@@ -79,41 +78,6 @@ def test_planned_sizes_must_be_the_real_ones(rows: Any) -> None:
     dropped = bare([1, 3]).bucket(len, [2, 8], rows=2, lengths=[1, 1], remainder="drop")
     with pytest.raises(ps.errors.GraphError, match=r"sizes that bucket\(\) was given"):
         list(dropped)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"size": 3}, "takes a function"),
-        ({"boundaries": []}, "boundaries must be at least one"),
-        ({"boundaries": [4, 4]}, "ascending"),
-        ({"rows": 0}, "rows must be at least 1"),
-        ({"rows": [1, 2, 3]}, "one for each of the 2 buckets"),
-        ({"remainder": "pad"}, "remainder must be"),
-        ({"pad": Pad(length=3)}, "Leave its length out"),
-        ({"lengths": [1]}, "one value for each of the 3"),
-        ({"lengths": [1, 9, 2]}, "got 9 at position 1"),
-    ],
-)
-def test_wrong_arguments_of_bucket_are_refused(arguments: dict[str, Any], message: str) -> None:
-    """The call with the wrong argument raises."""
-    arguments_given: dict[str, Any] = {"size": len, "boundaries": [2, 4], "rows": 2, **arguments}
-    with pytest.raises(ps.errors.UsageError, match=message):
-        bare([1, 2, 3]).bucket(**arguments_given)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "message"),
-    [
-        (ps.range(3).bucket("tokens", [4], rows=1), "length of its leaf 'tokens'"),
-        (ps.read([{"a": np.zeros(1)}]).bucket("tokens", [4], rows=1), "dict of"),
-        (bare([1]).bucket(lambda tokens: tokens.mean(), [4], rows=1), "whole number; got"),
-    ],
-)
-def test_an_element_without_a_size_is_an_error(dataset: ps.Dataset, message: str) -> None:
-    """The error states the rule."""
-    with pytest.raises(ps.errors.GraphError, match=message):
-        list(dataset)
 
 
 def test_rows_divide_by_the_ranks() -> None:

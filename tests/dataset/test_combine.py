@@ -168,12 +168,6 @@ def test_flush_must_return_a_list() -> None:
     assert "key 4, the last element before flush()" in caught.value.__notes__[0]
 
 
-def test_make_must_be_a_function() -> None:
-    """An object in place of a function is refused when the dataset is described."""
-    with pytest.raises(ps.errors.UsageError, match="combine takes a function"):
-        ps.range(5).combine(Delayed())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-
 class Forgets:
     """A combiner whose `held` is too small: it sums all elements, but counts those since the last sum."""
 

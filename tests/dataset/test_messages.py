@@ -1,5 +1,7 @@
-"""Errors of the verbs: each has the rule, the value and the remedy."""
+"""Errors of datasets and their verbs: each has the rule, the value and the remedy."""
 
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.batching import Pad
 from penstock.errors import GraphError, NoLengthError, SourceError, UsageError
 from tests.dataset.functions import Squares, double, is_odd, noisy
 from tests.messages import Case, anything, case, check_message
@@ -14,6 +17,299 @@ from tests.messages import Case, anything, case, check_message
 NUMBERS = ps.range(10)
 ODD = NUMBERS.filter(is_odd)
 ENDLESS = NUMBERS.repeat()
+PARTS = {"web": NUMBERS, "code": NUMBERS}
+
+
+def usage(call: Callable[[], object], *words: str) -> Case:
+    """Return the case of a UsageError."""
+    return case(call, UsageError, *words)
+
+
+def graph(call: Callable[[], object], *words: str) -> Case:
+    """Return the case of a GraphError."""
+    return case(call, GraphError, *words)
+
+
+VERBS: dict[str, Callable[..., object]] = {
+    "mix": ps.mix,
+    "concatenate": ps.concatenate,
+    "interleave": ps.interleave,
+    "zip": ps.zip,
+}
+
+
+NOT_PARTS: dict[str, tuple[object, str]] = {
+    "a dataset": (NUMBERS, "parts must be a dict or a list of datasets; got Dataset"),
+    "a number": (3, "parts must be a dict or a list of datasets; got int"),
+    "nothing": ({}, "parts must have at least one dataset; got none"),
+    "an empty list": ([], "parts must have at least one dataset; got none"),
+    "a list of lists": ([[1]], "part '0' must be a Dataset; got list"),
+    "a part that is none": ({"web": [1, 2]}, "part 'web' must be a Dataset; got list"),
+    "a number for a name": ({3: NUMBERS}, 'a part\'s name must be a str of at least one character and no "/"; got 3'),
+    "an empty name": ({"": NUMBERS}, "a part's name must be a str of at least one character and no \"/\"; got ''"),
+    "a path for a name": ({"web/en": NUMBERS}, "and no \"/\"; got 'web/en'"),
+}
+
+
+JOINED: dict[str, Case] = {
+    **{
+        f"{verb}, {name}": usage(functools.partial(join, parts), words)
+        for verb, join in VERBS.items()
+        for name, (parts, words) in NOT_PARTS.items()
+    },
+    **{
+        f"{verb}, seed": usage(functools.partial(join, PARTS, seed="7"), "seed must be a whole number; got seed='7'")
+        for verb, join in VERBS.items()
+    },
+}
+
+
+MIXED: dict[str, Case] = {
+    "stop": usage(
+        lambda: ps.mix(PARTS, stop=anything("last")), 'stop must be "first", "all" or "never"; got stop=\'last\''
+    ),
+    "measure": usage(lambda: ps.mix(PARTS, measure=anything(3)), "measure takes a function; got 3"),
+    "weights in a list": usage(
+        lambda: ps.mix(PARTS, anything([1, 2])), "weights must be a dict of a weight for each name", "got [1, 2]"
+    ),
+    "no weights": usage(lambda: ps.mix(PARTS, {}), "weights must be a dict of a weight for each name", "got {}"),
+    "unknown part": usage(
+        lambda: ps.mix(PARTS, {"web": 1, "books": 2}),
+        "weights must name parts of the mixture, ['web', 'code']",
+        "books",
+    ),
+    "all weights 0": usage(lambda: ps.mix(PARTS, {"web": 0}), "weight"),
+    "negative weight": usage(lambda: ps.mix(PARTS, {"web": -1, "code": 2}), "weight", "-1"),
+    "weight of text": usage(lambda: ps.mix(PARTS, anything({"web": "1"})), "weight", "'1'"),
+    "not a number": usage(lambda: ps.mix(PARTS, {"web": float("nan")}), "weight", "nan"),
+    "late schedule": usage(
+        lambda: ps.mix(PARTS, {5: {"web": 1}}),
+        "a schedule must have the weights from position 0 on; its positions are [5]",
+    ),
+    "negative position": usage(
+        lambda: ps.mix(PARTS, {0: {"web": 1}, -5: {"web": 1}}), "a position of the schedule must be at least 0"
+    ),
+    "schedule of numbers": usage(
+        lambda: ps.mix(PARTS, anything({0: 1})), "weights must be a dict of a weight for each name; got 1"
+    ),
+    "an empty part without end": graph(
+        lambda: ps.mix({"web": NUMBERS, "none": ps.range(0)}, stop="never"),
+        "stop=\"never\" repeats every part, and 'none' is empty. Leave it out.",
+    ),
+    "measure of text": graph(
+        lambda: list(ps.mix(PARTS, measure=anything(str))), "measure must return a whole number of at least 0; got '0'"
+    ),
+    "negative measure": graph(
+        lambda: list(ps.mix(PARTS, measure=lambda number: -1 - number)), "measure must return a whole number", "got -1"
+    ),
+    "a mixture read in order": graph(
+        lambda: ps.mix({"web": NUMBERS, "odd": ODD}).shuffle(),
+        "shuffle() needs a dataset whose elements have positions",
+        "filter(is_odd) (part 'odd' of mix({web: …, odd: …})) can only be read in order. Use shuffle() before it.",
+    ),
+    "length of a mixture read in order": case(
+        lambda: len(ps.mix(PARTS, measure=int)), NoLengthError, "mix({web: …, code: …}) can only be read in order"
+    ),
+    "length without end": case(lambda: len(ps.mix(PARTS, stop="never")), NoLengthError, "repeats without end"),
+    "unequal": graph(
+        lambda: ps.zip({"x": NUMBERS, "y": ps.range(3)}),
+        "zip needs parts of equal lengths; got {'x': 10, 'y': 3}.",
+        'Pass unequal="shortest" to end with the shortest.',
+    ),
+    "unequal, read in order": graph(
+        lambda: list(ps.Loader(ps.zip({"x": NUMBERS, "y": ODD}))),
+        "zip needs parts of equal lengths; ['x'] had elements left when another part had ended.",
+        'Pass unequal="shortest"',
+    ),
+    "unequal, by the definition": graph(lambda: list(ps.zip([NUMBERS, ODD])), "zip needs parts of equal lengths"),
+    "unequal=longest": usage(
+        lambda: ps.zip([NUMBERS], unequal=anything("longest")),
+        'unequal must be "error" or "shortest"; got unequal=\'longest\'',
+    ),
+}
+
+
+class Twice:
+    """A stream in place of the function that opens it."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1, 2])
+
+
+class Unsaved(Twice):
+    """A stream whose state is no JSON value."""
+
+    def get_state(self) -> object:
+        """Return a state that can't be saved."""
+        return object()
+
+    def set_state(self, state: object) -> None:
+        """Do nothing."""
+
+
+def numbers() -> list[int]:
+    """Return the elements of a stream."""
+    return [1, 2]
+
+
+def pair(number: int) -> list[int]:
+    """Return a number twice."""
+    return [number, number]
+
+
+STREAMS: dict[str, Case] = {
+    "an iterator": usage(
+        lambda: ps.stream(iter([1])),
+        "a stream must be iterable any number of times; a list_iterator can be iterated over only once.",
+        "Pass a function that makes it, such as stream(lambda: …).",
+    ),
+    "a generator": usage(lambda: ps.stream(number for number in [1]), "a generator can be iterated over only once"),
+    "a number": usage(
+        lambda: ps.stream(anything(3)), "stream takes an iterable, or a function that makes one; got int"
+    ),
+    "seed": usage(lambda: ps.stream([1], seed=anything(None)), "seed must be a whole number; got seed=None"),
+    "indexed": graph(
+        lambda: ps.stream([1])[0], "indexing needs a dataset whose elements have positions", "stream(list) can only"
+    ),
+    "length": case(lambda: len(ps.stream(Twice())), NoLengthError, "can only be read in order, so its number"),
+    "shuffled": graph(lambda: ps.stream(numbers).shuffle(), "stream(numbers) can only be read in order."),
+    "repeated as it is": graph(
+        lambda: ps.stream([1]).repeat(reshuffle=False),
+        "reshuffle=False needs positions. Use repeat before the step that has none.",
+    ),
+    "a state that is no JSON": graph(
+        lambda: list(ps.Loader(ps.stream(Unsaved()))), "the state of a stream must be a JSON value", "Unsaved is not"
+    ),
+}
+
+
+ABOVE_A_FILTER: dict[str, Case] = {
+    f"{verb} above a filter": graph(call, f"{verb} needs a dataset whose elements have positions", f"Use {verb} before")
+    for verb, call in {
+        "sample()": lambda: ODD.sample([1]),
+        "balance()": lambda: ODD.balance([1]),
+        "windows()": lambda: ODD.windows(2, lengths=[1]),
+        "cache()": lambda: ODD.cache(),
+        "flat_map(…, counts=…)": lambda: ODD.flat_map(pair, counts=[2]),
+    }.items()
+}
+
+
+WITHOUT_END: dict[str, Case] = {
+    f"{verb} without end": graph(call, f"{verb} needs a dataset with an end", "Use take(n) first.")
+    for verb, call in {
+        "sample()": lambda: ENDLESS.sample([1]),
+        "balance()": lambda: ENDLESS.balance([1]),
+        "windows()": lambda: ENDLESS.windows(2, lengths=[1]),
+        "cache()": lambda: ENDLESS.cache(),
+        "flat_map(…, counts=…)": lambda: ENDLESS.flat_map(pair, counts=[2]),
+    }.items()
+}
+
+
+ABOVE_A_SHUFFLE: dict[str, Case] = {
+    f"{verb} above a shuffle": graph(
+        call,
+        f"{verb} relies on the positions of elements, and read(Range(0, 10, 1)).shuffle() has another order",
+        "shuffle after it, or fix the order with epoch(0).",
+    )
+    for verb, call in {
+        "windows()": lambda: NUMBERS.shuffle().windows(2, lengths=[1] * 10),
+        "cache()": lambda: NUMBERS.shuffle().cache(),
+        "flat_map(…, counts=…)": lambda: NUMBERS.shuffle().flat_map(pair, counts=[2] * 10),
+    }.items()
+}
+
+
+TABLES: dict[str, Case] = {
+    "too few weights": usage(
+        lambda: NUMBERS.sample([1, 2]), "weights must be one for each of the 10 elements; got shape (2,)"
+    ),
+    "weights of 0": usage(lambda: NUMBERS.sample([0] * 10), "weight"),
+    "negative weights": usage(lambda: NUMBERS.sample([-1] * 10), "weight", "-1"),
+    "weights that are no numbers": usage(lambda: NUMBERS.sample(anything(["a"] * 10)), "weight"),
+    "samples": usage(lambda: NUMBERS.sample([1] * 10, -1), "count must be at least 0", "got count=-1"),
+    "too few labels": usage(
+        lambda: NUMBERS.balance(["a", "b"]), "labels must be one for each of the 10 elements; got shape (2,)"
+    ),
+    "labels that are floats": usage(lambda: NUMBERS.balance(np.ones(10)), "labels must be", "float64"),
+    "balanced": usage(lambda: NUMBERS.balance([1] * 10, anything(1.5)), "count must be a whole number; got count=1.5"),
+    "too few counts": usage(
+        lambda: NUMBERS.flat_map(pair, counts=[2]), "counts must be one for each of the 10 elements; got shape (1,)"
+    ),
+    "negative counts": usage(lambda: NUMBERS.flat_map(pair, counts=[-1] * 10), "count", "-1"),
+    "counts that are floats": usage(lambda: NUMBERS.flat_map(pair, counts=anything(np.ones(10) / 2)), "count"),
+    "flat_map": usage(lambda: NUMBERS.flat_map(anything(3)), "flat_map takes a function; got 3"),
+    "no list": graph(
+        lambda: list(NUMBERS.flat_map(anything(str))), "must return a list of elements", "'str'", "got a str"
+    ),
+    "no list, indexed": graph(
+        lambda: NUMBERS.flat_map(anything(int), counts=[1] * 10)[0], "must return a list of elements; got a int."
+    ),
+    "other counts": graph(
+        lambda: list(NUMBERS.flat_map(pair, counts=[1] * 10)),
+        "step 'pair' made 2 elements of the one at position 0, where counts= says 1.",
+        "Give the counts that the function makes, or leave counts= out and read in order.",
+    ),
+    "lengths": usage(
+        lambda: NUMBERS.windows(2, lengths=[3]), "lengths must be one for each of the 10 elements; got shape (1,)"
+    ),
+    "negative lengths": usage(lambda: NUMBERS.windows(2, lengths=[-1] * 10), "length", "-1"),
+    "windows of nothing": usage(lambda: NUMBERS.windows(0, lengths=[1] * 10), "length", "0"),
+    "stride of 0": usage(lambda: NUMBERS.windows(2, 0, lengths=[1] * 10), "stride", "0"),
+    "partial": usage(lambda: NUMBERS.windows(2, lengths=[1] * 10, partial=anything("keep")), "partial", "'keep'"),
+    "mask of windows": usage(
+        lambda: NUMBERS.windows(2, lengths=[1] * 10, mask=""), "name must be a str of at least one character"
+    ),
+}
+
+
+CACHED: dict[str, Case] = {
+    "random": graph(
+        lambda: NUMBERS.random_map(noisy).cache(),
+        "cache() would repeat the random numbers of step 'noisy' in every epoch. Put it before.",
+    ),
+    "a lambda on disk": graph(
+        lambda: NUMBERS.map(lambda number: number).cache("cached"),
+        "a cache on disk must distinguish versions of step",
+        "which is a lambda or a local function.",
+        'Define it in a module, or pass version="1" and change that with the code.',
+    ),
+    "size": usage(lambda: NUMBERS.cache(size=0), "size must be a number of bytes above 0", "got size=0"),
+    "size of text": usage(lambda: NUMBERS.cache(size="much"), "or text such as \"2GiB\"; got size='much'"),
+    "size of a bool": usage(lambda: NUMBERS.cache(size=True), "size must be a number of bytes", "got size=True"),
+}
+
+
+COUNTS: dict[str, Case] = {
+    "limit(-1)": usage(lambda: ODD.limit(-1), "count must be at least 0 and at most 2**62; got count=-1"),
+    "limit(1.0)": usage(lambda: ODD.limit(anything(1.0)), "count must be a whole number; got count=1.0"),
+    "limit with positions": usage(lambda: NUMBERS.limit(-1), "count must be at least 0"),
+    "limit of ranks": graph(
+        lambda: list(ps.Loader(ODD.batch(2).limit(9), shard=ps.Shard(0, 2))),
+        "all ranks must have the 9 elements of limit(9), so that they end on the same step",
+        "this rank ran out of data after 0. Lower the limit, or use repeat() before it.",
+    ),
+    "window_shuffle(0)": usage(lambda: ODD.window_shuffle(0), "size must be at least 1", "got size=0"),
+    "window_shuffle(True)": usage(
+        lambda: ODD.window_shuffle(anything(True)),  # noqa: FBT003 - what may not be given
+        "size must be a whole number; got size=True",
+    ),
+    "window_shuffle's name": usage(
+        lambda: ODD.window_shuffle(3, name=""), "name must be a str of at least one character"
+    ),
+    "two of a name": graph(
+        lambda: ODD.window_shuffle(3, name="mine").window_shuffle(3, name="mine"),
+        "two steps can't share the name 'mine'; give one of them another name=",
+    ),
+    "rebatch(0)": usage(lambda: NUMBERS.batch(2).rebatch(0), "size must be at least 1", "got size=0"),
+    "rebatch's remainder": usage(
+        lambda: NUMBERS.batch(2).rebatch(3, remainder=anything("cut")),
+        'remainder must be "keep", "drop" or "pad"; got remainder=\'cut\'',
+    ),
+    "rebatch of elements": usage(lambda: list(NUMBERS.rebatch(3)), "every leaf of a batch must have a row axis"),
+    "repeat(0)": usage(lambda: ODD.repeat(0), "times must be at least 1", "got times=0"),
+}
 
 
 class NoLength:
@@ -27,88 +323,67 @@ class NoLength:
 
 
 SOURCES: dict[str, Case] = {
-    "str": case(
+    "str": usage(
         lambda: ps.read(__file__),
-        UsageError,
         "test_messages.py' is unknown: it begins with b'",
         "Known are files that end in .npy",
         "ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))",
     ),
     "path": case(lambda: ps.read(Path("train")), SourceError, "Check the path"),
-    "generator": case(
-        lambda: ps.read(iter([1])), UsageError, "a list_iterator", "ps.read(list(it)) if it fits into memory"
-    ),
-    "class": case(lambda: ps.read(Squares), UsageError, "That is the class itself: create an instance of it."),
-    "None": case(lambda: ps.read(None), UsageError, "got None, a NoneType"),
-    "no length": case(lambda: ps.read(NoLength()), UsageError, "len() of", "TypeError: unknown length"),
-    "ragged": case(
-        lambda: ps.read({"x": [1, 2], "y": [1]}), UsageError, "all arrays must have one length", "x: 2, y: 1"
-    ),
-    "no arrays": case(lambda: ps.read({}), UsageError, "must have at least one array"),
-    "seed of text": case(
-        lambda: ps.read([1], seed=anything("7")), UsageError, "seed must be a whole number; got seed='7'"
-    ),
-    "seed of a float": case(
-        lambda: ps.range(3, seed=anything(1.5)), UsageError, "seed must be a whole number", "seed=1.5"
-    ),
-    "seed of a bool": case(lambda: ps.range(3, seed=True), UsageError, "seed must be a whole number; got seed=True"),
-    "step of 0": case(lambda: ps.read(ps.sources.Range(0, 3, 0)), UsageError, "step must not be 0; got step=0"),
-    "too large": case(lambda: ps.range(2**64), UsageError, "all integers must fit into int64"),
+    "generator": usage(lambda: ps.read(iter([1])), "a list_iterator", "ps.read(list(it)) if it fits into memory"),
+    "class": usage(lambda: ps.read(Squares), "That is the class itself: create an instance of it."),
+    "None": usage(lambda: ps.read(None), "got None, a NoneType"),
+    "no length": usage(lambda: ps.read(NoLength()), "len() of", "TypeError: unknown length"),
+    "ragged": usage(lambda: ps.read({"x": [1, 2], "y": [1]}), "all arrays must have one length", "x: 2, y: 1"),
+    "no arrays": usage(lambda: ps.read({}), "must have at least one array"),
+    "seed of text": usage(lambda: ps.read([1], seed=anything("7")), "seed must be a whole number; got seed='7'"),
+    "seed of a float": usage(lambda: ps.range(3, seed=anything(1.5)), "seed must be a whole number", "seed=1.5"),
+    "seed of a bool": usage(lambda: ps.range(3, seed=True), "seed must be a whole number; got seed=True"),
+    "step of 0": usage(lambda: ps.read(ps.sources.Range(0, 3, 0)), "step must not be 0; got step=0"),
+    "too large": usage(lambda: ps.range(2**64), "all integers must fit into int64"),
 }
 
+
 ORDERS: dict[str, Case] = {
-    "take(-1)": case(lambda: NUMBERS.take(-1), UsageError, "count must be at least 0 and at most 2**62; got count=-1"),
-    "take(1.0)": case(lambda: NUMBERS.take(anything(1.0)), UsageError, "count must be a whole number; got count=1.0"),
-    "take(True)": case(lambda: NUMBERS.take(True), UsageError, "count must be a whole number; got count=True"),  # noqa: FBT003 - what may not be given
-    "skip(-1)": case(lambda: NUMBERS.skip(-1), UsageError, "count must be at least 0", "got count=-1"),
-    "shard(4, 4)": case(lambda: NUMBERS.shard(4, 4), UsageError, "index must be in [0, count); got index=4, count=4"),
-    "shard(-1, 4)": case(lambda: NUMBERS.shard(-1, 4), UsageError, "index must be at least 0", "got index=-1"),
-    "shard(0, 0)": case(lambda: NUMBERS.shard(0, 0), UsageError, "count must be at least 1", "got count=0"),
-    "select past the end": case(
+    "take(-1)": usage(lambda: NUMBERS.take(-1), "count must be at least 0 and at most 2**62; got count=-1"),
+    "take(1.0)": usage(lambda: NUMBERS.take(anything(1.0)), "count must be a whole number; got count=1.0"),
+    "take(True)": usage(lambda: NUMBERS.take(True), "count must be a whole number; got count=True"),  # noqa: FBT003 - what may not be given
+    "skip(-1)": usage(lambda: NUMBERS.skip(-1), "count must be at least 0", "got count=-1"),
+    "shard(4, 4)": usage(lambda: NUMBERS.shard(4, 4), "index must be in [0, count); got index=4, count=4"),
+    "shard(-1, 4)": usage(lambda: NUMBERS.shard(-1, 4), "index must be at least 0", "got index=-1"),
+    "shard(0, 0)": usage(lambda: NUMBERS.shard(0, 0), "count must be at least 1", "got count=0"),
+    "select past the end": usage(
         lambda: NUMBERS.select([3, 10]),
-        UsageError,
         "positions must be in [-10, 10); got 10",
         "as number 1 of them. Take only positions that the parent has.",
     ),
-    "select floats": case(
-        lambda: NUMBERS.select(anything([1.5])), UsageError, "positions must be an int64 array", "float64"
-    ),
-    "short mask": case(
-        lambda: NUMBERS.select([True, False]), UsageError, "a mask must have one bool for each of the 10"
-    ),
-    "split over 1": case(
+    "select floats": usage(lambda: NUMBERS.select(anything([1.5])), "positions must be an int64 array", "float64"),
+    "short mask": usage(lambda: NUMBERS.select([True, False]), "a mask must have one bool for each of the 10"),
+    "split over 1": usage(
         lambda: NUMBERS.split({"a": 0.7, "b": 0.4}),
-        UsageError,
         "fractions must add up to at most 1",
         "{'a': 0.7, 'b': 0.4}",
         "Make one smaller.",
     ),
-    "split of 0": case(lambda: NUMBERS.split({"a": 0}), UsageError, "a fraction must be a number over 0; got a=0"),
-    "split of none": case(lambda: NUMBERS.split({}), UsageError, "a split must have at least one part"),
-    "split's seed": case(
-        lambda: NUMBERS.split({"a": 1}, seed=anything("1")), UsageError, "seed must be a whole number"
+    "split of 0": usage(lambda: NUMBERS.split({"a": 0}), "a fraction must be a number over 0; got a=0"),
+    "split of none": usage(lambda: NUMBERS.split({}), "a split must have at least one part"),
+    "split's seed": usage(lambda: NUMBERS.split({"a": 1}, seed=anything("1")), "seed must be a whole number"),
+    "subset": usage(lambda: NUMBERS.subset(11), "count must be at most the dataset's length; got count=11, length=10"),
+    "repeat(0)": usage(lambda: NUMBERS.repeat(0), "times must be at least 1", "got times=0"),
+    "repeat too often": usage(
+        lambda: NUMBERS.repeat(2**61), "length * times must be at most 2**62", "Pass times=None to repeat without end."
     ),
-    "subset": case(
-        lambda: NUMBERS.subset(11), UsageError, "count must be at most the dataset's length; got count=11, length=10"
-    ),
-    "repeat(0)": case(lambda: NUMBERS.repeat(0), UsageError, "times must be at least 1", "got times=0"),
-    "repeat too often": case(
-        lambda: NUMBERS.repeat(2**61),
-        UsageError,
-        "length * times must be at most 2**62",
-        "Pass times=None to repeat without end.",
-    ),
-    "epoch(-1)": case(lambda: NUMBERS.epoch(-1), UsageError, "number must be at least 0", "got number=-1"),
-    "reindex a list": case(
+    "epoch(-1)": usage(lambda: NUMBERS.epoch(-1), "number must be at least 0", "got number=-1"),
+    "reindex a list": usage(
         lambda: NUMBERS.reindex(anything([1, 2])),
-        UsageError,
         "sampler must have a length and be callable",
         "got [1, 2]",
         "Pass one such as penstock.sampling.Shuffle(length, seed).",
     ),
-    "reindex a class": case(lambda: NUMBERS.reindex(anything(ps.sampling.Shuffle)), UsageError, "sampler must have"),
-    "[::0]": case(lambda: NUMBERS[::0], UsageError, "step must not be 0", "Omit it to take every element."),
+    "reindex a class": usage(lambda: NUMBERS.reindex(anything(ps.sampling.Shuffle)), "sampler must have"),
+    "[::0]": usage(lambda: NUMBERS[::0], "step must not be 0", "Omit it to take every element."),
 }
+
 
 ORDERED: dict[str, Case] = {
     verb: case(
@@ -131,7 +406,8 @@ ORDERED: dict[str, Case] = {
     }.items()
 }
 
-WITHOUT_END: dict[str, Case] = {
+
+ENDLESS_CALLS: dict[str, Case] = {
     verb: case(
         call,
         GraphError,
@@ -148,55 +424,35 @@ WITHOUT_END: dict[str, Case] = {
     }.items()
 }
 
+
 ELEMENTS: dict[str, Case] = {
-    "map": case(lambda: NUMBERS.map(anything(3)), UsageError, "map takes a function; got 3"),
-    "random_map": case(
-        lambda: NUMBERS.random_map(anything("flip")), UsageError, "random_map takes a function; got 'flip'"
-    ),
-    "map_with_origin": case(
-        lambda: NUMBERS.map_with_origin(anything(None)), UsageError, "map_with_origin takes a function"
-    ),
-    "filter": case(lambda: NUMBERS.filter(anything([])), UsageError, "filter takes a function; got []"),
-    "on_error": case(
+    "map": usage(lambda: NUMBERS.map(anything(3)), "map takes a function; got 3"),
+    "random_map": usage(lambda: NUMBERS.random_map(anything("flip")), "random_map takes a function; got 'flip'"),
+    "map_with_origin": usage(lambda: NUMBERS.map_with_origin(anything(None)), "map_with_origin takes a function"),
+    "filter": usage(lambda: NUMBERS.filter(anything([])), "filter takes a function; got []"),
+    "on_error": usage(
         lambda: NUMBERS.map(double, on_error=anything("ignore")),
-        UsageError,
         'on_error must be "raise", "skip" or ps.Substitute(…); got on_error=\'ignore\'',
     ),
-    "on_error of a class": case(
-        lambda: NUMBERS.map(double, on_error=anything(ps.Substitute)), UsageError, "on_error must be"
-    ),
-    "on_error of a list": case(
-        lambda: NUMBERS.map(double, on_error=anything(["skip"])), UsageError, "got on_error=['skip']"
-    ),
-    "attempts": case(lambda: NUMBERS.map(double, on_error=ps.Substitute(0)), UsageError, "attempts must be at least 1"),
-    "budget": case(
-        lambda: NUMBERS.map(double, on_error=ps.Substitute(budget=-1)), UsageError, "budget must be at least 0"
-    ),
-    "rng": case(
+    "on_error of a class": usage(lambda: NUMBERS.map(double, on_error=anything(ps.Substitute)), "on_error must be"),
+    "on_error of a list": usage(lambda: NUMBERS.map(double, on_error=anything(["skip"])), "got on_error=['skip']"),
+    "attempts": usage(lambda: NUMBERS.map(double, on_error=ps.Substitute(0)), "attempts must be at least 1"),
+    "budget": usage(lambda: NUMBERS.map(double, on_error=ps.Substitute(budget=-1)), "budget must be at least 0"),
+    "rng": usage(
         lambda: NUMBERS.random_map(noisy, rng=anything("numpy")),
-        UsageError,
         'rng must be "generator", "seed" or "jax"; got rng=\'numpy\'',
     ),
-    "name": case(
-        lambda: NUMBERS.map(double, name=anything(3)), UsageError, "name must be a str of at least one character"
-    ),
-    "batch(0)": case(lambda: NUMBERS.batch(0), UsageError, "size must be at least 1 and at most 2**62; got size=0"),
-    "batch of text": case(
-        lambda: NUMBERS.batch(anything("8")), UsageError, "size must be a whole number; got size='8'"
-    ),
-    "remainder": case(
+    "name": usage(lambda: NUMBERS.map(double, name=anything(3)), "name must be a str of at least one character"),
+    "batch(0)": usage(lambda: NUMBERS.batch(0), "size must be at least 1 and at most 2**62; got size=0"),
+    "batch of text": usage(lambda: NUMBERS.batch(anything("8")), "size must be a whole number; got size='8'"),
+    "remainder": usage(
         lambda: NUMBERS.batch(2, remainder=anything("cut")),
-        UsageError,
         'remainder must be "keep", "drop" or "pad"; got remainder=\'cut\'',
     ),
-    "merge": case(lambda: NUMBERS.batch(2, merge=anything("stack")), UsageError, "merge takes a function; got 'stack'"),
-    "padded length": case(
-        lambda: NUMBERS.padded_batch(2, length=0), UsageError, "length must be at least 1", "length=0"
-    ),
-    "padded mask": case(
-        lambda: NUMBERS.padded_batch(2, mask=""), UsageError, "mask must name the leaf to add; got mask=''"
-    ),
-    "padded_batch(-1)": case(lambda: NUMBERS.padded_batch(-1), UsageError, "size must be at least 1", "got size=-1"),
+    "merge": usage(lambda: NUMBERS.batch(2, merge=anything("stack")), "merge takes a function; got 'stack'"),
+    "padded length": usage(lambda: NUMBERS.padded_batch(2, length=0), "length must be at least 1", "length=0"),
+    "padded mask": usage(lambda: NUMBERS.padded_batch(2, mask=""), "mask must name the leaf to add; got mask=''"),
+    "padded_batch(-1)": usage(lambda: NUMBERS.padded_batch(-1), "size must be at least 1", "got size=-1"),
 }
 
 
@@ -241,49 +497,122 @@ EVALUATED: dict[str, Case] = {
         "must return one record for each of",
         "in the order of the keys",
     ),
-    "shapes": case(
+    "shapes": usage(
         lambda: ps.range(4).map(lambda number: np.zeros(2 + number % 2)).batch(4)[0],
-        UsageError,
         "a leaf must be of one dtype and shape in all rows",
         "(2,) in row 0 and float64 of shape (3,) in row 1",
         "pad it with .padded_batch(n)",
     ),
-    "dtypes": case(lambda: ps.read([1, 2.5]).batch(2)[0], UsageError, "is int64 in row 0 and float64 in row 1"),
-    "structures": case(
+    "dtypes": usage(lambda: ps.read([1, 2.5]).batch(2)[0], "is int64 in row 0 and float64 in row 1"),
+    "structures": usage(
         lambda: ps.read([{"a": 1}, {"b": 1}]).batch(2)[0],
-        UsageError,
         "must have one structure",
         "has the key 'a' in row 0 but not in row 1",
     ),
-    "objects": case(
-        lambda: ps.range(2).map(lambda _: object()).batch(2)[0], UsageError, "of row 0 is a object", "merge=…"
+    "objects": usage(lambda: ps.range(2).map(lambda _: object()).batch(2)[0], "of row 0 is a object", "merge=…"),
+    "sampler": usage(
+        lambda: list(ps.Loader(NUMBERS.reindex(OneNumber()).batch(3))), "a sampler must return two integers"
     ),
-    "sampler": case(
-        lambda: list(ps.Loader(NUMBERS.reindex(OneNumber()).batch(3))), UsageError, "a sampler must return two integers"
-    ),
-    "unbatch": case(lambda: list(NUMBERS.unbatch()), UsageError, "every leaf of a batch must have a row axis"),
-    "mask": case(lambda: list(NUMBERS.batch(2, mask="m")), GraphError, "mask='m' must name a new leaf of a dict"),
+    "unbatch": usage(lambda: list(NUMBERS.unbatch()), "every leaf of a batch must have a row axis"),
+    "mask": graph(lambda: list(NUMBERS.batch(2, mask="m")), "mask='m' must name a new leaf of a dict"),
     "len of filter": case(lambda: len(ODD), NoLengthError, "filter(is_odd) can only be read in order, so its number"),
     "len of skip": case(lambda: len(NUMBERS.map(double, on_error="skip")), NoLengthError, "on_error='skip')"),
     "len of endless": case(lambda: len(ENDLESS.batch(2)), NoLengthError, "repeats without end", "Use take(n) first."),
-    "index of filter": case(lambda: ODD[0], GraphError, "indexing needs a dataset whose elements have positions"),
-    "negative index of endless": case(
-        lambda: ENDLESS[-1], GraphError, "repeats without end", "got [-1]. Count from the start"
-    ),
+    "index of filter": graph(lambda: ODD[0], "indexing needs a dataset whose elements have positions"),
+    "negative index of endless": graph(lambda: ENDLESS[-1], "repeats without end", "got [-1]. Count from the start"),
 }
 
-TABLES = {
+
+def bucketed(**given: Any) -> object:
+    """Return batches of buckets, with other arguments."""
+    arguments: dict[str, Any] = {"size": len, "boundaries": [2, 4], "rows": 2, **given}
+    return ps.range(3).bucket(**arguments)
+
+
+PACKED: list[tuple[dict[str, Any], str]] = [
+    ({"length": 0}, "length must be at least 1"),
+    ({"length": {}}, "length must be a number"),
+    ({"length": 4, "how": "first_fit"}, "how must be"),
+    ({"length": 4, "long": "keep"}, "long must be"),
+    ({"length": 4, "meta": "url"}, "meta must be a sequence"),
+    ({"length": {"a": 4}, "meta": ["a"]}, "either packed or listed"),
+    ({"length": {"a": 4}, "fill": {"b": 1}}, "fill must be for"),
+    ({"length": {"a": 4}, "how": "split"}, "need one length"),
+    ({"length": 4, "how": "split", "long": "drop"}, "no document is too long"),
+    ({"length": 4, "lengths": [1, 2]}, "one value for each of the 3"),
+    ({"length": 4, "lengths": [1, -2, 3]}, "not be negative; got -2 at position 1"),
+    ({"length": 4, "lengths": [1.0, 2.0, 3.0]}, "whole numbers"),
+    ({"length": 4, "lengths": {"a": [1, 2, 3]}}, "a dict where length is one"),
+    ({"length": {"a": 4}, "lengths": {"b": [1, 2, 3]}}, "names that length has"),
+]
+
+
+BUCKETED: list[tuple[dict[str, Any], str]] = [
+    ({"size": 3}, "takes a function"),
+    ({"boundaries": []}, "boundaries must be at least one"),
+    ({"boundaries": [4, 4]}, "ascending"),
+    ({"rows": 0}, "rows must be at least 1"),
+    ({"rows": [1, 2, 3]}, "one for each of the 2 buckets"),
+    ({"remainder": "pad"}, "remainder must be"),
+    ({"pad": Pad(length=3)}, "Leave its length out"),
+    ({"lengths": [1]}, "one value for each of the 3"),
+    ({"lengths": [1, 9, 2]}, "got 9 at position 1"),
+]
+
+
+FOLDED: dict[str, Case] = {
+    **{f"pack({given})": usage(functools.partial(ps.range(3).pack, **given), words) for given, words in PACKED},
+    **{f"bucket({given})": usage(functools.partial(bucketed, **given), words) for given, words in BUCKETED},
+    "combine of an object": usage(lambda: NUMBERS.combine(anything(3)), "combine takes a function"),
+    "size of a leaf that isn't there": graph(
+        lambda: list(ps.range(3).bucket("tokens", [4], rows=1)), "length of its leaf 'tokens'"
+    ),
+    "size of another leaf": graph(lambda: list(ps.read([{"a": np.zeros(1)}]).bucket("tokens", [4], rows=1)), "dict of"),
+    "size of a fraction": graph(lambda: list(NUMBERS.bucket(anything(float), [4], rows=1)), "whole number; got 0.0"),
+}
+
+
+BLOCKS: dict[str, Case] = {
+    **{
+        f"{name} without blocks": usage(
+            functools.partial(NUMBERS.shuffle, **{name: 3}), f"{name} is an argument of a shuffle by blocks"
+        )
+        for name in ("live", "rows")
+    },
+    "no blocks": usage(lambda: NUMBERS.shuffle(blocks=0), "blocks must be at least 1"),
+    "no live blocks": usage(lambda: NUMBERS.shuffle(blocks=2, live=0), "live must be an integer"),
+    "a source without blocks": graph(lambda: NUMBERS.shuffle(blocks=True), "needs a source with blocks, and Range"),
+    "blocks above a shuffle": graph(lambda: NUMBERS.shuffle().shuffle(blocks=True), "shuffle() changes it"),
+}
+
+
+ALL = {
     "sources": SOURCES,
     "orders": ORDERS,
     "ordered": ORDERED,
-    "without end": WITHOUT_END,
+    "endless": ENDLESS_CALLS,
     "elements": ELEMENTS,
     "evaluated": EVALUATED,
+    "folded": FOLDED,
+    "blocks": BLOCKS,
+    "joined": JOINED,
+    "mixed": MIXED,
+    "streams": STREAMS,
+    "above a filter": ABOVE_A_FILTER,
+    "without end": WITHOUT_END,
+    "above a shuffle": ABOVE_A_SHUFFLE,
+    "tables": TABLES,
+    "cached": CACHED,
+    "counts": COUNTS,
 }
-CASES = {f"{table}: {name}": case for table, cases in TABLES.items() for name, case in cases.items()}
+
+
+CASES = {f"{table}: {name}": one for table, cases in ALL.items() for name, one in cases.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_message_of_a_wrong_call(name: str) -> None:
+def test_the_message_of_a_wrong_call(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has its class, and states the rule, the value and the remedy."""
+    monkeypatch.chdir(tmp_path)  # a refused path must not leave a folder elsewhere
     check_message(CASES[name])
+    assert not list(tmp_path.iterdir())

@@ -159,31 +159,6 @@ def test_unfit_documents_are_errors(made: Callable[[], ps.Dataset], message: str
         list(loader)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"length": 0}, "length must be at least 1"),
-        ({"length": {}}, "length must be a number"),
-        ({"length": 4, "how": "first_fit"}, "how must be"),
-        ({"length": 4, "long": "keep"}, "long must be"),
-        ({"length": 4, "meta": "url"}, "meta must be a sequence"),
-        ({"length": {"a": 4}, "meta": ["a"]}, "either packed or listed"),
-        ({"length": {"a": 4}, "fill": {"b": 1}}, "fill must be for"),
-        ({"length": {"a": 4}, "how": "split"}, "need one length"),
-        ({"length": 4, "how": "split", "long": "drop"}, "no document is too long"),
-        ({"length": 4, "lengths": [1, 2]}, "one value for each of the 3"),
-        ({"length": 4, "lengths": [1, -2, 3]}, "not be negative; got -2 at position 1"),
-        ({"length": 4, "lengths": [1.0, 2.0, 3.0]}, "whole numbers"),
-        ({"length": 4, "lengths": {"a": [1, 2, 3]}}, "a dict where length is one"),
-        ({"length": {"a": 4}, "lengths": {"b": [1, 2, 3]}}, "names that length has"),
-    ],
-)
-def test_wrong_arguments_of_pack_are_refused(arguments: dict[str, Any], message: str) -> None:
-    """The call with the wrong argument raises."""
-    with pytest.raises(ps.errors.UsageError, match=message):
-        ps.range(3).pack(**arguments)
-
-
 def test_planning_needs_a_fixed_order() -> None:
     """Lengths belong to positions, so a dataset with another order in each epoch is refused with a remedy."""
     documents_ = bare([1, 2, 3])

@@ -85,47 +85,6 @@ def _row(batch: Any, row: int) -> Any:
     return batch[row : row + 1]
 
 
-@given(LENGTHS, SEEDS, st.sampled_from([(8, 4, 2), (6, 2, 3), (1, 8, 6), (4, 1, 8)]), st.integers(1, 20))
-def test_the_same_global_batch_gives_the_same_bytes(
-    length: int, seed: int, ranks: tuple[int, int, int], stop: int
-) -> None:
-    """With the same global batch, the ranks' parts together equal the run that was not interrupted."""
-    dataset = rows_of(ps.range(length, seed=seed)).batch(48)
-    assume(all(ends_together(length, 48, count) for count in ranks))
-    whole = [digest(batch) for epoch in range(3) for batch in epoch_of(dataset, epoch)]
-    first, state = segment(dataset, ranks[0], None, stop)
-    second, state = segment(dataset, ranks[1], state, stop)
-    third, state = segment(dataset, ranks[2], state, None)
-    found = [digest(batch) for batch in [*first, *second, *third]]
-    assert found == whole[: len(found)]
-    assert state["step"] == len(found)
-
-
-@given(LENGTHS, SEEDS, st.integers(1, 3), st.integers(1, 3), st.data())
-def test_earlier_steps_are_still_known(length: int, seed: int, first: int, second: int, data: st.DataObject) -> None:
-    """`batch_at` and `origin` of steps from before a change of batch size and ranks equal the delivered ones."""
-    rows = rows_of(ps.range(length, seed=seed))
-    sizes = data.draw(st.tuples(*[st.sampled_from([24, 48, 60, 96])] * 3))
-    assume(length > first * sizes[0] + second * sizes[1] + sizes[2])
-    left = length - first * sizes[0]
-    assume(ends_together(length, sizes[0], 4))
-    assume(ends_together(length, sizes[1], 2) and ends_together(left, sizes[1], 2))
-    assume(ends_together(length, sizes[2], 3) and ends_together(left - second * sizes[1], sizes[2], 3))
-    batches, state = segment(rows.batch(sizes[0]), 4, None, first)
-    more, state = segment(rows.batch(sizes[1]), 2, state, second)
-    handed_out = [*batches, *more]
-    loaders = ranks_of(rows.batch(sizes[2]), 3)
-    for loader in loaders:
-        loader.load_state_dict(state)
-    for step, batch in enumerate(handed_out):
-        parts = [loader.batch_at(step) for loader in loaders]
-        assert digest(concatenated(parts)) == digest(batch)
-        for loader, part in zip(loaders, parts, strict=True):
-            row = data.draw(st.integers(0, len(part["noise"]) - 1))
-            assert loader.origin(step, row).key == part["element"][row]
-    close_all(loaders)
-
-
 def test_a_last_batch_that_is_too_short_for_the_new_ranks_is_refused() -> None:
     """A state with which some rank would end a step early is refused, and the loader doesn't move."""
     loader = ps.Loader(ps.range(1000).batch(260))

@@ -176,14 +176,8 @@ def test_elements_that_are_pytrees_of_the_user() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        np.array(["a"]),
-        np.array([{}], object),
-        np.array(["2020-01-01"], "datetime64[D]"),
-        np.arange(2).astype(">i4"),
-        np.zeros(2, np.longdouble),
-        "text",
-        b"bytes",
-        {1, 2},
+        *(np.array(["a"]), np.array([{}], object), np.array(["2020-01-01"], "datetime64[D]")),
+        *(np.arange(2).astype(">i4"), np.zeros(2, np.longdouble), "text", b"bytes", {1, 2}),
     ],
 )
 def test_what_jax_has_no_array_for(value: Any) -> None:

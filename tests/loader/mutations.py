@@ -136,17 +136,7 @@ def nested(depth: int) -> Any:
 
 
 _PLACES = (
-    "cursor",
-    "cursor",
-    "cursor",
-    "legs",
-    "legs",
-    "ahead",
-    "segments",
-    "step",
-    "epoch",
-    "position",
-    "rank",
+    *("cursor", "cursor", "cursor", "legs", "legs", "ahead", "segments", "step", "epoch", "position", "rank"),
     "shape",
 )
 """The parts of a state that say where it is; the cursor, with most structure, is mutated most often."""
@@ -201,21 +191,8 @@ class Mutations:
         chance = self._chance
         if type(value) is int and chance.random() < 0.8:
             near = [
-                value + 1,
-                value - 1,
-                value + 2,
-                -value,
-                value * 2 + 1,
-                value + 7,
-                0,
-                1,
-                2,
-                3,
-                5,
-                1 << 20,
-                1 << 61,
-                1 << 62,
-                1 << 63,
+                *(value + 1, value - 1, value + 2, -value, value * 2 + 1, value + 7, 0, 1, 2, 3, 5, 1 << 20),
+                *(1 << 61, 1 << 62, 1 << 63),
             ]
             return chance.choice(near)
         others: list[Callable[[], Any]] = [

@@ -73,20 +73,25 @@ def test_a_newer_iterator_retires_the_older(place: dict[str, Any]) -> None:
         assert next(newer, None) is None
 
 
+MOVES: dict[str, tuple[Callable[[ps.Loader[Any]], None], int]] = {
+    "a step": (lambda loader: loader.seek(5), 5),
+    "a position": (lambda loader: loader.seek(position=20), 5),
+    "a state": (lambda loader: loader.load_state_dict(loader.state_dict()), 1),
+}
+
+
 @WORKERS
-@pytest.mark.parametrize("move", ["seek", "load"])
-def test_moving_the_loader_retires_its_iterator(place: dict[str, Any], move: str) -> None:
+@pytest.mark.parametrize("name", MOVES)
+def test_moving_the_loader_retires_its_iterator(place: dict[str, Any], name: str) -> None:
     """After `seek` or `load_state_dict` an older iterator says to make a new one."""
+    move, step = MOVES[name]
     with ps.Loader(numbers(), **place) as loader:
         batches = iter(loader)
         next(batches)
-        if move == "seek":
-            loader.seek(5)
-        else:
-            loader.load_state_dict(loader.state_dict())
+        move(loader)
         with pytest.raises(ps.errors.ClosedError, match=r"make a new one"):
             next(batches)
-        assert listed(loader) == EXPECTED[5 if move == "seek" else 1 :]
+        assert listed(loader) == EXPECTED[step:]
 
 
 @WORKERS

@@ -155,21 +155,6 @@ def test_ranks_that_seek_together_share_the_rest(name: str) -> None:
         assert found == [row for row in rows_of(of_rank) if dict(row["dict"])["position"][1] >= 13]
 
 
-def test_earlier_steps_stay_known() -> None:
-    """Earlier steps keep their batches; `seek` back to one continues as if there had been no seek to a position."""
-    for name in ("indexable", "filter"):
-        dataset = ROWS[name]().batch(4)
-        with ps.Loader(dataset) as loader:
-            batches = iter(loader)
-            before = [rows_of([next(batches)]) for _ in range(3)]
-            loader.seek(position=30)
-            after = rows_of([next(iter(loader))])
-            assert [rows_of([loader.batch_at(step)]) for step in range(4)] == [*before, after]
-            assert rows_of([loader.batch_at(3)])[0] == expected_from(ROWS[name](), 0, 30)[0]
-            loader.seek(1)
-            assert rows_of(loader) == expected_from(ROWS[name](), 0, 0)[4:]
-
-
 def test_two_seeks_forget_the_steps_between() -> None:
     """After a seek back and a seek to a position, the steps between are unknown."""
     dataset = ROWS["filter"]().batch(4)
@@ -199,31 +184,12 @@ def test_nothing_before_the_position_is_computed() -> None:
         assert min(computed) == 900_000
 
 
-def test_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
-    """After a seek to an epoch's end, the next batch is the first of the next epoch."""
-    for name in ("indexable", "filter"):
-        with ps.Loader(ROWS[name]().batch(4)) as loader:
-            loader.seek(position=LENGTH)
-            assert loader.epoch == 1
-            assert rows_of(loader) == expected_from(ROWS[name](), 1, 0)
-
-
 def test_the_default_epoch_is_that_of_the_last_batch() -> None:
     """A seek stays in the epoch of the last delivered batch, also after that epoch's end."""
     with ps.Loader(ROWS["filter"]().batch(4)) as loader:
         list(loader)
         loader.seek(position=20)
         assert (loader.epoch, rows_of(loader)) == (0, expected_from(ROWS["filter"](), 0, 20))
-
-
-def test_a_seek_retires_the_iterator() -> None:
-    """The iterator raises a ClosedError after a seek to a position, as after a seek to a step."""
-    with ps.Loader(ROWS["filter"]().batch(4)) as loader:
-        batches = iter(loader)
-        next(batches)
-        loader.seek(position=20)
-        with pytest.raises(ps.errors.ClosedError, match="moved to another step"):
-            next(batches)
 
 
 def test_positions_count_through_the_passes_of_a_repeated_dataset() -> None:

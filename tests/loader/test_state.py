@@ -173,22 +173,6 @@ def test_workers_are_no_part_of_a_state(workers: int) -> None:
         assert [batch.tolist() for batch in loader] == expected
 
 
-@pytest.mark.parametrize("sees_end", [False, True])
-@pytest.mark.parametrize("dataset", [numbers(), ps.range(79).filter(even).batch(4)])
-def test_a_state_after_the_last_batch_is_the_next_epochs_start(dataset: ps.Dataset, sees_end: bool) -> None:  # noqa: FBT001 - a parameter
-    """The next epoch follows the last batch, whether or not the consumer met the end."""
-    loader = ps.Loader(dataset)
-    batches = iter(loader)
-    for _ in range(10):
-        next(batches)
-    if sees_end:
-        assert next(batches, None) is None
-    other = ps.Loader(dataset)
-    other.load_state_dict(loader.state_dict())
-    assert (other.step, other.epoch, other.position) == (10, 1, 0)
-    assert len(list(other)) == 10
-
-
 @pytest.mark.parametrize("dataset", [numbers(), ps.range(79).filter(even).batch(4)])
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2, "ordered": False}])
 def test_steps_done_counts_the_steps_behind(dataset: ps.Dataset, arguments: dict[str, Any]) -> None:

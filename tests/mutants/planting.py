@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeAlias
 
 CHECKOUT: Final = Path(__file__).parents[2]
 PACKAGE: Final = Path("src/penstock")
@@ -29,6 +29,19 @@ class Mutant(NamedTuple):
     """The faulty code."""
     tests: tuple[str, ...]
     """Test files or functions, as pytest takes them, below the folder of the tests."""
+
+
+Faults: TypeAlias = dict[str, dict[str, tuple[str, ...]]]
+"""By file and by the mutant's name: the right code, the faulty code, and the tests."""
+
+
+def mutants_of(faults: Faults) -> list[Mutant]:
+    """Return the mutants of a table."""
+    return [
+        Mutant(name, file, old, new, tuple(tests))
+        for file, of_file in faults.items()
+        for name, (old, new, *tests) in of_file.items()
+    ]
 
 
 class Place(NamedTuple):

@@ -176,15 +176,8 @@ def test_the_place_follows_from_the_arguments(num_workers: int, workers: str, ex
 @pytest.mark.parametrize(
     ("memory", "expected"),
     [
-        (None, None),
-        (1, 1),
-        (1_000_000, 1_000_000),
-        ("2GiB", 2 * 2**30),
-        ("1.5 MB", 1_500_000),
-        (" 64kib ", 64 * 1024),
-        ("10kb", 10_000),
-        ("123", 123),
-        ("1GB", 10**9),
+        *((None, None), (1, 1), (1_000_000, 1_000_000), ("2GiB", 2 * 2**30), ("1.5 MB", 1_500_000)),
+        *((" 64kib ", 64 * 1024), ("10kb", 10_000), ("123", 123), ("1GB", 10**9)),
     ],
 )
 def test_memory_is_parsed_to_bytes(memory: int | str | None, expected: int | None) -> None:

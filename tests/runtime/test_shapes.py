@@ -50,12 +50,7 @@ def large_and_growing(number: int) -> Any:
 
 
 REGULAR_BY_BATCH = [
-    grows_by_batch,
-    changes_kind_once,
-    changes_dtype,
-    texts,
-    empty_rows,
-    changes_order_of_keys,
+    *(grows_by_batch, changes_kind_once, changes_dtype, texts, empty_rows, changes_order_of_keys),
     large_and_growing,
 ]
 

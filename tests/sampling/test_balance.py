@@ -4,7 +4,7 @@ import math
 import pickle
 from collections import Counter
 from itertools import permutations
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.errors import UsageError
 from penstock.sampling import Balance, balanced_length
 
 small_labels = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(np.array)
@@ -114,13 +113,3 @@ def test_it_is_its_labels() -> None:
     assert twin.labels.tolist() == balance.labels.tolist() == ["a", "b", "a"]
     assert not twin.labels.flags.writeable
     assert keys_of(twin).tolist() == keys_of(balance).tolist()
-
-
-@pytest.mark.parametrize("labels", [np.array([0.5]), np.array([], np.int64), np.zeros((2, 2), np.int64), [None]])
-def test_wrong_labels_are_named(labels: object) -> None:
-    """Invalid labels are a UsageError, also of `balanced_length`."""
-    message = "^labels must be integers, bools or strings in an array of one axis that is not empty; got dtype"
-    with pytest.raises(UsageError, match=message):
-        Balance(cast("Any", labels), 10, seed=1)
-    with pytest.raises(UsageError, match=message):
-        balanced_length(cast("Any", labels))

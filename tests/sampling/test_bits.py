@@ -3,7 +3,6 @@
 import pickle
 import tracemalloc
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.errors import UsageError
 from penstock.sampling import Bits
 
 
@@ -86,28 +84,3 @@ def test_it_is_its_bits() -> None:
     assert not twin.packed.flags.writeable
     assert len({repr(one) for one in [bits, *others]}) == len({bits, twin, *others}) == 3
     assert bits != "bits"
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            (np.zeros(2, np.uint8), 17),
-            r"packed must be a uint8 array of shape \(3,\), .* for 17 elements; got .*\(2,\)",
-        ),
-        ((np.zeros(3, np.int64), 17), "got dtype int64"),
-        ((np.array([0b1000], np.uint8), 3), "the bits after the last of 3 elements must be 0; got 0b00001000"),
-        ((np.zeros(0, np.uint8), -1), "length must be an integer"),
-    ],
-)
-def test_wrong_bits_are_named(make: tuple[Any, int], message: str) -> None:
-    """Bits that don't fit the length are a UsageError."""
-    with pytest.raises(UsageError, match=message):
-        Bits(*make)
-
-
-@pytest.mark.parametrize("mask", [np.array([0, 1]), np.zeros((2, 2), np.bool_), []])
-def test_a_mask_must_be_bools(mask: object) -> None:
-    """Numbers are refused as a mask, since they could be meant as positions."""
-    with pytest.raises(UsageError, match=r"^a mask must be a bool array of one axis; got dtype"):
-        Bits.from_mask(cast("Any", mask))

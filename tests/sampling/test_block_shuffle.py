@@ -1,7 +1,6 @@
 """A block shuffle is an exact permutation of every epoch that reads each block once, with few of them open."""
 
 import pickle
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.errors import UsageError
 from penstock.sampling import BlockShuffle, Permutation
 from tests.sampling.permutation_oracle import network_key
 from tests.seeds import derive
@@ -150,23 +148,6 @@ def test_the_order_never_changes() -> None:
     shuffle = BlockShuffle(np.array([0, 10, 14, 30, 31, 64]), 7, 4, 8)
     assert keys_of(shuffle, 0)[:12].tolist() == [19, 22, 41, 46, 51, 50, 5, 7, 24, 23, 45, 33]
     assert keys_of(shuffle, 5)[:12].tolist() == [17, 16, 37, 46, 49, 51, 30, 5, 22, 21, 45, 39]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"bounds": np.array([1, 2])}, "bounds must begin with 0"),
-        ({"bounds": np.array([0, 2, 1])}, "never decrease"),
-        ({"bounds": np.array([], np.int64)}, "bounds must begin with 0"),
-        ({"live": 0}, "live must be an integer in"),
-        ({"rows": 0}, "rows must be an integer in"),
-        ({"seed": -1}, "seed must be an integer in"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:
-    """The error names the argument and its rule."""
-    with pytest.raises(UsageError, match=text):
-        BlockShuffle(**cast("dict[str, Any]", {"bounds": np.array([0, 4]), "seed": 0, **arguments}))
 
 
 def test_a_position_past_the_end_is_an_index_error() -> None:

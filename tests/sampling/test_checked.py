@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.sampling import CheckedSampler, ScalarSampler, Shuffle
+from penstock.sampling import CheckedSampler
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,3 @@ def test_numpys_integers_become_pythons() -> None:
     answer = CheckedSampler(Answers(((np.int64(2), np.uint8(3)),)), 10)(0, 0)
     assert answer == (2, 3)
     assert {type(number) for number in answer} == {int}
-
-
-@pytest.mark.parametrize(("sampler", "parent_length"), [([1], 3), (Shuffle, 3), (Shuffle(3, 1), -1)])
-def test_wrong_arguments_are_named(sampler: object, parent_length: int) -> None:
-    """An object that is no sampler, or an invalid length, is a UsageError."""
-    with pytest.raises(UsageError, match=r"^(sampler|length) must"):
-        CheckedSampler(cast("ScalarSampler", sampler), parent_length)

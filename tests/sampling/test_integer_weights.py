@@ -3,14 +3,12 @@
 import itertools
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
 from penstock.sampling import integer_weights
 
 
@@ -74,28 +72,3 @@ def test_none_is_off_by_a_whole_place(weights: list[float]) -> None:
 def test_weights_that_one_can_check_by_hand(weights: list[float], expected: tuple[int, ...]) -> None:
     """The weights are those computed by hand."""
     assert integer_weights(weights) == expected
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1, -1], "a weight must be a finite number from 0 on; got -1 as number 1 of them."),
-        ([float("nan")], "a weight must be a finite number from 0 on; got nan as number 0 of them."),
-        ([float("inf"), 1], "a weight must be a finite number from 0 on; got inf as number 0 of them."),
-        ([True, 1], "a weight must be a finite number from 0 on; got True as number 0 of them."),
-        (["1"], "a weight must be a finite number from 0 on; got '1' as number 0 of them."),
-        ([0, 0.0], "at least one weight must be over 0; got [0, 0.0]. Pass a weight over 0 for a component."),
-        ([], "at least one weight must be over 0; got []. Pass a weight over 0 for a component."),
-        (
-            [2**16, 1],
-            "integer weights must add up to at most 65536 without their common divisor; got (65536, 1), which add up "
-            "to 65537. Pass them as floats for the nearest ratios.",
-        ),
-        ([0.5] * (2**16 + 1), "at most 65536 weights may be over 0; got 65537. Concatenate some components."),
-    ],
-)
-def test_wrong_weights_are_named(weights: list[Any], message: str) -> None:
-    """An invalid weight is a UsageError with the rule, the value and the remedy."""
-    with pytest.raises(UsageError) as caught:
-        integer_weights(weights)
-    assert str(caught.value).startswith(message)

@@ -1,8 +1,6 @@
 """A concatenation is the list of its components; every rule names invalid arguments."""
 
-import dataclasses
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -66,14 +64,6 @@ def test_positions_outside_are_index_errors(lengths: tuple[int, ...]) -> None:
             concatenation.block(np.zeros(1, np.int64), np.array([position]))
 
 
-def test_lengths_out_of_range_are_named() -> None:
-    """A negative length, and a sum over 2**62, are UsageErrors."""
-    with pytest.raises(UsageError, match=r"length must be an integer in \[0, 2\*\*62\]; got length=-1"):
-        Concatenation((1, -1))
-    with pytest.raises(UsageError, match=r"add up to at most 2\*\*62; got 4611686018427387905 from 2 components"):
-        Concatenation((2**62, 1))
-
-
 def test_epochs_that_passes_cannot_count_are_named() -> None:
     """An epoch so late that its passes would not fit 64 bits is an error, not a wrong number."""
     mixture = WeightedMixture(("a",), (10,), schedule=((0, (1,)),), stop="never", seed=7)
@@ -83,57 +73,3 @@ def test_epochs_that_passes_cannot_count_are_named() -> None:
             mixture(epoch, 0)
         with pytest.raises(UsageError, match="epoch must be in"):
             mixture.block(np.array([epoch]), np.array([0]))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"names": ()}, "names must be at least one, all different; got (). Name each component once."),
-        ({"names": ("a", "a")}, "names must be at least one, all different; got ('a', 'a'). Name each component once."),
-        ({"lengths": (1,)}, "each component must have a length; got 1 lengths for 2 names. Pass one for each."),
-        ({"lengths": (1, -1)}, "length must be an integer in [0, 2**62]; got length=-1. Pass the parent's len()."),
-        (
-            {"schedule": ()},
-            "a schedule must begin at position 0 and its positions must rise; got []. "
-            "Pass the first weights with position 0.",
-        ),
-        (
-            {"schedule": ((0, (1, 1)), (5, (1, 2)), (5, (2, 1)))},
-            "a schedule must begin at position 0 and its positions must rise; got [0, 5, 5]. "
-            "Pass the first weights with position 0.",
-        ),
-        (
-            {"schedule": ((0, (0, 0)),)},
-            "each of the 2 components must have a weight, and one of them over 0; got (0, 0). "
-            "Pass 0 for components to leave out.",
-        ),
-        (
-            {"schedule": ((0, (1, 1, 1)),)},
-            "each of the 2 components must have a weight, and one of them over 0; got (1, 1, 1). "
-            "Pass 0 for components to leave out.",
-        ),
-        (
-            {"schedule": ((0, (2**16, 1)),)},
-            "weights must add up to at most 65536; got weights that add up to 65537. "
-            "Make them with penstock.sampling.integer_weights.",
-        ),
-        (
-            {"schedule": ((0, (0.5, 1)),)},
-            "weight must be an integer in [0, 2**62]; got weight=0.5. "
-            "Make them with penstock.sampling.integer_weights.",
-        ),
-        ({"stop": "some"}, "stop must be 'first', 'all' or 'never'; got stop='some'. Pass one of them."),
-        (
-            {"stop": "never", "lengths": (1, 0)},
-            "only components with elements can repeat; got stop='never' and 'b' of length 0. "
-            "Leave it out, or pass stop='all'.",
-        ),
-        ({"seed": -1}, "seed must be an integer in [0, 2**64); got seed=-1. Pass any such number and keep it."),
-    ],
-)
-def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
-    """An invalid argument is a UsageError with the rule, the value and the remedy."""
-    right = WeightedMixture(("a", "b"), (5, 5), schedule=((0, (1, 1)),), stop="first", seed=7)
-    with pytest.raises(UsageError) as caught:
-        dataclasses.replace(right, **change)
-    assert str(caught.value) == message

@@ -189,26 +189,6 @@ def test_a_position_outside_is_an_index_error(length: int, row: int, data: st.Da
 
 
 @pytest.mark.parametrize(
-    ("length", "seed", "message"),
-    [
-        (-1, 0, "length must be an integer in [0, 2**62]; got length=-1. Pass the parent's len()."),
-        (2**62 + 1, 0, f"length must be an integer in [0, 2**62]; got length={2**62 + 1}. Pass the parent's len()."),
-        (1.5, 0, "length must be an integer in [0, 2**62]; got length=1.5. Pass the parent's len()."),
-        (True, 0, "length must be an integer in [0, 2**62]; got length=True. Pass the parent's len()."),
-        (5, -1, "seed must be an integer in [0, 2**64); got seed=-1. Pass any such number and keep it."),
-        (5, 2**64, f"seed must be an integer in [0, 2**64); got seed={2**64}. Pass any such number and keep it."),
-        (5, "7", "seed must be an integer in [0, 2**64); got seed='7'. Pass any such number and keep it."),
-        (5, None, "seed must be an integer in [0, 2**64); got seed=None. Pass any such number and keep it."),
-    ],
-)
-def test_wrong_arguments_are_named(length: int, seed: int, message: str) -> None:
-    """An argument out of range, or no integer, is a UsageError with the rule, the value and the remedy."""
-    with pytest.raises(UsageError) as caught:
-        Permutation(length, seed)
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
     "positions", [np.array([0.0, 1.0]), np.zeros((2, 2), np.int64), np.int64(3), np.array([True]), np.array(["a"])]
 )
 def test_a_block_must_be_integers_on_one_axis(positions: ArrayLike) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -145,33 +145,3 @@ def test_they_are_their_numbers() -> None:
         assert table != "a table"
         assert len(repr(table)) < 120
     assert len(set(tables)) == len({repr(table) for table in tables}) == len(tables)
-
-
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
-        ([3, -2], "counts must not be negative; got -2 for element 1. Use 0 for none."),
-        ([0.5], "counts must be an int64 array of one axis; got dtype float64"),
-        ([[1]], r"counts must be an int64 array of one axis; got dtype int64 and shape \(1, 1\)"),
-    ],
-)
-def test_wrong_counts_are_named(counts: list[Any], message: str) -> None:
-    """An invalid number of elements is a UsageError."""
-    with pytest.raises(UsageError, match=message):
-        Ragged(np.array(counts))
-
-
-@pytest.mark.parametrize(
-    ("length", "stride", "partial", "message"),
-    [
-        (0, 1, "pad", r"length must be an integer in \[1, 2\*\*62\]; got length=0. Pass a number of frames."),
-        (1, 0, "pad", r"stride must be an integer in \[1, 2\*\*62\]; got stride=0. Pass a number of frames."),
-        (1, 1, "keep", 'partial must be "drop" or "pad"; got \'keep\''),
-    ],
-)
-def test_wrong_windows_are_named(length: int, stride: int, partial: str, message: str) -> None:
-    """A length or stride of 0, and another value of partial, are a UsageError."""
-    with pytest.raises(UsageError, match=message):
-        WindowTable(int64([3]), length, stride=stride, partial=cast("Any", partial))
-    with pytest.raises(UsageError, match=r"^lengths must not be negative"):
-        WindowTable(int64([-3]), 1, stride=1, partial="pad")

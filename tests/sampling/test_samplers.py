@@ -133,16 +133,9 @@ def test_positions_outside_are_index_errors(kind: str, row: int, data: st.DataOb
 @pytest.mark.parametrize(
     "sampler",
     [
-        Shuffle(0, 1),
-        Reorder(0, 1),
-        Slice(0, 1, 0),
-        Select(np.array([], np.int64)),
-        Bits(np.array([], np.uint8), 0),
-        Bits.from_mask(np.zeros(9, np.bool_)),
-        WeightedDraws(np.ones(1), 0, 1),
-        Balance(np.ones(1, np.int64), 0, 1),
-        Repeat(0, None),
-        FixedEpoch(0, 1),
+        *(Shuffle(0, 1), Reorder(0, 1), Slice(0, 1, 0), Select(np.array([], np.int64))),
+        *(Bits(np.array([], np.uint8), 0), Bits.from_mask(np.zeros(9, np.bool_)), WeightedDraws(np.ones(1), 0, 1)),
+        *(Balance(np.ones(1, np.int64), 0, 1), Repeat(0, None), FixedEpoch(0, 1)),
     ],
 )
 def test_samplers_of_nothing(sampler: Sampler) -> None:

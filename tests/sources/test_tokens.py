@@ -168,13 +168,8 @@ def test_the_fingerprint_follows_files_and_cuts(tmp_path: Path) -> None:
     np.zeros(98, np.uint16).tofile(tmp_path / "new" / "b.bin")
     old, new = tmp_path / "old" / "a.bin", tmp_path / "new" / "a.bin"
     made: list[dict[str, Any]] = [
-        {"length": 10},
-        {"length": 10, "stride": 9},
-        {"length": 9},
-        {"separator": 0},
-        {"separator": 1},
-        {"documents": [0, 50, 100]},
-        {"documents": [0, 51, 100]},
+        *({"length": 10}, {"length": 10, "stride": 9}, {"length": 9}, {"separator": 0}, {"separator": 1}),
+        *({"documents": [0, 50, 100]}, {"documents": [0, 51, 100]}),
     ]
     fingerprints = [Tokens(old, dtype="u2", **arguments).fingerprint() for arguments in made]
     assert len(set(fingerprints)) == len(made)

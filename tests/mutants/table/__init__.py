@@ -7,7 +7,7 @@ around it. Where no test notices, write one.
 
 from typing import Final
 
-from tests.mutants.planting import Mutant
+from tests.mutants.planting import Mutant, mutants_of
 from tests.mutants.table.batches import BATCHES
 from tests.mutants.table.graph import GRAPH
 from tests.mutants.table.in_order import IN_ORDER
@@ -16,5 +16,8 @@ from tests.mutants.table.processes import PROCESSES
 from tests.mutants.table.scheduler import SCHEDULER
 from tests.mutants.table.transport import TRANSPORT
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*GRAPH, *IN_ORDER, *BATCHES, *SCHEDULER, *PROCESSES, *LOADER, *TRANSPORT)
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *(*GRAPH, *IN_ORDER),
+    *(mutant for table in (BATCHES, SCHEDULER, PROCESSES, LOADER, TRANSPORT) for mutant in mutants_of(table)),
+)
 """All of them."""

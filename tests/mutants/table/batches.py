@@ -2,127 +2,88 @@
 
 from typing import Final
 
-from tests.mutants.planting import Mutant
+from tests.mutants.planting import Faults
 from tests.mutants.table.golden import GOLDEN, GOLDEN_THREADS
 
-BATCHES: Final = (
-    Mutant(
-        "ranks: the last rank gets the remainder of an uneven batch",
-        "_runtime/_batches.py",
-        "padded * shard.rank // shard.count, padded * (shard.rank + 1) // shard.count",
-        "padded // shard.count * shard.rank, padded // shard.count * (shard.rank + 1)",
-        (GOLDEN, "equivalence/test_ranks.py"),
-    ),
-    Mutant(
-        "rows: a job's last short batch counts as full",
-        "_runtime/_batches.py",
-        "(step_range.steps - 1) * first.batch + last.total",
-        "step_range.steps * first.batch",
-        (GOLDEN_THREADS,),
-    ),
-    Mutant(
-        "rows: data is counted from the batch's first row",
-        "_runtime/_batches.py",
-        "self.last + 1 - self.first - self.low",
-        "self.last + 1 - self.first",
-        (GOLDEN, "equivalence/test_ranks.py"),
-    ),
-    Mutant(
-        "rows: padding reads beyond the data",
-        "_runtime/_batches.py",
-        "np.minimum(positions, self.last) if self.data < self.total else positions",
-        "positions",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "rows: ranks that hold only padding share a stream",
-        "_runtime/_batches.py",
-        "max(rows.first + rows.low - rows.last, 0)",
-        "0",
-        ("equivalence/test_ranks.py", GOLDEN),
-    ),
-    Mutant(
-        "job: the last block goes beyond the rows",
-        "_runtime/_jobs.py",
-        "self.rows), total]",
-        "self.rows), total + 1]",
-        ("runtime/test_jobs.py", "loader/test_programs.py"),
-    ),
-    Mutant(
-        "job: a batch's first row belongs to the batch before",
-        "_runtime/_jobs.py",
-        "bisect.bisect_right(bounds, row) - 1",
-        "bisect.bisect_left(bounds, row) - 1",
-        ("runtime/test_jobs.py", "workers/processes/trouble/test_deadly.py", "loader/test_stalls.py"),
-    ),
-    Mutant(
-        "job: a block takes a whole batch's rows",
-        "_runtime/_batch_work.py",
-        "max(start, first) - first, min(stop, end) - first",
-        "max(start, first) - first, end - first",
-        ("runtime/test_jobs.py", "equivalence/test_ranks.py"),
-    ),
-    Mutant(
-        "job: rows that don't fit the layout are forgotten",
-        "_runtime/_batch_work.py",
-        "self._learned.is_irregular = True",
-        "pass",
-        ("runtime/test_shapes.py", "runtime/test_jobs.py"),
-    ),
-    Mutant(
-        "cutter: a job exceeds its step range",
-        "_runtime/_queue.py",
-        "min(self._units_per_job(step_range, whole=whole), step_range.steps - self._next)",
-        "self._units_per_job(step_range, whole=whole)",
-        (GOLDEN_THREADS, "equivalence/test_loader.py"),
-    ),
-    Mutant(
-        "cutter: workers share parents that take most of the time",
-        "_runtime/_queue.py",
-        "self._is_read_ahead or self._learned.parents_take_most",
-        "self._is_read_ahead",
-        ("runtime/test_parents.py",),
-    ),
-    Mutant(
-        "cutter: records of a parent are requested for each block",
-        "_runtime/_queue.py",
-        "self._is_read_ahead or self._learned.parents_take_most",
-        "self._learned.parents_take_most",
-        ("runtime/test_parents.py",),
-    ),
-    Mutant(
-        "cutter: the step range after a finished one is skipped",
-        "_runtime/_queue.py",
-        "self._number, self._next = self._number + 1, 0",
-        "self._number, self._next = self._number + 2, 0",
-        ("loader/test_unordered.py",),
-    ),
-    Mutant(
-        "remaining: the last step of a removed job stays",
-        "_runtime/_batches.py",
-        "before + taken.steps",
-        "before + taken.steps - 1",
-        ("loader/test_steps.py",),
-    ),
-    Mutant(
-        "remaining: every batch counts as the first remaining one",
-        "_runtime/_batches.py",
-        "unit.step == step_ranges[0].first.step",
-        "True",
-        ("loader/test_steps.py",),
-    ),
-    Mutant(
-        "inline: a careful batch is computed at once",
-        "_runtime/_batches.py",
-        "1 if careful else max(rows.total, 1)",
-        "max(rows.total, 1)",
-        ("runtime/test_inline.py", "workers/processes/trouble/test_deadly.py"),
-    ),
-    Mutant(
-        "read in order: an error leaves the failed iteration open",
-        "_runtime/_streaming.py",
-        "except BaseException:\n self._stop()",
-        "except BaseException:\n                pass",
-        ("failures/test_resuming.py", "loader/test_user_errors.py"),
-    ),
-)
+BATCHES: Final[Faults] = {
+    "_runtime/_batches.py": {
+        "ranks: the last rank gets the remainder of an uneven batch": (
+            "padded * shard.rank // shard.count, padded * (shard.rank + 1) // shard.count",
+            "padded // shard.count * shard.rank, padded // shard.count * (shard.rank + 1)",
+            *(GOLDEN, "equivalence/test_ranks.py"),
+        ),
+        "rows: a job's last short batch counts as full": (
+            *("(step_range.steps - 1) * first.batch + last.total", "step_range.steps * first.batch"),
+            GOLDEN_THREADS,
+        ),
+        "rows: data is counted from the batch's first row": (
+            *("self.last + 1 - self.first - self.low", "self.last + 1 - self.first"),
+            *(GOLDEN, "equivalence/test_ranks.py"),
+        ),
+        "rows: padding reads beyond the data": (
+            *("np.minimum(positions, self.last) if self.data < self.total else positions", "positions"),
+            GOLDEN,
+        ),
+        "rows: ranks that hold only padding share a stream": (
+            *("max(rows.first + rows.low - rows.last, 0)", "0"),
+            *("equivalence/test_ranks.py", GOLDEN),
+        ),
+        "remaining: the last step of a removed job stays": (
+            *("before + taken.steps", "before + taken.steps - 1"),
+            "loader/test_steps.py",
+        ),
+        "remaining: every batch counts as the first remaining one": (
+            *("unit.step == step_ranges[0].first.step", "True"),
+            "loader/test_steps.py",
+        ),
+        "inline: a careful batch is computed at once": (
+            *("1 if careful else max(rows.total, 1)", "max(rows.total, 1)"),
+            *("runtime/test_inline.py", "workers/processes/trouble/test_deadly.py"),
+        ),
+    },
+    "_runtime/_jobs.py": {
+        "job: the last block goes beyond the rows": (
+            *("self.rows), total]", "self.rows), total + 1]"),
+            *("runtime/test_jobs.py", "loader/test_programs.py"),
+        ),
+        "job: a batch's first row belongs to the batch before": (
+            *("bisect.bisect_right(bounds, row) - 1", "bisect.bisect_left(bounds, row) - 1"),
+            *("runtime/test_jobs.py", "workers/processes/trouble/test_deadly.py", "loader/test_stalls.py"),
+        ),
+    },
+    "_runtime/_batch_work.py": {
+        "job: a block takes a whole batch's rows": (
+            *("max(start, first) - first, min(stop, end) - first", "max(start, first) - first, end - first"),
+            *("runtime/test_jobs.py", "equivalence/test_ranks.py"),
+        ),
+        "job: rows that don't fit the layout are forgotten": (
+            *("self._learned.is_irregular = True", "pass"),
+            *("runtime/test_shapes.py", "runtime/test_jobs.py"),
+        ),
+    },
+    "_runtime/_queue.py": {
+        "cutter: a job exceeds its step range": (
+            "min(self._units_per_job(step_range, whole=whole), step_range.steps - self._next)",
+            "self._units_per_job(step_range, whole=whole)",
+            *(GOLDEN_THREADS, "equivalence/test_loader.py"),
+        ),
+        "cutter: workers share parents that take most of the time": (
+            *("self._is_read_ahead or self._learned.parents_take_most", "self._is_read_ahead"),
+            "runtime/test_parents.py",
+        ),
+        "cutter: records of a parent are requested for each block": (
+            *("self._is_read_ahead or self._learned.parents_take_most", "self._learned.parents_take_most"),
+            "runtime/test_parents.py",
+        ),
+        "cutter: the step range after a finished one is skipped": (
+            *("self._number, self._next = self._number + 1, 0", "self._number, self._next = self._number + 2, 0"),
+            "loader/test_unordered.py",
+        ),
+    },
+    "_runtime/_streaming.py": {
+        "read in order: an error leaves the failed iteration open": (
+            *("except BaseException:\n self._stop()", "except BaseException:\n                pass"),
+            *("failures/test_resuming.py", "loader/test_user_errors.py"),
+        ),
+    },
+}

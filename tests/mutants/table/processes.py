@@ -2,283 +2,200 @@
 
 from typing import Final
 
-from tests.mutants.planting import Mutant
+from tests.mutants.planting import Faults
 
-PROCESSES: Final = (
-    Mutant(
-        "job table: a slot keeps the places of its last job",
-        "_runtime/_job_table.py",
-        "self._places[slot] = 0",
-        "pass",
-        (
+PROCESSES: Final[Faults] = {
+    "_runtime/_job_table.py": {
+        "job table: a slot keeps the places of its last job": (
+            *("self._places[slot] = 0", "pass"),
             "workers/processes/trouble/test_deaths.py",
             "workers/processes/trouble/test_deadly.py",
             "workers/processes/test_merging.py",
         ),
-    ),
-    Mutant(
-        "job table: a row that isn't known is row -1",
-        "_runtime/_job_table.py",
-        "None if row == _UNKNOWN else row",
-        "row",
-        ("workers/processes/trouble/test_deadly.py", "workers/processes/trouble/test_deaths.py"),
-    ),
-    Mutant(
-        "processes: a row that crashes workers alone is tried as often as others",
-        "_runtime/_process_scheduler.py",
-        "at.is_alone or crashes >=",
-        "crashes >=",
-        ("workers/processes/trouble/test_deadly.py",),
-    ),
-    Mutant(
-        "processes: of two crashing rows the later one is named",
-        "_runtime/_process_scheduler.py",
-        "(at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0)",
-        "(at.step or 0, at.row or 0) > (known[0].step or 0, known[0].row or 0)",
-        ("workers/processes/trouble/test_deadly.py::test_of_two_crashing_rows_the_first_is_named",),
-    ),
-    Mutant(
-        "processes: a crashing block counts as computed",
-        "_runtime/_process_scheduler.py",
-        "self._job_table.set_outcome(at.slot, at.block, CRASHING)",
-        "pass",
-        ("workers/processes/trouble/test_deadly.py",),
-    ),
-    Mutant(
-        "processes: memory that was too small isn't enlarged",
-        "_runtime/_process_scheduler.py",
-        "max(self._room_bytes, 2 * self._job_table.needed(slot))",
-        "self._room_bytes",
-        ("workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",),
-    ),
-    Mutant(
-        "processes: idle memory that is too small is reused",
-        "_runtime/_process_scheduler.py",
-        "len(idle[-1]) < size",
-        "len(idle[-1]) > size",
-        ("workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",),
-    ),
-    Mutant(
-        "worker: the rows of a block that crashed a worker are computed together",
-        "_runtime/_process_work.py",
-        "if self._job_table.crashes(slot, block):",
-        "if self._job_table.crashes(slot, block) > 1:",
-        ("workers/processes/trouble/test_deadly.py", "workers/processes/trouble/test_deaths.py"),
-    ),
-    Mutant(
-        "worker: a merge writes to the rows that its successor needs",
-        "_runtime/_batch_work.py",
-        "map_leaves(_copy, batch) if self._is_shared else batch",
-        "batch",
-        ("workers/processes/test_collate_jobs.py::test_a_crash_leaves_the_batch_unchanged",),
-    ),
-    Mutant(
-        "worker: a slot's old job is computed again",
-        "_runtime/_process_work.py",
-        "known is not None and known[0].number == number",
-        "known is not None",
-        ("workers/processes/test_processes.py",),
-    ),
-    Mutant(
-        "worker: a batch with a failed row is merged",
-        "_runtime/_process_work.py",
-        "elif self._job_table.outcome(slot) == FINE:",
-        "else:",
-        ("workers/processes/trouble/test_exceptions.py::test_a_batch_whose_rows_failed_is_not_merged",),
-    ),
-    Mutant(
-        "worker: freed memory stays mapped",
-        "_runtime/_process_work.py",
-        "self._regions.keep(living)",
-        "pass",
-        ("workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",),
-    ),
-    Mutant(
-        "worker: a descriptor is left open for each region",
-        "_runtime/_process_work.py",
-        "finally:\n os.close(descriptor)",
-        "finally:\n                pass",
-        ("workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",),
-    ),
-    Mutant(
-        "worker: the semaphore of merges isn't released",
-        "_runtime/_process_work.py",
-        "fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._turn)",
-        "pass",
-        ("workers/processes/test_merging.py",),
-    ),
-    Mutant(
-        "watcher: a dead worker's blocks stay claimed",
-        "_runtime/_worker_processes.py",
-        "self._ring.release_worker(number)",
-        "pass",
-        ("workers/processes/trouble/test_deaths.py",),
-    ),
-    Mutant(
-        "watcher: a worker that hangs isn't killed",
-        "_runtime/_worker_processes.py",
-        "if left <= 0:",
-        "if left <= -60:",
-        ("workers/processes/trouble/test_timeout.py",),
-    ),
-    Mutant(
-        "supervisor: a successor draws the random numbers of its crashed predecessor",
-        "_processes/_supervisor.py",
-        "seeds = self._seeds(number, self._lives[number])",
-        "seeds = self._seeds(number, 0)",
-        ("processes/test_supervisor.py", "processes/test_global_seeds.py", "workers/processes/trouble/test_deaths.py"),
-    ),
-    Mutant(
-        "watcher: all workers draw the same random numbers",
-        "_processes/_seeding.py",
-        "(derive(seed, *path) for seed in self)",
-        "(derive(seed, *path[1:]) for seed in self)",
-        ("processes/test_global_seeds.py",),
-    ),
-    Mutant(
-        "supervisor: processes that never start are started for ever",
-        "_processes/_supervisor.py",
-        "self._points[number] = 0 if started else",
-        "self._points[number] = 0 if not started else",
-        (
+        "job table: a row that isn't known is row -1": (
+            *("None if row == _UNKNOWN else row", "row"),
+            *("workers/processes/trouble/test_deadly.py", "workers/processes/trouble/test_deaths.py"),
+        ),
+    },
+    "_runtime/_process_scheduler.py": {
+        "processes: a row that crashes workers alone is tried as often as others": (
+            *("at.is_alone or crashes >=", "crashes >="),
+            "workers/processes/trouble/test_deadly.py",
+        ),
+        "processes: of two crashing rows the later one is named": (
+            "(at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0)",
+            "(at.step or 0, at.row or 0) > (known[0].step or 0, known[0].row or 0)",
+            "workers/processes/trouble/test_deadly.py::test_of_two_crashing_rows_the_first_is_named",
+        ),
+        "processes: a crashing block counts as computed": (
+            *("self._job_table.set_outcome(at.slot, at.block, CRASHING)", "pass"),
+            "workers/processes/trouble/test_deadly.py",
+        ),
+        "processes: memory that was too small isn't enlarged": (
+            *("max(self._room_bytes, 2 * self._job_table.needed(slot))", "self._room_bytes"),
+            "workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",
+        ),
+        "processes: idle memory that is too small is reused": (
+            *("len(idle[-1]) < size", "len(idle[-1]) > size"),
+            "workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",
+        ),
+    },
+    "_runtime/_process_work.py": {
+        "worker: the rows of a block that crashed a worker are computed together": (
+            *("if self._job_table.crashes(slot, block):", "if self._job_table.crashes(slot, block) > 1:"),
+            *("workers/processes/trouble/test_deadly.py", "workers/processes/trouble/test_deaths.py"),
+        ),
+        "worker: a slot's old job is computed again": (
+            *("known is not None and known[0].number == number", "known is not None"),
+            "workers/processes/test_processes.py",
+        ),
+        "worker: a batch with a failed row is merged": (
+            *("elif self._job_table.outcome(slot) == FINE:", "else:"),
+            "workers/processes/trouble/test_exceptions.py::test_a_batch_whose_rows_failed_is_not_merged",
+        ),
+        "worker: freed memory stays mapped": (
+            *("self._regions.keep(living)", "pass"),
+            "workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",
+        ),
+        "worker: a descriptor is left open for each region": (
+            *("finally:\n os.close(descriptor)", "finally:\n                pass"),
+            "workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",
+        ),
+        "worker: the semaphore of merges isn't released": (
+            *("fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._turn)", "pass"),
+            "workers/processes/test_merging.py",
+        ),
+    },
+    "_runtime/_batch_work.py": {
+        "worker: a merge writes to the rows that its successor needs": (
+            *("map_leaves(_copy, batch) if self._is_shared else batch", "batch"),
+            "workers/processes/test_collate_jobs.py::test_a_crash_leaves_the_batch_unchanged",
+        ),
+    },
+    "_runtime/_worker_processes.py": {
+        "watcher: a dead worker's blocks stay claimed": (
+            *("self._ring.release_worker(number)", "pass"),
+            "workers/processes/trouble/test_deaths.py",
+        ),
+        "watcher: a worker that hangs isn't killed": (
+            *("if left <= 0:", "if left <= -60:"),
+            "workers/processes/trouble/test_timeout.py",
+        ),
+    },
+    "_processes/_supervisor.py": {
+        "supervisor: a successor draws the random numbers of its crashed predecessor": (
+            *("seeds = self._seeds(number, self._lives[number])", "seeds = self._seeds(number, 0)"),
+            "processes/test_supervisor.py",
+            "processes/test_global_seeds.py",
+            "workers/processes/trouble/test_deaths.py",
+        ),
+        "supervisor: processes that never start are started for ever": (
+            *("self._points[number] = 0 if started else", "self._points[number] = 0 if not started else"),
             "processes/test_supervisor.py",
             "workers/processes/trouble/test_deaths.py",
             "workers/processes/trouble/test_exceptions.py",
         ),
-    ),
-    Mutant(
-        "supervisor: processes that crash at once are restarted at once",
-        "_processes/_supervisor.py",
-        "if fruitless <= prompt_restarts:",
-        "if fruitless >= prompt_restarts:",
-        (
+        "supervisor: processes that crash at once are restarted at once": (
+            *("if fruitless <= prompt_restarts:", "if fruitless >= prompt_restarts:"),
             "workers/processes/trouble/test_deaths.py",
             "workers/processes/trouble/test_exceptions.py",
             "workers/processes/test_processes.py",
         ),
-    ),
-    Mutant(
-        "supervisor: the first process that crashes at its start has successors",
-        "_processes/_supervisor.py",
-        "limit = policy.limit if self._any_started or not policy.first_must_start else 1",
-        "limit = policy.limit",
-        ("processes/test_supervisor.py", "pipeline/processes/test_executor.py"),
-    ),
-    Mutant(
-        "children: an exception that unpickles as another one is sent as itself",
-        "_processes/_exceptions.py",
-        "if type(pickle.loads(tried)) is type(error):",
-        "if pickle.loads(tried):",
-        ("processes/test_exceptions.py",),
-    ),
-    Mutant(
-        "children: a worker outlives its parent",
-        "_processes/_begin.py",
-        "end_when_readable(descriptors)",
-        "pass",
-        ("processes/test_children.py", "processes/test_program.py", "workers/processes/test_ends.py"),
-    ),
-    Mutant(
-        "fork server: a worker's exit code isn't sent",
-        "_processes/_fork_server.py",
-        "self._report(child.status, str(os.waitstatus_to_exitcode(how)).encode(), [])",
-        "pass",
-        ("processes/test_server.py",),
-    ),
-    Mutant(
-        "fork server: no spare is kept ready after the first worker",
-        "_processes/_fork_server.py",
-        "self._spares and self._has_started and self._blank is None",
-        "self._spares and not self._has_started and self._blank is None",
-        ("processes/test_server.py",),
-    ),
-    Mutant(
-        "helpers: one that hangs is never killed",
-        "_processes/_helper.py",
-        "self.child.wait_for_end(patience_seconds)\n self.child.kill()",
-        "self.child.wait_for_end(patience_seconds)",
-        ("processes/test_helper.py",),
-    ),
-    Mutant(
-        "helpers: a preparation that failed counts as a start",
-        "_processes/_helper.py",
-        "if self._failure is not None:",
-        "if self._failure is None and not self._has_started:",
-        ("processes/test_helper.py",),
-    ),
-    Mutant(
-        "helpers: the reader of one that can't be started stays open",
-        "_processes/_helper.py",
-        "except BaseException:\n reader.close()\n raise",
-        "except BaseException:\n            raise",
-        ("processes/test_helper.py",),
-    ),
-    Mutant(
-        "interrupts: an uninterrupted function is interrupted",
-        "_os/_interrupts.py",
-        "with HeldInterrupts():\n return function(*args, **kwargs)",
-        "return function(*args, **kwargs)",
-        ("os/test_interrupts.py",),
-    ),
-    Mutant(
-        "isolated: batches of an earlier run are taken",
-        "_runtime/_isolated.py",
-        "if run != self._run:",
-        "if run > self._run:",
-        (
+        "supervisor: the first process that crashes at its start has successors": (
+            "limit = policy.limit if self._any_started or not policy.first_must_start else 1",
+            "limit = policy.limit",
+            *("processes/test_supervisor.py", "pipeline/processes/test_executor.py"),
+        ),
+    },
+    "_processes/_seeding.py": {
+        "watcher: all workers draw the same random numbers": (
+            *("(derive(seed, *path) for seed in self)", "(derive(seed, *path[1:]) for seed in self)"),
+            "processes/test_global_seeds.py",
+        ),
+    },
+    "_processes/_exceptions.py": {
+        "children: an exception that unpickles as another one is sent as itself": (
+            *("if type(pickle.loads(tried)) is type(error):", "if pickle.loads(tried):"),
+            "processes/test_exceptions.py",
+        ),
+    },
+    "_processes/_begin.py": {
+        "children: a worker outlives its parent": (
+            *("end_when_readable(descriptors)", "pass"),
+            *("processes/test_children.py", "processes/test_program.py", "workers/processes/test_ends.py"),
+        ),
+    },
+    "_processes/_fork_server.py": {
+        "fork server: a worker's exit code isn't sent": (
+            *("self._report(child.status, str(os.waitstatus_to_exitcode(how)).encode(), [])", "pass"),
+            "processes/test_server.py",
+        ),
+        "fork server: no spare is kept ready after the first worker": (
+            "self._spares and self._has_started and self._blank is None",
+            "self._spares and not self._has_started and self._blank is None",
+            "processes/test_server.py",
+        ),
+    },
+    "_processes/_helper.py": {
+        "helpers: one that hangs is never killed": (
+            "self.child.wait_for_end(patience_seconds)\n self.child.kill()",
+            "self.child.wait_for_end(patience_seconds)",
+            "processes/test_helper.py",
+        ),
+        "helpers: a preparation that failed counts as a start": (
+            *("if self._failure is not None:", "if self._failure is None and not self._has_started:"),
+            "processes/test_helper.py",
+        ),
+        "helpers: the reader of one that can't be started stays open": (
+            *("except BaseException:\n reader.close()\n raise", "except BaseException:\n            raise"),
+            "processes/test_helper.py",
+        ),
+    },
+    "_os/_interrupts.py": {
+        "interrupts: an uninterrupted function is interrupted": (
+            *("with HeldInterrupts():\n return function(*args, **kwargs)", "return function(*args, **kwargs)"),
+            "os/test_interrupts.py",
+        ),
+    },
+    "_runtime/_isolated.py": {
+        "isolated: batches of an earlier run are taken": (
+            *("if run != self._run:", "if run > self._run:"),
             "loader/isolated/test_isolated.py",
             "loader/test_programs.py::test_a_program_ends_in_silence",
             "loader/test_programs.py::test_ctrl_c_ends_a_program_with_processes",
             "loader/test_programs.py::test_the_processes_of_a_killed_program_end",
             "loader/test_programs.py::test_a_fork_can_not_use_the_processes_of_a_loader",
         ),
-    ),
-    Mutant(
-        "isolated: crashes far apart add up",
-        "_runtime/_isolated.py",
-        "self._deaths = 0\n return report.token",
-        "pass\n        return report.token",
-        ("loader/isolated/test_deaths.py::test_crashes_far_apart_are_not_added_up",),
-    ),
-    Mutant(
-        "isolated: the last attempt computes ahead",
-        "_runtime/_isolated.py",
-        "self._deaths == MAX_HELPER_DEATHS - 1",
-        "self._deaths == MAX_HELPER_DEATHS",
-        ("workers/processes/trouble/test_deadly.py", "loader/isolated/test_deaths.py"),
-    ),
-    Mutant(
-        "isolated: events don't reach the loader",
-        "_runtime/_isolated.py",
-        "if report is not NO_REPORT:",
-        "if report is NO_REPORT:",
-        ("loader/isolated/test_isolated.py", "loader/isolated/test_errors.py"),
-    ),
-    Mutant(
-        "isolated: a closed stream is still computed",
-        "_runtime/_isolated.py",
-        "if run == self._runs and not self.is_closed:",
-        "if run != self._runs and not self.is_closed:",
-        (
+        "isolated: crashes far apart add up": (
+            *("self._deaths = 0\n return report.token", "pass\n        return report.token"),
+            "loader/isolated/test_deaths.py::test_crashes_far_apart_are_not_added_up",
+        ),
+        "isolated: the last attempt computes ahead": (
+            *("self._deaths == MAX_HELPER_DEATHS - 1", "self._deaths == MAX_HELPER_DEATHS"),
+            *("workers/processes/trouble/test_deadly.py", "loader/isolated/test_deaths.py"),
+        ),
+        "isolated: events don't reach the loader": (
+            *("if report is not NO_REPORT:", "if report is NO_REPORT:"),
+            *("loader/isolated/test_isolated.py", "loader/isolated/test_errors.py"),
+        ),
+        "isolated: a closed stream is still computed": (
+            *("if run == self._runs and not self.is_closed:", "if run != self._runs and not self.is_closed:"),
             "loader/test_programs.py::test_a_program_ends_in_silence",
             "loader/test_programs.py::test_ctrl_c_ends_a_program_with_processes",
             "loader/test_programs.py::test_the_processes_of_a_killed_program_end",
             "loader/test_programs.py::test_a_fork_can_not_use_the_processes_of_a_loader",
             "loader/isolated/test_isolated.py",
         ),
-    ),
-    Mutant(
-        "isolated: of several batches one that can't be sent is forgotten",
-        "_runtime/_isolated_helper.py",
-        "for batch, each in zip(batches, reports, strict=True):",
-        "for batch, each in zip(batches[1:], reports[1:], strict=True):",
-        ("loader/isolated/test_errors.py",),
-    ),
-    Mutant(
-        "isolated: memory that the consumer refers to is reused",
-        "_runtime/_isolated_helper.py",
-        "if not self._sender.holds(slot)",
-        "if self._sender.holds(slot)",
-        ("loader/isolated/test_shared_output.py", "loader/isolated/test_large.py"),
-    ),
-)
+    },
+    "_runtime/_isolated_helper.py": {
+        "isolated: of several batches one that can't be sent is forgotten": (
+            "for batch, each in zip(batches, reports, strict=True):",
+            "for batch, each in zip(batches[1:], reports[1:], strict=True):",
+            "loader/isolated/test_errors.py",
+        ),
+        "isolated: memory that the consumer refers to is reused": (
+            *("if not self._sender.holds(slot)", "if self._sender.holds(slot)"),
+            *("loader/isolated/test_shared_output.py", "loader/isolated/test_large.py"),
+        ),
+    },
+}

@@ -2,232 +2,163 @@
 
 from typing import Final
 
-from tests.mutants.planting import Mutant
+from tests.mutants.planting import Faults
 from tests.mutants.table.golden import GOLDEN_THREADS
 
-SCHEDULER: Final = (
-    Mutant(
-        "scheduler: a slot is lost when its job is complete",
-        "_runtime/_scheduler.py",
-        "self._free.append(slot)",
-        "pass",
-        ("runtime/test_memory.py::test_more_batches_than_the_ring_has_slots",),
-    ),
-    Mutant(
-        "scheduler: a cancelled slot isn't freed",
-        "_runtime/_scheduler.py",
-        "self._draining.add(slot)",
-        "pass",
-        ("runtime/test_scheduler.py", "loader/test_lifecycle.py"),
-    ),
-    Mutant(
-        "scheduler: memory isn't returned",
-        "_runtime/_scheduler.py",
-        "region_pool.take_back(number)",
-        "pass",
-        ("runtime/test_memory.py", "runtime/test_scheduler.py"),
-    ),
-    Mutant(
-        "scheduler: an error in a job is lost",
-        "_runtime/_scheduler.py",
-        "job.fail(job.blocks if claim.merge else claim.block, caught.taken())",
-        "pass",
-        ("loader/test_user_errors.py",),
-    ),
-    Mutant(
-        "scheduler: a postponed action waits for the next owner",
-        "_runtime/_scheduler.py",
-        "held.hold()\n self._run_waiting()",
-        "held.hold()",
-        ("runtime/test_scheduler.py", "loader/test_two_threads.py"),
-    ),
-    Mutant(
-        "scheduler: a wait looks only before it clears its bell",
-        "_runtime/_scheduler.py",
-        "listener.clear()\n if is_over():\n return",
-        "listener.clear()",
-        ("runtime/test_scheduler.py",),
-    ),
-    Mutant(
-        "scheduler: an error of worker_init is lost",
-        "_runtime/_scheduler.py",
-        "self._worker_error = caught.taken()",
-        "pass",
-        ("workers/test_threads.py",),
-    ),
-    Mutant(
-        "stream: an error that `is_ready` met keeps its frames",
-        "_runtime/_streams.py",
-        'self._error = without_frames(error, "While it was asked whether a batch is ready, in")',
-        "self._error = error",
-        ("loader/test_descriptors.py",),
-    ),
-    Mutant(
-        "fold: it counts filters by a method, in a cycle",
-        "_runtime/_fold_thread.py",
-        "filtered=_counter(self._filtered))",
-        "filtered=lambda *counts: self._filtered.append(counts))",
-        ("loader/test_descriptors.py",),
-    ),
-    Mutant(
-        "queue: one job more than promised has memory",
-        "_runtime/_queue.py",
-        "self._scheduler.regions_in_use(self._client) < self._most_regions",
-        "self._scheduler.regions_in_use(self._client) <= self._most_regions",
-        ("runtime/test_memory.py",),
-    ),
-    Mutant(
-        "queue: closing leaves the armed jobs to the workers",
-        "_runtime/_queue.py",
-        "self._scheduler.cancel(self._armed.popleft()[0])",
-        "self._armed.popleft()",
-        ("runtime/test_scheduler.py", "loader/test_lifecycle.py"),
-    ),
-    Mutant(
-        "queue: the consumer isn't woken when another thread closes",
-        "_runtime/_queue.py",
-        "self._client.listener.ring()",
-        "pass",
-        ("runtime/test_scheduler.py",),
-    ),
-    Mutant(
-        "queue: memory= is exceeded by one job",
-        "_runtime/_queue.py",
-        "self._client.region_pool.used_bytes + job.memory_bytes > self._memory:\n return False",
-        "self._client.region_pool.used_bytes > self._memory:\n            return False",
-        ("runtime/test_memory.py",),
-    ),
-    Mutant(
-        "threads: a restart repeats the current job",
-        "_runtime/_streams.py",
-        "self._remaining = without(self._remaining, job.work.step_range)",
-        "pass",
-        ("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py"),
-    ),
-    Mutant(
-        "threads: a restart repeats the batches before the failing one",
-        "_runtime/_streams.py",
-        "job.work.step_range.part(index, job.steps)",
-        "job.work.step_range.part(0, job.steps)",
-        ("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py", "equivalence/test_processes.py"),
-    ),
-    Mutant(
-        "threads: out of order each batch of a job has the first one's step",
-        "_runtime/_streams.py",
-        "None if self._plan.ordered else job.work.step_range.first.step + index",
-        "None if self._plan.ordered else job.work.step_range.first.step",
-        ("loader/test_unordered.py",),
-    ),
-    Mutant(
-        "threads: a crashing substitute is tried without end",
-        "_runtime/_recovery.py",
-        "at is None or at in client.crashing_rows or not handles",
-        "at is None or not handles",
-        ("workers/processes/trouble/test_deadly.py",),
-    ),
-    Mutant(
-        "threads: a stream is ready while workers compute its batch again",
-        "_runtime/_streams.py",
-        "if self._is_repeated(job):\n return True",
-        "if self._is_repeated(job):\n                return False",
-        ("loader/test_async.py::test_next_waits_for_no_worker_where_may_wait_is_none",),
-    ),
-    Mutant(
-        "stalls: a slow consumer counts as a stall",
-        "_runtime/_failing_work.py",
-        "self._began if stall is None else max(self._began, stall.since)",
-        "self._began if stall is None else stall.since",
-        ("runtime/test_patience.py",),
-    ),
-    Mutant(
-        "stalls: the same wait is logged twice",
-        "_runtime/_failing_work.py",
-        "self._has_warned = True",
-        "self._has_warned = False",
-        ("runtime/test_patience.py",),
-    ),
-    Mutant(
-        "memory: a region that is too small is reused",
-        "_runtime/_scheduler.py",
-        "len(self._idle[index]) >= size_bytes",
-        "self._idle[index]",
-        ("runtime/test_memory.py", GOLDEN_THREADS),
-    ),
-    Mutant(
-        "memory: idle regions are kept for ever",
-        "_runtime/_scheduler.py",
-        "max(len(self._idle) - self.most_idle, 0)",
-        "0",
-        ("workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",),
-    ),
-    Mutant(
-        "fold: a restart begins where the epoch began",
-        "_runtime/_fold_thread.py",
-        "self._remaining.remove_delivered(token)",
-        "pass",
-        ("loader/test_folds_ahead.py", "failures/test_resuming.py", "equivalence/test_folds_above_batches.py"),
-    ),
-    Mutant(
-        "fold: dropped elements are counted with each batch again",
-        "_runtime/_fold_thread.py",
-        "self._filtered.clear()",
-        "pass",
-        ("loader/test_folds_ahead.py",),
-    ),
-    Mutant(
-        "fold: its thread isn't ended with the stream",
-        "_runtime/_fold_thread.py",
-        "self._stopped = True\n self._bell.ring()",
-        "self._bell.ring()",
-        ("loader/test_folds_ahead.py",),
-    ),
-    Mutant(
-        "fold: its thread isn't woken when there is room",
-        "_runtime/_fold_thread.py",
-        "chunk = self._chunks.popleft()\n self._room.ring()",
-        "chunk = self._chunks.popleft()",
-        ("loader/test_folds_ahead.py",),
-    ),
-    Mutant(
-        "fold: one chunk more than promised waits",
-        "_runtime/_fold_thread.py",
-        "if len(self._chunks) < self._max_chunks:",
-        "if len(self._chunks) <= self._max_chunks:",
-        ("loader/test_folds_ahead.py",),
-    ),
-    Mutant(
-        "collate jobs: a restart begins where the stream was opened",
-        "_runtime/_collate_supplier.py",
-        "self._step_range.after(self._steps, self._token)",
-        "self._step_range",
-        ("workers/test_rows_above_folds.py", "equivalence/test_folds_above_batches.py", "equivalence/test_loader.py"),
-    ),
-    Mutant(
-        "collate jobs: a batch that the consumer computes is ready, though it is left out",
-        "_runtime/_streams.py",
-        "self._ready = [self._supplier.computed(job, self._index)]\n if self._ready[-1]",
-        "return False\n        if self._ready[-1]",
-        ("loader/test_async.py::test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed_at",),
-    ),
-    Mutant(
-        "collate jobs: the rows of a batch begin one row late",
-        "_runtime/_collate_work.py",
-        "block, first = divmod(start, self._task.block_rows)",
-        "block, first = divmod(start + 1, self._task.block_rows)",
-        ("workers/test_rows_above_folds.py", "workers/processes/test_collate_jobs.py"),
-    ),
-    Mutant(
-        "recorder: an event that is reported twice counts twice",
-        "_runtime/_recorder.py",
-        "if identity in self._events:",
-        "if False:",
-        ("loader/test_replaced_warnings.py::test_an_element_that_is_computed_again_counts_once",),
-    ),
-    Mutant(
-        "recorder: an element's own substitution counts against its budget",
-        "_runtime/_recorder.py",
-        "self._counts.get((Substituted, step), 0) - own",
-        "self._counts.get((Substituted, step), 0)",
-        ("graph/test_on_error.py", "loader/test_user_errors.py"),
-    ),
-)
+SCHEDULER: Final[Faults] = {
+    "_runtime/_scheduler.py": {
+        "scheduler: a slot is lost when its job is complete": (
+            *("self._free.append(slot)", "pass"),
+            "runtime/test_memory.py::test_more_batches_than_the_ring_has_slots",
+        ),
+        "scheduler: a cancelled slot isn't freed": (
+            *("self._draining.add(slot)", "pass"),
+            *("runtime/test_scheduler.py", "loader/test_lifecycle.py"),
+        ),
+        "scheduler: memory isn't returned": (
+            *("region_pool.take_back(number)", "pass"),
+            *("runtime/test_memory.py", "runtime/test_scheduler.py"),
+        ),
+        "scheduler: an error in a job is lost": (
+            *("job.fail(job.blocks if claim.merge else claim.block, caught.taken())", "pass"),
+            "loader/test_user_errors.py",
+        ),
+        "scheduler: a postponed action waits for the next owner": (
+            *("held.hold()\n self._run_waiting()", "held.hold()"),
+            *("runtime/test_scheduler.py", "loader/test_two_threads.py"),
+        ),
+        "scheduler: a wait looks only before it clears its bell": (
+            *("listener.clear()\n if is_over():\n return", "listener.clear()"),
+            "runtime/test_scheduler.py",
+        ),
+        "scheduler: an error of worker_init is lost": (
+            *("self._worker_error = caught.taken()", "pass"),
+            "workers/test_threads.py",
+        ),
+        "memory: a region that is too small is reused": (
+            *("len(self._idle[index]) >= size_bytes", "self._idle[index]"),
+            *("runtime/test_memory.py", GOLDEN_THREADS),
+        ),
+        "memory: idle regions are kept for ever": (
+            *("max(len(self._idle) - self.most_idle, 0)", "0"),
+            "workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",
+        ),
+    },
+    "_runtime/_streams.py": {
+        "stream: an error that `is_ready` met keeps its frames": (
+            'self._error = without_frames(error, "While it was asked whether a batch is ready, in")',
+            "self._error = error",
+            "loader/test_descriptors.py",
+        ),
+        "threads: a restart repeats the current job": (
+            *("self._remaining = without(self._remaining, job.work.step_range)", "pass"),
+            *("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py"),
+        ),
+        "threads: a restart repeats the batches before the failing one": (
+            *("job.work.step_range.part(index, job.steps)", "job.work.step_range.part(0, job.steps)"),
+            *("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py", "equivalence/test_processes.py"),
+        ),
+        "threads: out of order each batch of a job has the first one's step": (
+            "None if self._plan.ordered else job.work.step_range.first.step + index",
+            "None if self._plan.ordered else job.work.step_range.first.step",
+            "loader/test_unordered.py",
+        ),
+        "threads: a stream is ready while workers compute its batch again": (
+            *("if self._is_repeated(job):\n return True", "if self._is_repeated(job):\n                return False"),
+            "loader/test_async.py::test_next_waits_for_no_worker_where_may_wait_is_none",
+        ),
+        "collate jobs: a batch that the consumer computes is ready, though it is left out": (
+            "self._ready = [self._supplier.computed(job, self._index)]\n if self._ready[-1]",
+            "return False\n        if self._ready[-1]",
+            "loader/test_async.py::test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed_at",
+        ),
+    },
+    "_runtime/_fold_thread.py": {
+        "fold: it counts filters by a method, in a cycle": (
+            *("filtered=_counter(self._filtered))", "filtered=lambda *counts: self._filtered.append(counts))"),
+            "loader/test_descriptors.py",
+        ),
+        "fold: a restart begins where the epoch began": (
+            *("self._remaining.remove_delivered(token)", "pass"),
+            *("loader/test_folds_ahead.py", "failures/test_resuming.py", "equivalence/test_folds_above_batches.py"),
+        ),
+        "fold: dropped elements are counted with each batch again": (
+            *("self._filtered.clear()", "pass"),
+            "loader/test_folds_ahead.py",
+        ),
+        "fold: its thread isn't ended with the stream": (
+            *("self._stopped = True\n self._bell.ring()", "self._bell.ring()"),
+            "loader/test_folds_ahead.py",
+        ),
+        "fold: its thread isn't woken when there is room": (
+            *("chunk = self._chunks.popleft()\n self._room.ring()", "chunk = self._chunks.popleft()"),
+            "loader/test_folds_ahead.py",
+        ),
+        "fold: one chunk more than promised waits": (
+            *("if len(self._chunks) < self._max_chunks:", "if len(self._chunks) <= self._max_chunks:"),
+            "loader/test_folds_ahead.py",
+        ),
+    },
+    "_runtime/_queue.py": {
+        "queue: one job more than promised has memory": (
+            "self._scheduler.regions_in_use(self._client) < self._most_regions",
+            "self._scheduler.regions_in_use(self._client) <= self._most_regions",
+            "runtime/test_memory.py",
+        ),
+        "queue: closing leaves the armed jobs to the workers": (
+            *("self._scheduler.cancel(self._armed.popleft()[0])", "self._armed.popleft()"),
+            *("runtime/test_scheduler.py", "loader/test_lifecycle.py"),
+        ),
+        "queue: the consumer isn't woken when another thread closes": (
+            *("self._client.listener.ring()", "pass"),
+            "runtime/test_scheduler.py",
+        ),
+        "queue: memory= is exceeded by one job": (
+            "self._client.region_pool.used_bytes + job.memory_bytes > self._memory:\n return False",
+            "self._client.region_pool.used_bytes > self._memory:\n            return False",
+            "runtime/test_memory.py",
+        ),
+    },
+    "_runtime/_recovery.py": {
+        "threads: a crashing substitute is tried without end": (
+            *("at is None or at in client.crashing_rows or not handles", "at is None or not handles"),
+            "workers/processes/trouble/test_deadly.py",
+        ),
+    },
+    "_runtime/_failing_work.py": {
+        "stalls: a slow consumer counts as a stall": (
+            "self._began if stall is None else max(self._began, stall.since)",
+            "self._began if stall is None else stall.since",
+            "runtime/test_patience.py",
+        ),
+        "stalls: the same wait is logged twice": (
+            *("self._has_warned = True", "self._has_warned = False"),
+            "runtime/test_patience.py",
+        ),
+    },
+    "_runtime/_collate_supplier.py": {
+        "collate jobs: a restart begins where the stream was opened": (
+            *("self._step_range.after(self._steps, self._token)", "self._step_range"),
+            "workers/test_rows_above_folds.py",
+            "equivalence/test_folds_above_batches.py",
+            "equivalence/test_loader.py",
+        ),
+    },
+    "_runtime/_collate_work.py": {
+        "collate jobs: the rows of a batch begin one row late": (
+            "block, first = divmod(start, self._task.block_rows)",
+            "block, first = divmod(start + 1, self._task.block_rows)",
+            *("workers/test_rows_above_folds.py", "workers/processes/test_collate_jobs.py"),
+        ),
+    },
+    "_runtime/_recorder.py": {
+        "recorder: an event that is reported twice counts twice": (
+            *("if identity in self._events:", "if False:"),
+            "loader/test_replaced_warnings.py::test_an_element_that_is_computed_again_counts_once",
+        ),
+        "recorder: an element's own substitution counts against its budget": (
+            *("self._counts.get((Substituted, step), 0) - own", "self._counts.get((Substituted, step), 0)"),
+            *("graph/test_on_error.py", "loader/test_user_errors.py"),
+        ),
+    },
+}

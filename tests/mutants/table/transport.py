@@ -2,238 +2,167 @@
 
 from typing import Final
 
-from tests.mutants.planting import Mutant
+from tests.mutants.planting import Faults
 
-TRANSPORT: Final = (
-    Mutant(
-        "ring: a wait looks only before it clears the bell",
-        "_ring.py",
-        "self.bell.clear()\n if condition():\n return",
-        "self.bell.clear()",
-        ("transport/test_ring.py::test_a_slot_that_becomes_ready_before_the_bell_is_cleared_is_seen",),
-    ),
-    Mutant(
-        "listener: a ring that one listener clears is lost to the others",
-        "_os/_bell.py",
-        "if other is not self:\n other.ring()",
-        "pass",
-        ("os/test_bell.py", "loader/sharing/test_sharing.py"),
-    ),
-    Mutant(
-        "closer: closing twice closes twice",
-        "_os/_closer.py",
-        "self._close()\n self.is_open = False",
-        "self._close()",
-        ("os/test_closer.py",),
-    ),
-    Mutant(
-        "closer: an interrupted close counts as done",
-        "_os/_closer.py",
-        "self._close()\n self.is_open = False",
-        "self.is_open = False\n            self._close()",
-        ("os/test_closer.py",),
-    ),
-    Mutant(
-        "interrupts: a signal that arrives while they are held is lost",
-        "_os/_interrupts.py",
-        "self._arrived.append(number)",
-        "pass",
-        ("failures/test_lost_interrupts.py", "transport/pipe/test_interrupts.py", "loader/test_signal_handlers.py"),
-    ),
-    Mutant(
-        "interrupts: handlers stay replaced after the scope",
-        "_os/_interrupts.py",
-        "try:\n self._restore()\n finally:",
-        "try:\n                pass\n            finally:",
-        ("failures/test_lost_interrupts.py", "loader/test_signal_handlers.py"),
-    ),
-    Mutant(
-        "daemon thread: its end isn't signalled where the work fails",
-        "_os/_interrupts.py",
-        "try:\n work()\n finally:\n ended.ring()",
-        "try:\n        work()\n        ended.ring()\n    finally:",
-        ("os/test_daemon_thread.py",),
-    ),
-    Mutant(
-        "arena: a slot is a page short",
-        "transport/_arena/_region_pool.py",
-        "max(-(-size_bytes // PAGE_BYTES), 1) * PAGE_BYTES",
-        "max(size_bytes // PAGE_BYTES, 1) * PAGE_BYTES",
-        ("transport/arena/test_sizing.py",),
-    ),
-    Mutant(
-        "arena: a slot that is too small is leased",
-        "transport/_arena/_region_pool.py",
-        "bisect_left(sizes, need.touched_bytes)",
-        "bisect_left(sizes, need.touched_bytes) - 1",
-        ("transport/arena/test_sizing.py", "transport/arena/test_owner.py"),
-    ),
-    Mutant(
-        "arena: less memory than needed is returned to the system",
-        "transport/_arena/_region_pool.py",
-        "if excess_bytes <= 0:\n break",
-        "if chosen:\n            break",
-        ("transport/arena/test_sizing.py",),
-    ),
-    Mutant(
-        "arena: touched pages count once for each lease",
-        "transport/_arena/_region_pool.py",
-        "self.touched_bytes += need.touched_bytes - slot.touched_bytes",
-        "self.touched_bytes += need.touched_bytes",
-        ("transport/arena/test_owner.py",),
-    ),
-    Mutant(
-        "arena: an array that ends behind its lease is found in it",
-        "transport/_arena/_region_pool.py",
-        "offset_bytes + size_bytes > leased.size_bytes",
-        "offset_bytes > leased.size_bytes",
-        ("transport/arena/test_owner.py",),
-    ),
-    Mutant(
-        "arena: a hold for a participant isn't taken",
-        "transport/_arena/_owner.py",
-        "table.hold(slot, participant)",
-        "pass",
-        ("transport/arena/test_owner.py", "transport/pipe/test_pipe.py"),
-    ),
-    Mutant(
-        "arena: a crashed participant keeps its holds",
-        "transport/_arena/_owner.py",
-        "if has_ended(process)]",
-        "if not has_ended(process)]",
-        ("transport/arena/test_dismissal.py",),
-    ),
-    Mutant(
-        "arena: a participant leaves before it has acknowledged",
-        "transport/_arena/_owner.py",
-        "(done and empty)",
-        "(done or empty)",
-        ("transport/arena/test_dismissal.py",),
-    ),
-    Mutant(
-        "arena: a waiter that gives up stays listed",
-        "transport/_arena/_owner.py",
-        "arena.listen_no_longer(bell)",
-        "pass",
-        ("transport/arena/test_owner.py",),
-    ),
-    Mutant(
-        "arena: a waiter's wish outlives its wait",
-        "transport/_arena/_owner.py",
-        "table.wanted = 0",
-        "pass",
-        ("transport/arena/test_owner.py",),
-    ),
-    Mutant(
-        "attached: a place beyond its region is adopted",
-        "transport/_arena/_attached.py",
-        "0 <= place.start_bytes <= end <= len(region)",
-        "0 <= place.start_bytes <= end",
-        ("transport/arena/test_attached.py", "transport/pipe/test_hostile.py"),
-    ),
-    Mutant(
-        "reader: writers that end aren't counted",
-        "transport/_pipe/_reader.py",
-        'connection.close(Frame(Kind.CLOSED, b""))\n self._ended += 1',
-        'connection.close(Frame(Kind.CLOSED, b""))',
-        ("transport/pipe/test_pipe.py",),
-    ),
-    Mutant(
-        "reader: one writer too many is admitted",
-        "transport/_pipe/_reader.py",
-        "self._accepted >= self._num_writers",
-        "self._accepted > self._num_writers",
-        ("transport/pipe/test_pipe.py", "transport/pipe/test_ends.py"),
-    ),
-    Mutant(
-        "reader: a process that ends before it becomes a writer is waited for",
-        "transport/_pipe/_reader.py",
-        "if pid not in self._writer_pids:",
-        "if pid in self._writer_pids:",
-        ("transport/pipe/test_deaths.py", "transport/pipe/test_ends.py"),
-    ),
-    Mutant(
-        "connection: a message isn't acknowledged",
-        "transport/_pipe/_reader.py",
-        "arena.acknowledge()\n self._starved = None",
-        "self._starved = None",
-        ("transport/pipe/test_pipe.py", "transport/pipe/test_limits.py"),
-    ),
-    Mutant(
-        "connection: slots of unread messages are not returned",
-        "transport/_pipe/_reader.py",
-        "self._arena.drop(slot)",
-        "pass",
-        ("transport/pipe/test_ends.py", "transport/pipe/test_deaths.py", "transport/pipe/test_kept_memory.py"),
-    ),
-    Mutant(
-        "connection: a dead writer's child keeps the reader waiting",
-        "transport/_pipe/_reader.py",
-        "if self._process is None or not has_ended(self._process):",
-        "if True:",
-        ("transport/pipe/test_deaths.py", "transport/pipe/test_ends.py"),
-    ),
-    Mutant(
-        "sender: the reader's hold is not taken before the message is sent",
-        "transport/_pipe/_sender.py",
-        "self.arena.hold(slot, self._participant)",
-        "pass",
-        ("transport/pipe/test_pipe.py",),
-    ),
-    Mutant(
-        "sender: a withdrawn message keeps its holds",
-        "transport/_pipe/_sender.py",
-        "self.arena.unhold(slot, self._participant)",
-        "pass",
-        ("transport/pipe/test_interrupts.py", "transport/pipe/test_kept_memory.py"),
-    ),
-    Mutant(
-        "sender: one message more than promised is in flight",
-        "transport/_pipe/_sender.py",
-        "self.arena.acknowledged(self._participant) < self._capacity",
-        "self.arena.acknowledged(self._participant) <= self._capacity",
-        ("transport/pipe/test_limits.py", "transport/pipe/test_pipe.py"),
-    ),
-    Mutant(
-        "frames: a long frame's pieces overlap",
-        "transport/_pipe/_socket.py",
-        "body[start * _PACKET_BYTES : (start + 1) * _PACKET_BYTES]",
-        "body[start * _PACKET_BYTES : (start + 1) * _PACKET_BYTES + 1]",
-        ("transport/pipe/test_full_socket.py",),
-    ),
-    Mutant(
-        "frames: a withdrawn message's pieces stay",
-        "transport/_pipe/_socket.py",
-        "if kind is Kind.VOID:\n close_all(descriptors)\n self._pieces, self._size = [], 0",
-        "if kind is Kind.VOID:\n                close_all(descriptors)",
-        ("transport/pipe/test_interrupts.py", "transport/pipe/test_long.py"),
-    ),
-    Mutant(
-        "outbox: an unsent packet is forgotten",
-        "transport/_pipe/_sender.py",
-        "except BlockingIOError:\n return False",
-        "except BlockingIOError:\n                pass",
-        ("transport/pipe/test_full_socket.py",),
-    ),
-    Mutant(
-        "layout: arrays overlap by what aligns them",
-        "transport/_encoding/_layout.py",
-        "aligned(leaf.start + leaf.nbytes)",
-        "leaf.start + leaf.nbytes",
-        ("transport/encoding/test_memory.py", "transport/encoding/test_round_trip.py"),
-    ),
-    Mutant(
-        "layout: a negative stride starts one item late",
-        "transport/_encoding/_layout.py",
-        "sum((size - 1) * -step",
-        "sum(size * -step",
-        ("transport/pipe/test_strided.py", "transport/encoding/test_round_trip.py"),
-    ),
-    Mutant(
-        "decoder: a small array is a view of memory that is reused",
-        "transport/_encoding/_decoder.py",
-        "array.copy(leaf.order) if leaf.nbytes <= message.copied_bytes else array",
-        "array",
-        ("transport/encoding/test_memory.py", "transport/pipe/test_pipe.py"),
-    ),
-)
+TRANSPORT: Final[Faults] = {
+    "_ring.py": {
+        "ring: a wait looks only before it clears the bell": (
+            *("self.bell.clear()\n if condition():\n return", "self.bell.clear()"),
+            "transport/test_ring.py::test_a_slot_that_becomes_ready_before_the_bell_is_cleared_is_seen",
+        ),
+    },
+    "_os/_bell.py": {
+        "listener: a ring that one listener clears is lost to the others": (
+            *("if other is not self:\n other.ring()", "pass"),
+            *("os/test_bell.py", "loader/sharing/test_sharing.py"),
+        ),
+    },
+    "_os/_closer.py": {
+        "closer: closing twice closes twice": (
+            *("self._close()\n self.is_open = False", "self._close()"),
+            "os/test_closer.py",
+        ),
+        "closer: an interrupted close counts as done": (
+            *("self._close()\n self.is_open = False", "self.is_open = False\n            self._close()"),
+            "os/test_closer.py",
+        ),
+    },
+    "_os/_interrupts.py": {
+        "interrupts: a signal that arrives while they are held is lost": (
+            *("self._arrived.append(number)", "pass"),
+            "failures/test_lost_interrupts.py",
+            "transport/pipe/test_interrupts.py",
+            "loader/test_signal_handlers.py",
+        ),
+        "interrupts: handlers stay replaced after the scope": (
+            *("try:\n self._restore()\n finally:", "try:\n                pass\n            finally:"),
+            *("failures/test_lost_interrupts.py", "loader/test_signal_handlers.py"),
+        ),
+        "daemon thread: its end isn't signalled where the work fails": (
+            *("try:\n work()\n finally:\n ended.ring()", "try:\n        work()\n        ended.ring()\n    finally:"),
+            "os/test_daemon_thread.py",
+        ),
+    },
+    "transport/_arena/_region_pool.py": {
+        "arena: a slot is a page short": (
+            *("max(-(-size_bytes // PAGE_BYTES), 1) * PAGE_BYTES", "max(size_bytes // PAGE_BYTES, 1) * PAGE_BYTES"),
+            "transport/arena/test_sizing.py",
+        ),
+        "arena: a slot that is too small is leased": (
+            *("bisect_left(sizes, need.touched_bytes)", "bisect_left(sizes, need.touched_bytes) - 1"),
+            *("transport/arena/test_sizing.py", "transport/arena/test_owner.py"),
+        ),
+        "arena: less memory than needed is returned to the system": (
+            *("if excess_bytes <= 0:\n break", "if chosen:\n            break"),
+            "transport/arena/test_sizing.py",
+        ),
+        "arena: touched pages count once for each lease": (
+            "self.touched_bytes += need.touched_bytes - slot.touched_bytes",
+            "self.touched_bytes += need.touched_bytes",
+            "transport/arena/test_owner.py",
+        ),
+        "arena: an array that ends behind its lease is found in it": (
+            *("offset_bytes + size_bytes > leased.size_bytes", "offset_bytes > leased.size_bytes"),
+            "transport/arena/test_owner.py",
+        ),
+    },
+    "transport/_arena/_owner.py": {
+        "arena: a hold for a participant isn't taken": (
+            *("table.hold(slot, participant)", "pass"),
+            *("transport/arena/test_owner.py", "transport/pipe/test_pipe.py"),
+        ),
+        "arena: a crashed participant keeps its holds": (
+            *("if has_ended(process)]", "if not has_ended(process)]"),
+            "transport/arena/test_dismissal.py",
+        ),
+        "arena: a participant leaves before it has acknowledged": (
+            *("(done and empty)", "(done or empty)"),
+            "transport/arena/test_dismissal.py",
+        ),
+        "arena: a waiter that gives up stays listed": (
+            *("arena.listen_no_longer(bell)", "pass"),
+            "transport/arena/test_owner.py",
+        ),
+        "arena: a waiter's wish outlives its wait": ("table.wanted = 0", "pass", "transport/arena/test_owner.py"),
+    },
+    "transport/_arena/_attached.py": {
+        "attached: a place beyond its region is adopted": (
+            *("0 <= place.start_bytes <= end <= len(region)", "0 <= place.start_bytes <= end"),
+            *("transport/arena/test_attached.py", "transport/pipe/test_hostile.py"),
+        ),
+    },
+    "transport/_pipe/_reader.py": {
+        "reader: writers that end aren't counted": (
+            'connection.close(Frame(Kind.CLOSED, b""))\n self._ended += 1',
+            'connection.close(Frame(Kind.CLOSED, b""))',
+            "transport/pipe/test_pipe.py",
+        ),
+        "reader: one writer too many is admitted": (
+            *("self._accepted >= self._num_writers", "self._accepted > self._num_writers"),
+            *("transport/pipe/test_pipe.py", "transport/pipe/test_ends.py"),
+        ),
+        "reader: a process that ends before it becomes a writer is waited for": (
+            *("if pid not in self._writer_pids:", "if pid in self._writer_pids:"),
+            *("transport/pipe/test_deaths.py", "transport/pipe/test_ends.py"),
+        ),
+        "connection: a message isn't acknowledged": (
+            *("arena.acknowledge()\n self._starved = None", "self._starved = None"),
+            *("transport/pipe/test_pipe.py", "transport/pipe/test_limits.py"),
+        ),
+        "connection: slots of unread messages are not returned": (
+            *("self._arena.drop(slot)", "pass"),
+            *("transport/pipe/test_ends.py", "transport/pipe/test_deaths.py", "transport/pipe/test_kept_memory.py"),
+        ),
+        "connection: a dead writer's child keeps the reader waiting": (
+            *("if self._process is None or not has_ended(self._process):", "if True:"),
+            *("transport/pipe/test_deaths.py", "transport/pipe/test_ends.py"),
+        ),
+    },
+    "transport/_pipe/_sender.py": {
+        "sender: the reader's hold is not taken before the message is sent": (
+            *("self.arena.hold(slot, self._participant)", "pass"),
+            "transport/pipe/test_pipe.py",
+        ),
+        "sender: a withdrawn message keeps its holds": (
+            *("self.arena.unhold(slot, self._participant)", "pass"),
+            *("transport/pipe/test_interrupts.py", "transport/pipe/test_kept_memory.py"),
+        ),
+        "sender: one message more than promised is in flight": (
+            "self.arena.acknowledged(self._participant) < self._capacity",
+            "self.arena.acknowledged(self._participant) <= self._capacity",
+            *("transport/pipe/test_limits.py", "transport/pipe/test_pipe.py"),
+        ),
+        "outbox: an unsent packet is forgotten": (
+            *("except BlockingIOError:\n return False", "except BlockingIOError:\n                pass"),
+            "transport/pipe/test_full_socket.py",
+        ),
+    },
+    "transport/_pipe/_socket.py": {
+        "frames: a long frame's pieces overlap": (
+            "body[start * _PACKET_BYTES : (start + 1) * _PACKET_BYTES]",
+            "body[start * _PACKET_BYTES : (start + 1) * _PACKET_BYTES + 1]",
+            "transport/pipe/test_full_socket.py",
+        ),
+        "frames: a withdrawn message's pieces stay": (
+            "if kind is Kind.VOID:\n close_all(descriptors)\n self._pieces, self._size = [], 0",
+            "if kind is Kind.VOID:\n                close_all(descriptors)",
+            *("transport/pipe/test_interrupts.py", "transport/pipe/test_long.py"),
+        ),
+    },
+    "transport/_encoding/_layout.py": {
+        "layout: arrays overlap by what aligns them": (
+            *("aligned(leaf.start + leaf.nbytes)", "leaf.start + leaf.nbytes"),
+            *("transport/encoding/test_memory.py", "transport/encoding/test_round_trip.py"),
+        ),
+        "layout: a negative stride starts one item late": (
+            *("sum((size - 1) * -step", "sum(size * -step"),
+            *("transport/pipe/test_strided.py", "transport/encoding/test_round_trip.py"),
+        ),
+    },
+    "transport/_encoding/_decoder.py": {
+        "decoder: a small array is a view of memory that is reused": (
+            *("array.copy(leaf.order) if leaf.nbytes <= message.copied_bytes else array", "array"),
+            *("transport/encoding/test_memory.py", "transport/pipe/test_pipe.py"),
+        ),
+    },
+}

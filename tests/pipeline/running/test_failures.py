@@ -117,11 +117,7 @@ def test_an_aggregator_raises(raising: str, *, as_factory: bool) -> None:
 
 
 ENDS = [
-    StopIteration(1),
-    StopAsyncIteration(),
-    asyncio.CancelledError(),
-    KeyboardInterrupt(),
-    SystemExit(3),
+    *(StopIteration(1), StopAsyncIteration(), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3)),
     EOFError(),
 ]
 

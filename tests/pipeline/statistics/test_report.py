@@ -28,13 +28,8 @@ def test_a_bar_shows_the_shares(busy: float, above: float, below: float) -> None
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "-"),
-        (0.0, "0.00 ns"),
-        (1.5e-7, "150 ns"),
-        (2.04e-6, "2.04 us"),
-        (0.0123, "12.3 ms"),
-        (1.0, "1.00 s"),
-        (7200.0, "7,200 s"),
+        *((None, "-"), (0.0, "0.00 ns"), (1.5e-7, "150 ns"), (2.04e-6, "2.04 us"), (0.0123, "12.3 ms")),
+        *((1.0, "1.00 s"), (7200.0, "7,200 s")),
     ],
 )
 def test_durations_have_three_digits_and_a_unit(seconds: float | None, text: str) -> None:

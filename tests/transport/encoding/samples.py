@@ -95,14 +95,9 @@ SCALARS = st.one_of(
     st.sampled_from([np.dtype(character).type(1) for character in "?bBhHiIlLqQefdgFDG"]),
     st.sampled_from(
         [
-            np.datetime64("2026-02-03T04:05", "m"),
-            np.datetime64("NaT", "ns"),
-            np.timedelta64(7, "D"),
-            np.str_("na\0me\0"),
-            np.bytes_(b"by\0te\0"),
-            np.void(b"raw\0"),
-            np.zeros((), [("a", "i4"), ("b", "U2")])[()],
-            np.float32("nan"),
+            *(np.datetime64("2026-02-03T04:05", "m"), np.datetime64("NaT", "ns"), np.timedelta64(7, "D")),
+            *(np.str_("na\0me\0"), np.bytes_(b"by\0te\0"), np.void(b"raw\0")),
+            *(np.zeros((), [("a", "i4"), ("b", "U2")])[()], np.float32("nan")),
         ]
     ),
 )

@@ -224,13 +224,8 @@ def test_a_slot_in_use_is_left_alone(device: Device) -> None:
 def test_views_of_any_kind_arrive_as_their_values(device: Device) -> None:
     """Strided, conjugated, empty and 0-d tensors of each dtype come in one piece, and may be written to."""
     sent = [
-        torch.arange(24).reshape(4, 6).T[::2],
-        torch.tensor([1 + 2j]).conj(),
-        torch.empty(0, 3),
-        torch.tensor(7),
-        torch.arange(3.0).expand(2, 3),
-        torch.tensor([True, False]),
-        torch.arange(4).to(torch.float16),
+        *(torch.arange(24).reshape(4, 6).T[::2], torch.tensor([1 + 2j]).conj(), torch.empty(0, 3), torch.tensor(7)),
+        *(torch.arange(3.0).expand(2, 3), torch.tensor([True, False]), torch.arange(4).to(torch.float16)),
     ]
     with pipe() as (reader, writer):
         writer.send(sent)
@@ -325,16 +320,8 @@ def test_device_tensors_need_consent_on_both_sides(device: Device) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("bytes", 1 << 40),
-        ("bytes", -1),
-        ("device", "x"),
-        ("device", True),
-        ("handle", "zz"),
-        ("handle", None),
-        ("filled", 5),
-        ("must_wait", 1),
-        ("token", None),
-        ("other", 1),
+        *(("bytes", 1 << 40), ("bytes", -1), ("device", "x"), ("device", True), ("handle", "zz"), ("handle", None)),
+        *(("filled", 5), ("must_wait", 1), ("token", None), ("other", 1)),
     ],
 )
 def test_damaged_device_slots_are_message_errors(device: Device, name: str, value: object) -> None:

@@ -95,16 +95,7 @@ def recurses() -> int:
 
 
 KINDS: tuple[Callable[[], object], ...] = (
-    two_arguments,
-    locked,
-    silent,
-    noted,
-    grouped,
-    interrupted,
-    exits,
-    own_interrupt,
-    generator_exit,
-    stops,
+    *(two_arguments, locked, silent, noted, grouped, interrupted, exits, own_interrupt, generator_exit, stops),
     recurses,
 )
 
