@@ -11,7 +11,7 @@ write to the logger "penstock", whose level silences them.
 
 import logging
 from math import inf
-from typing import Final, Protocol
+from typing import Protocol
 
 from penstock._caught import Caught
 from penstock._graph import length
@@ -19,11 +19,10 @@ from penstock._loader._policy import LOOKED_AT_SECONDS, MOSTLY_SHARE, SLOW_SECON
 from penstock._loader._progress import Progress
 from penstock._plan import Plan
 from penstock._readings import Readings
-from penstock._runtime import Recorder, describe_step, usable_processors
+from penstock._runtime import Recorder, describe_step, is_logged, usable_processors
 from penstock.observe import Report
-from penstock.observe._measured import Measured, measured
+from penstock.observe._measured import LEAST_BATCHES, Measured, measured
 
-_LEAST_BATCHES: Final = 8  # fewer give no usual time of a batch
 _logger = logging.getLogger("penstock")
 
 
@@ -76,7 +75,7 @@ class Hints:
 
     def _name_slow(self, seconds: float) -> None:
         self._slow += 1
-        if str(self._slow).strip("0") != "1":
+        if not is_logged(self._slow):
             return
         unit = self._progress.step_range(self._progress.next_step).first
         _logger.warning(
@@ -90,7 +89,7 @@ class Hints:
     def _look(self, clock: Counted) -> None:
         self._look_at = 2 * clock.wait_seconds
         report = report_of(self._plan, self._readings, clock)
-        if report.batches < _LEAST_BATCHES or report.wait_share < MOSTLY_SHARE or report.bottleneck is None:
+        if report.batches < LEAST_BATCHES or report.wait_share < MOSTLY_SHARE or report.bottleneck is None:
             return
         self._look_at = inf
         _logger.warning(

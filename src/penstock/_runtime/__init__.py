@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock._runtime._queue import JobQueue as JobQueue
     from penstock._runtime._queue import ReadyQueue as ReadyQueue
     from penstock._runtime._recorder import Recorder as Recorder
+    from penstock._runtime._recorder import is_logged as is_logged
     from penstock._runtime._runtime import Runtime as Runtime
     from penstock._runtime._scheduler import Client as Client
     from penstock._runtime._scheduler import Scheduler as Scheduler
@@ -60,6 +61,7 @@ else:
         block_rows="penstock._runtime._chunk_sizes",
         chosen="penstock._runtime._autotune",
         describe_step="penstock._runtime._failing_work",
+        is_logged="penstock._runtime._recorder",
         units_per_job="penstock._runtime._chunk_sizes",
         usable_processors="penstock._runtime._processors",
     )

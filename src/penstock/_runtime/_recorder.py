@@ -26,6 +26,11 @@ class Remembered(NamedTuple):
     counts: tuple[tuple[tuple[type[Replaced], str], int], ...]
 
 
+def is_logged(count: int) -> bool:
+    """Return whether the event of this number is logged, of those that repeat: the 1st, 10th, 100th and so on."""
+    return str(count).rstrip("0") == "1"
+
+
 class Recorder:
     """Counts events and keeps the latest; may be called from any thread. An event that is recorded twice counts once.
 
@@ -73,7 +78,7 @@ class Recorder:
                 self._events.popitem(last=False)
             kind = (type(event), event.step)
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
-        if str(count).strip("0") == "1":
+        if is_logged(count):
             self._log(event, count)
 
     def _warn_of_draws(self, step: str) -> None:

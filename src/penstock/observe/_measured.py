@@ -11,7 +11,8 @@ from penstock._readings import NOTED_SECONDS, Readings, StepTime
 from penstock.observe._report import Report, StepReport, by_length
 
 _MANY_MEDIANS: Final = 10
-_LEAST_BATCHES: Final = 8  # with fewer, there is no usual time between two requests
+LEAST_BATCHES: Final = 8
+"""With fewer, there is no usual time of a batch, nor between two requests."""
 
 
 class Measured(NamedTuple):
@@ -71,7 +72,7 @@ def _quantile(durations: Durations, share: float) -> float:
 
 def _pauses(between: Durations, batches: int) -> Durations:
     """Return the times between two requests that are far longer than usual."""
-    if batches < _LEAST_BATCHES:
+    if batches < LEAST_BATCHES:
         return Durations()
     median = max(_with_short(between, batches - 1).quantile(0.5) or 0.0, NOTED_SECONDS)
     return between.above(_MANY_MEDIANS * median)
