@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 import penstock as ps
 from penstock._dataset import Dataset
 from penstock._graph._flat_map import FlatMap
+from penstock._graph._gather import Batch, is_batch
 from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Filter, Fold, Group, Map, Node, Read, Split, parents_of, walk
+from penstock._graph._nodes import Filter, Fold, Gather, Map, Node, Read, Split, parents_of, walk
 from penstock._graph._rewrite import with_parents
 from tests.equivalence.asynchronous import Awaited
 from tests.equivalence.definition import epoch_of
@@ -214,7 +215,7 @@ def _reads(node: Node) -> int:
 
 def _reads_of_one(node: Node) -> int:
     below = max(map(_reads_of_one, parents_of(node)), default=1)
-    return below * (node.size if isinstance(node, Batch) else _ASSUMED_ROWS if isinstance(node, Group) else 1)
+    return below * (node.value.size if is_batch(node) else _ASSUMED_ROWS if isinstance(node, Gather) else 1)
 
 
 def _batches(dataset: ps.Dataset[Any]) -> int:
@@ -242,8 +243,8 @@ def _paced(node: Node, pace: Pace, awaited: tuple[int, float] | None) -> Node:
             return replace(node, value=replace(value, function=partial(paced, pace, value.function)))
         case Filter():
             return replace(node, predicate=partial(paced, pace, node.predicate))
-        case Batch():
-            return replace(node, merge=partial(paced, pace, node.merge))
+        case Gather(value=Batch() as batch):
+            return replace(node, value=replace(batch, merge=partial(paced, pace, batch.merge)))
         case _:
             return node
 
@@ -252,7 +253,7 @@ def _holds_own_function(node: Node) -> bool:
     match node:
         case Map() | Split(value=FlatMap()) | Filter():
             return True
-        case Batch():
-            return isinstance(node.merge, partial) or getattr(node.merge, "__module__", "").startswith("tests.")
+        case Gather(value=Batch(merge=merge)):
+            return isinstance(merge, partial) or getattr(merge, "__module__", "").startswith("tests.")
         case _:
             return False

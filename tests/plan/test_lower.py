@@ -7,7 +7,8 @@ from typing import Any, Literal
 import pytest
 
 import penstock as ps
-from penstock._graph._nodes import Batch, Node, Read, Reindex
+from penstock._graph._gather import is_batch
+from penstock._graph._nodes import Node, Read, Reindex
 from penstock._plan._lower import choose_place, lower, parse_memory
 from penstock._plan._plan import Limits, Plan, Shard
 from penstock._plan._program import Batches, Streaming
@@ -84,7 +85,7 @@ def test_an_indexable_dataset_is_rows_and_a_batch() -> None:
     assert program.rows == dataset.node
     assert (program.total, kinds(program.above), program.can_recut) == (20, [], True)
     assert program.batch is not None
-    assert program.batch.size == 6
+    assert program.batch.value.size == 6
 
 
 def test_maps_above_a_batch_are_separate() -> None:
@@ -122,8 +123,8 @@ def test_elements_without_a_batch_are_steps() -> None:
 def test_batches_of_batches_merge_the_outer_ones() -> None:
     """The inner batch belongs to the rows."""
     program = batches_of(ps.range(20).batch(2).batch(3))
-    assert isinstance(program.rows, Batch)
-    assert (program.total, program.batch and program.batch.size) == (10, 3)
+    assert is_batch(program.rows)
+    assert (program.total, program.batch and program.batch.value.size) == (10, 3)
 
 
 def test_filters_without_a_batch_above_belong_to_the_inputs() -> None:
@@ -139,8 +140,8 @@ def test_the_inputs_of_a_streaming_dataset_end_below_its_first_batch() -> None:
     below = ps.range(20).batch(2).unbatch().filter(is_odd)
     program = ordered_of(below.batch(3).map(double).unbatch().filter(is_odd).batch(5))
     assert inputs_of(program.node) == [below.node]
-    assert isinstance(program.batch, Batch)
-    assert program.batch.size == 5
+    assert program.batch is not None
+    assert program.batch.value.rows == (5,)
 
 
 def test_rows_of_reordered_short_batches_are_read_in_order() -> None:

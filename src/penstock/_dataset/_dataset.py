@@ -34,6 +34,7 @@ from penstock._graph import (
     Combiner,
     Filter,
     Fold,
+    Gather,
     Map,
     Merge,
     Node,
@@ -1053,7 +1054,7 @@ class Dataset(Generic[T_co]):
             [[0, 1, 2], [3, 4]]
         """
         unbatched = Split(self._node, _graph.Unbatch())
-        return self._new(Batch(unbatched, need_count("size", size, 1), Stack(), _last(remainder, drop_last), None))
+        return self._new(Gather(unbatched, Batch(need_count("size", size, 1), Stack(), _last(remainder, drop_last))))
 
     # Lengths: elements grouped by how long they are
 
@@ -1260,7 +1261,7 @@ class Dataset(Generic[T_co]):
 
     def _batch(self, size: int, merge: Merge, remainder: Remainder, mask: str | None) -> "Dataset[Any]":
         size = need_count("size", size, 1)
-        return self._new(Batch(self._node, size, merge, remainder, mask))
+        return self._new(Gather(self._node, Batch(size, merge, remainder, mask)))
 
 
 def _counts_from_end(index: slice) -> bool:

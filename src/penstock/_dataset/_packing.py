@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from penstock._graph import (
     Batch,
-    Group,
+    Gather,
     Node,
+    Planned,
     Reindex,
     function_name,
     need_count,
@@ -120,9 +121,9 @@ def planned_buckets(node: Node, bucketing: Bucketing, lengths: Lengths) -> Node:
     order = Permutation(len(plan), seed).block(np.arange(len(plan))) if len(plan) else np.empty(0, np.int64)
     plan = plan.take(order)
     if bucketing.keep_short or len(set(bucketing.rows)) > 1:
-        return Group(node, BucketedBatches(plan, bucketing), verb)
+        return Gather(node, Planned(BucketedBatches(plan, bucketing), verb))
     rows = Reindex(node, Select(plan.document), verb)
-    return Batch(rows, bucketing.rows[0], PadToBucket(bucketing), "drop")
+    return Gather(rows, Batch(bucketing.rows[0], PadToBucket(bucketing), "drop"))
 
 
 def make_packing(
@@ -157,7 +158,7 @@ def planned_packing(
     need_fixed_order(node, "pack(…, lengths=…)")
     table = _table(lengths, packing, count)
     plan = plan_packing(table, packing.capacity, how=how, long=packing.long)
-    return Group(node, PackedDocuments(plan, packing, table), verb)
+    return Gather(node, Planned(PackedDocuments(plan, packing, table), verb))
 
 
 def _features(length: int | Mapping[str, int]) -> tuple[tuple[str, int], ...]:

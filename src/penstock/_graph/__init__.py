@@ -19,11 +19,16 @@ from penstock._graph._fingerprint import code_identities as code_identities
 from penstock._graph._fingerprint import fingerprint as fingerprint
 from penstock._graph._fingerprint import note_held_values as note_held_values
 from penstock._graph._fingerprint import seen_past as seen_past
+from penstock._graph._gather import Batch as Batch
+from penstock._graph._gather import Planned as Planned
+from penstock._graph._gather import is_batch as is_batch
+from penstock._graph._gather import merge_block as merge_block
+from penstock._graph._gather import merge_rows as merge_rows
+from penstock._graph._gather import outermost_batch as outermost_batch
+from penstock._graph._gather import with_mask as with_mask
 from penstock._graph._length import is_endless as is_endless
 from penstock._graph._length import is_indexable as is_indexable
 from penstock._graph._length import length as length
-from penstock._graph._length import outermost_batch as outermost_batch
-from penstock._graph._nodes import Batch as Batch
 from penstock._graph._nodes import Cache as Cache
 from penstock._graph._nodes import Combine as Combine
 from penstock._graph._nodes import CombineFacts as CombineFacts
@@ -32,7 +37,8 @@ from penstock._graph._nodes import Element as Element
 from penstock._graph._nodes import Filter as Filter
 from penstock._graph._nodes import Fold as Fold
 from penstock._graph._nodes import FoldFacts as FoldFacts
-from penstock._graph._nodes import Group as Group
+from penstock._graph._nodes import Gather as Gather
+from penstock._graph._nodes import Integers as Integers
 from penstock._graph._nodes import Map as Map
 from penstock._graph._nodes import Merge as Merge
 from penstock._graph._nodes import Node as Node
@@ -91,7 +97,6 @@ if TYPE_CHECKING:
     from penstock._graph._blocks import evaluate_block as evaluate_block
     from penstock._graph._blocks import handles_errors as handles_errors
     from penstock._graph._blocks import join_blocks as join_blocks
-    from penstock._graph._blocks import merge_block as merge_block
     from penstock._graph._blocks import parents_of_block as parents_of_block
     from penstock._graph._blocks import read_into as read_into
     from penstock._graph._coordinates import SeedPosition as SeedPosition
@@ -116,9 +121,7 @@ if TYPE_CHECKING:
     from penstock._graph._differing import differing_text as differing_text
     from penstock._graph._evaluate import element_at as element_at
     from penstock._graph._evaluate import keeps as keeps
-    from penstock._graph._evaluate import merge_rows as merge_rows
     from penstock._graph._evaluate import row_location as row_location
-    from penstock._graph._evaluate import with_mask as with_mask
     from penstock._graph._explain import cache_lines as cache_lines
     from penstock._graph._explain import element_lines as element_lines
     from penstock._graph._explain import mixture_lines as mixture_lines
@@ -126,7 +129,6 @@ if TYPE_CHECKING:
     from penstock._graph._explain import reading_text as reading_text
     from penstock._graph._flat_map import FlatMap as FlatMap
     from penstock._graph._global_draws import GlobalDraws as GlobalDraws
-    from penstock._graph._inputs import Integers as Integers
     from penstock._graph._inputs import inputs_at as inputs_at
     from penstock._graph._per_worker import PerWorker as PerWorker
     from penstock._graph._pictures import Colours as Colours
@@ -163,7 +165,6 @@ else:
         evaluate_block="penstock._graph._blocks",
         handles_errors="penstock._graph._blocks",
         join_blocks="penstock._graph._blocks",
-        merge_block="penstock._graph._blocks",
         parents_of_block="penstock._graph._blocks",
         read_into="penstock._graph._blocks",
         SeedPosition="penstock._graph._coordinates",
@@ -185,9 +186,7 @@ else:
         differing_text="penstock._graph._differing",
         element_at="penstock._graph._evaluate",
         keeps="penstock._graph._evaluate",
-        merge_rows="penstock._graph._evaluate",
         row_location="penstock._graph._evaluate",
-        with_mask="penstock._graph._evaluate",
         cache_lines="penstock._graph._explain",
         element_lines="penstock._graph._explain",
         mixture_lines="penstock._graph._explain",
@@ -202,7 +201,6 @@ else:
         html_text="penstock._graph._show",
         value_text="penstock._graph._show",
         FlatMap="penstock._graph._flat_map",
-        Integers="penstock._graph._inputs",
         describe_record="penstock._graph._coordinates",
         origin_in="penstock._graph._coordinates",
         origins="penstock._graph._coordinates",

@@ -30,10 +30,9 @@ from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
 from penstock._graph._coordinates import SeedPosition, SeedPositions, describe_record, indices, locate, seed_position
 from penstock._graph._global_draws import GlobalDraws
-from penstock._graph._inputs import Integers
 from penstock._graph._kept_pieces import KeptPieces
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Split, Substitute
+from penstock._graph._nodes import Element, Filter, Integers, Map, Node, Origin, Split, Substitute
 from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_globals
 from penstock._readings import UNREAD, StepTimes
 from penstock._seeds import derive, derive_block

@@ -23,7 +23,6 @@ Invariants:
   - Elements that a filter or `on_error="skip"` leaves out are missing, and `Block.kept` has the numbers of the others.
 """
 
-import itertools
 import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeGuard, assert_never, cast
@@ -52,18 +51,19 @@ from penstock._graph._coordinates import (
     passes_below,
     seed_position_block,
 )
-from penstock._graph._evaluate import cached, element_at, keeps, merge_rows
-from penstock._graph._inputs import Integers, first_inputs, inputs, inputs_at
+from penstock._graph._evaluate import cached, element_at, keeps
+from penstock._graph._inputs import first_inputs, inputs, inputs_at
 from penstock._graph._kept_pieces import KeptParent
 from penstock._graph._length import length
 from penstock._graph._nodes import (
-    Batch,
     Cache,
     Combine,
     Element,
     Filter,
     Fold,
-    Group,
+    Gather,
+    GatherFacts,
+    Integers,
     Map,
     Node,
     Read,
@@ -73,7 +73,6 @@ from penstock._graph._nodes import (
 )
 from penstock._graph._splitting import splitting_of
 from penstock._readings import StepTimes
-from penstock.batching import Stack, fast_stack
 from penstock.errors import InternalError
 from penstock.sampling import MixtureRule
 from penstock.sampling import apply_block as apply_sampler
@@ -222,7 +221,7 @@ def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: C
     match node:
         case Read(source=source):
             return Block(context.read(source, positions), None)
-        case Batch() | Group():
+        case Gather():
             return Block(_gathered(node, epochs, positions, context), None)
         case Split():
             return Block(_split(node, epochs, positions, context), None)
@@ -254,18 +253,10 @@ def _predicate(step: Filter, elements: list[Element], locations: BlockLocations)
     return [keeps(step, element, locations.at(index)) for index, element in enumerate(elements)]
 
 
-def _gathered(step: Batch | Group, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+def _gathered(step: Gather[GatherFacts], epochs: Integers, positions: Integers, context: Context) -> list[Element]:
     """Return elements that are made of several inputs each; the inputs of all are evaluated as one block."""
     (below,) = inputs(step, epochs, positions)
-    elements = evaluate_block(*below[:3], context).elements
-    if isinstance(step, Group):
-        return step.grouping.merge(positions, elements)
-    return [merge_block(step, elements[start:stop], step.size) for start, stop in itertools.pairwise(below.bounds())]
-
-
-def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
-    """Return `merge_rows`; stacking takes a faster path."""
-    return merge_rows(step, rows, size, fast_stack if isinstance(step.merge, Stack) else None)
+    return step.value.merged(positions, below.bounds(), evaluate_block(*below[:3], context).elements)
 
 
 def _split(step: Split, epochs: Integers, positions: Integers, context: Context) -> list[Element]:

@@ -41,13 +41,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from penstock._graph._inputs import Integers, first_inputs, inputs
+from penstock._graph._gather import is_batch
+from penstock._graph._inputs import first_inputs, inputs
 from penstock._graph._length import length
 from penstock._graph._nodes import (
-    Batch,
     Cache,
     Combine,
     Fold,
+    Integers,
     Map,
     Node,
     Origin,
@@ -241,7 +242,7 @@ def _first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Nod
         return below[:3]
     rows = below.ordinals
     node, epochs, positions = below[:3]
-    while not isinstance(node, Batch):
+    while not is_batch(node):
         if not isinstance(node, Reindex | Map | Cache):
             raise InternalError("an indexable unbatch is above a batch")
         node, epochs, positions = first_inputs(node, epochs, positions)[:3]

@@ -6,13 +6,12 @@ from typing import Any, TypeGuard, assert_never
 
 from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import (
-    Batch,
     Cache,
     Combine,
     Element,
     Filter,
     Fold,
-    Group,
+    Gather,
     Map,
     Node,
     Read,
@@ -23,7 +22,7 @@ from penstock._graph._nodes import (
     root,
 )
 from penstock._tree import flatten, leaf_paths
-from penstock.batching import LeafError, Pad, Stack, as_value, describe_kind, kind_of
+from penstock.batching import LeafError, as_value, describe_kind, kind_of
 from penstock.sources import name_of
 
 _VERBS = {"none": "map", **dict.fromkeys(("generator", "seed", "key", "globals"), "random_map")}
@@ -51,17 +50,11 @@ def verb_text(node: Node) -> str:
             return f"{verb}({name}{extra})"
         case Filter(name=name):
             return f"filter({name})"
-        case Batch(size=size, merge=merge, remainder=remainder):
-            extra = "" if remainder == "keep" else f", remainder={remainder!r}"
-            if isinstance(merge, Pad):
-                return f"padded_batch({size}{extra})"
-            merged = "" if isinstance(merge, Stack) else f", merge={function_name(merge)}"
-            return f"batch({size}{merged}{extra})"
-        case Group(verb=verb) | Cache(verb=verb):
+        case Cache(verb=verb):
             return verb
         case Combine():
             return _combine_text(node)
-        case Fold(value=value) | Split(value=value):
+        case Fold(value=value) | Split(value=value) | Gather(value=value):
             return value.text
         case Stream(iterable=iterable, times=times):
             extra = "" if times == 1 else f", times={times}"

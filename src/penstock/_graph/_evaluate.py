@@ -17,24 +17,21 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeGuard, assert_never
+from typing import assert_never
 
 import numpy as np
 
 from penstock._caught import raised_by_handler
 from penstock._graph._apply import Context, Location, apply_one, location_of, whereabouts
 from penstock._graph._coordinates import row_seed_position
-from penstock._graph._length import length
 from penstock._graph._nodes import (
-    Batch,
     Cache,
     Combine,
     Element,
     Filter,
     Fold,
-    Group,
+    Gather,
     Map,
-    Merge,
     Node,
     Read,
     Reindex,
@@ -44,7 +41,7 @@ from penstock._graph._nodes import (
 from penstock._graph._splitting import splitting_of
 from penstock._storage import MISSING, Missing
 from penstock._storage import Cache as ElementStore
-from penstock.errors import GraphError, InternalError
+from penstock.errors import InternalError
 from penstock.sources import read_records
 
 
@@ -58,16 +55,10 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
         case Map(parent=parent):
             element = element_at(parent, epoch, position, context)
             return apply_one(node, element, location_of(parent, epoch, position), context, element_at)
-        case Batch(parent=parent):
-            start, stop = node.size * position, min(node.size * (position + 1), length(parent) or 0)
-            rows = [element_at(parent, epoch, row, context) for row in range(start, stop)]
-            return merge_rows(node, rows, node.size)
+        case Gather(parent=parent, value=value):
+            return value.element_at(parent, position, lambda below: element_at(parent, epoch, below, context))
         case Split():
             return splitting_of(node).piece_at(node, epoch, position, context, element_at)
-        case Group(parent=parent, grouping=grouping):
-            group = np.array([position], np.int64)
-            members = grouping.members(group)[1].tolist()
-            return grouping.merge(group, [element_at(parent, epoch, member, context) for member in members])[0]
         case Cache(parent=parent):
             return cached(node, [position], lambda _: [element_at(parent, epoch, position, context)])[0]
         case Combine(parts=parts, names=names, value=value) if value.rule is not None:
@@ -93,21 +84,6 @@ def keeps(step: Filter, element: Element, location: Location) -> bool:
     except Exception as error:
         error.add_note(whereabouts(step, location))
         raise
-
-
-def merge_rows(step: Batch, rows: list[Element], size: int, merge: Merge | None = None) -> Element:
-    """Return the rows merged into one batch, padded to `size` and masked as the step says.
-
-    Args:
-        step: the batch.
-        rows: at least one.
-        size: the number of rows of a full batch, of one rank.
-        merge: a faster function with the results of the step's.
-    """
-    count = len(rows)
-    if step.remainder == "pad":
-        rows = rows + [rows[-1]] * (size - count)
-    return with_mask(step, (merge or step.merge)(rows), count, len(rows))
 
 
 def cached(step: Cache, positions: Sequence[int], compute: Callable[[list[int]], list[Element]]) -> list[Element]:
@@ -143,31 +119,3 @@ def _warn_of_store(step: Cache, error: Exception) -> None:
     """Warn that the store failed and elements are computed again; Python shows the same warning once."""
     with contextlib.suppress(Warning):  # where warnings are errors, this one would lose the element
         warnings.warn(f"{step.verb} can't use its store: {type(error).__name__}", RuntimeWarning, stacklevel=2)
-
-
-def add_mask(element: Element, name: str, data: int, total: int, what: str) -> Element:
-    """Return the element with a bool leaf `name` of shape (total,) that is true for the first `data`.
-
-    Args:
-        element: a dict.
-        name: the key of the new leaf.
-        data: the number of rows or frames of data.
-        total: the number of rows or frames with padding.
-        what: the noun for the element in messages, such as "batch".
-
-    Raises:
-        GraphError: the element is not a dict, or already has that key.
-    """
-    if not _is_dict(element) or name in element:
-        found = f"a dict that has {name!r} already" if _is_dict(element) else f"a {type(element).__name__}"
-        raise GraphError(f"mask={name!r} must name a new leaf of a dict; the {what} is {found}")
-    return {**element, name: np.arange(total) < data}
-
-
-def with_mask(step: Batch, batch: Element, data_rows: int, rows: int) -> Element:
-    """Return the batch with the step's mask, if it has one: true for the first `data_rows` rows."""
-    return batch if step.mask is None else add_mask(batch, step.mask, data_rows, rows, "batch")
-
-
-def _is_dict(element: object) -> TypeGuard[dict[Any, Any]]:
-    return isinstance(element, dict)

@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._graph._code import code_identity, held_values
-from penstock._graph._length import is_indexable, outermost_batch
+from penstock._graph._gather import Batch, is_batch, outermost_batch
+from penstock._graph._length import is_indexable
 from penstock._graph._nodes import (
-    Batch,
     Cache,
     Combine,
     Filter,
     Fold,
-    Group,
+    Gather,
     Map,
     Node,
     Read,
@@ -135,14 +135,14 @@ def steps_of(node: Node) -> list[Node]:
     return [step for step in chain(node) if not isinstance(step, Cache)]
 
 
-def _own_batch(node: Node) -> Batch | None:
+def _own_batch(node: Node) -> Gather[Batch] | None:
     """Return the batch whose size a loader may change on resume; a state holds that size by itself."""
     if not is_indexable(node):
         batch = outermost_batch(node)
-        return batch if isinstance(batch, Batch) else None
+        return batch if isinstance(batch, Gather) else None
     while isinstance(node, Map | Reindex):
         node = node.parent
-    return node if isinstance(node, Batch) else None
+    return node if is_batch(node) else None
 
 
 def seen_past(node: Node, epoch: int, position: int) -> object:
@@ -151,7 +151,7 @@ def seen_past(node: Node, epoch: int, position: int) -> object:
     return None if seen is None else seen.mixture.value.order_text(0, seen.elements)
 
 
-def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | None = None) -> _Texts:
+def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Gather[Batch] | None = None) -> _Texts:
     base, *steps = steps_of(node)
     if isinstance(base, Read | Stream):
         texts = _source_texts(base, known)
@@ -164,8 +164,8 @@ def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | Non
     for step in steps:
         order, functions = [*_order_parts(step)], [*_function_parts(step, known)]
         more: list[str] = []
-        if isinstance(step, Batch) and step is not own_batch:
-            more.append(f"batch {step.size} {step.remainder} {step.mask}")
+        if is_batch(step) and step is not own_batch:
+            more.append(f"batch {step.value.size} {step.value.remainder} {step.value.mask}")
         held = [text for each in functions_of(step) if (text := _held_text(each, known))]
         texts.order += order
         texts.functions += functions
@@ -182,7 +182,7 @@ def _seen(node: Node, position: int) -> _Seen | None:
         match node:
             case Map(on_error=on_error) if on_error != "skip":
                 pass
-            case Batch(size=size):
+            case Gather(value=Batch(size=size)):
                 position *= size if batches else 1
                 batches += 1
             case Cache():
@@ -236,13 +236,9 @@ def _order_parts(step: Node) -> Iterator[str]:
             yield f"reindex {_sampler_text(sampler)}"
         case Filter():
             yield "filter"
-        case Batch():
-            yield "batch"
         case Map(on_error=on_error):
             yield f"map {'skip' if on_error == 'skip' else ''}"
-        case Group(grouping=grouping):
-            yield f"group {grouping.fingerprint()}"
-        case Fold(value=value) | Split(value=value):
+        case Fold(value=value) | Split(value=value) | Gather(value=value):
             yield value.order_text
         case Cache():
             pass  # a cache changes no element
@@ -286,11 +282,9 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
             yield f"map {name} {seed} {form} {_function_text(function, known)}"
         case Filter(predicate=predicate, name=name):
             yield f"filter {name} {_function_text(predicate, known)}"
-        case Batch(merge=merge):
-            yield f"merge {_function_text(merge, known)}"
-        case Fold(value=value) | Split(value=value):
+        case Fold(value=value) | Split(value=value) | Gather(value=value):
             yield from _value_functions(value.functions, known)
-        case Reindex() | Group() | Cache():
+        case Reindex() | Cache():
             pass
         case Read() | Stream() | Combine():
             raise InternalError("the first node of a chain is no step")
@@ -313,11 +307,11 @@ def note_held_values(node: Node) -> None:
 def functions_of(node: Node) -> list[Callable[..., Any]]:
     """Return the user's functions of a node."""
     match node:
-        case Map(function=function) | Filter(predicate=function) | Batch(merge=function):
+        case Map(function=function) | Filter(predicate=function):
             return [function]
         case Stream(iterable=iterable) if callable(iterable):
             return [iterable]
-        case Fold(value=value) | Split(value=value) | Combine(value=value):
+        case Fold(value=value) | Split(value=value) | Gather(value=value) | Combine(value=value):
             return [function for _, function in value.functions]
         case _:
             return []

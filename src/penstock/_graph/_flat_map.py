@@ -9,9 +9,8 @@ from typing import Any
 from penstock._frozen import frozen
 from penstock._graph._apply import Context, ElementAt, Location, Locations, apply_into, apply_one
 from penstock._graph._fingerprint import array_text
-from penstock._graph._inputs import Integers
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Map, Node, Split
+from penstock._graph._nodes import Element, Integers, Map, Node, Split
 from penstock._graph._splitting import ListSplitting
 from penstock._tree import independent
 from penstock.errors import GraphError, InternalError

@@ -16,17 +16,27 @@ There are four ways in which a node makes elements of its parents' elements:
 - of several parents: each element of one of them (a mixture: `Inputs.rows`), or of all (a zip).
 """
 
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Cache, Combine, Filter, Fold, Group, Map, Node, Read, Reindex, Split, Stream
+from penstock._graph._nodes import (
+    Cache,
+    Combine,
+    Filter,
+    Fold,
+    Gather,
+    GatherFacts,
+    Integers,
+    Map,
+    Node,
+    Read,
+    Reindex,
+    Split,
+    Stream,
+)
 from penstock.errors import InternalError
 from penstock.sampling import MixtureRule, apply_block
-
-Integers: TypeAlias = NDArray[np.int64]
 
 _MAX_SHORT = 1 << 16
 
@@ -87,16 +97,9 @@ def inputs(node: Node, epochs: Integers, positions: Integers) -> list[Inputs]:
             return [Inputs(parent, *apply_block(sampler, epochs, positions))]
         case Map(parent=parent) | Filter(parent=parent) | Cache(parent=parent):
             return [Inputs(parent, epochs, positions)]
-        case Batch(parent=parent, size=size):
-            total = length(parent)
-            if total is None:
-                raise InternalError("batches that are read in order have no positions")
-            counts, rows = _rows_of_batches(positions, size, total)
-            return [Inputs(parent, np.repeat(epochs, counts), rows, counts)]
-        case Group(parent=parent, grouping=grouping):
-            # Several groups may begin with pieces of one element, so each has its number as the ordinal.
-            counts, members = grouping.members(positions)
-            return [Inputs(parent, np.repeat(epochs, counts), members, counts, positions)]
+        case Gather(parent=parent, value=value):
+            counts, members = value.members(parent, positions)
+            return [Inputs(parent, np.repeat(epochs, counts), members, counts, _ordinals(value, positions))]
         case Split(parent=parent, value=value):
             parents, ordinals = value.locate(parent, positions)
             return [Inputs(parent, epochs, parents, ordinals=ordinals)]
@@ -126,22 +129,16 @@ def first_inputs(node: Node, epochs: Integers, positions: Integers, numbers: Int
         numbers: for each element, the input's number among those of a batch or group; beyond the last, the last one.
     """
     match node:
-        case Batch(parent=parent, size=size):
-            last = (length(parent) or 1) - 1
-            return Inputs(parent, epochs, np.minimum(positions * size + numbers, last))
-        case Group(parent=parent, grouping=grouping):
-            counts, members = grouping.members(positions)
-            chosen = np.cumsum(counts) - counts + np.minimum(numbers, counts - 1)
-            return Inputs(parent, epochs, members[chosen], ordinals=positions)
+        case Gather(parent=parent, value=value):
+            chosen = value.member(parent, positions, numbers)
+            return Inputs(parent, epochs, chosen, ordinals=_ordinals(value, positions))
         case _:
             return inputs(node, epochs, positions)[0]
 
 
-def _rows_of_batches(batches: Integers, size: int, total: int) -> tuple[Integers, Integers]:
-    """Return the number of rows of each batch, and the positions of the rows of all batches."""
-    counts = np.minimum(size, total - batches * size)
-    ends = np.cumsum(counts)
-    return counts, np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - batches * size, counts)
+def _ordinals(value: GatherFacts, positions: Integers) -> Integers | None:
+    """Return the elements' own numbers if several of them may begin with pieces of one input, else None."""
+    return positions if value.is_planned else None
 
 
 def _inputs_by_part(

@@ -4,8 +4,9 @@ A node describes one step and computes nothing. Several functions read the graph
 its fingerprint, rewrite it. Each is a `match` over the kinds of nodes in a file of its own, so the set of kinds is
 closed, and the type checker finds the function that lacks a case. Nodes as classes with methods were rejected: one
 reading would be spread over twenty classes. Users extend datasets by the values that nodes hold: a source, a sampler,
-a function, a merge function. All folds are one kind of node, `Fold`, and differ in its value; likewise `Split` for all
-steps that make several elements of one, and `Combine` for all that make one dataset of several.
+a function, a merge function. All folds are one kind of node, `Fold`, and differ in its value; likewise `Gather` for all
+steps that make one element of several, `Split` for those that make several of one, and `Combine` for all that make one
+dataset of several.
 
 A node is evaluated at coordinates (epoch, position); the position is in [0, length of the node). A node without a
 length is read in order (`_streaming`).
@@ -13,22 +14,23 @@ length is read in order (`_streaming`).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock.batching import Grouping
 from penstock.errors import UsageError
 from penstock.sampling import MixtureRule, ScalarSampler
 
 T_contra = TypeVar("T_contra", contravariant=True)
 U_co = TypeVar("U_co", covariant=True)
+GatherFacts_co = TypeVar("GatherFacts_co", bound="GatherFacts", covariant=True)
 
 Element: TypeAlias = Any
 """A nested dict, list or tuple of leaves. User code makes elements, so the type is open."""
 
+Integers: TypeAlias = NDArray[np.int64]
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 RandomForm: TypeAlias = Literal["none", "generator", "seed", "key", "globals", "origin"]
 Merge: TypeAlias = Callable[[list[Any]], Any]
@@ -130,27 +132,8 @@ class Filter:
     name: str
 
 
-@frozen
-class Batch:
-    """Consecutive elements merged into one; `size` is the global batch, over all ranks.
-
-    `mask` names a bool leaf of every batch that is true for rows of data and false for padding.
-    """
-
-    parent: "Node"
-    size: int
-    merge: Merge
-    remainder: Remainder = "keep"
-    mask: str | None = None
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The number of rows of full batches, as `Fold.rows`."""
-        return (self.size,)
-
-
 class StepFacts(ABC):
-    """The facts about a step of one parent that the values of splits and of folds have in common."""
+    """The facts about a step of one parent that the values of gathers, splits and folds have in common."""
 
     __slots__ = ()
 
@@ -208,7 +191,7 @@ class SplitFacts(StepFacts):
         """Return the number of elements, or None if it is unknown: they are read in order."""
 
     @abstractmethod
-    def locate(self, parent: "Node", positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, parent: "Node", positions: Integers) -> tuple[Integers, Integers]:
         """Return, for elements with positions, the positions of their parent elements, and their ordinals there.
 
         Args:
@@ -234,13 +217,74 @@ class Split:
         return self.value.step_name
 
 
+class GatherFacts(StepFacts):
+    """The facts about a step that makes each element of several of its parent's, and its definition.
+
+    The value of a gather inherits from it: a frozen dataclass of the verb's arguments. It overrides the defaults that
+    don't hold for it: a gather is taken to call no function of the user's, and to have no plan.
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the inputs of each element were planned, by their positions.
+
+        So the parent's order must not change, nor its seed in a mixture, and the parent has an end. Several elements
+        may be made of pieces of one input.
+        """
+        return False
+
+    @abstractmethod
+    def count(self, parent: "Node") -> int | None:
+        """Return the number of elements, or None if it is unknown: they are read in order."""
+
+    @abstractmethod
+    def element_at(self, parent: "Node", position: int, input_at: Callable[[int], Element]) -> Element:
+        """Return the element at a position: the definition.
+
+        Args:
+            parent: the parent node.
+            position: of the element.
+            input_at: returns the parent's element at a position.
+        """
+
+    @abstractmethod
+    def members(self, parent: "Node", positions: Integers) -> tuple[Integers, Integers]:
+        """Return the number of inputs of each element, at least 1, and the positions of all inputs in the parent.
+
+        Args:
+            parent: the parent node.
+            positions: int64 (elements,).
+        """
+
+    @abstractmethod
+    def member(self, parent: "Node", positions: Integers, numbers: Integers | int) -> Integers:
+        """Return the position of one input of each element, of given numbers among the element's inputs.
+
+        Args:
+            parent: the parent node.
+            positions: int64 (elements,).
+            numbers: a number for all elements, or int64 (elements,); beyond the last input, the last one is returned.
+        """
+
+    @abstractmethod
+    def merged(self, positions: Integers, bounds: Sequence[int], elements: list[Element]) -> list[Element]:
+        """Return a block's elements.
+
+        Args:
+            positions: of the elements.
+            bounds: the numbers of the inputs at which those of each element begin, and their total.
+            elements: the inputs of all elements.
+        """
+
+
 @frozen
-class Group:
-    """Elements that are made of several of the parent's each, as planned from known lengths (`pack`, `bucket`)."""
+class Gather(Generic[GatherFacts_co]):
+    """Elements that are made of several of the parent's each; the value decides of which, and how."""
 
     parent: "Node"
-    grouping: Grouping
-    verb: str
+    value: GatherFacts_co
 
 
 class CombineFacts(ABC):
@@ -442,16 +486,6 @@ class Fold:
     parent: "Node"
     value: FoldFacts
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The numbers of rows, over all ranks, of full batches, if the fold makes batches that ranks share; else ()."""
-        return self.value.rows
-
-    @property
-    def remainder(self) -> Remainder:
-        """The rule for batches at the end that aren't full."""
-        return self.value.remainder
-
 
 @frozen
 class Stream:
@@ -472,7 +506,7 @@ class Cache:
 
 
 SourceNode: TypeAlias = Read | Stream
-Step: TypeAlias = Reindex | Map | Filter | Split | Group | Batch | Fold | Cache
+Step: TypeAlias = Reindex | Map | Filter | Split | Gather[GatherFacts] | Fold | Cache
 Node: TypeAlias = SourceNode | Combine | Step
 
 

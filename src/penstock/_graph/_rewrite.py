@@ -12,12 +12,11 @@ from typing import TypeVar, assert_never
 
 from penstock._graph._length import length
 from penstock._graph._nodes import (
-    Batch,
     Cache,
     Combine,
     Filter,
     Fold,
-    Group,
+    Gather,
     Map,
     Node,
     Read,
@@ -55,7 +54,7 @@ def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
             return node
         case Combine():
             return replace(node, parts=parents)
-        case Reindex() | Map() | Filter() | Batch() | Split() | Group() | Cache() | Fold():
+        case Reindex() | Map() | Filter() | Gather() | Split() | Cache() | Fold():
             return replace(node, parent=parents[0])
         case _:
             assert_never(node)
@@ -163,9 +162,11 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
             node = _with_seed(node, change)
         case Split(value=value):
             reorders = reorders and not value.is_by_position
-        case Group() | Cache():
-            reorders = False  # tables and stores are by position in the parent
-        case Filter() | Batch():
+        case Gather(value=value):
+            reorders = reorders and not value.is_planned
+        case Cache():
+            reorders = False  # a store is by position in the parent
+        case Filter():
             pass
         case _:
             assert_never(node)

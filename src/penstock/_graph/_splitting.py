@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from penstock._graph._apply import Context, ElementAt, Location, Locations, location_of
-from penstock._graph._inputs import Integers
-from penstock._graph._nodes import Element, Split, SplitFacts
+from penstock._graph._nodes import Element, Integers, Split, SplitFacts
 from penstock._tree import copied
 from penstock.errors import InternalError
 

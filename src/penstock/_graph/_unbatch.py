@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from penstock._frozen import frozen
 from penstock._graph._apply import Context, ElementAt, Location, Locations
-from penstock._graph._inputs import Integers
-from penstock._graph._length import RowsPerBatch, rows_per_batch
-from penstock._graph._nodes import Element, Node, Split
+from penstock._graph._gather import RowsPerBatch, rows_per_batch
+from penstock._graph._nodes import Element, Integers, Node, Split
 from penstock._graph._splitting import ListSplitting
 from penstock.batching import split_rows
 from penstock.errors import GraphError, InternalError

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._graph._apply import Context, ElementAt, Locations
-from penstock._graph._evaluate import add_mask
 from penstock._graph._fingerprint import array_text
-from penstock._graph._inputs import Integers
+from penstock._graph._gather import add_mask
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Node, Read, Reindex, Split
+from penstock._graph._nodes import Element, Integers, Node, Read, Reindex, Split
 from penstock._graph._splitting import Splitting
 from penstock._tree import flatten, is_array, leaf_paths, subject, unflatten
 from penstock.errors import GraphError, InternalError

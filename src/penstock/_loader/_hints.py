@@ -128,7 +128,8 @@ def _why_empty(plan: Plan, filtered: int) -> str:
     rows = length(plan.node if batch is None else batch.parent)
     if batch is not None and rows:
         count = "its only element is" if rows == 1 else f"its {rows:,} elements are"
-        return f'{count} fewer than a batch of {batch.size:,}, and remainder="{batch.remainder}" leaves such a rest out'
+        size, rule = batch.value.size, batch.value.remainder
+        return f'{count} fewer than a batch of {size:,}, and remainder="{rule}" leaves such a rest out'
     if rows == 0:
         return "the dataset has no elements"
     return 'the dataset gave no elements, or, with remainder="drop", fewer than a batch has'

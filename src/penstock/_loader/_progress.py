@@ -190,9 +190,9 @@ class IndexedProgress:
         self._recuts = program.can_recut
         self._stride = self._batch if self._recuts else 1
         total = program.total if self._recuts else plan.length
-        drops = self._recuts and program.batch is not None and program.batch.remainder == "drop"
+        drops = self._recuts and program.batch is not None and program.batch.value.remainder == "drop"
         self._timeline = Timeline((Segment(0, 0, 0, self._stride),), total, drops)
-        keeps_short = self._recuts and program.batch is not None and program.batch.remainder == "keep"
+        keeps_short = self._recuts and program.batch is not None and program.batch.value.remainder == "keep"
         self._is_endless = is_endless(plan.node)
         self._least_rows = plan.shard.count if keeps_short and not self._is_endless else 0
         self._step_range: StepRange | None = None

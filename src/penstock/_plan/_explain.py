@@ -9,6 +9,7 @@ from penstock._graph import (
     Combine,
     Context,
     Fold,
+    Gather,
     Node,
     Reindex,
     Split,
@@ -158,7 +159,7 @@ def _order_lines(step: Node, program: Batches | Streaming) -> list[str]:
     order = step.sampler
     blocks = len(order.bounds) - 1
     live = min(order.live, blocks)
-    rows = program.batch.size if isinstance(program.batch, Batch) else order.rows
+    rows = program.batch.value.size if isinstance(program.batch, Gather) else order.rows
     spread = rows / max(live, 1)
     mixing = (
         "a batch mixes as well as under a uniform shuffle"
@@ -174,12 +175,14 @@ def _batch_lines(program: Batches | Streaming) -> list[str]:
     if batch is None:
         return ["none: every element is a step"]
     if isinstance(batch, Fold):
-        return [f"of {', '.join(map(str, batch.rows))} rows{', by size' * (len(batch.rows) > 1)}; {verb_text(batch)}"]
-    merged = "" if isinstance(batch.merge, Stack) else f", merged by {function_name(batch.merge)}"
-    return [f"of {batch.size:,} rows over all ranks{merged}", _last_batch(batch, program)]
+        rows = batch.value.rows
+        return [f"of {', '.join(map(str, rows))} rows{', by size' * (len(rows) > 1)}; {verb_text(batch)}"]
+    merge = batch.value.merge
+    merged = "" if isinstance(merge, Stack) else f", merged by {function_name(merge)}"
+    return [f"of {batch.value.size:,} rows over all ranks{merged}", _last_batch(batch, program)]
 
 
-def _last_batch(batch: Batch, program: Batches | Streaming) -> str:
+def _last_batch(batch: Gather[Batch], program: Batches | Streaming) -> str:
     if is_endless(batch.parent):
         return "there is no last one"
     short = program.rest
@@ -192,9 +195,9 @@ def _last_batch(batch: Batch, program: Batches | Streaming) -> str:
         what = {
             "keep": f"has {_rows_text(short)}",
             "drop": f"would have {_rows_text(short)} and is dropped",
-            "pad": f"has {_rows_text(short)} of data and {batch.size - short:,} of padding",
+            "pad": f"has {_rows_text(short)} of data and {batch.value.size - short:,} of padding",
         }
-    return f'{last} {what[batch.remainder]}: remainder="{batch.remainder}"'
+    return f'{last} {what[batch.value.remainder]}: remainder="{batch.value.remainder}"'
 
 
 def _rank_lines(program: Batches | Streaming, ranks: Ranks) -> list[str]:

@@ -10,11 +10,13 @@ from penstock._frozen import frozen
 from penstock._graph import (
     Batch,
     Fold,
+    Gather,
     Map,
     Node,
     Reindex,
     Substitute,
     chain_text,
+    is_batch,
     is_endless,
     length,
     need_count,
@@ -201,7 +203,7 @@ def _batches(node: Node) -> Batches:
     while isinstance(step, Map | Reindex):
         above.append(step)
         step = step.parent
-    if not isinstance(step, Batch):
+    if not is_batch(step):
         return Batches(node, length(node) or 0, None, (), can_recut=True)
     can_recut = not any(isinstance(other, Reindex) for other in above)
     return Batches(step.parent, length(step.parent) or 0, step, tuple(above), can_recut)
@@ -232,7 +234,7 @@ class Ranks:
 def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
     """Return the facts about a dataset that matter for ranks."""
     batch = program.batch
-    sizes = () if batch is None else batch.rows
+    sizes = () if batch is None else batch.value.rows
     uncut = _replacing(node, batch)
     if program.is_indexed:
         return Ranks(sizes, "positions", _short_rows(program.batches), uncut)
@@ -240,7 +242,7 @@ def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
     return Ranks(sizes, ending, uncut=uncut)
 
 
-def _replacing(node: Node, batch: Batch | Fold | None) -> str:
+def _replacing(node: Node, batch: Gather[Batch] | Fold | None) -> str:
     """Return the name of a step above the batch that replaces whole batches; empty if there is none."""
     while batch is not None and node is not batch:
         if isinstance(node, Map) and isinstance(node.on_error, Substitute):
@@ -251,7 +253,7 @@ def _replacing(node: Node, batch: Batch | Fold | None) -> str:
 
 def _short_rows(program: Batches) -> int:
     batch = program.batch
-    if batch is None or batch.remainder != "keep" or is_endless(batch.parent):
+    if batch is None or batch.value.remainder != "keep" or is_endless(batch.parent):
         return 0
     return program.rest
 
@@ -268,9 +270,9 @@ def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
     batch = program.batch
     if isinstance(batch, Fold):
         batch.value.check_ranks(shard.count)
-    elif batch is not None and batch.size % shard.count:
+    elif batch is not None and batch.value.size % shard.count:
         raise UsageError(
-            f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
+            f"a global batch must divide by the number of ranks; got batch({batch.value.size}) on {shard.count} ranks"
         )
     if ranks.ending == "uneven" and not shard.uneven:
         refuse(

@@ -280,13 +280,13 @@ class Plan:
     def batch_size(self) -> int:
         """The number of elements in a global batch; 1 for a dataset without batches."""
         batch = self.program.batch
-        return 1 if batch is None else max(batch.rows)
+        return 1 if batch is None else max(batch.value.rows)
 
     @property
     def remainder(self) -> Remainder:
         """The rule for a last batch that isn't full: keep, drop or pad."""
         batch = self.program.batch
-        return "keep" if batch is None else batch.remainder
+        return "keep" if batch is None else batch.value.remainder
 
 
 def rank_in_torch(group: TorchMesh | TorchGroup | None) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NoReturn
 
 from penstock._frozen import frozen
-from penstock._graph import Batch, Combine, Fold, Map, Node, Reindex, Stream, is_indexable, walk
+from penstock._graph import Batch, Combine, Fold, Gather, Map, Node, Reindex, Stream, is_indexable, walk
 from penstock._streaming import MAX_INPUTS, Collate, InputRef, even_limit, input_refs_of, worker_collate
 from penstock.batching import Stack
 from penstock.errors import InternalError
@@ -27,7 +27,7 @@ class Batches:
     """The node below the batch."""
     total: int
     """The number of rows in an epoch."""
-    batch: Batch | None
+    batch: Gather[Batch] | None
     above: tuple[Map | Reindex, ...]
     """The steps above the batch, outermost first."""
     can_recut: bool
@@ -55,7 +55,7 @@ class Batches:
     @property
     def stack(self) -> Stack | None:
         """The merge, if Penstock itself stacks the rows; None for a function of the user, and without a batch."""
-        merge = None if self.batch is None else self.batch.merge
+        merge = None if self.batch is None else self.batch.value.merge
         return merge if isinstance(merge, Stack) else None
 
     @property
@@ -66,7 +66,7 @@ class Batches:
     @property
     def rest(self) -> int:
         """The number of rows in a last batch that isn't full; 0 if all are full."""
-        return self.total % (1 if self.batch is None else self.batch.size)
+        return self.total % (1 if self.batch is None else self.batch.value.size)
 
     @property
     def reorders_batches(self) -> bool:
@@ -109,7 +109,7 @@ class Streaming:
     """A dataset that is read in order: its inputs depend on the position alone, the steps above take them in order."""
 
     node: Node
-    batch: Batch | Fold | None
+    batch: Gather[Batch] | Fold | None
     """The outermost batch, if any; each rank makes its part of it."""
 
     @property

@@ -142,7 +142,7 @@ class BatchWork(Work):
 
     def _learn(self, elements: list[Element]) -> None:
         step = self._program.batch
-        if self._learned.layout is None and elements and step is not None and isinstance(step.merge, Stack):
+        if self._learned.layout is None and elements and step is not None and isinstance(step.value.merge, Stack):
             self._learned.layout = layout_of(elements[0])
 
     def _spans(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
@@ -181,7 +181,7 @@ class BatchWork(Work):
     def stacked(self) -> tuple[Element, list[int]] | None:
         """Return all rows as one batch, and the bounds of the steps in it; None where rows aren't stacked so."""
         step = self._program.batch
-        if self.shape.has_merge or self.layout is None or step is None or step.mask is not None:
+        if self.shape.has_merge or self.layout is None or step is None or step.value.mask is not None:
             return None
         if not all(isinstance(kind, LeafSpec | None) for kind in self.layout.kinds):
             return None

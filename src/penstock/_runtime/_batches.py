@@ -185,7 +185,7 @@ def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
         return Rows(unit.epoch, unit.position, 0, 1, unit.position)
     epoch, first = _first_row(program, unit)
     count = min(unit.batch, program.total - first)
-    padded = unit.batch if program.batch.remainder == "pad" else count
+    padded = unit.batch if program.batch.value.remainder == "pad" else count
     low, high = padded * shard.rank // shard.count, padded * (shard.rank + 1) // shard.count
     return Rows(epoch, first, low, high, first + count - 1)
 
@@ -285,10 +285,10 @@ def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Inte
 def with_masks(program: Batches, shard: Shard, step_range: StepRange, batches: list[Element]) -> list[Element]:
     """Return the first batches of a range of steps with the mask leaf, if there is one."""
     step = program.batch
-    if step is None or step.mask is None:
+    if step is None or step.value.mask is None:
         return batches
     rows = [rows_of(program, shard, step_range.unit(index)) for index in range(len(batches))]
-    return [with_mask(step, batch, each.data, each.total) for batch, each in zip(batches, rows, strict=True)]
+    return [with_mask(step.value, batch, each.data, each.total) for batch, each in zip(batches, rows, strict=True)]
 
 
 class Merger:
@@ -297,7 +297,7 @@ class Merger:
     def __init__(self, program: Batches, context: Context) -> None:
         self._program = program
         self._context = context
-        merge = None if program.batch is None else program.batch.merge
+        merge = None if program.batch is None else program.batch.value.merge
         self._merge: Callable[[list[Element]], Element] | None = RowStacker() if isinstance(merge, Stack) else merge
 
     def __call__(self, rows: Rows, unit: Unit, elements: list[Element]) -> Element:
@@ -310,7 +310,7 @@ class Merger:
         if step is None or self._merge is None:
             return elements[0]
         # Padding is there already, as rows that repeat the last one.
-        batch = with_mask(step, self._merge(elements), rows.data, rows.total)
+        batch = with_mask(step.value, self._merge(elements), rows.data, rows.total)
         self._context.times.lap(step, len(elements))
         return batch
 
@@ -381,7 +381,7 @@ def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...
             if not passes_below(step.sampler):
                 return SeedPosition(int(epochs[0]), int(batches[0]), rows.low)
             epochs, batches = seed_positions(step.sampler, epochs, batches)
-    first = np.array([rows.first], np.int64) if program.can_recut else batches * program.batch.size
+    first = np.array([rows.first], np.int64) if program.can_recut else batches * program.batch.value.size
     padding = max(rows.first + rows.low - rows.last, 0)  # above 0 where all of the rank's rows are padding
     seeds = seed_position_block(program.rows, epochs, first + rows.low - padding)
     epoch, position, ordinal = (int(part[0]) for part in seeds)

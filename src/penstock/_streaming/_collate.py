@@ -24,12 +24,14 @@ from penstock._graph import (
     Context,
     Element,
     Fold,
+    Gather,
     Map,
     Node,
     after_error,
     apply_block,
     apply_into,
     element_at,
+    is_batch,
     merge_block,
 )
 from penstock._streaming._batch import Rest
@@ -50,7 +52,7 @@ class Collate:
     """
 
     rows: tuple[Map, ...]
-    merge: Batch | None
+    merge: Gather[Batch] | None
     above: tuple[Map, ...]
 
     def has(self, node: Node) -> bool:
@@ -63,7 +65,7 @@ class Collate:
             raise InternalError(f"workers merge the list of a batch's {len(rows)} rows; got {given!r:.200}")
 
 
-def collate_of(node: Node, shared: Batch | Fold | None) -> Collate | None:
+def collate_of(node: Node, shared: Gather[Batch] | Fold | None) -> Collate | None:
     """Return the steps above a node's last fold; None if there are none.
 
     Args:
@@ -72,9 +74,9 @@ def collate_of(node: Node, shared: Batch | Fold | None) -> Collate | None:
     """
     above, node = _functions(node, any_may_fail=True, are_in_inputs=shared is None)
     rows: tuple[Map, ...] = ()
-    if isinstance(node, Batch):
+    if is_batch(node):
         rows, _ = _functions(node.parent, any_may_fail=False, are_in_inputs=True)
-    merge = node if isinstance(node, Batch) and (rows or not isinstance(node.merge, Stack)) else None
+    merge = node if is_batch(node) and (rows or not isinstance(node.value.merge, Stack)) else None
     return Collate(rows, merge, above) if above or merge is not None else None
 
 
@@ -162,7 +164,7 @@ class CollateRun:
             return DROPPED
         merge, times = self.collate.merge, context.times
         times.start(0)
-        batch = given if merge is None else merge_block(merge, given, self.size)
+        batch = given if merge is None else merge_block(merge.value, given, self.size)
         times.lap(merge, 1)
         locations = StreamedLocations(self.inputs, provenance[:1])
         for step in self.collate.above:

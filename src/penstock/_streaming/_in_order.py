@@ -18,7 +18,7 @@ from penstock._graph import (
     Element,
     Filter,
     Fold,
-    Group,
+    Gather,
     Map,
     Node,
     Read,
@@ -66,7 +66,7 @@ class _Share:
 
     rank: int
     ranks: int
-    batch: Batch | Fold | None
+    batch: Gather[Batch] | Fold | None
     """The batch of which each rank makes its part."""
 
     def is_above(self, node: Node) -> bool:
@@ -93,8 +93,8 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return ((e, location) for e, location in below(node.parent) if keeps(node, e, location))
         case Split():
             return split(node, below(node.parent), context)
-        case Batch():
-            return batched(node, below(node.parent), node.size // (share.ranks if node is share.batch else 1))
+        case Gather(value=Batch() as batch):
+            return batched(batch, below(node.parent), batch.size // (share.ranks if node is share.batch else 1))
         case Fold():
             value = folding_of(node)
             return (value.of_rank(share.ranks) if node is share.batch else value).in_order(below(node.parent))
@@ -104,5 +104,5 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return combining_of(node).in_order(node.names, [below(part) for part in node.parts])
         case Stream():
             return streamed(node, epoch, share.rank, share.ranks)
-        case Read() | Reindex() | Group():
+        case Read() | Reindex() | Gather():
             raise InternalError("a source and its samplers are indexable")

@@ -26,12 +26,14 @@ from penstock._graph import (
     Context,
     Filter,
     Fold,
+    Gather,
     Map,
     Node,
     Read,
     Split,
     Step,
     Stream,
+    is_batch,
     outermost_batch,
     parents_of,
     verb_text,
@@ -116,7 +118,7 @@ def rank_segments_top(node: Node) -> Node:
     A fold that makes batches belongs to the segments, since it holds elements open.
     """
     batch = outermost_batch(node)
-    return batch.parent if isinstance(batch, Batch) else node
+    return batch.parent if isinstance(batch, Gather) else node
 
 
 def even_limit(node: Node) -> Fold | None:
@@ -161,10 +163,10 @@ def open_stages(node: Node, rank_segments: tuple[RankSegment, ...], opening: Ope
     opener = _Opener(opening, batch, even_limit(node) if opening.must_fill else None)
     stage: Stage = RankSegmentsStage(rank_segments, lambda rank_segment: opener.open_rank_segment(top, rank_segment))
     inputs = input_refs_of(node)
-    if isinstance(batch, Batch):
+    if isinstance(batch, Gather):
         collate = opening.collate
         merges, gives_rest = collate is None or collate.merge is None, collate is not None and bool(collate.rows)
-        stage = BatchStage(batch, batch.size // opening.ranks, stage, merges, gives_rest)
+        stage = BatchStage(batch.value, batch.value.size // opening.ranks, stage, merges, gives_rest)
         for step in _steps_above(node, batch):
             if not opening.leaves_out(step):
                 stage = opener.step(step, _Opened(stage, inputs))
@@ -201,7 +203,7 @@ def input_refs_of(node: Node) -> Mapping[int, InputRef]:
     return dict(enumerate(_input_refs(rank_segments_top(node))))
 
 
-def _steps_above(node: Node, batch: Batch) -> list[Step]:
+def _steps_above(node: Node, batch: Gather[Batch]) -> list[Step]:
     steps: list[Step] = []
     while node is not batch:
         if isinstance(node, Read | Stream | Combine):
@@ -222,13 +224,13 @@ class _Opener:
     """
 
     opening: Opening
-    outermost: Batch | Fold | None
+    outermost: Gather[Batch] | Fold | None
     even_limit: Fold | None
 
     def open_rank_segment(self, node: Node, rank_segment: RankSegment) -> Stage:
         """Return a node's stage over one segment."""
         share = max(INPUT_ELEMENTS // max(len(rank_segment.input_ranges), 1), 1)
-        batched = self.outermost.size // self.opening.ranks if isinstance(self.outermost, Batch) else 0
+        batched = self.outermost.value.size // self.opening.ranks if isinstance(self.outermost, Gather) else 0
         return self._open(node, rank_segment, 0, share, batched).stage
 
     def _open(self, node: Node, rank_segment: RankSegment, first: int, share: int, batched: int = 0) -> _Opened:
@@ -245,7 +247,7 @@ class _Opener:
             return _Opened(block_input, {first: InputRef(node, "")})
         if isinstance(node, Combine):
             return self._combine(node, rank_segment, first, share)
-        rows = node.size if isinstance(node, Batch) else 0
+        rows = node.value.size if is_batch(node) else 0
         below = self._open(parents_of(node)[0], rank_segment, first, share, rows)
         if opening.leaves_out(node):
             return below
@@ -279,8 +281,8 @@ class _Opener:
                 return FilterStage(node, stage, inputs, self.opening.context)
             case Split():
                 return RowsStage(node, stage, inputs, self.opening.context)
-            case Batch():
-                return BatchStage(node, node.size, stage)
+            case Gather(value=Batch() as batch):
+                return BatchStage(batch, batch.size, stage)
             case Fold():
                 value = folding_of(node)
                 value = value.of_rank(self.opening.ranks) if node is self.outermost else value
@@ -312,7 +314,7 @@ def positions_of(node: Node) -> int:
     shared = outermost_batch(node)
     step, is_above = node, shared is not None
     while is_above or not is_block_input(step):
-        if step is shared and isinstance(step, Batch):
+        if step is shared and isinstance(step, Gather):
             is_above = False
         elif not isinstance(step, Map | Filter | Split):
             _refuse_position(step)
@@ -328,7 +330,7 @@ def _refuse_position(step: Node) -> NoReturn:
             why = "has parts, each with positions of its own"
         case Fold(value=value) if value.limit is not None:
             why = "counts elements from the beginning of the epoch"
-        case Batch() | Fold() if step.rows:
+        case Gather() | Fold() if step is outermost_batch(step):
             why = "puts elements together by what came before"
         case _:
             why = "depends on the elements that came before"

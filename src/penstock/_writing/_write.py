@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from penstock._dataset import Dataset
 from penstock._dataset import integers as integer_range
 from penstock._frozen import frozen
-from penstock._graph import Batch, chain_text, fingerprint, need_count, need_finite, parse_bytes
+from penstock._graph import chain_text, fingerprint, is_batch, need_count, need_finite, parse_bytes
 from penstock._loader import Loader
 from penstock._progress import Progress, counted
 from penstock._runtime import Workers, usable_processors
@@ -397,7 +397,7 @@ def _folder_of(path: str | os.PathLike[str]) -> str:
 def _count(dataset: object) -> int:
     if not isinstance(dataset, Dataset):
         raise UsageError(f"dataset must be a penstock Dataset; got {dataset!r}. Make one with ps.read(source).")
-    if isinstance(dataset.node, Batch):
+    if is_batch(dataset.node):
         raise UsageError("write takes elements, and the dataset has batches. Leave batch() out, or add unbatch().")
     return need_finite(dataset.node, "write()")
 

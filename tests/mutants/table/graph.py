@@ -22,9 +22,9 @@ GRAPH: Final = (
     ),
     Mutant(
         "blocks: the rows of several batches are counted from a batch's end",
-        "_graph/_inputs.py",
-        "np.repeat(ends - counts - batches * size, counts)",
-        "np.repeat(ends - batches * size, counts)",
+        "_graph/_gather.py",
+        "np.repeat(ends - counts - positions * self.size, counts)",
+        "np.repeat(ends - positions * self.size, counts)",
         (GOLDEN,),
     ),
     Mutant(
@@ -85,23 +85,23 @@ GRAPH: Final = (
     ),
     Mutant(
         "blocks: padding repeats the first row",
-        "_graph/_evaluate.py",
+        "_graph/_gather.py",
         "[rows[-1]] * (size - count)",
         "[rows[0]] * (size - count)",
         (GOLDEN, PAIRS),
     ),
     Mutant(
         "mask: the first row of padding counts as data",
-        "_graph/_evaluate.py",
+        "_graph/_gather.py",
         "np.arange(total) < data",
         "np.arange(total) <= data",
         (GOLDEN,),
     ),
     Mutant(
         "seed position: a batch has the position of its number",
-        "_graph/_inputs.py",
-        "np.minimum(positions * size + numbers, last)",
-        "np.minimum(positions + numbers, last)",
+        "_graph/_gather.py",
+        "np.minimum(positions * self.size + numbers, (length(parent) or 1) - 1)",
+        "np.minimum(positions + numbers, (length(parent) or 1) - 1)",
         (GOLDEN,),
     ),
     Mutant(
@@ -127,7 +127,7 @@ GRAPH: Final = (
     ),
     Mutant(
         "seed position: a group has the position of its last member",
-        "_graph/_inputs.py",
+        "_graph/_gather.py",
         "np.cumsum(counts) - counts + np.minimum(numbers, counts - 1)",
         "np.cumsum(counts) - 1",
         (GOLDEN,),
@@ -191,8 +191,8 @@ GRAPH: Final = (
     Mutant(
         "fingerprint: the loader's own batch size counts",
         "_graph/_fingerprint.py",
-        "isinstance(step, Batch) and step is not own_batch",
-        "isinstance(step, Batch)",
+        "is_batch(step) and step is not own_batch",
+        "is_batch(step)",
         (GOLDEN,),
     ),
     Mutant(
@@ -218,9 +218,9 @@ GRAPH: Final = (
     ),
     Mutant(
         "length: a dropped short batch counts",
-        "_graph/_length.py",
-        'rows // size if remainder == "drop"',
-        'rows // size if remainder == "keep"',
+        "_graph/_gather.py",
+        'rows // self.size if self.remainder == "drop"',
+        'rows // self.size if self.remainder == "keep"',
         (GOLDEN,),
     ),
     Mutant(
@@ -260,9 +260,9 @@ GRAPH: Final = (
     ),
     Mutant(
         "locate: the row of a padded batch is beyond the data",
-        "_graph/_inputs.py",
-        "np.minimum(positions * size + numbers, last)",
-        "positions * size + numbers",
+        "_graph/_gather.py",
+        "np.minimum(positions * self.size + numbers, (length(parent) or 1) - 1)",
+        "positions * self.size + numbers",
         (GOLDEN,),
     ),
     Mutant(
