@@ -26,6 +26,7 @@ AGENT = [
     *("--nnodes", "1:4", "--nproc-per-node", "1", "--max-restarts", "100", "--monitor-interval", "0.1"),
     *("--rdzv-backend", "c10d", "--rdzv-id", "job"),
     *("--rdzv-conf", "is_host=0,last_call_timeout=5,keep_alive_interval=3,keep_alive_max_attempt=4"),
+    *("--run-path", "--start-method", "fork"),  # only agents import torch; their processes begin with it
 ]
 
 # By default the processes use the agents' store. Torch 2.13 then makes a host that joins wait for an address that is
@@ -64,7 +65,8 @@ class Job:
     def processes(self, *agents: int) -> list[psutil.Process]:
         """Return the training processes of some agents."""
         found = [psutil.Process(self._agents[agent].pid) for agent in agents]
-        return [child for agent in found for child in agent.children(recursive=True)]
+        forks = [(agent.cmdline(), agent.children()) for agent in found]
+        return [child for command, children in forks for child in children if child.cmdline() == command]
 
     def kill(self, *agents: int) -> None:
         """Kill agents and their processes by SIGKILL, as when a host is lost."""
