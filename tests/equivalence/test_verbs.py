@@ -20,7 +20,7 @@ LOOKS: frozenset[str] = frozenset({"check", "element_spec", "explain", "fingerpr
 """What of a dataset tells about it, and makes no other one."""
 JOINERS: frozenset[str] = frozenset({"mix", "concatenate", "interleave", "zip"})
 PAIRS = tuple(itertools.product(FORMS, FORMS))
-PARTS = 6  # of all pairs, each a test
+PARTS = 12  # of all pairs, each a test
 
 
 def numbers() -> ps.Dataset:
