@@ -107,6 +107,7 @@ def nothing_leaks(request: pytest.FixtureRequest, settled_module: None) -> Gener
     if left:
         listed = "\n".join(f"  - {description}" for description in left)
         pytest.fail(f"the test left behind:\n{listed}", pytrace=False)
+    gc.freeze()  # what lives on is the module's or pytest's; each further collection would walk through it
 
 
 def _beyond(before: Mapping[str, str]) -> list[str]:
