@@ -6,8 +6,9 @@ the few times that a report needs. `Loader.look(step)` shows the batch of any st
 """
 
 from penstock.observe._look import Look
+from penstock.observe._prometheus import prometheus
 from penstock.observe._report import Report, StepReport
 from penstock.observe._verdict import WhatIf
 from penstock.observe._watch import Watch
 
-__all__ = ["Look", "Report", "StepReport", "Watch", "WhatIf"]
+__all__ = ["Look", "Report", "StepReport", "Watch", "WhatIf", "prometheus"]
