@@ -1,8 +1,9 @@
 """The writer of a loader's live page: what the loader does, for `penstock watch` and `Loader.watch`.
 
 The consumer's own thread writes, after a noticeable wait, so that batches of microseconds pay nothing. A write takes
-some tens of microseconds, and the next one waits for at least a tenth of a second and a thousand times as long as the
-last one took. So watched or not, a loader spends at most a thousandth of its time on it.
+about a hundred microseconds, and the next one waits for at least a tenth of a second and a thousand times as long as
+the last one computed. So watched or not, a loader spends a thousandth of its time on it; more only if a write takes
+milliseconds, since the page is written once in 1.5 seconds at least.
 
 A loader without workers has no page in its first tenth of a second: most of those that end so soon are made by the
 thousand. With workers there is a page from the first iterator on, since a start may take long.
@@ -28,6 +29,7 @@ from penstock.observe._live import Losses, Position, Sums, dataset_text, step_su
 from penstock.observe._measured import batches_made
 
 _EACH_SECONDS: Final = 0.1
+_MOST_SECONDS: Final = 1.5  # less than the age of a page in which readers take the training for idle
 _TIMES: Final = 1000
 _LONG: Final = 200  # characters of a text
 _logger = logging.getLogger("penstock")
@@ -88,8 +90,9 @@ class Publisher:
             return
         with Caught(Exception) as caught:  # the batch was taken from the stream: an error would lose it
             page = self._opened()
+            began = time.thread_time()
             page.write(_packed(self._sums(now, batches, wait_seconds, ahead)))
-        self.due = now + max(_EACH_SECONDS, _TIMES * (time.perf_counter() - now))
+            self.due = now + min(max(_EACH_SECONDS, _TIMES * (time.thread_time() - began)), _MOST_SECONDS)
         if caught.error is not None:
             self.due = inf
             _logger.warning("penstock watch can't show this loader: %r", caught.error)
@@ -110,7 +113,7 @@ class Publisher:
             at=now,
             since=self._started,
             dataset=self._dataset,
-            workers=0 if plan.place == "inline" else plan.num_workers,
+            workers=0 if plan.place == "inline" or plan.isolated else plan.num_workers,
             workers_text=plan.workers_text,
             processors=self._processors,
             rank=plan.shard.rank,
