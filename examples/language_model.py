@@ -70,7 +70,7 @@ def describe(texts: Texts) -> ps.Dataset:
 
 
 def contexts_of(tokens: Array, positions: Array) -> Array:
-    """Return the bytes before each byte in its document, the nearest first: int (rows, length, CONTEXT)."""
+    """Return the bytes before each byte in its piece, the nearest first: int (rows, length, CONTEXT)."""
     contexts = np.full((*tokens.shape, CONTEXT), NOTHING)
     for back in range(1, CONTEXT + 1):
         known = positions[:, back:] >= back

@@ -1,11 +1,13 @@
-"""Tracebacks of users' exceptions, in which one frame of Penstock stands for all of them.
+"""Tracebacks of users' exceptions, without Penstock's frames but the first.
 
-A user's function is called some ten frames below `for batch in loader`, and none of these frames says anything about
-the error: its notes name the step, the position and the record. So the traceback that the program gets has the first of
-them, and then the user's own. `PENSTOCK_FULL_TRACEBACK=1` keeps all, for work on Penstock itself.
+About ten frames of Penstock are between `for batch in loader` and a user's function. None of them helps to find an
+error of that function: the exception's notes name the step, the position and the record. So `trim` removes them from
+the traceback, except the first, and the program sees the frames of its own functions. `PENSTOCK_FULL_TRACEBACK=1` keeps
+all frames, for work on Penstock itself.
 
-An exception that Penstock's own code raised without being asked for, such as an InternalError or a TypeError that a
-frame of Penstock raised itself, keeps all of its frames, since they are needed to find its cause.
+An exception that a frame of Penstock raised keeps all of its frames, because they are needed to find its cause. There
+is one exception to that: a PenstockError, but an InternalError, that passed through a user's function. It shows a wrong
+call in that function, so the user's frames are enough.
 """
 
 import os
@@ -20,18 +22,19 @@ FULL: Final = "PENSTOCK_FULL_TRACEBACK"
 
 
 def trim(error: BaseException, *, keeps_first: bool = True) -> None:
-    """Remove Penstock's frames from the traceback of an exception that the program is to get.
+    """Remove Penstock's frames from the traceback of an exception before it reaches the program.
 
     Args:
-        error: the exception. That of a signal's handler isn't changed: its frames show the place of the interrupt.
-        keeps_first: whether the first frame stays; False if the caller raises the exception again, and adds its own.
+        error: the exception. One that a signal's handler raised isn't changed: its frames show the interrupted place.
+        keeps_first: whether the first frame stays. False is for a caller that raises the exception again, which adds
+            the caller's frame.
     """
     if not raised_by_handler(error):
         error.__traceback__ = trimmed(error, keeps_first=keeps_first)
 
 
 def raise_sent(error: BaseException) -> NoReturn:
-    """Raise an exception of the user's that another process raised; its frames are there."""
+    """Raise a user's exception that was caught in another process or an earlier call; `trimmed` ignores this frame."""
     try:
         raise error
     finally:
@@ -39,7 +42,7 @@ def raise_sent(error: BaseException) -> NoReturn:
 
 
 def trimmed(error: BaseException, *, keeps_first: bool = True) -> TracebackType | None:
-    """Return an exception's traceback without Penstock's frames, except perhaps the first; it isn't changed."""
+    """Return an exception's traceback without Penstock's frames, or with the first; the exception isn't changed."""
     whole = error.__traceback__
     if whole is None or isinstance(error, InternalError) or os.environ.get(FULL, "0") not in {"", "0"}:
         return whole

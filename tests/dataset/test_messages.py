@@ -94,7 +94,7 @@ MIXED: dict[str, Case] = {
     ),
     "an empty part without end": graph(
         lambda: ps.mix({"web": NUMBERS, "none": ps.range(0)}, stop="never"),
-        "stop=\"never\" repeats every part, and 'none' is empty. Leave it out.",
+        "stop=\"never\" repeats every part, and part 'none' is empty. Leave this part out.",
     ),
     "measure of text": graph(
         lambda: list(ps.mix(PARTS, measure=anything(str))), "measure must return a whole number of at least 0; got '0'"
@@ -542,7 +542,7 @@ PACKED: list[tuple[dict[str, Any], str]] = [
     ({"length": 4, "lengths": [1, 2]}, "one value for each of the 3"),
     ({"length": 4, "lengths": [1, -2, 3]}, "not be negative; got -2 at position 1"),
     ({"length": 4, "lengths": [1.0, 2.0, 3.0]}, "whole numbers"),
-    ({"length": 4, "lengths": {"a": [1, 2, 3]}}, "a dict where length is one"),
+    ({"length": 4, "lengths": {"a": [1, 2, 3]}}, "a dict if length is a dict"),
     ({"length": {"a": 4}, "lengths": {"b": [1, 2, 3]}}, "names that length has"),
 ]
 

@@ -38,29 +38,30 @@ def mix(
 ) -> Dataset[T]:
     """Return the elements of several datasets, mixed by weights.
 
-    Weights are exact: in each period, as long as their sum, each part has exactly as many elements as its weight. The
-    order in a period has no pattern that would favour a part for some number of ranks or batch size. Each part's
-    elements are in the part's own order, which doesn't depend on the other parts, so that adding one changes none. The
-    seeds of a part's random steps derive from its name, so equal parts differ; a choice by `take`, `split` and similar
-    verbs stays the same choice.
+    Integer weights are exact: each period of the mixture has as many elements as the weights add up to, and each part
+    has as many of them as its weight. The order within a period favours no part, for any number of ranks and any batch
+    size. Each part's elements keep the part's own order, so another part doesn't change it.
+
+    The seeds of a part's random steps derive from its name, so two equal parts draw different numbers. The elements
+    that `take`, `split` and similar verbs choose stay the same.
 
     A schedule changes the weights at given positions of an epoch; no part loses or repeats an element. A run may resume
-    with another schedule, if it is the same up to the position of the state.
+    with another schedule if the two are equal up to the position of the state.
 
-    If a part is read in order, or with `measure`, the mixture is read in order, too: the next element is always from
-    the part that is furthest behind its share.
+    If a part is read in order, or if `measure` is given, the mixture is read in order, too. The next element is then
+    always from the part that is furthest behind its share.
 
     Args:
         parts: the datasets, by name. Those of a list have the names "0", "1" and so on.
-        weights: a weight of at least 0 for each name, or, for a list of datasets, the list of their weights. Integers
-            are exact, and so are decimal fractions with a period up to 65,536. Default: equal weights. Or a schedule: a
-            dict from a position, counted in elements from 0, to the weights from there on. A name that is left out of a
-            dict has weight 0.
-        stop: "first" ends the mixture with the first part that ends; "all" continues without it, until all have ended;
-            "never" repeats each part without end, each pass an epoch of its own.
-        measure: the amount by which an element counts towards the weights: the name of a leaf, such as "tokens", whose
-            length counts, or a function that returns an integer. Default: 1 for each element.
-        seed: of the order, and of the random steps above.
+        weights: a dict with a weight of at least 0 for each name, or, for a list of datasets, the list of their
+            weights. A name that is missing in the dict has weight 0. Decimal fractions are exact if their period has at
+            most 65,536 elements; otherwise they are rounded to that period. Default: equal weights. Or a schedule: a
+            dict from positions, counted in elements from 0, to the weights from each position on.
+        stop: "first" ends the mixture with the first part that ends. "all" continues with the other parts until all
+            have ended. "never" repeats each part without end; each pass over a part is one of its epochs.
+        measure: how much an element counts towards the weights: the name of a leaf, such as "tokens", whose length
+            counts, or a function of the element that returns an integer. Default: 1 for each element.
+        seed: the seed of the mixture's order, and of random steps above the mixture.
 
     Raises:
         UsageError: an argument isn't as described.
@@ -87,7 +88,7 @@ def mix(
     if lengths is not None:
         if stop == "never" and 0 in lengths:
             raise GraphError(
-                f'stop="never" repeats every part, and {names[lengths.index(0)]!r} is empty. Leave it out.'
+                f'stop="never" repeats every part, and part {names[lengths.index(0)]!r} is empty. Leave this part out.'
             )
         rule = WeightedMixture(names, lengths, schedule=schedule, stop=stop, seed=derive(seed, "mix"))
     elif stop == "never":
@@ -102,10 +103,10 @@ def concatenate(
     """Return all elements of the first dataset, then all of the second, and so on.
 
     Args:
-        parts: the datasets, as a dict by name, as a list, or one after the other; the seeds of each one's random steps
-            derive from its name, or its number.
-        *more: the other datasets, where `parts` is the first one.
-        seed: of the random steps above.
+        parts: the datasets, as a dict by name, as a list, or as arguments. The seeds of a dataset's random steps derive
+            from its name, or its number in the list.
+        *more: the other datasets, if `parts` is the first one.
+        seed: the seed of random steps above the result.
 
     Raises:
         UsageError: there is no part, or one is not a dataset.
@@ -129,9 +130,9 @@ def interleave(
     """Return one element of each dataset in turn; a dataset that has ended is skipped, until all have ended.
 
     Args:
-        parts: as in `concatenate`; hundreds are fine.
+        parts: as in `concatenate`. Hundreds of parts are no problem.
         *more: as in `concatenate`.
-        seed: of the random steps above.
+        seed: the seed of random steps above the result.
 
     Raises:
         UsageError: there is no part, or one is not a dataset.
@@ -155,14 +156,15 @@ def zip_datasets(
     unequal: Literal["error", "shortest"] = "error",
     seed: int = 0,
 ) -> Dataset[Any]:
-    """Return the elements at the same position of several datasets, as one element.
+    """Return for each position the elements of several datasets there, as one element.
 
     Args:
-        parts: a dict of datasets for elements that are dicts; a list of datasets for tuples, or one after the other.
-            The parts keep their own seeds, so parts with equal seeds are shuffled equally.
-        *more: the other datasets, where `parts` is the first one.
-        unequal: the response to different lengths: "error", or "shortest" to end with the shortest part.
-        seed: of the random steps above.
+        parts: a dict of datasets, for elements that are dicts with the same keys; or the datasets as a list or as
+            arguments, for elements that are tuples. The parts keep their own seeds, so parts with equal seeds are
+            shuffled equally.
+        *more: the other datasets, if `parts` is the first one.
+        unequal: "error" raises an error if the lengths differ; "shortest" ends with the shortest part.
+        seed: the seed of random steps above the result.
 
     Raises:
         UsageError: there is no part, or one is not a dataset.
@@ -192,7 +194,7 @@ def _lengths(nodes: tuple[Node, ...]) -> tuple[int, ...] | None:
 
 
 def _prefixed(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
-    """Return the names and the nodes of the parts, whose seeds derive from their names.
+    """Return the names of the parts, and their nodes with seeds that derive from the names.
 
     Raises:
         UsageError: the argument isn't a dict or list of datasets.
@@ -202,10 +204,10 @@ def _prefixed(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
 
 
 def _listed(parts: object, more: tuple[object, ...]) -> object:
-    """Return datasets that were given one after the other as a list; other parts as they are.
+    """Return a list of the datasets if they are separate arguments; otherwise `parts`, a dict or list, unchanged.
 
     Raises:
-        UsageError: there are further arguments beside a dict or list of datasets.
+        UsageError: there are more arguments after a dict or list of datasets.
     """
     if not more:
         return parts
@@ -213,22 +215,22 @@ def _listed(parts: object, more: tuple[object, ...]) -> object:
         return [cast("object", parts), *more]
     raise UsageError(
         f"the datasets must be one dict, one list, or one after the other; got {type(parts).__qualname__} and "
-        f"{len(more)} more. Put all of them into the first one."
+        f"{len(more)} more. Put all datasets into one list, or one dict."
     )
 
 
 def _named_weights(parts: object, weights: object) -> object:
-    """Return the list of weights for a list of datasets by the datasets' names; other weights as they are.
+    """Return a list of weights as a dict by the names of the datasets; other weights unchanged.
 
     Raises:
-        UsageError: there isn't one weight for each dataset, or the datasets have names.
+        UsageError: the weights are a list, and the datasets are not a list of the same length.
     """
     if not isinstance(weights, list | tuple):
         return weights
     listed = cast("Sequence[object]", weights)
     if not isinstance(parts, list | tuple):
         raise UsageError(
-            f"weights must be a dict of a weight for each name, as the datasets have names; got {weights!r}"
+            f"weights must be a dict of a weight for each name if the datasets are a dict; got {weights!r}"
         )
     count = len(cast("Sequence[object]", parts))
     if len(listed) != count:
@@ -261,7 +263,7 @@ def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
 
 
 def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
-    """Return the schedule as (position, integer weights in the order of the names) for each change.
+    """Return the schedule: for each change of weights its position, and the integer weights in the order of the names.
 
     Raises:
         UsageError: the weights aren't a dict of weights or a schedule.
@@ -280,10 +282,10 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
 
 
 def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:
-    """Return the integer weights from one position on.
+    """Return the weights of one entry of the schedule, as integers in the order of the names.
 
     Raises:
-        UsageError: they aren't weights.
+        UsageError: the entry isn't a dict of weights.
     """
     if not _is_mapping(weights):
         raise UsageError(f"weights must be a dict of a weight for each name; got {weights!r}")

@@ -1,4 +1,4 @@
-"""The arguments of `pack` and `bucket`, checked; and the plans of both, made from known lengths."""
+"""Checks of the arguments of `pack` and `bucket`, and the nodes of both verbs if the lengths are given."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -41,16 +41,21 @@ Lengths: TypeAlias = Sequence[int] | NDArray[np.integer]
 
 
 def keeps_remainder(remainder: str) -> bool:
+    """Return whether `bucket` keeps the last, short batch of each bucket.
+
+    Raises:
+        UsageError: `remainder` is neither "keep" nor "drop".
+    """
     if remainder not in ("keep", "drop"):
         raise UsageError(f'remainder must be "keep" or "drop"; got remainder={remainder!r}')
     return remainder == "keep"
 
 
 def bucket_limits(boundaries: Sequence[int]) -> tuple[int, ...]:
-    """Return the boundaries of buckets, checked.
+    """Return the boundaries of buckets as a tuple.
 
     Raises:
-        UsageError: they aren't ascending.
+        UsageError: there are none, or they aren't integers of at least 0 in ascending order.
     """
     limits = tuple(need_count("boundaries", boundary, 0) for boundary in boundaries)
     if not limits or any(one >= other for one, other in itertools.pairwise(limits)):
@@ -61,10 +66,10 @@ def bucket_limits(boundaries: Sequence[int]) -> tuple[int, ...]:
 def bucket_rows(
     limits: tuple[int, ...], rows: int | Sequence[int] | None, budget: int | None, multiple_of: int
 ) -> tuple[int, ...]:
-    """Return the number of rows of each bucket's batches.
+    """Return for each bucket the number of rows of its batches.
 
     Raises:
-        UsageError: not exactly one of `rows` and `budget` was given, or it doesn't fit the buckets.
+        UsageError: both or neither of `rows` and `budget` were given, or the given one doesn't fit the buckets.
     """
     if (rows is None) == (budget is None):
         raise UsageError(f"give rows=, or budget= in tokens, and not both; got rows={rows!r}, budget={budget!r}")
@@ -74,7 +79,7 @@ def bucket_rows(
         if min(most) < multiple_of:
             raise UsageError(
                 f"multiple_of={multiple_of} rows of {limits[-1]} tokens need budget={multiple_of * limits[-1]}; got "
-                f"budget={budget}. Raise it, or lower the last boundary."
+                f"budget={budget}. Raise the budget, or lower the last boundary."
             )
         return tuple(count - count % multiple_of for count in most)
     counts = [rows] * len(limits) if isinstance(rows, SupportsIndex) else list(rows or ())
@@ -99,7 +104,7 @@ def make_bucketing(
 
 
 def planned_buckets(node: Node, bucketing: Bucketing, lengths: Lengths) -> Node:
-    """Return batches of the elements of a node, planned from the elements' lengths.
+    """Return the node of batches of a node's elements, which are planned from the elements' lengths.
 
     Raises:
         UsageError: the lengths don't fit.
@@ -112,7 +117,7 @@ def planned_buckets(node: Node, bucketing: Bucketing, lengths: Lengths) -> Node:
     if sizes.size and sizes.max() > limits[-1]:
         raise UsageError(
             f"lengths must not be above the last boundary, {limits[-1]}; got {sizes.max()} at position "
-            f"{sizes.argmax()}. Raise it, or choose the others with .select."
+            f"{sizes.argmax()}. Raise the boundary, or leave such elements out with .select."
         )
     size = repr(bucketing.size.leaf) if isinstance(bucketing.size, LengthOf) else function_name(bucketing.size)
     verb = f"bucket({size}, {list(limits)}, lengths=…)"
@@ -133,10 +138,10 @@ def make_packing(
     meta: Sequence[str],
     long: Literal["split", "drop"],
 ) -> Packing:
-    """Return the packing that a verb's arguments describe.
+    """Return the arguments of `pack` as a value.
 
     Raises:
-        UsageError: if one isn't as described there.
+        UsageError: one of them isn't as `Dataset.pack` describes it.
     """
     packing = Packing(_features(length), how, STREAMING_BINS, _fills(fill, length), _names(meta, length), long)
     _check(packing)
@@ -146,7 +151,7 @@ def make_packing(
 def planned_packing(
     node: Node, packing: Packing, lengths: Lengths | Mapping[str, Lengths], length: int | Mapping[str, int]
 ) -> Node:
-    """Return sequences packed from the documents of a node, planned from the documents' lengths.
+    """Return the node of sequences of a node's documents, which are planned from the documents' lengths.
 
     Raises:
         UsageError: the lengths don't fit.
@@ -214,7 +219,7 @@ def _table(lengths: Lengths | Mapping[str, Lengths], packing: Packing, count: in
     """
     if isinstance(lengths, Mapping) != (not packing.is_shared):
         raise UsageError(
-            "lengths must be a dict where length is one, with the same names, and an array where it is a number; got "
+            "lengths must be an array if length is a number, or a dict if length is a dict, with the same names; got "
             f"{type(lengths).__name__} for length={packing.capacity if packing.is_shared else dict(packing.features)}"
         )
     if not isinstance(lengths, Mapping):

@@ -5,16 +5,19 @@ Each is a pure function of a step's seed and the element's seed position.
 *Generators.* One NumPy `Generator` is set to one element's stream after the other. The bit generator is Philox (Salmon
 et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). Its 128-bit key is (seed, derive(seed, "key")) of the
 step; its 256-bit counter starts at (0, ordinal, position, epoch), the lowest word first. So streams of different
-elements can't overlap before 2**64 blocks are drawn, and setting one costs a few stores.
+elements can't overlap before the lowest word has counted to 2**64, and setting one costs a few stores.
 
-Assigning `Philox.state` costs microseconds, so for a block of elements the words are written into the C struct of the
-bit generator. NumPy doesn't promise the struct's layout, so a test write is compared with the public `state` once; if
-they differ, `state` is assigned instead.
+Assigning `Philox.state` costs microseconds. So for a block of elements `StepGenerator.streams` writes the words into
+the C struct of the bit generator. NumPy doesn't promise the struct's layout, so each `StepGenerator` first makes a test
+write, and reads the public `state`. If that doesn't show the write, it assigns `state` for each element instead.
 
-*Keys of JAX* are made on the host from 64-bit seeds, independent of JAX's configuration. `jax.random.key(seed)` drops
-the upper half of the seed unless 64-bit numbers are enabled, so among millions of elements some would share a key; and
-it uses the default algorithm, which the user may have changed. So the two 32-bit words are passed as key data of
-"threefry2x32". JAX is imported when the first key is made: describing a dataset doesn't load it.
+*Keys of JAX* are made on the host from 64-bit seeds, and don't depend on JAX's configuration. `jax.random.key(seed)`
+does: it drops the upper half of the seed unless 64-bit numbers are enabled, so among millions of elements some would
+share a key; and it uses the default algorithm, which the user may have changed. So `jax_keys` passes the two halves of
+the seed as the key data of "threefry2x32". The first key imports JAX; the description of a dataset doesn't need it.
+
+*Global generators* are those of `random`, NumPy and torch. `seeded_globals` seeds them for one call of a function, and
+restores their states afterwards.
 """
 
 import collections.abc
@@ -44,12 +47,12 @@ _JAX_VARIABLE: Final = "JAX_PLATFORMS"
 
 
 class StepGenerator:
-    """A `Generator` that is set to one element's stream after the other. For one thread at a time."""
+    """A `Generator` that is set to the stream of one element after the other. One thread at a time may use it."""
 
     def __init__(self) -> None:
         self._keys: dict[int, tuple[int, int]] = {}
 
-    # Made on first use: NumPy loads its generators only then, and many datasets draw no random numbers.
+    # Made on first use, because NumPy loads its generators only then, and many datasets draw no random numbers.
 
     @functools.cached_property
     def _bits(self) -> "np.random.Philox":
@@ -66,7 +69,7 @@ class StepGenerator:
         return struct if struct.is_as_expected(self._bits) else None
 
     def at(self, seed: int, position: SeedPosition) -> "np.random.Generator":
-        """Return the generator, set to the stream of `position` below a step's `seed`; valid until it is set again."""
+        """Return the generator, set to the stream of a step's seed and an element's position, until it is set again."""
         epoch, place, ordinal = position
         self._bits.state = philox_state(self._key(seed), (0, ordinal, place, epoch))
         return self._generator
@@ -74,7 +77,7 @@ class StepGenerator:
     def streams(self, seed: int, positions: SeedPositions) -> "Iterator[np.random.Generator]":
         """Yield the generator once for each element of a block, set to the element's stream.
 
-        The numbers are those of `at`, at a fraction of its cost.
+        The generator draws the same numbers as that of `at`, and setting it takes a fraction of the time.
         """
         struct = self._struct
         if struct is None:
@@ -123,7 +126,7 @@ class _PhiloxFields(ctypes.Structure):
 
 
 class _PhiloxStruct:
-    """The C struct of a Philox bit generator: its counter, and the unused numbers of the last block."""
+    """The C struct of a Philox bit generator: its counter, and its buffer of numbers that were drawn ahead."""
 
     def __init__(self, bits: "np.random.Philox") -> None:
         address = cast("int", bits.ctypes.state_address)
@@ -132,11 +135,11 @@ class _PhiloxStruct:
         self._bits = bits  # owns the memory
         self._counter = _bytes_at(fields.counter or 0, _COUNTER_BYTES)
         self._drawn = _bytes_at(address + start, end - start)
-        spent = _PhiloxFields(buffer_position=_WORDS)
+        spent = _PhiloxFields(buffer_position=_WORDS)  # a buffer without unused numbers
         self._spent = bytes(spent)[start:]
 
     def store_counter(self, words: bytes) -> None:
-        """Set the counter to four 64-bit words, and discard numbers that were drawn ahead."""
+        """Set the counter to four 64-bit words, and discard the numbers that were drawn ahead."""
         self._counter[:] = words
         self._drawn[:] = self._spent
 
@@ -202,18 +205,18 @@ def jax_key(seed: int) -> object:
 
 @functools.cache
 def _host() -> object:
-    """Return the host's device: a key on it keeps the arrays that are computed from it on the host."""
+    """Return JAX's device of the host: arrays that are computed from a key on it stay on the host."""
     jax = importlib.import_module("jax")
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
         raise UsageError(
-            f'rng="jax" computes on the host, and {_JAX_VARIABLE} leaves it out ({error}). Add it, as in "cuda,cpu".'
+            f'rng="jax" computes on the host, and {_JAX_VARIABLE} leaves it out ({error}). Add "cpu", as in "cuda,cpu".'
         ) from error
 
 
 def leave_accelerators() -> None:
-    """Restrict JAX to the host in a worker process: opening an accelerator would take most of its memory."""
+    """Restrict JAX to the host in a worker process, because JAX would reserve most of an accelerator's memory."""
     os.environ[_JAX_VARIABLE] = "cpu"
     config: Any = getattr(sys.modules.get("jax"), "config", None)  # a loaded JAX has read the variable already
     if config is not None:

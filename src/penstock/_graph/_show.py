@@ -1,10 +1,10 @@
 """The first elements of a dataset, as text and as a table with pictures for notebooks.
 
-A notebook shows a dataset whenever a cell ends with it, so that must be cheap and must change nothing. The user's
-functions may take minutes, write files or raise; caches would be filled, streams would be opened, and a filter may
-reject millions of records before the first element. So a notebook shows elements only as far as they are made without
-all that: those of the dataset itself, or of the nearest step below it, such as the records of its source.
-`Dataset.show` evaluates the dataset.
+A notebook displays a dataset whenever a cell ends with it. So the display must be cheap, and must have no side effects.
+But a user's function may take minutes, write a file or raise; a cache would store elements; a stream would be opened;
+and a filter may reject millions of records before the first element. So `html_text` evaluates the dataset only if its
+elements need none of these. Otherwise it evaluates the nearest step below that needs none, such as the one that reads
+the source. `Dataset.show` always evaluates the dataset itself.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _VALUES: Final = 8  # of an array that is written out
 
 
 class Preview:
-    """The first elements of a dataset; `print` them, or show them in a notebook.
+    """The first elements of a dataset, to be printed, or displayed by a notebook.
 
     Args:
         node: the dataset.
@@ -64,12 +64,12 @@ class Preview:
         return self.html()
 
     def html(self) -> str:
-        """Return the page that a notebook shows."""
+        """Return the HTML that a notebook displays."""
         title = f"<p>{escaped(self._title)}</p>" if self._title else ""
         return f"<pre>{escaped(self._tree)}</pre>{title}<table>{self._rows()}</table>"
 
     def _rows(self) -> str:
-        """Return a row for each leaf of the first element: its path, its kind, and its pictures or texts."""
+        """Return a row for each leaf of the first element: its path, its kind, and its value in each element."""
         examples: dict[str, list[str]] = {}
         for element in self._elements:
             leaves, structure = flatten(element)
@@ -84,7 +84,7 @@ class Preview:
 
 
 def html_text(node: Node) -> str:
-    """Return the page that a notebook shows for a dataset; no function of the user's is called."""
+    """Return the HTML that a notebook displays for a dataset; this calls no function of the user's."""
     below = _without_functions(node)
     if below is None:
         return Preview(node, [], "show() computes the first elements.").html()
@@ -100,9 +100,10 @@ def html_text(node: Node) -> str:
 
 
 def _without_functions(node: Node) -> Node | None:
-    """Return a node, or the nearest one below it, whose elements are made without functions of the user's.
+    """Return the node, or the nearest one below it, that is indexable and calls no function of the user's.
 
-    Of several parents the first one counts. None if there is none: a stream may be opened only once.
+    Where a node has several parents, the search continues in the first one. None if there is no such node, as above a
+    stream, which might be one that can be opened only once.
     """
     if is_indexable(node) and not any(map(_calls_user, walk(node))):
         return node
@@ -111,13 +112,13 @@ def _without_functions(node: Node) -> Node | None:
 
 
 def _calls_user(step: Node) -> bool:
-    """Return whether a step calls a function of the user's, or writes what it has computed."""
+    """Return whether a step calls a function of the user's, or stores its elements, as a cache does."""
     own = (type(function).__module__.partition(".")[0] == "penstock" for function in functions_of(step))
     return isinstance(step, Cache) or not all(own)
 
 
 def _texts(element: Element) -> list[tuple[str, str]]:
-    """Return the path and the text of each leaf of an element: its value if that is short, else its kind."""
+    """Return the path and the text of each leaf of an element: its value if that is short, else its kind and shape."""
     leaves, _ = flatten(element)
     kinds = leaf_texts(element)
     return [(path, value_text(leaf) or kind) for leaf, (path, kind) in zip(leaves, kinds, strict=True)]

@@ -1,22 +1,22 @@
 """The iterator over one epoch of a loader; it only receives from a stream.
 
-The problem: `next` does three things, and an exception may come between any two of them. It takes a batch from the
-stream, counts it in the loader's progress, and returns it. Python calls a signal's handler between any two
-instructions, so Ctrl-C may be raised when the batch was taken but not counted, or counted but not returned. Another
-thread may close or seek the loader at any of these points.
+The problem: `next` takes a batch from the stream, counts it in the loader's progress, and returns it. An exception may
+be raised between any two of these actions, because Python may call a signal's handler there. So Ctrl-C may be raised
+when the batch was taken but not counted, or counted but not returned. Another thread may close or seek the loader at
+any of these points.
 
-The solution: the progress is one value (`Progress.at`), which `delivered` replaces in one store. `next` reads it before
-it takes a batch and puts it back if anything is raised before the batch is returned. The stream itself may have moved
-on then, so the next call closes it and opens another one at the progress. An error of the stream itself, such as one of
-a user's function, needs no new stream: the stream knows that batch and tries it again.
+The solution: the progress is one value (`Progress.at`), which `delivered` replaces in one store. `next` reads the value
+before it takes a batch, and restores it if anything is raised before the batch is returned. The stream may then be
+beyond that batch, so the next call closes it, and opens another one at the progress. An error that the stream itself
+raised, such as one of a user's function, needs no other stream: the stream tries the same batch again.
 
-Rejected: to hold interrupts back during all of `next`. A consumer that waits for a batch must be interruptible, and the
-cost would be paid for every batch. Interrupts are held back only where the epoch ends and where a stream is reopened.
+Rejected: to hold interrupts during all of `next`. A consumer that waits for a batch must be interruptible, and every
+batch would take longer. Interrupts are held only where the epoch ends and where a stream is reopened.
 
 Guarantees:
   - Each batch is delivered exactly once, in order or as it becomes ready; the loader counts it on delivery.
-  - After an exception the next call tries the same batch again, or `loader.seek` skips it. This includes an exception
-    that a signal's handler raised, Ctrl-C's or the program's own; that is raised once.
+  - After an exception the next call tries the same batch again, or `loader.seek` skips it. An exception of a
+    signal's handler, Python's own for Ctrl-C or one of the program's, is raised once.
   - One thread at a time is inside `next`; a second one gets a UsageError, and the first one gets its batch.
   - When the iterator is dropped, closed or replaced by a newer one of its loader, the workers stop computing for it.
 """
@@ -57,12 +57,16 @@ class Stateful(Protocol):
 
 
 class Clock:
-    """The time that the consumer waited for batches, and the time since its first request.
+    """Counts the batches that a consumer received, and measures how long it waited for them.
 
     Attributes:
-        waits: longer waits, with their causes, and longer times between two requests.
-        hints: logs what such waits show.
-        publisher: writes the loader's live page.
+        waits: records the waits above `NOTED_SECONDS` by their causes, and such times between two requests.
+        hints: looks at each such wait, and may log a hint; None for no hints.
+        publisher: writes the loader's live page; None if it has none.
+        batches: the number of batches received.
+        wait_seconds: the sum of all waits.
+        first: the time of the first request; None before it.
+        last: the time of the last delivery; minus infinity before the first request.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class LoaderIterator(Generic[T_co]):
         self._loader = loader  # keeps it alive: it owns the workers
         self._progress = progress
         self._open_stream = open_stream
-        self._note_end = note_end  # called with a whole epoch's number and its batches, when all were delivered
+        self._note_end = note_end  # called after all of a whole epoch, with its number and its number of batches
         self._clock = clock
         self._retired = ""
         self._ended = False
@@ -157,7 +161,7 @@ class LoaderIterator(Generic[T_co]):
         self._next = self._stream.next
         self._interrupted = False
         self._closer = Closer(self._stream.close)
-        if self._retired:  # by another thread, before this stream was there to be closed
+        if self._retired:  # by another thread, which had no stream to close yet
             self.close()
 
     def __iter__(self) -> Self:
@@ -186,10 +190,10 @@ class LoaderIterator(Generic[T_co]):
                 except StopIteration as error:
                     raise RuntimeError("a function of the dataset raised StopIteration") from error
                 except BaseException as error:
-                    # The stream may have moved on, and the batch may have been counted, but nothing is returned. These
-                    # two lines have no call, so no second signal comes before them.
+                    # The stream may be beyond the batch, and the batch may have been counted, but it isn't returned.
+                    # The next two statements call nothing, so no signal's handler is called before both are done.
                     self._interrupted = True
-                    # A retired iterator leaves the progress alone: the loader has moved to another step.
+                    # A retired iterator doesn't change the progress: the loader has moved to another step.
                     self._progress.at = self._progress.at if self._retired else at
                     self._after_error(error)
                     raise
@@ -216,7 +220,7 @@ class LoaderIterator(Generic[T_co]):
         if isinstance(error, Exception) and not raised_by_handler(error):
             self._explain(error)
             trim(error)
-            self._interrupted = False  # the stream raised it, and tries the same batch again
+            self._interrupted = False  # the stream itself raised the error, and can try the same batch again
 
     def _end_or_open_rest(self) -> None:
         self._end_range()
@@ -262,7 +266,7 @@ class LoaderIterator(Generic[T_co]):
 
     @property
     def may_wait(self) -> int | None:
-        """A descriptor that is readable when `next` may return without waiting; None if it would now."""
+        """A descriptor that becomes readable when `next` may no longer wait; None if `next` wouldn't wait now."""
         idle = self._ended or self._interrupted or self._retired or self._stream.is_ready()
         return None if idle else self._stream.fileno()
 
@@ -295,7 +299,7 @@ def _add_note(error: Exception, unit: Unit) -> None:
 
 
 class AsyncLoaderIterator(Generic[T_co]):
-    """The batches of one epoch, for `async for`. A cancelled wait leaves it as if no batch had been requested."""
+    """The batches of one epoch, for `async for`. If a wait is cancelled, the next request gets the same batch."""
 
     def __init__(self, iterator: LoaderIterator[T_co]) -> None:
         self._iterator = iterator

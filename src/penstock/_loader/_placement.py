@@ -1,45 +1,46 @@
-"""Batches placed ahead, on a device for example, before the consumer requests them; by the consumer, or by a thread.
+"""The placing of batches, for example on a device, before the consumer requests them.
 
-`PlacedStream` reads from the stream that computes, and a loader's iterator reads from it as from any other stream. So a
-loader still counts delivered batches, however many were placed. Without a thread the consumer places the next batches
-when one was delivered: a transfer runs by itself once it was started.
+`PlacedStream` takes batches from the stream that computes them, and places some ahead. A loader's iterator reads from
+it as from any other stream, so the loader counts a batch when it is delivered, not when it is placed. Without a thread,
+the consumer places the next batches in each call of `next`. It only starts their transfers, which then run by
+themselves.
 
 Guarantees:
   - Batches keep their tokens and their order. At most `ahead` are placed and not delivered.
-  - `next` waits for the stream below only if no batch is placed; a batch that isn't ready is placed by a later call.
-  - An error of the stream below is raised after the batches before it. A batch whose placement or delivery failed is
-    tried again by the next call.
+  - `next` waits for the stream below only if no batch is placed. A batch that isn't ready is placed by a later call.
+  - An error of the stream below is raised after the batches before it. If a batch's placement or delivery fails, the
+    next call tries it again.
   - Closing drops the placed batches.
 
-A `PlacementThread` places batches where starting a transfer takes long. The problem: making JAX's arrays takes the
-host's time, so a training thread that places its own batches pays for that in every step. The stream below it isn't
-safe for two threads, and a lock around the stream would have the consumer wait for a thread that holds it and waits for
-a batch.
+A `PlacementThread` places batches if starting a transfer takes long. The problem: JAX's arrays are made on the host, so
+a consumer that makes them loses that time in every step. A thread can make them, but the stream below must not be used
+by two threads at once. With a lock around the stream, the thread would hold the lock while it waits for a batch, and
+the consumer would wait for the lock.
 
-The solution is a turn. The consumer gives the thread a turn after it received a batch. In its turn the thread alone
-uses the stream and the placed batches: it takes batches that are ready and places them, up to `ahead`. The consumer
-takes the turn back if the thread hasn't begun, and waits for its end only if the thread is placing at that moment. Two
+The solution is a turn. After the consumer received a batch, it gives the thread a turn. In its turn the thread alone
+uses the stream and the placed batches: it takes batches that are ready and places them, up to `ahead`. When the
+consumer needs the stream, it takes the turn back if the thread hasn't begun it, and otherwise waits for its end. Two
 markers in a list represent the turn, and `list.remove` is atomic, so giving and taking back need no lock: the side that
-removes `_BEGIN` has the turn, and the side that finds `_END` already removed closes the stream.
+removes `_BEGIN` has the turn, and a thread that finds `_END` removed at the end of its turn closes the stream.
 
 Rejected: a thread that waits for batches and passes them on through a queue. The consumer would depend on a thread that
 may not have been scheduled, errors would be raised in a thread where no code catches them, and closing would have to
 interrupt a wait.
 
-Guarantees where a thread places:
-  - The stream below has one user at a time: the thread during its turn, else the consumer. If the thread is in its turn
-    when the consumer closes the stream, the thread closes it at the turn's end.
-  - The thread waits for no batch and computes none. A batch that isn't ready, that failed, or that can't be placed is
-    left to the consumer. So every error is raised in the consumer's thread, after the batches before it.
+Guarantees if a thread places:
+  - The stream below has one user at a time: the thread during its turn, otherwise the consumer. If the thread is in its
+    turn when the consumer closes the stream, the thread closes it at the turn's end.
+  - The thread waits for no batch and computes none. It leaves a batch that isn't ready, that failed, or that can't be
+    placed to the consumer. So every error is raised in the consumer's thread, after the batches before it.
   - The consumer never waits for a thread that hasn't begun its turn, has ended, or doesn't exist.
-  - The thread begins a turn `HEAD_START_SECONDS` after it was given, so that the consumer holds the interpreter's lock
-    for its next action, such as to dispatch a step. A consumer that is back by then takes the turn back.
-  - A turn that was dropped isn't begun, and a waiting thread keeps no stream alive.
+  - The thread begins a turn `HEAD_START_SECONDS` after it was given. Until then the consumer doesn't share the
+    interpreter's lock with it, for example to dispatch a step, and may take the turn back.
+  - The thread doesn't begin the turn of a stream that was dropped, and keeps no stream alive while it waits.
   - `PlacementThread.close` returns when the current turn is over, or after `FUNCTION_SECONDS`. So no thread is inside
-    a framework when the program ends.
+    a framework when the program ends, unless a placement takes longer.
 
-The methods of a turn belong to the consumer's thread. `close` and `Turn.abandon` may be called from any thread in which
-the garbage collector runs.
+Only the placement thread calls `Turn.run`. Only the consumer's thread calls the other methods of a turn, except
+`abandon`, which the garbage collector may call in any thread, as it may call `close`.
 """
 
 import os
@@ -64,16 +65,16 @@ from penstock.errors import ClosedError
 _BEGIN: Final = "begin"
 _END: Final = "end"
 Place: TypeAlias = Callable[[Element], Callable[[], Element]]
-"""Starts placing a batch, and returns a function that delivers it; that may be called again if it raises."""
+"""Starts to place a batch, and returns the function that delivers it, which may be called again if it raises."""
 
 
 class Turn:
-    """The right to use a stream, given to the thread again and again; made by `PlacementThread.turn`.
+    """The thread's right to use one stream, which the consumer gives repeatedly; made by `PlacementThread.turn`.
 
     Args:
         thread: the thread that takes the turn.
-        work: the thread calls it in each turn; it raises nothing.
-        on_abandoned: the thread calls it after `work` if the turn was abandoned meanwhile.
+        work: the function that the thread calls in each turn; it must not raise.
+        on_abandoned: the function that the thread calls after `work` if the turn was abandoned meanwhile.
     """
 
     def __init__(self, thread: "_ThreadState", work: Callable[[], None], on_abandoned: Callable[[], None]) -> None:
@@ -81,11 +82,11 @@ class Turn:
         self._on_abandoned = on_abandoned
         self._thread = thread
         self._itself = weakref.ref(self)
-        # Removing a marker is atomic. The side that removes `_BEGIN` has the turn. The thread calls `on_abandoned` if
-        # the other side has removed `_END`.
+        # Removing a marker is atomic. The side that removes `_BEGIN` has the turn. If the consumer removed `_END`, the
+        # thread calls `on_abandoned` at the end of the turn.
         self._markers: list[str] = []
         self.is_over = True
-        """Whether the consumer has the turn."""
+        """Whether the consumer may use the stream."""
 
     def give(self) -> None:
         """Give the turn to the thread; the previous one must be over."""
@@ -94,7 +95,7 @@ class Turn:
         self._thread.turns.put(self._itself)
 
     def take_back(self) -> None:
-        """Take the turn back, or wait until it is over. Ctrl-C ends the wait and changes nothing.
+        """Take the turn back, or wait until it is over. Ctrl-C ends the wait; the turn then continues.
 
         Raises:
             ClosedError: the thread was in a turn when this process was forked.
@@ -102,7 +103,7 @@ class Turn:
         if self.is_over or self._takes_back_unbegun():
             return
         thread = self._thread
-        if os.getpid() != thread.process:  # the fork has no thread that could end the turn
+        if os.getpid() != thread.process:  # this forked process has no thread that could end the turn
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
         while not self.is_over:
             thread.bell.clear()
@@ -121,7 +122,8 @@ class Turn:
         """End all turns, the given one included. Called once, with interrupts held.
 
         Returns:
-            True if the thread is in its turn: it then calls `on_abandoned` at the end. False if it never begins.
+            True if the thread is in its turn; it then calls `on_abandoned` at the end. Otherwise False: the thread
+            doesn't begin another turn.
         """
         if not self._removes(_BEGIN) and self._removes(_END):
             return True
@@ -149,23 +151,23 @@ class Turn:
 
 
 class PlacementThread:
-    """Owns the thread, which starts with its first turn and ends when this object is closed or dropped."""
+    """Owns the thread, which starts when the first turn is made, and ends when this object is closed or dropped."""
 
     def __init__(self, name: str) -> None:
         self._state = _ThreadState(name)
         self._closer = Closer(self._state.close)
 
     def turn(self, work: Callable[[], None], on_abandoned: Callable[[], None]) -> Turn:
-        """Return a turn of this thread; one turn is in use at a time.
+        """Return a turn of this thread. A caller makes another turn only after `take_back`.
 
         Args:
-            work: the thread calls it in the turn; it raises nothing.
-            on_abandoned: the thread calls it after `work` if the turn was abandoned meanwhile.
+            work: as in `Turn`.
+            on_abandoned: as in `Turn`.
         """
         return self._state.turn(work, on_abandoned)
 
     def take_back(self) -> None:
-        """Wait until the thread is in no turn, an abandoned one included. Ctrl-C ends the wait."""
+        """Wait until the thread is in no turn, not even an abandoned one. Ctrl-C ends the wait."""
         self._state.take_back()
 
     def close(self) -> None:
@@ -267,7 +269,7 @@ class PlacedStream(Stream):
         self._error: BaseException | None = None  # raised after the placed batches were delivered
         self._turn = None if thread is None else thread.turn(self._place_in_turn, self._close_here)
         self._is_given = False
-        self._last_pause = self._pause = 0  # batches without a turn: since the last turn that helped, and from now on
+        self._last_pause = self._pause = 0  # numbers of batches: the last pause of turns, the rest of the current one
         self._is_closed = self._thread_closes = False
 
     def next(self) -> tuple[Element, Token]:
@@ -291,20 +293,19 @@ class PlacedStream(Stream):
         return batch, token
 
     def _place_next(self) -> None:
-        """Place the batch that the consumer requests, or raise the error that came in its place."""
+        """Place the batch that the consumer requests, or raise the error that was kept for this request."""
         error, self._error = self._error, None
         try:
             if error is not None:
                 raise_sent(error)
         finally:
-            del error  # otherwise its traceback would keep it and this
+            del error  # otherwise its traceback would keep this frame, and so the stream
         self._place_one()
 
     def _place_ahead(self) -> None:
-        """Place the batches that are ready, in the consumer's thread; `next` raises the error of a batch.
+        """Place the batches that are ready, in the consumer's thread, and keep an error for a later call of `next`.
 
-        Workers' errors are left to the stream below, and an error of placing loses its frames: an error that is kept
-        with them keeps the loader, and its workers would run on when the program drops it.
+        A batch that failed in a worker isn't ready, so the stream below raises its error in a later call.
         """
         if self._ahead and self._error is None:
             with Caught(Exception) as caught:
@@ -315,7 +316,12 @@ class PlacedStream(Stream):
                 self._keep(caught.taken())
 
     def _keep(self, error: BaseException) -> None:
-        """Keep an error of a batch ahead: as it is, that of an inline stream, which has no workers."""
+        """Keep the error of a batch ahead.
+
+        An error of placing loses its frames. They would keep the loader alive, whose workers would then still run after
+        the program has dropped it. An error of computing, which only an inline stream raises here, keeps its frames:
+        there are no workers.
+        """
         self._error = error if self._taken is None else without_frames(error, "While a batch was placed ahead, in")
 
     def _place_one(self) -> None:
@@ -331,7 +337,10 @@ class PlacedStream(Stream):
     # -- turns of the thread
 
     def _count_pause(self) -> None:
-        """Give fewer turns if they don't help: if the consumer is back before they begin, or no batch is ready."""
+        """Pause the turns, each time for longer, while they don't help.
+
+        They don't help if the consumer returns before they begin, or if no batch is ready in them.
+        """
         if self._is_given:
             self._is_given = False
             self._last_pause = self._pause = min(2 * self._last_pause + 1, MAX_PAUSE_BATCHES)
@@ -367,7 +376,7 @@ class PlacedStream(Stream):
 
     def is_ready(self) -> bool:
         if self._turn is not None and not self._placed:
-            self._turn.take_back()  # this waits no longer than placing the batches here would take
+            self._turn.take_back()  # this takes no longer than to place the batches here
         return bool(self._placed) or self._error is not None or self._stream.is_ready()
 
     def close(self) -> None:
@@ -388,16 +397,16 @@ class PlacedStream(Stream):
 
 
 class PlacedLoader(Loader[Any]):
-    """A loader whose batches are placed; the loaders for frameworks derive from it and define `_place`."""
+    """A loader that places its batches; the loaders of frameworks derive from it, and define `_place`."""
 
     _ahead: int = 0
     """The number of batches placed before the consumer requests them."""
 
     _thread: PlacementThread | None = None
-    """The thread that places batches where the caller's thread computes none; None places in the caller's thread."""
+    """The thread that places batches; None if the consumer's thread does, as it must if it also computes them."""
 
     _keeps_memory: bool = False
-    """Whether a batch that the thread placed keeps the memory that it was computed in, as a delivered one does."""
+    """Whether a placed batch keeps the memory that it was computed in; batches placed ahead then need more memory."""
 
     def batch_at(self, step: int) -> Element:
         return self._place(super().batch_at(step))()
@@ -418,9 +427,9 @@ class PlacedLoader(Loader[Any]):
         return PlacedStream(stream, step_ranges[0], self._place, self._ahead, thread, self._place_in_thread)
 
     def _place(self, batch: Element) -> Callable[[], Element]:
-        """Start placing a batch, and return a function that delivers it."""
+        """Start to place a batch, and return the function that delivers it."""
         raise NotImplementedError
 
     def _place_in_thread(self, batch: Element) -> Callable[[], Element]:
-        """Return the function that `_place` returns. This is called in the thread, that function in the consumer's."""
+        """Return what `_place` returns. The thread calls this method, and the consumer the function that it returns."""
         return self._place(batch)

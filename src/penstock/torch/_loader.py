@@ -1,11 +1,13 @@
-"""A loader whose batches are torch tensors: on the host over the loader's own memory, on a device placed ahead.
+"""A loader whose batches are torch tensors: on the host views of the loader's memory, on a device copies made ahead.
 
-To a CUDA device, batches are copied on a stream of their own, from private pinned memory (`CudaCopies`). A batch is
-copied into a piece of pinned memory, so the loader's own memory is released at once. From there it is copied to the
-device while the caller's stream computes. An event is recorded after the last copy from a piece, and the piece is
-written again only after that event. When a batch is delivered, the current stream waits for the event; the processor
-doesn't. Memory that users can get a view of is never pinned: torch doesn't know of copies from it, and would reuse it
-too early.
+`CudaCopies` copies batches to a CUDA device, on a stream of its own. It first copies a batch into a piece of pinned
+memory, so that the loader can reuse the batch's own memory at once. From the piece, the batch is copied to the device
+while the consumer's stream computes. An event is recorded after the last copy from a piece, and the piece is written
+again only after that event. When a batch is delivered, the current stream waits for the event; the consumer's thread
+doesn't.
+
+The memory of batches on the host is never pinned. A user's copy from pinned memory may still run when the user has
+dropped the batch, and the loader would then reuse the memory too early.
 """
 
 import functools
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
 _from_numpy: Final[Callable[[NDArray[Any]], torch.Tensor]] = vars(torch)["from_numpy"]  # torch has no types for it
 _NO_SAMPLER: Final = (
-    "a penstock.torch.Loader takes its rank's part by itself, as set by shard=, and resumes inside an epoch by "
-    "load_state_dict, so a framework need not skip batches"
+    "a penstock.torch.Loader reads the rows of its own rank, as set by shard=, and resumes inside an epoch by "
+    "load_state_dict, so a framework need not deal or skip batches"
 )
 
 
@@ -43,13 +45,13 @@ class Loader(PlacedLoader):
     """Iterates over a dataset's epochs as `penstock.Loader` does, and yields torch tensors in place of arrays.
 
     The structure of a batch is kept, and so are leaves that are not arrays: lists of text, Python numbers, tensors that
-    a function made. The loader's state is that of `penstock.Loader`, which can load it; it counts the batches that were
-    delivered, not those that were placed ahead.
+    a function made. A `penstock.Loader` can load the loader's state, and the reverse. The state counts the batches that
+    were delivered, not those that were placed ahead.
 
-    On the host a tensor is a writable view of the loader's memory, without a copy, and keeps it as long as it lives, as
-    arrays do. To a CUDA device, batches are copied while the device computes, on a stream of their own and through
-    pinned memory of the loader's. On delivery the current stream waits for the batch; the program doesn't. To other
-    devices, batches are copied when they are placed.
+    On the host a tensor is a writable view of the loader's memory, without a copy. The loader reuses that memory only
+    after the tensor and all views of it were dropped. To a CUDA device, the loader copies batches while the device
+    computes, through pinned memory and on a stream of its own. On delivery the current stream waits for the batch; the
+    program doesn't. To other devices, batches are copied when they are placed.
 
     The loader doesn't detect ranks: in a job of several processes pass `shard=`, such as
     `Shard.from_torch(mesh["dp"])`. Without it every process loads all rows, and the loader warns.
@@ -57,22 +59,22 @@ class Loader(PlacedLoader):
     Args:
         dataset: the dataset to load.
         device: the device of the tensors, in any form that `torch.device` takes; by default the host.
-        ahead: the number of batches placed on a device before they are requested, at least 0. On the host batches need
-            no placing.
+        ahead: the number of batches placed on a device before they are requested, at least 0. On the host it has no
+            effect.
         num_workers: as in `penstock.Loader`, like all following arguments.
         workers: the kind of workers.
-        isolated: True runs all of it in one helper process.
+        isolated: True computes all batches in one helper process.
         ordered: True delivers batches in order.
         shard: the rank whose rows of each global batch to load.
         prefetch: the number of batches made ready before they are requested.
-        memory: a bound for batches that are being made or held.
+        memory: a bound for the memory of batches that are being computed or are still referenced.
         copy: True delivers copies of the loader's memory.
         limits: bounds that are rarely needed.
 
     Raises:
-        UsageError: for a wrong argument, or a device that torch doesn't find.
-        GraphError: for a dataset that can't be run this way. Iterating raises one for an array that torch has no dtype
-            for, and the exceptions of the dataset's own functions.
+        UsageError: an argument is wrong, or torch doesn't find the device.
+        GraphError: the dataset can't be run this way. Iteration raises one for an array whose dtype torch doesn't have.
+            It also raises the exceptions of the dataset's functions.
 
     Example:
         >>> import penstock as ps
@@ -122,7 +124,7 @@ class Loader(PlacedLoader):
     if not TYPE_CHECKING:  # with this method type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> object:
-            """Explain why the loader lacks the attributes that frameworks use to deal or skip batches.
+            """Raise an error, which explains why the loader lacks attributes by which frameworks deal or skip batches.
 
             Raises:
                 AttributeError: always.
@@ -147,7 +149,7 @@ explain_methods(Loader, __init__="ps.torch.Loader")
 
 def _device(given: torch.device | str | int | None) -> torch.device:
     try:
-        # An empty tensor resolves "cuda" to the current device, and fails if there is none.
+        # The device of an empty tensor is the current one if "cuda" was given; without a device this raises an error.
         return torch.empty(0, device=torch.device("cpu" if given is None else given)).device
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise UsageError(f"device must be one that torch finds here; got {given!r} ({error})") from error
@@ -167,13 +169,13 @@ def _warn_about_ranks() -> None:
 
 
 def as_tensors(batch: Element) -> Element:
-    """Return a batch with its arrays as writable tensors over their memory, and NumPy's scalars as tensors.
+    """Return a batch with its arrays as writable tensors over the same memory, and NumPy's scalars as tensors.
 
-    All other leaves are kept, as torch's own collation keeps them: tensors, text, bytes, Python numbers. An array that
-    is read-only or has negative strides is copied.
+    All other leaves are unchanged: tensors, text, bytes, Python numbers. An array that is read-only, or has strides
+    that torch doesn't support, is copied.
 
     Raises:
-        GraphError: for an array that torch has no dtype for; it names the leaf.
+        GraphError: torch doesn't have the dtype of an array; the message names the leaf.
     """
     leaves, structure = flatten(batch)
     made = [_as_tensor(leaf) for leaf in leaves]
@@ -184,36 +186,36 @@ def as_tensors(batch: Element) -> Element:
 
 
 def _as_tensor(leaf: object) -> object:
-    """Return a leaf as a tensor, if it is an array and torch has its dtype."""
+    """Return a tensor for an array or a NumPy scalar whose dtype torch has; any other leaf unchanged."""
     given: object = np.asarray(leaf) if _is_scalar(leaf) else leaf
     if not is_array(given):
         return given
-    known = _known(given.dtype)
-    if known is None:
+    found = _torch_dtype(given.dtype)
+    if found is None:
         return given
     array = given if _can_be_shared(given) else given.copy()
-    return _from_numpy(array) if known.bits is None else _from_numpy(array.view(known.bits)).view(known.dtype)
+    return _from_numpy(array) if found.bits is None else _from_numpy(array.view(found.bits)).view(found.dtype)
 
 
 def _is_scalar(leaf: object) -> bool:
     return isinstance(leaf, np.generic) and not isinstance(leaf, str | bytes)
 
 
-class _Known(NamedTuple):
+class _TorchDtype(NamedTuple):
     """The torch dtype of a NumPy dtype."""
 
     dtype: torch.dtype
     bits: np.dtype[Any] | None
-    """For a dtype of ml_dtypes, such as bfloat16, the integers of its size: torch converts those, but not the dtype."""
+    """For a dtype of ml_dtypes, such as bfloat16, the unsigned integers of its size, whose arrays torch accepts."""
 
 
 @functools.lru_cache(maxsize=256)
-def _known(dtype: np.dtype[Any]) -> _Known | None:
+def _torch_dtype(dtype: np.dtype[Any]) -> _TorchDtype | None:
     """Return the torch dtype of the same name and size; None if there is none."""
     if not dtype.isnative or ITEM_BYTES.get(dtype.name) != dtype.itemsize:
         return None
     bits = None if dtype.type.__module__ == "numpy" else np.dtype(f"uint{8 * dtype.itemsize}")
-    return _Known(getattr(torch, dtype.name), bits)
+    return _TorchDtype(getattr(torch, dtype.name), bits)
 
 
 def _can_be_shared(array: NDArray[Any]) -> bool:
@@ -225,13 +227,14 @@ def _can_be_shared(array: NDArray[Any]) -> bool:
 
 def _no_dtype(path: str, dtype: np.dtype[Any]) -> str:
     if not dtype.isnative:
-        remedy = 'bytes in this machine\'s order: array.astype(array.dtype.newbyteorder("="))'
+        remedy = "this machine's byte order: array.astype(array.dtype.newbyteorder('='))"
     elif dtype.kind in "Mm":
         remedy = "numbers: array.view(np.int64)"
     else:
-        remedy = "numbers, or a list, which is passed on unchanged: array.tolist(). Or leave it out"
+        remedy = "numbers, or to a list, which is passed on unchanged: array.tolist(). Or leave it out"
     return (
-        f"{subject(path)} of the batch has the dtype {dtype}, which torch doesn't have. Return, from a map, {remedy}."
+        f"{subject(path)} of the batch has the dtype {dtype}, which torch doesn't have. In a map, convert the array to "
+        f"{remedy}."
     )
 
 
@@ -242,25 +245,26 @@ class _Pinned:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self.copied: torch.cuda.Event | None = None
 
-    def free(self, size_bytes: int) -> torch.Tensor:
-        """Return the memory, of at least this size, once no copy reads it any more."""
+    def wait_for(self, size_bytes: int) -> torch.Tensor:
+        """Return the memory, of at least this size, after a wait until no copy reads it any more."""
         if self.copied is not None:
             self.copied.synchronize()
         if self._memory.numel() < size_bytes:
-            # With headroom: allocating pinned memory makes the device wait.
+            # A quarter more than needed, because each allocation of pinned memory makes the device wait.
             self._memory = torch.empty(size_bytes + size_bytes // 4, dtype=torch.uint8, pin_memory=True)
         return self._memory
 
 
 class CudaCopies:
-    """Copies batches of tensors to one device; used by one thread."""
+    """Copies batches of tensors to one device. Only one thread may use it."""
 
     def __init__(self, device: torch.device, ahead: int) -> None:
         """Make the stream.
 
         Args:
             device: the target device.
-            ahead: the number of batches copied before they are delivered; there is one more piece of pinned memory.
+            ahead: the number of batches copied before they are delivered. There is a piece of pinned memory for each,
+                and one more.
         """
         new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
         self._device = device
@@ -276,7 +280,7 @@ class CudaCopies:
         leaves, structure = flatten(batch)
         tensors = [leaf for leaf in leaves if _is_dense(leaf)]
         piece = self._pieces[0]
-        memory = piece.free(sum(aligned(_size_bytes(tensor)) for tensor in tensors))
+        memory = piece.wait_for(sum(aligned(_size_bytes(tensor)) for tensor in tensors))
         staged = _staged(tensors, memory)
         new_event: Callable[[], torch.cuda.Event] = torch.cuda.Event
         copied = piece.copied = new_event()
@@ -291,7 +295,7 @@ class CudaCopies:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(copied)
             for tensor in placed:
-                tensor.record_stream(current)  # else the next copies may reuse its memory as soon as it is dropped
+                tensor.record_stream(current)  # else later copies may overwrite it once it is dropped
             waiting = iter(placed)
             return unflatten(structure, [next(waiting) if _is_dense(leaf) else self._moved(leaf) for leaf in leaves])
 
@@ -311,7 +315,7 @@ def _size_bytes(tensor: torch.Tensor) -> int:
 
 
 def _staged(tensors: list[torch.Tensor], memory: torch.Tensor) -> list[torch.Tensor]:
-    """Return copies of tensors in memory, one after the other."""
+    """Return copies of tensors, which are one after the other in the given memory."""
     staged: list[torch.Tensor] = []
     start = 0
     for tensor in tensors:

@@ -1,10 +1,10 @@
-"""An arena in a process that doesn't own it: it adopts the slots that the owner sends, and drops them.
+"""An arena in a process that doesn't own it: the process adopts holds on slots that the owner sends, and ends them.
 
 Guarantees:
   - Each hold that the owner added on this process's behalf is adopted by one lease. The hold ends when the last array
     over that lease is dropped: on any thread, in a collected cycle, or while the interpreter exits; natively and
     without a lock.
-  - Everything that the owner sends is checked before memory is touched: a wrong place raises `MessageError`.
+  - Each place that the owner sends is checked before memory is touched; a wrong one raises a `MessageError`.
 
 Any thread may call any method.
 """
@@ -57,10 +57,10 @@ class AttachedArena:
         self._number = participant
         self._joined: tuple[ArenaTable, ArenaParticipant] | None = (table, join_table(table, participant))
         self._regions: dict[int, Region] = {}
-        self._warm_bytes: dict[int, int] = {}
+        self._warm_bytes: dict[int, int] = {}  # of each slot: how many bytes, from its start, have mapped pages
 
     def close(self) -> None:
-        """Close; harmless when repeated. Arrays stay valid, and their holds end with them; the rest is unmapped."""
+        """Close; harmless when repeated. Arrays stay valid and keep their holds and regions; the rest is unmapped."""
         self._joined = None
         self._regions = {}
 
@@ -68,8 +68,8 @@ class AttachedArena:
         """Map a region; the descriptor is copied.
 
         Args:
-            region: its number.
-            descriptor: the descriptor of its memory.
+            region: the region's number.
+            descriptor: the descriptor of the region's memory.
 
         Raises:
             MessageError: the memory isn't sealed shared memory, or a region has that number already.
@@ -84,7 +84,7 @@ class AttachedArena:
         """Return the mapping of a region, for a process that writes at the places that the owner names.
 
         Raises:
-            MessageError: it was never added.
+            MessageError: the region was never added.
         """
         if region not in self._regions:
             raise MessageError(f"a region must be sent before a slot in it; region {region!r} was not")
@@ -122,10 +122,10 @@ class AttachedArena:
         return lease
 
     def drop(self, slot: int) -> None:
-        """Return a hold that was not adopted.
+        """Return a hold on a slot that was not adopted.
 
         Raises:
-            MessageError: there is none on that slot.
+            MessageError: this participant has no such hold on the slot.
             ClosedError: this arena was closed here.
         """
         table, participant = self._open()
@@ -137,12 +137,12 @@ class AttachedArena:
             raise MessageError(f"only a hold can be returned: slot {slot}: {error}") from error
 
     def acknowledge(self) -> None:
-        """Add one to this participant's acknowledgements, and ring the owner's bell."""
+        """Count one more acknowledgement of this participant, and ring the owner's bell."""
         self._open()[0].acknowledge(self._number)
 
     @property
     def wanted(self) -> int:
-        """The number of bytes that the owner waits for; 0 for none."""
+        """The number of bytes of memory that the owner waits for; 0 if it doesn't wait."""
         return self._open()[0].wanted
 
     @property
@@ -154,7 +154,7 @@ class AttachedArena:
     def held(self) -> int:
         """The number of holds that this participant has now, adopted or not."""
         table, _ = self._open()
-        returned = table.returned(self._number)  # first, so that the difference isn't negative
+        returned = table.returned(self._number)  # read first, so that the difference isn't negative
         return table.leased(self._number) - returned
 
     def _open(self) -> tuple[ArenaTable, ArenaParticipant]:

@@ -1,7 +1,7 @@
-"""The decoder: a head and memory become an element, or raise MessageError.
+"""The decoder: it makes an element from the head and the memory of a message, or raises a MessageError.
 
-The decoder trusts nothing. For any contents of the head, the description and the memory, it reads nothing outside the
-memory and allocates no more than the memory's size: every start, size and count is compared before it is used. With
+The decoder trusts nothing. Whatever the head, the description and the memory contain, it reads nothing outside the
+memory, and copies no more than the memory's size, because it checks every start, size and count before it uses it. With
 `allow_pickle` it trusts the sender.
 """
 
@@ -37,8 +37,8 @@ from penstock.transport._encoding._torch_tensors import DevicePlace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LARGEST_COPIED_BYTES: Final = 65_536  # a kept label must not keep the memory of its image
-_MAX_LAYOUTS: Final = 4_096  # of all encoders that send here
+LARGEST_COPIED_BYTES: Final = 65_536  # a label that the reader keeps must not keep the memory of its image
+_MAX_LAYOUTS: Final = 4_096  # of all writers together; those that were not used for longest are forgotten
 _EVERYTHING: Final = 1 << 63
 
 
@@ -51,7 +51,7 @@ class _Learned:
 
 
 class Decoder:
-    """Makes elements from messages; used by one thread at a time.
+    """Makes elements from messages. One thread at a time may use it.
 
     Args:
         allow_pickle: unpickle pickled leaves, import types that aren't registered, and open device slots: only for
@@ -73,10 +73,10 @@ class Decoder:
         self._learned: OrderedDict[bytes, _Learned] = OrderedDict()
 
     def learn(self, description: bytes) -> None:
-        """Learn a layout; heads with its id can then be decoded. Repeating it does nothing.
+        """Learn the layout of a description, so that messages with its id can be decoded; it may be repeated.
 
         Raises:
-            MessageError: it is no description of this version.
+            MessageError: `description` isn't a description of this version.
         """
         layout = parse_description(bytes(description))
         if layout.id not in self._learned:
@@ -91,19 +91,19 @@ class Decoder:
         Args:
             head: the message's head.
             memory: a contiguous buffer of at least the message's size. Arrays of more than 65,536 bytes are views that
-                keep it alive, and are writable if it is; smaller ones are private copies. The same holds for a `Bytes`,
-                but it is always read-only.
-            places: buffers that start with the leaves that were sent by reference; `DevicePlace` for those in device
-                slots.
+                keep it alive, and are writable if it is; others are private copies. The same holds for a `Bytes`, but
+                it is always read-only.
+            places: for each leaf that was sent by reference, a buffer that starts with it; the leaf is a view of it, of
+                any size. For each leaf in a device slot, a `DevicePlace`.
             copy: make private copies of all leaves.
 
         Returns:
             The element.
 
         Raises:
-            MessageError: it is truncated or damaged, of another version, its layout was never learned, or it needs a
-                type or pickle that is not allowed here.
-            UsageError: it has a CUDA tensor of this same process.
+            MessageError: the message is truncated, damaged or of another version, its layout was not learned or was
+                forgotten, or it needs a type or pickle that is not allowed here.
+            UsageError: the message has a CUDA tensor of this same process.
         """
         if len(head) < START.size or not head.startswith(FORM):
             raise MessageError(f"a message's head must have version {FORM[-1]}; got {bytes(head[:8])!r}…")
@@ -145,14 +145,14 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
     """Return the leaves of a message, in order.
 
     Raises:
-        MessageError: its size is not that of its layout and its head.
+        MessageError: the sizes of its head, its memory and its places don't fit its layout.
     """
     layout, head, size_bytes = message.layout, message.head, message.view.nbytes
-    tail = START.size + layout.values.size
-    if len(head) < tail or size_bytes < layout.fixed_bytes or len(places) != layout.num_places:
+    head_bytes = START.size + layout.values.size
+    if len(head) < head_bytes or size_bytes < layout.fixed_bytes or len(places) != layout.num_places:
         raise MessageError(
             f"this message is truncated: it has a head of {len(head)} bytes, {size_bytes} bytes of memory and "
-            f"{len(places)} places; its layout needs {tail}, {layout.fixed_bytes} and {layout.num_places}"
+            f"{len(places)} places; its layout needs {head_bytes}, {layout.fixed_bytes} and {layout.num_places}"
         )
     values, next_places, end = iter(layout.values.unpack_from(head, START.size)), iter(places), layout.fixed_bytes
     leaves: list[object] = []
@@ -173,13 +173,13 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
             start = aligned(end) if leaf.kind in _ALIGNED else end
             end = start + next(values)
             leaves.append(_sized(leaf.kind, _part(message.view, start, end), message))
-    if tail != len(head):
-        raise MessageError(f"this message's head has {len(head) - tail} bytes too many")
+    if head_bytes != len(head):
+        raise MessageError(f"this message's head has {len(head) - head_bytes} bytes too many")
     return leaves
 
 
 def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
-    """Return an array, scalar or tensor in the message's memory, which is large enough."""
+    """Return an array, scalar or tensor from the message's memory, which the caller found large enough."""
     start = leaf.start or 0
     if leaf.strides is not None:
         return _strided(leaf, leaf.strides, message)
@@ -197,9 +197,9 @@ def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
 
 
 def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _Message) -> object:
-    """Return an array or tensor with strides over the start of the message's memory, which is large enough.
+    """Return an array or tensor with strides at the start of the message's memory, which the caller found large enough.
 
-    A private copy takes no more memory than the span, for any shape.
+    A private copy takes no more memory than the leaf spans, even if its strides repeat items.
 
     Raises:
         MessageError: torch is missing here, or refuses the tensor.
@@ -221,7 +221,7 @@ def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _M
 
 
 def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) -> object:
-    """Return an array or tensor at the start of a place.
+    """Return an array or tensor that was sent by reference, from the start of its place.
 
     Raises:
         MessageError: the place is too small.
@@ -230,7 +230,7 @@ def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) ->
 
 
 def _at_place(place: object, size_bytes: int, message: _Message) -> _Message:
-    """Return the message with a place as its memory.
+    """Return the message with a place instead of its memory.
 
     Raises:
         MessageError: the place is too small.
@@ -238,13 +238,13 @@ def _at_place(place: object, size_bytes: int, message: _Message) -> _Message:
     view = _bytes_of(place)
     if view.nbytes < size_bytes:
         raise MessageError(f"a place has {view.nbytes} bytes; its leaf needs {size_bytes}")
-    # Even a small leaf isn't copied: it was sent by reference so that the reader sees later writes.
+    # Even a small leaf isn't copied, because the reader sees the writer's later writes to such a leaf.
     copied_bytes = message.copied_bytes if message.copied_bytes == _EVERYTHING else -1
     return message._replace(memory=cast("memoryview", place), view=view, copied_bytes=copied_bytes)
 
 
 def _tensor(leaf: TensorLeaf, chunk: memoryview, message: _Message) -> object:
-    # Torch has no read-only tensors: read-only memory is copied.
+    # Torch has no read-only tensors, so read-only memory is copied.
     private = leaf.nbytes <= message.copied_bytes or chunk.readonly
     try:
         return tensors.tensor_over(bytearray(chunk) if private else chunk, leaf.dtype, leaf.shape)
@@ -259,7 +259,7 @@ def _on_device(leaf: DeviceLeaf, place: object, offset_bytes: int, message: _Mes
         )
     if not isinstance(place, DevicePlace):
         raise MessageError(
-            "a CUDA tensor must be in a device slot that was sent before; this message names another slot"
+            "a CUDA tensor must be in a device slot that was sent before; this message names no such slot"
         )
     try:
         tensor = place.slot.tensor(place.lease, leaf.dtype, leaf.shape, offset_bytes, leaf.nbytes)
