@@ -12,6 +12,22 @@ def double(number: Any) -> Any:
     return number * 2
 
 
+def same(element: Any) -> Any:
+    """Return the element unchanged."""
+    return element
+
+
+def keep(element: object) -> bool:
+    """Keep every element."""
+    del element
+    return True
+
+
+def is_even(number: int) -> bool:
+    """Keep even numbers."""
+    return number % 2 == 0
+
+
 def is_odd(number: int) -> bool:
     """Keep odd numbers."""
     return number % 2 == 1

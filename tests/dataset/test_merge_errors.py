@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.dataset.functions import keep
 
 
 class TooDarkError(Exception):
@@ -23,14 +24,9 @@ def refuses_seven(numbers: list[int]) -> Any:
     return np.array(numbers)
 
 
-def every(element: int) -> bool:
-    """Keep every element, so that the dataset is read in order."""
-    return element >= 0
-
-
 BATCHES = {
     "indexed": ps.range(12).batch(4, merge=refuses_seven),
-    "ordered": ps.range(12).filter(every).batch(4, merge=refuses_seven),
+    "ordered": ps.range(12).filter(keep).batch(4, merge=refuses_seven),
     "nested": ps.range(12).batch(4, merge=refuses_seven).batch(1),
 }
 NOTES = {

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock as ps
+from tests.dataset.functions import same
 from tests.equivalence.joins import Counter
 
 
@@ -24,11 +25,6 @@ def document_of(element: dict[str, Any]) -> dict[str, NDArray[np.int32]]:
 def whole_document(number: int) -> dict[str, NDArray[np.int32]]:
     """Return a document that fills four sequences of 16 tokens."""
     return {"tokens": np.full(64, number, np.int32)}
-
-
-def same(element: Any) -> Any:
-    """Return the element."""
-    return element
 
 
 def shifted(sequence: dict[str, Any]) -> dict[str, Any]:

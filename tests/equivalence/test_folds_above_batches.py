@@ -7,6 +7,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import GraphError
+from tests.dataset.functions import keep, same
 from tests.equivalence.definition import digests, epoch_of, rank_of
 from tests.equivalence.functions import keeps_two_of_three, with_origin
 
@@ -16,20 +17,9 @@ CHILDREN = pytest.mark.parametrize(
 )
 
 
-def same(element: Any) -> Any:
-    """Return the element."""
-    return element
-
-
 def twice(element: Any) -> list[Any]:
     """Return the element two times."""
     return [element, element]
-
-
-def always(element: Any) -> bool:
-    """Return true."""
-    del element
-    return True
 
 
 FOLDS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
@@ -37,12 +27,12 @@ FOLDS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "skip": lambda dataset: dataset.map(same, on_error="skip"),
     "window_shuffle": lambda dataset: dataset.window_shuffle(2),
     "flat_map": lambda dataset: dataset.flat_map(twice),
-    "filter, limit": lambda dataset: dataset.filter(always).limit(3),
-    "filter, batch": lambda dataset: dataset.filter(always).batch(2),
+    "filter, limit": lambda dataset: dataset.filter(keep).limit(3),
+    "filter, batch": lambda dataset: dataset.filter(keep).batch(2),
     "map, window_shuffle": lambda dataset: dataset.map(same, name="below").window_shuffle(2),
     "flat_map, window_shuffle": lambda dataset: dataset.flat_map(twice).window_shuffle(3),
-    "one part": lambda dataset: ps.mix({"only": dataset.filter(always)}),
-    "parts": lambda dataset: ps.concatenate([dataset, dataset.filter(always)]),
+    "one part": lambda dataset: ps.mix({"only": dataset.filter(keep)}),
+    "parts": lambda dataset: ps.concatenate([dataset, dataset.filter(keep)]),
 }
 FOLD = pytest.mark.parametrize("fold", FOLDS.values(), ids=[*FOLDS])
 

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
+from tests.dataset.functions import keep
 from tests.equivalence.definition import epoch_of, outcomes
 from tests.places import in_places
 
@@ -58,11 +59,6 @@ def copies(element: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [doubled(element), element + 1]
 
 
-def is_any(element: object) -> bool:
-    """Keep every element."""
-    return element is not None
-
-
 MAKES: dict[str, Callable[[Any], Any]] = {
     "skip": lambda rows: rows.map(doubled, on_error="skip").batch(4),
     "substitute": lambda rows: rows.map(doubled, on_error=ps.Substitute()).batch(4),
@@ -72,8 +68,8 @@ MAKES: dict[str, Callable[[Any], Any]] = {
     "skip in order": lambda rows: rows.window_shuffle(8).map(doubled, on_error="skip").batch(4),
     "raise in order": lambda rows: rows.window_shuffle(8).map(doubled).batch(4),
     "flat": lambda rows: rows.window_shuffle(8).flat_map(copies),
-    "skipped batches": lambda rows: rows.filter(is_any).batch(4).map(doubled_batch, on_error="skip"),
-    "batches": lambda rows: rows.filter(is_any).batch(1).map(doubled).limit(20),
+    "skipped batches": lambda rows: rows.filter(keep).batch(4).map(doubled_batch, on_error="skip"),
+    "batches": lambda rows: rows.filter(keep).batch(1).map(doubled).limit(20),
 }
 
 

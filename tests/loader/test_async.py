@@ -15,16 +15,12 @@ import penstock as ps
 from penstock._os import Listener
 from penstock._runtime._queue import GivenQueue, JobQueue
 from tests.constants import SetConstant
+from tests.dataset.functions import keep
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.places import LINUX, in_places
 
 WORKERS = in_places("inline", "thread", "threads")
 EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
-
-
-def keep(number: int) -> bool:
-    """Keep every number."""
-    return number >= 0
 
 
 @in_places("inline", "thread", "threads", "isolated")

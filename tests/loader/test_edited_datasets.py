@@ -20,14 +20,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.dataset.functions import is_even
 from tests.graph.fingerprinted import DATASETS
 
 CHECKOUT = Path(__file__).parents[2]
-
-
-def is_even(number: int) -> bool:
-    """Keep even numbers."""
-    return number % 2 == 0
 
 
 def numbers(count: int = 100) -> ps.Dataset[int]:

@@ -11,13 +11,8 @@ import pytest
 import penstock as ps
 from penstock._runtime._fold_thread import Chunk, Fold, Made
 from penstock._streaming import no_provenance
+from tests.dataset.functions import keep
 from tests.promptness import PATIENCE_SECONDS
-
-
-def keep(element: object) -> bool:
-    """Keep every element."""
-    del element
-    return True
 
 
 class Merging:

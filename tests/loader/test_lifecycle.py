@@ -13,22 +13,12 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.dataset.functions import keep, same
 from tests.loader.gates import Gate
 from tests.places import in_places
 
 WORKERS = in_places("inline", "thread", "threads")
 EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
-
-
-def keep(element: object) -> bool:
-    """Keep every element."""
-    del element
-    return True
-
-
-def same(element: object) -> object:
-    """Return the element unchanged."""
-    return element
 
 
 def numbers() -> ps.Dataset:

@@ -14,6 +14,7 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError, WorkerError
 from tests.constants import SetConstant
+from tests.dataset.functions import same
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.workers.processes.trouble import dying
 
@@ -205,11 +206,6 @@ def folded(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
     return dataset.filter(lambda _: True).batch(4)
 
 
-def itself(batch: Any) -> Any:
-    """Return the batch unchanged."""
-    return batch
-
-
 def above(hanging: Hanging) -> Callable[[Any], Any]:
     """Return a function of rows or a batch that hangs where the second element says so."""
 
@@ -223,10 +219,10 @@ def above(hanging: Hanging) -> Callable[[Any], Any]:
 IN_A_ROW = r"(?s)position.*key 5.*__call__"
 HANGING: dict[str, tuple[Callable[[Hanging], ps.Dataset[Any]], str]] = {
     "a row below a fold": (lambda hanging: folded(ps.range(16).map(hanging)), IN_A_ROW),
-    "a row below a fold and steps": (lambda hanging: folded(ps.range(16).map(hanging)).map(itself), IN_A_ROW),
+    "a row below a fold and steps": (lambda hanging: folded(ps.range(16).map(hanging)).map(same), IN_A_ROW),
     "a row below a window": (lambda hanging: ps.range(16).map(hanging).window_shuffle(2).batch(4), IN_A_ROW),
     "a stream": (
-        lambda hanging: ps.stream(lambda: map(hanging, range(16))).batch(4).map(itself),
+        lambda hanging: ps.stream(lambda: map(hanging, range(16))).batch(4).map(same),
         r"(?s)the thread that reads in order.*__call__",
     ),
     "a merge": (lambda hanging: ps.range(16).batch(4, merge=above(hanging)), "the merge of step 1"),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from tests.dataset.functions import is_even
 
 
 def numbers(size: int = 4, length: int = 40, *, seed: int = 3) -> ps.Dataset:
@@ -32,12 +33,7 @@ def is_plain(value: object) -> bool:
     return repr(json.loads(text)) == repr(value)
 
 
-def even(number: int) -> bool:
-    """Keep even numbers."""
-    return number % 2 == 0
-
-
-@pytest.mark.parametrize("dataset", [numbers(), ps.range(40).filter(even).batch(4), ps.range(9).shuffle()])
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(40).filter(is_even).batch(4), ps.range(9).shuffle()])
 def test_states_are_fresh_plain_values(dataset: ps.Dataset) -> None:
     """A state is made of dicts, lists, ints and strings, survives JSON, and shares nothing with the loader."""
     loader = ps.Loader(dataset)
@@ -90,7 +86,7 @@ def test_a_state_from_before_a_break_can_be_saved() -> None:
     assert other.batch_at(0).tolist() == first
 
 
-@pytest.mark.parametrize("dataset", [numbers(), ps.range(40).filter(even).batch(4)])
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(40).filter(is_even).batch(4)])
 def test_a_state_after_a_break_and_iter_is_the_next_epochs_start(dataset: ps.Dataset) -> None:
     """The next epoch's first state is its start, also before its first batch."""
     loader = ps.Loader(dataset)
@@ -100,7 +96,7 @@ def test_a_state_after_a_break_and_iter_is_the_next_epochs_start(dataset: ps.Dat
     assert (state["step"], state["epoch"], state["position"]) == (1, 1, 0)
 
 
-@pytest.mark.parametrize("dataset", [numbers(), ps.range(80, seed=1).shuffle().filter(even).batch(4)])
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(80, seed=1).shuffle().filter(is_even).batch(4)])
 def test_seeking_back_over_a_break_forgets_it(dataset: ps.Dataset) -> None:
     """After a seek to before a break, the whole epoch is read, and steps are counted accordingly."""
     loader = ps.Loader(dataset)
@@ -119,7 +115,7 @@ def test_seeking_back_over_a_break_forgets_it(dataset: ps.Dataset) -> None:
 
 def test_seeking_back_over_a_break_forgets_later_steps() -> None:
     """A dataset that is read in order forgets steps that will have other batches."""
-    loader = ps.Loader(ps.range(80, seed=1).shuffle().filter(even).batch(4))
+    loader = ps.Loader(ps.range(80, seed=1).shuffle().filter(is_even).batch(4))
     next(iter(loader))
     list(loader)  # steps 1 to 10 are the next epoch
     loader.seek(0)
@@ -173,7 +169,7 @@ def test_workers_are_no_part_of_a_state(workers: int) -> None:
         assert [batch.tolist() for batch in loader] == expected
 
 
-@pytest.mark.parametrize("dataset", [numbers(), ps.range(79).filter(even).batch(4)])
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(79).filter(is_even).batch(4)])
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2, "ordered": False}])
 def test_steps_done_counts_the_steps_behind(dataset: ps.Dataset, arguments: dict[str, Any]) -> None:
     """It is 0 before the first batch, one more after each, also over epochs, and the same in a loader that resumes."""

@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import UsageError
+from tests.dataset.functions import keep
 from tests.places import in_places
 from tests.promptness import PATIENCE_SECONDS
 
@@ -25,11 +26,6 @@ class Waits:
         if number == 0:
             open(self._pipe, encoding="ascii").close()
         return number
-
-
-def keep(number: int) -> bool:
-    """Keep every element."""
-    return number >= 0
 
 
 def datasets(pipe: Path) -> list[ps.Dataset[Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.dataset.functions import keep
 from tests.places import in_places, place_of
 
 WORKERS = in_places("inline", "thread", "threads")
@@ -107,10 +108,10 @@ DATASETS: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
     "merge": (lambda: rows().batch(4, merge=fails_to_merge), f"while making the batch of step {STEP}: epoch 0"),
     "source": (lambda: ps.read(FailingSource(), seed=3).shuffle().batch(4), f"while reading key {BAD} of "),
     "source in blocks": (lambda: ps.read(FailingBlocks(), seed=3).shuffle().batch(4), f"while reading key {BAD} of "),
-    "map, in order": (lambda: rows().map(fails).filter(keep_all).batch(4), f"in step 'fails' at {AT}"),
+    "map, in order": (lambda: rows().map(fails).filter(keep).batch(4), f"in step 'fails' at {AT}"),
     "predicate": (lambda: rows().filter(fails_to_keep).batch(4), f"in step 'fails_to_keep' at {AT}"),
     "merge, in order": (
-        lambda: rows().filter(keep_all).batch(4, merge=fails_to_merge),
+        lambda: rows().filter(keep).batch(4, merge=fails_to_merge),
         f"while making the batch of step {STEP}: epoch 0",
     ),
 }
@@ -118,12 +119,6 @@ DATASETS: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
 
 INDEXABLE = [name for name in DATASETS if "order" not in name and name != "predicate"]
 ISOLATED = ("isolated", "isolated processes")
-
-
-def keep_all(element: object) -> bool:
-    """Keep every element."""
-    del element
-    return True
 
 
 def ours(error: BaseException) -> list[str]:
@@ -204,7 +199,7 @@ def test_the_iterator_continues_after_any_exception(
 ) -> None:
     """After any exception, also one that ends programs, the next call computes the same batch again."""
     numbers = rows().map(Raises(kind), name="raises")
-    dataset = (numbers.filter(keep_all) if in_order else numbers).batch(4)
+    dataset = (numbers.filter(keep) if in_order else numbers).batch(4)
     with ps.Loader(dataset, **place) as loader:
         batches = iter(loader)
         found: list[Any] = []
@@ -239,8 +234,8 @@ STOPPING: dict[str, Callable[[], ps.Dataset]] = {
     "merge": lambda: rows().batch(4, merge=stop),
     "source": lambda: ps.read(StoppingSource(), seed=3).shuffle().batch(4),
     "predicate": lambda: rows().filter(lambda number: stop(number) is not None).batch(4),
-    "map after filter": lambda: rows().filter(keep_all).batch(4).map(stop_in_batch),
-    "merge in order": lambda: rows().filter(keep_all).batch(4, merge=stop),
+    "map after filter": lambda: rows().filter(keep).batch(4).map(stop_in_batch),
+    "merge in order": lambda: rows().filter(keep).batch(4, merge=stop),
 }
 
 

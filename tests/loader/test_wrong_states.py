@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.dataset.functions import double, is_even
 
 Edit = Callable[[dict[str, Any]], Any]
 
@@ -26,11 +27,6 @@ def after(dataset: ps.Dataset, steps: int) -> dict[str, Any]:
     for _ in range(steps):
         next(batches)
     return loader.state_dict()
-
-
-def even(number: int) -> bool:
-    """Return whether a number is even."""
-    return number % 2 == 0
 
 
 def changed(part: str, value: object) -> Edit:
@@ -172,11 +168,6 @@ def add_one(number: int) -> int:
     return number + 1
 
 
-def double(number: int) -> int:
-    """Return twice as much."""
-    return number * 2
-
-
 def noise(number: int, rng: np.random.Generator) -> float:
     """Return a number with noise."""
     return number + rng.random()
@@ -197,7 +188,7 @@ def test_steps_and_rows_must_exist() -> None:
 
 def test_a_step_past_the_end_of_an_epoch_is_an_error() -> None:
     """A dataset that is read in order has no batch for the step after an epoch's last."""
-    loader = ps.Loader(ps.range(8).filter(even).batch(4))
+    loader = ps.Loader(ps.range(8).filter(is_even).batch(4))
     next(iter(loader))
     with pytest.raises(ps.errors.StateError, match=r"epoch 0 has ended before step 1"):
         loader.batch_at(1)

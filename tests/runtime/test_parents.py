@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
+from tests.dataset.functions import keep
 from tests.places import in_places
 from tests.runtime.plans import Context, job_of
 
@@ -44,17 +45,12 @@ def parts(number: int) -> list[int]:
     return [EACH * number + part for part in range(EACH)]
 
 
-def is_any(element: object) -> bool:
-    """Keep every element."""
-    return element is not None
-
-
 MAKES: dict[str, Callable[[Slow], ps.Dataset[Any]]] = {
     "unbatch": lambda slow: ps.range(COUNT * EACH).batch(EACH).map(slow).unbatch(),
     "unbatch in batches": lambda slow: ps.range(COUNT * EACH).batch(EACH).map(slow).unbatch().map(abs).batch(16),
     "flat_map": lambda slow: ps.range(COUNT).map(slow).flat_map(parts, counts=[EACH] * COUNT).batch(16),
     "windows": lambda slow: ps.range(COUNT).map(slow).map(frames).windows(4, lengths=[EACH + 3] * COUNT).batch(16),
-    "in order": lambda slow: ps.range(COUNT).map(slow).flat_map(parts, counts=[EACH] * COUNT).filter(is_any).batch(16),
+    "in order": lambda slow: ps.range(COUNT).map(slow).flat_map(parts, counts=[EACH] * COUNT).filter(keep).batch(16),
 }
 
 

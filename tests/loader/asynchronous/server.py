@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock as ps
+from tests.dataset.functions import keep
 from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
 
 
@@ -17,12 +18,6 @@ def dataset_of(source: Any, kind: str) -> ps.Dataset:
     """Return small batches of a source's shuffled records, "indexed" or "ordered"."""
     rows = ps.read(source, seed=3).shuffle()
     return rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
-
-
-def keep(element: object) -> bool:
-    """Keep every element."""
-    del element
-    return True
 
 
 class Server:

@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
-from tests.loader.asynchronous.server import PATIENCE_SECONDS, dataset_of, keep
+from tests.dataset.functions import keep
+from tests.loader.asynchronous.server import PATIENCE_SECONDS, dataset_of
 from tests.places import in_places
 
 WORKERS = in_places("inline", "thread", "threads")

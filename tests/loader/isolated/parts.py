@@ -31,16 +31,6 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
     assert all(map(same, found, expected))
 
 
-def is_even(number: int) -> bool:
-    """Keep even numbers."""
-    return number % 2 == 0
-
-
-def keep(number: int) -> bool:
-    """Keep every number."""
-    return number >= 0
-
-
 class Connected:
     """A function that can't be pickled any more after its first call."""
 

@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import ClosedError, UsageError
+from tests.dataset.functions import is_even
 from tests.loader.isolated import parts
 from tests.loader.isolated.parts import assert_same, isolated
 from tests.workers.processes import functions
@@ -129,7 +130,7 @@ def test_the_helpers_counts_arrive() -> None:
         ps.range(100)
         .map(functions.broken, on_error=ps.Substitute())
         .map(parts.strange, on_error="skip")
-        .filter(parts.is_even)
+        .filter(is_even)
         .batch(4)
     )
     with ps.Loader(dataset) as inline, isolated(dataset) as loader:

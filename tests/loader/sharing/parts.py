@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.dataset.functions import is_even
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
 KINDS = pytest.mark.parametrize(
@@ -21,11 +22,6 @@ KINDS = pytest.mark.parametrize(
         ),
     ],
 )
-
-
-def is_even(number: int) -> bool:
-    """Keep even numbers."""
-    return number % 2 == 0
 
 
 def halves(number: int) -> dict[str, Any]:

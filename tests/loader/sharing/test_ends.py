@@ -13,8 +13,9 @@ import pytest
 
 import penstock as ps
 from penstock.errors import ClosedError
+from tests.dataset.functions import is_even
 from tests.loader.gates import PATIENCE_SECONDS, Gate
-from tests.loader.sharing.parts import IN_ORDER, KINDS, TRAINING, VALIDATION, is_even, listed, pair, plain
+from tests.loader.sharing.parts import IN_ORDER, KINDS, TRAINING, VALIDATION, listed, pair, plain
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.each_value
