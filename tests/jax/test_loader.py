@@ -1,10 +1,7 @@
 """Batches as JAX arrays: the same values, over the same memory, and clear errors for other leaves."""
 
 import gc
-import inspect
-import json
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,21 +17,6 @@ door = pytest.importorskip("penstock.jax")
 
 KEPT = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "complex64"]
 LARGE = 1 << 16  # elements of a leaf: large enough to be lent, not copied out
-
-
-class Pair(NamedTuple):
-    """Two leaves."""
-
-    first: Any
-    second: Any
-
-
-@dataclass
-class Unknown:
-    """A dataclass that JAX doesn't know."""
-
-    image: Any
-    more: Any
 
 
 class Registered:
@@ -129,21 +111,6 @@ def test_wide_numbers() -> None:
         jax.config.update("jax_enable_x64", False)  # noqa: FBT003 - as above
 
 
-def test_structures_are_kept() -> None:
-    """Containers keep their types: dicts, lists, named tuples, dataclasses that JAX doesn't know, and None."""
-
-    def made(number: int) -> Any:
-        return {"b": Pair(np.full(2, number), [number, (number,)]), "a": Unknown(np.float32(number), {"x": number})}
-
-    (batch,) = door.Loader(ps.range(2).map(made).batch(2).map(lambda batch: {**batch, "none": None}))
-    assert isinstance(batch["b"], Pair)
-    assert batch["b"].first.tolist() == [[0, 0], [1, 1]]
-    assert batch["b"].second[1][0].tolist() == [0, 1]
-    assert isinstance(batch["a"], Unknown)
-    assert isinstance(batch["a"].more["x"], jax.Array)
-    assert batch["none"] is None
-
-
 def test_pytrees_of_the_user(devices: Any) -> None:
     """An object that JAX knows as a pytree is treated as one, also with a sharding."""
     dataset = ps.range(8).batch(4).map(lambda numbers: Registered(numbers, "numbers"))
@@ -171,26 +138,6 @@ def test_elements_that_are_pytrees_of_the_user() -> None:
     assert [type(batch) for batch in batches] == [Registered] * 2
     assert [batch.x.tolist() for batch in batches] == [[[row] * 3 for row in rows] for rows in (range(4), range(4, 8))]
     assert isinstance(batches[0].x, jax.Array)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(np.array(["a"]), np.array([{}], object), np.array(["2020-01-01"], "datetime64[D]")),
-        *(np.arange(2).astype(">i4"), np.zeros(2, np.longdouble), "text", b"bytes", {1, 2}),
-    ],
-)
-def test_what_jax_has_no_array_for(value: Any) -> None:
-    """The error names the leaf and its type; it stands at its step, and `seek` goes past it."""
-    dataset = ps.range(3).map(lambda number: {"x": number, "meta": [0, value if number == 1 else number]})
-    loader = door.Loader(dataset)
-    iterator = iter(loader)
-    assert next(iterator)["x"] == 0
-    with pytest.raises(GraphError, match=r"^\['meta'\]\[1\] of the batch has the (dtype|type)"):
-        next(iterator)
-    assert loader.state_dict()["step"] == 1
-    loader.seek(2)
-    assert [int(batch["x"]) for batch in loader] == [2]
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -272,29 +219,3 @@ def test_rows_that_cannot_be_cut(devices: Any) -> None:
         next(iter(door.Loader(ps.range(8).batch(8), rows, shard=ps.Shard(1, 2))))
     with pytest.raises(GraphError, match="last batch may not divide by 4 ranks"):
         door.Loader(ps.range(14).batch(8), rows, shard=ps.Shard(1, 4))
-
-
-def test_the_state_is_that_of_any_loader() -> None:
-    """A state goes from a loader of arrays to one of JAX's and back."""
-    dataset = ps.range(12, seed=3).shuffle().batch(3)
-    expected = [batch.tolist() for batch in ps.Loader(dataset)]
-    arrays = door.Loader(dataset)
-    iterator = iter(arrays)
-    assert next(iterator).tolist() == expected[0]
-    state = json.loads(json.dumps(iterator.get_state()))
-    assert state == ps.Loader(dataset).state_dict(step=1)
-    for loader in (ps.Loader(dataset), door.Loader(dataset)):
-        loader.load_state_dict(state)
-        assert [batch.tolist() for batch in loader] == expected[1:]
-    assert arrays.batch_at(2).tolist() == expected[2]
-
-
-def test_arguments_are_those_of_the_loader() -> None:
-    """Every argument of `penstock.Loader` is there, with its default."""
-    ours = inspect.signature(door.Loader.__init__).parameters
-    theirs = inspect.signature(ps.Loader.__init__).parameters
-    assert {name: (each.kind, each.default) for name, each in theirs.items()} == {
-        name: (each.kind, each.default) for name, each in ours.items() if name not in ("sharding", "ahead")
-    }
-    with pytest.raises(UsageError, match="ahead"):
-        door.Loader(ps.range(4).batch(2), ahead=-1)
