@@ -3,7 +3,7 @@
 import pickle
 from collections import OrderedDict, defaultdict
 from dataclasses import InitVar, dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -12,22 +12,7 @@ from hypothesis import strategies as st
 
 from penstock._tree import Element, align_leaves, describe_difference, flatten, leaf_paths, map_leaves, unflatten
 from penstock.errors import UsageError
-
-
-class Box(NamedTuple):
-    """A named tuple among the containers."""
-
-    corner: object
-    size: object
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A dataclass among the containers."""
-
-    image: object
-    label: object = 0
-
+from tests.transport.encoding.samples import Box, Sample
 
 leaves = st.none() | st.integers() | st.text(max_size=3) | st.floats(allow_nan=False)
 keys = st.text(max_size=3) | st.integers() | st.tuples(st.integers(), st.text(max_size=1))

@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock as ps
+from tests.equivalence.joins import Counter
 from tests.faults.chance import Chance
 
 INJECTED: Final = "injected"
@@ -205,27 +206,6 @@ def is_long(row: dict[str, Any]) -> bool:
     return len(row["tokens"]) > 2
 
 
-class UpTo:
-    """A stream with a state: integers up to a stop, whose state is the next one."""
-
-    def __init__(self, stop: int) -> None:
-        self._stop = stop
-        self._next = 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self._next < self._stop:
-            self._next += 1
-            yield self._next - 1
-
-    def get_state(self) -> int:
-        """Return the next integer."""
-        return self._next
-
-    def set_state(self, state: int) -> None:
-        """Continue there."""
-        self._next = state
-
-
 def _stacked(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     size = chance.one_of([8, 64, 4_096])
     return numbers.map(partial(row, folder, size), name="row").batch(chance.between(1, 12))
@@ -270,7 +250,7 @@ def _above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Da
 
 def _rows_above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     if chance.is_one_in(2):
-        numbers = ps.stream(partial(UpTo, chance.between(60, MAX_ROWS)))
+        numbers = ps.stream(partial(Counter, chance.between(60, MAX_ROWS)))
     made = numbers.map(partial(row, folder, chance.one_of([16, 8_192])), name="row")
     rows = made.window_shuffle(chance.between(2, 40)).map(partial(written_row, folder), name="written")
     return rows.batch(chance.between(1, 12), remainder=chance.one_of(["keep", "drop"]))
