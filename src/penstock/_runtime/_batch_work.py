@@ -2,6 +2,12 @@
 
 Where the layout of rows is known, workers write them straight into the job's memory, and the batches are views of it.
 Else the rows are elements, which the merge stacks, or passes to the user's function.
+
+In processes, the merge of rows that are in memory copies them, since the user's function may write to them, and crash;
+and rows that another process has written are in its processor's caches. So where a job has several batches, blocks have
+whole batches: a process reads the rows of one into memory of its own, applies the functions above it, and writes the
+results, all while they are in its caches. If a process crashes there, the job is computed in the other way, which finds
+the row.
 """
 
 import contextlib
@@ -29,7 +35,8 @@ from penstock._runtime._batches import (
     rows_of_step_range,
     with_masks,
 )
-from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work
+from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work, step_of
+from penstock._runtime._shared_values import contiguous
 from penstock._tree import is_array, map_leaves
 from penstock.batching import Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
 from penstock.errors import InternalError, UsageError
@@ -83,28 +90,31 @@ class BatchWork(Work):
             layout = None  # there is nothing to write into shared memory
         self.layout = layout
         rows = self._bounds[-1]
-        row_bytes = memory_bytes = 0 if layout is None else layout.leaf_offsets(rows)[1]
-        has_merge = bool(program.above) or (layout is None and program.batch is not None)
-        has_room = shared and (has_merge or program.batch is None)
+        makes_batches = self._makes_batches = cut.whole_batches and shared and layout is not None
+        row_bytes = memory_bytes = 0 if layout is None or makes_batches else layout.leaf_offsets(rows)[1]
+        has_merge = not makes_batches and (bool(program.above) or (layout is None and program.batch is not None))
+        has_room = shared and (makes_batches or has_merge or program.batch is None)
         if has_room:
             memory_bytes = max(int(rows * learned.merged_row_bytes), 1)
-        kinds = () if layout is None else layout.kinds
+        kinds = () if layout is None or makes_batches else layout.kinds
         # Leaves that are texts, which can't be written into shared memory.
         self._lists = [number for number, kind in enumerate(kinds) if shared and not isinstance(kind, LeafSpec | None)]
         shape = Shape(
             self._bounds,
-            cut.bounds(rows, self.places),
+            _whole_batches(cut.rows, self._bounds) if makes_batches else cut.bounds(rows, self.places),
             step_range.first.step,
             has_merge=has_merge,
-            sends_results=layout is None or bool(self._lists),
+            sends_results=layout is None or makes_batches or bool(self._lists),
             has_room=has_room,
+            is_whole=makes_batches,
+            ends_at_crash=makes_batches,
             row_bytes=row_bytes,
             memory_bytes=memory_bytes,
             memory_units=rows,
         )
         super().__init__(shape)
         # For each leaf an array, a list, or None.
-        self._columns: list[Any] = [] if layout is None or row_bytes else layout.columns(rows)
+        self._columns: list[Any] = [] if layout is None or row_bytes or makes_batches else layout.columns(rows)
 
     def task(self) -> BatchTask:
         return BatchTask(self.step_range, self._cut, None if self.layout is None else self.layout.pickled)
@@ -120,25 +130,49 @@ class BatchWork(Work):
 
     def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
         """Write rows into memory; add the elements to the results if the layout isn't known, else the texts."""
-        spans = self._spans(start, stop)
-        read = reads_directly(self._program)
         if self.layout is None:
-            results += evaluate_rows(self._program, spans, context)
+            results += evaluate_rows(self._program, self._spans(start, stop), context)
             self._learn(results)
-        elif read is not None and all(isinstance(column, np.ndarray) for column in self._columns):
-            context.times.start(stop - start)
-            keys = direct_keys(self._program, *row_coordinates(spans))
-            out = self.layout.batch([column if column is None else column[start:stop] for column in self._columns])
-            read_into(read, keys, out, context.times)
+        elif self._makes_batches:
+            columns = self.layout.columns(stop - start)
+            self._fill(columns, 0, range(start, stop), context)
+            results += self._made(self.layout.batches(columns, self._bounds_in(start, stop)), start, context)
         else:
-            try:
-                write_rows(self.layout, evaluate_rows(self._program, spans, context), self._columns, start)
-                context.times.lap(self._program.batch, stop - start)
-            except LayoutMismatchError:
-                self._learned.is_irregular = True
-                raise
-        if self._lists:
-            results.append((start, [self._columns[number][start:stop] for number in self._lists]))
+            self._fill(self._columns, start, range(start, stop), context)
+            if self._lists:
+                results.append((start, [self._columns[number][start:stop] for number in self._lists]))
+
+    def _bounds_in(self, start: int, stop: int) -> list[int]:
+        """Return the bounds of the batches in a block, counted from the block's first row."""
+        first, end = step_of(self._bounds, start), step_of(self._bounds, stop - 1) + 1
+        return [bound - start for bound in self._bounds[first : end + 1]]
+
+    def _fill(self, columns: list[Any], at: int, rows: range, context: Context) -> None:
+        """Write some of the job's rows into columns, from the column's row `at` on."""
+        layout, spans = self.layout, self._spans(rows.start, rows.stop)
+        if layout is None:
+            raise InternalError("rows are written in a layout")
+        read = reads_directly(self._program)
+        if read is not None and all(isinstance(column, np.ndarray) for column in columns):
+            context.times.start(len(rows))
+            keys = direct_keys(self._program, *row_coordinates(spans))
+            read_into(read, keys, layout.batch([column[at : at + len(rows)] for column in columns]), context.times)
+            return
+        try:
+            write_rows(layout, evaluate_rows(self._program, spans, context), columns, at)
+            context.times.lap(self._program.batch, len(rows))
+        except LayoutMismatchError:
+            self._learned.is_irregular = True
+            raise
+
+    def _made(self, stacked: list[Element], start: int, context: Context) -> Iterator[Element]:
+        """Yield the batches of a block that begins with row `start`, with the steps above applied."""
+        steps = self.step_range.part(step_of(self._bounds, start), len(stacked))
+        context.times.lap(self._program.batch, 0)
+        for index, batch in enumerate(with_masks(self._program, self._shard, steps, stacked)):
+            unit = steps.unit(index)
+            rows = rows_of(self._program, self._shard, unit)
+            yield contiguous(apply_above(self._program, rows, unit, batch, context))
 
     def _learn(self, elements: list[Element]) -> None:
         step = self._program.batch
@@ -181,7 +215,8 @@ class BatchWork(Work):
     def stacked(self) -> tuple[Element, list[int]] | None:
         """Return all rows as one batch, and the bounds of the steps in it; None where rows aren't stacked so."""
         step = self._program.batch
-        if self.shape.has_merge or self.layout is None or step is None or step.value.mask is not None:
+        has_mask = step is not None and step.value.mask is not None
+        if self.shape.has_merge or self._makes_batches or self.layout is None or step is None or has_mask:
             return None
         if not all(isinstance(kind, LeafSpec | None) for kind in self.layout.kinds):
             return None
@@ -198,7 +233,9 @@ class BatchWork(Work):
         if self.shape.has_merge:
             return [_copied_out(batch, copied_bytes) for batch in merged] if self._columns and copied_bytes else merged
         # Without a batch, each step has one row, which is delivered as it is.
-        return list(itertools.chain.from_iterable(parts)) if self.layout is None else self._stacked(parts, copied_bytes)
+        if self.layout is None or self._makes_batches:
+            return list(itertools.chain.from_iterable(parts))
+        return self._stacked(parts, copied_bytes)
 
     def _stacked(self, parts: Sequence[list[Any]], copied_bytes: int = 0) -> list[Element]:
         layout = self.layout
@@ -212,6 +249,14 @@ class BatchWork(Work):
 
 
 BatchJob: TypeAlias = Job[BatchWork]
+
+
+def _whole_batches(rows: int, bounds: Sequence[int]) -> Sequence[int]:
+    """Return the bounds of blocks that have about so many rows, and whole batches."""
+    ends = np.array(bounds[1:])
+    wanted = [*range(rows, bounds[-1], rows), bounds[-1]]
+    found: list[int] = np.unique(ends[np.searchsorted(ends, wanted)]).tolist()
+    return [0, *found]
 
 
 def _copied_out(batch: Element, copied_bytes: int) -> Element:

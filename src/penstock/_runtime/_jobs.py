@@ -103,6 +103,8 @@ class Learned(Generic[AnyLayout]):
         """The largest memory that a row and its part of the merged batch took, where both are in shared memory."""
         self.element_bytes: int | None = None
         """The bytes of the arrays of an element that is read in order; None before the first span was taken."""
+        self.has_crashed = False
+        """Whether a process crashed at a block of whole batches; from then on, blocks are such that rows are found."""
         self.knows_memory = False
         """Whether a job has ended in processes, so that the memory of further jobs is known."""
 
@@ -149,6 +151,8 @@ class BlockSize(NamedTuple):
     """The number of rows of a block; the last may have fewer."""
     whole_parents: bool = False
     """Whether a block has all rows that are pieces of its last row's parent element, and so more than `rows`."""
+    whole_batches: bool = False
+    """Whether a block has all rows of its last row's batch, and makes the batches itself, the steps above included."""
 
     def bounds(self, total: int, places: Callable[[int, int], Places]) -> Sequence[int]:
         """Return the first row of each block, and the number of rows; at least one block.
@@ -179,6 +183,7 @@ class Shape(NamedTuple):
         has_room: whether processes write what is delivered into leased memory of a size that isn't known in advance:
             merged batches, or elements without a batch.
         is_whole: whether the rows of a block can't be computed one by one.
+        ends_at_crash: whether the first crash of a process ends the job, which is then computed in another way.
         row_bytes: the bytes of the rows, where they are written straight into memory; else 0.
         memory_bytes: the bytes of leased memory that the job needs; 0 where its results have memory of their own.
         memory_units: the number of rows, or of batches, by which the memory of merged batches is measured.
@@ -191,6 +196,7 @@ class Shape(NamedTuple):
     sends_results: bool = False
     has_room: bool = False
     is_whole: bool = False
+    ends_at_crash: bool = False
     row_bytes: int = 0
     memory_bytes: int = 0
     memory_units: int = 1

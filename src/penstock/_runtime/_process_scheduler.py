@@ -331,7 +331,7 @@ class ProcessScheduler(Scheduler):
             if at is not None and armed is not None and armed.client.recorder is recorder:
                 step, rows = armed.job.extent(at.block)
             recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
-        if at is None or armed is None or not self._gives_up(at):
+        if at is None or armed is None or not (self._gives_up(at) or armed.job.work.shape.ends_at_crash):
             return None
         known = self._crashes.get(at.job)
         if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):

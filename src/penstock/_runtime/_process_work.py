@@ -35,9 +35,8 @@ from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTa
 from penstock._runtime._jobs import BeforeRow, Job, NotedError, Task, Unsendable, Work
 from penstock._runtime._policy import BLOCKS, SLOTS
 from penstock._runtime._processors import CpuThrottle, shared_processors
-from penstock._runtime._shared_values import read, write
+from penstock._runtime._shared_values import contiguous, read, write
 from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
-from penstock._tree import map_leaves
 from penstock.batching import LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
 
@@ -391,7 +390,7 @@ class _WrittenBatches:
 
     def add(self, batch: Element) -> None:
         """Write the next batch."""
-        self._places.append(self._write(_contiguous(batch)))
+        self._places.append(self._write(contiguous(batch)))
 
     def end(self, layout: object) -> slice:
         """Write the places of all batches, and the layout of the rows; return where these are."""
@@ -411,19 +410,6 @@ def merged_batches(memory: Lease, place: slice, copied_bytes: int) -> tuple[list
     """Return the batches that a merge has written, and the layout of their rows, from the place of their places."""
     places, layout = cast("tuple[list[tuple[int, int]], object]", read(memory, place, copied_bytes))
     return [read(memory, slice(*each), copied_bytes) for each in places], layout
-
-
-def _contiguous(batch: Element) -> Element:
-    """Return a batch whose arrays pickle can leave outside its stream, as it does with contiguous ones alone."""
-    with suppress(UsageError):  # its type can't be built of other leaves
-        return map_leaves(_contiguous_leaf, batch)
-    return batch
-
-
-def _contiguous_leaf(leaf: object) -> object:
-    if type(leaf) is not np.ndarray or leaf.flags.forc or leaf.dtype.hasobject:
-        return leaf
-    return leaf.copy("C")  # the order in which pickle would write it
 
 
 def parts_of(

@@ -65,6 +65,7 @@ from penstock._runtime._policy import (
     SLOTS_EACH,
     SMALL_BATCHES_BYTES,
     SPAN_BYTES,
+    WHOLE_BLOCK_BYTES,
 )
 from penstock._runtime._scheduler import Client, Scheduler, nothing
 from penstock._runtime._span_work import SpanJob, SpanWork
@@ -148,11 +149,22 @@ class Cutter(JobCutter[BatchJob]):
         return self._make(step_range, 1, whole=whole)
 
     def _make(self, step_range: StepRange, count: int, *, whole: bool) -> BatchJob:
-        cut = BlockSize(block_rows(count * self._rows, self._workers, self._learned), whole)
         learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned["Layout"]()
+        rows = block_rows(count * self._rows, self._workers, self._learned)
+        layout = row_layout(self._program, learned)
+        makes_batches = count > 1 and layout is not None and not whole and self._may_make_batches
+        if makes_batches and layout is not None:
+            rows = min(rows, max(WHOLE_BLOCK_BYTES // max(layout.row_bytes, 1), 1))
+        cut = BlockSize(rows, whole, makes_batches)
         work = BatchWork(self._plan, step_range.part(self._next, count), cut, learned, shared=self._shared)
         self._next += count
         return Job(work)
+
+    @property
+    def _may_make_batches(self) -> bool:
+        """Whether blocks of several batches may make these themselves, with the steps above."""
+        is_bounded = self._plan.limits.num_batch_workers is not None
+        return self._shared and bool(self._program.above) and not is_bounded and not self._learned.has_crashed
 
     def _units_per_job(self, step_range: StepRange, *, whole: bool) -> int:
         layout = self._learned.layout

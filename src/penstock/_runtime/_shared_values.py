@@ -4,6 +4,7 @@ A pickle is written with the data of its arrays beside it, so a reader can use t
 """
 
 import pickle
+from contextlib import suppress
 from dataclasses import replace
 from mmap import mmap
 from typing import cast
@@ -11,12 +12,13 @@ from typing import cast
 import numpy as np
 
 from penstock._caught import Caught
-from penstock._graph import Filter, Map, Node, Stream, outermost_batch, parents_of, walk, with_parents
+from penstock._graph import Element, Filter, Map, Node, Stream, outermost_batch, parents_of, walk, with_parents
 from penstock._memory import Lease, Region, create_region
 from penstock._pickles import Pickled, dump, load, pickler, stream_of
 from penstock._plan import Plan
 from penstock._processes import missing, modules_of, naming
 from penstock._runtime._policy import SCANNED_BYTES
+from penstock._tree import map_leaves
 from penstock.errors import UsageError
 
 
@@ -38,6 +40,19 @@ def write(pickled: Pickled, region: Region, start_bytes: int) -> None:
     for offset, piece in pickled.pieces:
         start = start_bytes + offset
         memory[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+
+
+def contiguous(batch: Element) -> Element:
+    """Return a batch whose arrays pickle can leave outside its stream, as it does with contiguous ones alone."""
+    with suppress(UsageError):  # its type can't be built of other leaves
+        return map_leaves(_contiguous_leaf, batch)
+    return batch
+
+
+def _contiguous_leaf(leaf: object) -> object:
+    if type(leaf) is not np.ndarray or leaf.flags.forc or leaf.dtype.hasobject:
+        return leaf
+    return leaf.copy("C")  # the order in which pickle would write it
 
 
 def read(memory: Region | Lease | mmap, place: slice, copied_bytes: int) -> object:

@@ -473,7 +473,9 @@ class BatchSupplier(Supplier[BatchJob]):
 
     def is_repeated(self, job: BatchJob, index: int, attempts: int) -> bool:
         failure = job.failure
-        if failure.crash is not None and index >= failure.step:
+        if job.work.shape.ends_at_crash and failure.is_suspect:
+            self._client.learned.has_crashed = True
+        elif failure.crash is not None and index >= failure.step:
             self._replace_crashing(job.work.step_range.unit(index), failure.row, failure.crash)
         elif not may_repeat(failure, attempts):
             return False

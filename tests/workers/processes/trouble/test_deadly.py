@@ -33,7 +33,7 @@ ROWS: dict[str, Callable[[int], ps.Dataset]] = {
 }
 
 
-CASES = [("arrays", 1), ("arrays", 8), ("arrays", 350), ("a custom merge", 8), ("a step above", 8)]
+CASES = [("arrays", 1), ("arrays", 8), ("arrays", 350), ("a custom merge", 8), ("a step above", 8), ("a step above", 1)]
 
 
 @pytest.mark.parametrize(
