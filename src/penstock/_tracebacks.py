@@ -5,9 +5,9 @@ error of that function: the exception's notes name the step, the position and th
 the traceback, except the first, and the program sees the frames of its own functions. `PENSTOCK_FULL_TRACEBACK=1` keeps
 all frames, for work on Penstock itself.
 
-An exception that a frame of Penstock raised keeps all of its frames, because they are needed to find its cause. There
-is one exception to that: a PenstockError, but an InternalError, that passed through a user's function. It shows a wrong
-call in that function, so the user's frames are enough.
+An exception that a frame of Penstock raised keeps all of its frames, because they are needed to find its cause. But if
+a user's function called Penstock wrongly, and so raised a PenstockError other than InternalError, its own frames show
+the cause.
 """
 
 import os
@@ -33,7 +33,7 @@ def trim(error: BaseException, *, keeps_first: bool = True) -> None:
         error.__traceback__ = trimmed(error, keeps_first=keeps_first)
 
 
-def raise_sent(error: BaseException) -> NoReturn:
+def raise_caught(error: BaseException) -> NoReturn:
     """Raise a user's exception that was caught in another process or an earlier call; `trimmed` ignores this frame."""
     try:
         raise error
@@ -50,9 +50,9 @@ def trimmed(error: BaseException, *, keeps_first: bool = True) -> TracebackType 
     while (entry := entries[-1].tb_next) is not None:
         entries.append(entry)
     kept = [entry for entry in entries[1:] if not _is_ours(entry)]
-    was_sent = entries[-1].tb_frame.f_code is raise_sent.__code__
+    was_caught = entries[-1].tb_frame.f_code is raise_caught.__code__
     is_own_failure = _is_ours(entries[-1]) and (not kept or not isinstance(error, PenstockError))
-    if is_own_failure and not was_sent:
+    if is_own_failure and not was_caught:
         return whole
     short: TracebackType | None = None
     for entry in reversed([whole, *kept] if keeps_first else kept):

@@ -156,7 +156,7 @@ def zip_datasets(
     unequal: Literal["error", "shortest"] = "error",
     seed: int = 0,
 ) -> Dataset[Any]:
-    """Return for each position the elements of several datasets there, as one element.
+    """Return a dataset whose element at each position combines the elements of several datasets there.
 
     Args:
         parts: a dict of datasets, for elements that are dicts with the same keys; or the datasets as a list or as

@@ -102,8 +102,8 @@ def html_text(node: Node) -> str:
 def _without_functions(node: Node) -> Node | None:
     """Return the node, or the nearest one below it, that is indexable and calls no function of the user's.
 
-    Where a node has several parents, the search continues in the first one. None if there is no such node, as above a
-    stream, which might be one that can be opened only once.
+    If a node has several parents, the search continues in the first one. None if there is no such node, as above a
+    stream: an object that a stream reads may be one that can be read only once.
     """
     if is_indexable(node) and not any(map(_calls_user, walk(node))):
         return node

@@ -59,7 +59,7 @@ from penstock._os import Bell, Closer, DaemonThread, uninterrupted
 from penstock._processes import FUNCTION_SECONDS, without_frames
 from penstock._runtime import StepRange, Stream, Unit
 from penstock._state import Token
-from penstock._tracebacks import raise_sent
+from penstock._tracebacks import raise_caught
 from penstock.errors import ClosedError
 
 _BEGIN: Final = "begin"
@@ -297,7 +297,7 @@ class PlacedStream(Stream):
         error, self._error = self._error, None
         try:
             if error is not None:
-                raise_sent(error)
+                raise_caught(error)
         finally:
             del error  # otherwise its traceback would keep this frame, and so the stream
         self._place_one()

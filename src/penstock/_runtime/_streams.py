@@ -40,7 +40,7 @@ from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
-from penstock._tracebacks import raise_sent
+from penstock._tracebacks import raise_caught
 from penstock.errors import InternalError, WorkerError
 
 
@@ -344,7 +344,7 @@ class JobStream(Stream, Generic[AnyJob]):
         error, self._error = self._error, None
         try:
             if error is not None:
-                raise_sent(error)
+                raise_caught(error)
         finally:
             del error  # otherwise its traceback would keep it and this stream
 
@@ -372,7 +372,7 @@ class JobStream(Stream, Generic[AnyJob]):
             self._reopen()
         try:
             if error is not None:
-                raise_sent(error)
+                raise_caught(error)
         finally:
             del error  # otherwise its traceback would keep it and this stream
         return True

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from penstock._caught import Caught
-from penstock._tracebacks import raise_sent
+from penstock._tracebacks import raise_caught
 from penstock.torch._data_loader._seeding import seed_worker
 
 _worker: Final[dict[str, Any]] = vars(importlib.import_module("torch.utils.data._utils.worker"))
@@ -118,7 +118,7 @@ class SentError(NamedTuple):
             wrapper.reraise()
         # torch's frame refers to the exception; with the traceback, the exception would keep that frame and the
         # iterator alive.
-        raise_sent(caught.taken().with_traceback(None))
+        raise_caught(caught.taken().with_traceback(None))
 
 
 def become_worker(number: int, num_workers: int, base_seed: int, dataset: object) -> None:
