@@ -66,11 +66,13 @@ class Publisher:
     def begin(self) -> None:
         """Note that an iterator was made."""
         now = time.perf_counter()
-        if not self._started:
+        is_first = not self._started
+        if is_first:
             self._started = now
-            self.due = now + _EACH_SECONDS
         if self._page is None and (self._plan.place != "inline" or self._plan.isolated):
             self.publish(now, 0, 0.0, 0)
+        if is_first and not self._is_closed:
+            self.due = now + _EACH_SECONDS  # a first write takes longer than those after it
 
     def end(self, batches: int, wait_seconds: float) -> None:
         """Write the page at the end of an epoch, since it isn't written again until the next one."""

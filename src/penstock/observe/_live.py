@@ -63,7 +63,10 @@ class Losses(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The sums of a loader at one moment: the content of a live page, by the names of its fields."""
+    """The sums of a loader at one moment: the content of a live page, by the names of its fields.
+
+    A change of the fields needs another number of the layout, in `penstock._live_page`.
+    """
 
     pid: int
     at: float
