@@ -2,9 +2,9 @@
 
 `Arrays` (one array, or a dict of them), `Parquet` and `Arrow` (tables in files), `Files` and `ImageFolder` (a folder),
 `Tokens` and `Megatron` (token files, as windows or documents), `JsonLines`, `Csv`, `Sqlite`, `Tar` (samples of
-WebDataset), `TFRecord`, `MDS` (shards of Streaming), `LitData`, `Zarr` and `Range` are sources; `Source` has the
-methods of any other. Datasets use a source through the functions here: for keys `read_records` and `describe_key`, and
-the others once.
+WebDataset), `TFRecord`, `ArrayRecord`, `MDS` (shards of Streaming), `LitData`, `Zarr` and `Range` are sources; `Source`
+has the methods of any other. Datasets use a source through the functions here: for keys `read_records` and
+`describe_key`, and the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ from penstock.sources._source import Source as Source
 from penstock.sources._source import name_of as name_of
 
 if TYPE_CHECKING:
+    from penstock.sources._array_record import ArrayRecord as ArrayRecord
     from penstock.sources._arrow import Arrow as Arrow
     from penstock.sources._bagz import Bagz as Bagz
     from penstock.sources._csv import Csv as Csv
@@ -67,6 +68,7 @@ else:
     # Loaded on demand: a program uses few of these.
     __getattr__ = _lazy.from_modules(
         __name__,
+        ArrayRecord="penstock.sources._array_record",
         Arrow="penstock.sources._arrow",
         Bagz="penstock.sources._bagz",
         Csv="penstock.sources._csv",
@@ -100,6 +102,7 @@ else:
 __all__ = [
     "HDF5",
     "MDS",
+    "ArrayRecord",
     "Arrays",
     "Arrow",
     "Bagz",

@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock._frozen import frozen
 from penstock.errors import UsageError
+from penstock.sources._array_record import ArrayRecord
 from penstock.sources._arrays import Arrays
 from penstock.sources._arrow import Arrow
 from penstock.sources._bagz import Bagz
@@ -70,6 +71,7 @@ def _one(paths: Sequence[str]) -> str:
 
 
 _FORMATS: Final = (
+    _Format("ArrayRecord", (".array_record", ".arrayrecord"), b"", 0, ArrayRecord),
     _Format("Arrays.open", (".npy",), b"\x93NUMPY", 0, _arrays),
     _Format("Arrays.open", (".npz",), b"PK\x03\x04", 0, _arrays),
     _Format("Arrow", (".arrow", ".feather"), b"ARROW1", 0, Arrow),
