@@ -97,10 +97,12 @@ class WorkerDied:
 
 @frozen
 class DrewGlobally:
-    """The function of a `map` drew from a global generator of `random`, NumPy or torch, so its results may not repeat.
+    """The function of a `map`, or a source, drew from a global generator of `random`, NumPy or torch.
+
+    So its results may not repeat.
 
     Attributes:
-        step: the step's name.
+        step: the step's name, or the text of a source, as in "read(…)".
 
     Example:
         >>> import random

@@ -39,10 +39,27 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text.split("'")[1] for text in texts]
 
 
+class Drawing:
+    """A source that draws for each record."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, key: int) -> Any:
+        return drawing(key)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
 SHAPES: dict[str, Callable[[ps.Dataset[Any], str], ps.Dataset[Any]]] = {
     "below the batch": lambda rows, name: rows.map(drawing, name=name).batch(2),
     "above the batch": lambda rows, name: rows.batch(2).map(drawing, name=name),
     "in order": lambda rows, name: rows.map(drawing, name=name).filter(bool).batch(2),
+    "in the source": lambda _, name: ps.read(Drawing(name)).batch(2),
 }
 
 
@@ -63,7 +80,7 @@ def test_the_step_that_draws_is_named_once(
         for _ in range(2):
             with ps.Loader(dataset, **place) as loader:
                 assert len(list(loader)) == 8
-    assert warned(caplog) == [name]
+    assert warned(caplog) == [f"read({name})" if shape == "in the source" else name]
 
 
 @pytest.mark.parametrize("kind", DRAWS)

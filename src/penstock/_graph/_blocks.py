@@ -220,7 +220,12 @@ def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: C
     """Return the elements of a node that is neither a map, a filter nor a sampler."""
     match node:
         case Read(source=source):
-            return Block(context.read(source, positions), None)
+            draws = context.draws if len(positions) else None  # a block without elements shows nothing
+            before = None if draws is None else draws.before(node)
+            records = context.read(source, positions)
+            if draws is not None and before is not None:
+                draws.after(node, before, context.observe)
+            return Block(records, None)
         case Gather():
             return Block(_gathered(node, epochs, positions, context), None)
         case Split():

@@ -1,7 +1,8 @@
-"""Random numbers that a function of a `map` draws from the global generators: found, and reported once.
+"""Random numbers that a function of a `map`, or a source, draws from the global generators: found, and reported once.
 
 The problem: a function that draws from `random`, from NumPy's global generator or from torch's gives other elements in
-each run, so that a resumed run differs from an uninterrupted one, and nothing shows it. The solution: the states of
+each run, so that a resumed run differs from an uninterrupted one, and nothing shows it. The same holds for a source
+that does, such as one of torch's datasets with random transforms. The solution: the states of
 these generators are compared before and after the first blocks of each step, in a thread in which nothing else draws
 meanwhile: that of the consumer without workers, the main thread of a worker process, or the thread that measures
 elements to choose workers. No function is called for this.
@@ -21,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock._graph._nodes import Map
+from penstock._graph._describe import chain_text
+from penstock._graph._nodes import Map, Read
 from penstock.events import DrewGlobally, Observer
 
 
@@ -37,14 +39,14 @@ class GlobalDraws:
         self._thread: int | None = None
         self._blocks: dict[int, int] = {}  # by the identity of a step: how many of its blocks may still be compared
 
-    def before(self, step: Map) -> dict[str, object] | None:
+    def before(self, step: Map | Read) -> dict[str, object] | None:
         """Return the generators' states before a block of a step; None if the block isn't compared."""
         if not self._blocks.get(id(step), self._most):
             return None
         self._thread = self._thread or threading.get_ident()
         return _states() if self._thread == threading.get_ident() else None
 
-    def after(self, step: Map, before: dict[str, object], observe: Observer) -> None:
+    def after(self, step: Map | Read, before: dict[str, object], observe: Observer) -> None:
         """Compare with the states before the block; report the step if all of its compared blocks have drawn."""
         states = _states()
         if states.keys() != before.keys():
@@ -52,7 +54,7 @@ class GlobalDraws:
         draws = any(states[name] != state for name, state in before.items())
         left = self._blocks[id(step)] = self._blocks.get(id(step), self._most) - 1 if draws else 0
         if draws and not left:
-            observe(DrewGlobally(step.name))
+            observe(DrewGlobally(chain_text(step) if isinstance(step, Read) else step.name))
 
 
 def _states() -> dict[str, object]:

@@ -87,9 +87,9 @@ class Recorder:
                 return
             _warned_of.add(step)
         _logger.warning(
-            "the function of step %r draws from a global generator of random, NumPy or torch: its elements depend on "
-            "the worker and the run, and a resumed run differs. Use random_map(f, globals=True), or random_map(f) and "
-            "draw from the generator that f gets",
+            "step %r draws from a global generator of random, NumPy or torch: its elements depend on the worker and "
+            "the run, and a resumed run differs. Draw in random_map(f, globals=True), or in random_map(f) from the "
+            "generator that f gets",
             step,
         )
 
