@@ -16,8 +16,9 @@ from tests.mutants.table.processes import PROCESSES
 from tests.mutants.table.scheduler import SCHEDULER
 from tests.mutants.table.transport import TRANSPORT
 
-MUTANTS: Final[tuple[Mutant, ...]] = (
-    *(*GRAPH, *IN_ORDER),
-    *(mutant for table in (BATCHES, SCHEDULER, PROCESSES, LOADER, TRANSPORT) for mutant in mutants_of(table)),
+MUTANTS: Final[tuple[Mutant, ...]] = tuple(
+    mutant
+    for table in (GRAPH, IN_ORDER, BATCHES, SCHEDULER, PROCESSES, LOADER, TRANSPORT)
+    for mutant in mutants_of(table)
 )
 """All of them."""

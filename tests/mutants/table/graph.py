@@ -2,281 +2,193 @@
 
 from typing import Final
 
-from tests.mutants.planting import Mutant
+from tests.mutants.planting import Faults
 from tests.mutants.table.golden import GOLDEN, PAIRS, STATES
 
-GRAPH: Final = (
-    Mutant(
-        "shuffle by blocks: every epoch has the pieces in one order",
-        "sampling/_block_shuffle.py",
-        'derive_block(derive(shuffle.seed, epoch, "order")',
-        'derive_block(derive(shuffle.seed, 0, "order")',
-        ("sampling/test_block_shuffle.py",),
-    ),
-    Mutant(
-        "shuffle by blocks: the blocks of a slice aren't shifted",
-        "_dataset/_block_order.py",
-        "np.unique(np.clip(bounds, start, start + length)) - start",
-        "np.unique(np.clip(bounds, 0, length))",
-        ("dataset/test_block_order.py",),
-    ),
-    Mutant(
-        "blocks: the rows of several batches are counted from a batch's end",
-        "_graph/_gather.py",
-        "np.repeat(ends - counts - positions * self.size, counts)",
-        "np.repeat(ends - positions * self.size, counts)",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "blocks: distinct coordinates have epoch and position swapped",
-        "_graph/_inputs.py",
-        "pairs[0].copy(), pairs[1].copy()",
-        "pairs[1].copy(), pairs[0].copy()",
-        (PAIRS,),
-    ),
-    Mutant(
-        "blocks: a row that is taken twice shares its memory",
-        "_graph/_splitting.py",
-        "copied(first[each])",
-        "first[each]",
-        ("failures/test_writing.py",),
-    ),
-    Mutant(
-        "splits: a part that was handed out is handed out again",
-        "_graph/_splitting.py",
-        "prepared[number][ordinal] = _HANDED_OUT",
-        "pass",
-        ("failures/test_writing.py",),
-    ),
-    Mutant(
-        "splits: a parent whose evaluation reported a substitute is kept",
-        "_graph/_blocks.py",
-        "context.kept.events == events and value.has_more(prepared[last])",
-        "value.has_more(prepared[last])",
-        ("runtime/test_parents.py",),
-    ),
-    Mutant(
-        "splits: a kept parent of another epoch is used",
-        "_graph/_blocks.py",
-        "kept is None or (kept.epoch, kept.position) not in at",
-        "kept is None or kept.position not in [position for _, position in at]",
-        ("graph/test_trees.py",),
-    ),
-    Mutant(
-        "flat_map: elements that share an array are not copied",
-        "_tree.py",
-        "if start < min(stop, end) and number != holder:",
-        "if start < min(stop, end) and number != holder and not holders:",
-        ("loader/test_shared_elements.py",),
-    ),
-    Mutant(
-        "blocks: kept elements are numbered without the filter below",
-        "_graph/_blocks.py",
-        "chosen if below.kept is None else below.kept[chosen]",
-        "chosen",
-        (STATES, PAIRS),
-    ),
-    Mutant(
-        "blocks: rows of a mixture's part are put at other positions",
-        "_graph/_blocks.py",
-        "zip(below.rows.tolist(), found, strict=True)",
-        "zip(below.rows.tolist(), found[::-1], strict=True)",
-        (GOLDEN, "failures/test_mixtures.py"),
-    ),
-    Mutant(
-        "blocks: padding repeats the first row",
-        "_graph/_gather.py",
-        "[rows[-1]] * (size - count)",
-        "[rows[0]] * (size - count)",
-        (GOLDEN, PAIRS),
-    ),
-    Mutant(
-        "mask: the first row of padding counts as data",
-        "_graph/_gather.py",
-        "np.arange(total) < data",
-        "np.arange(total) <= data",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "seed position: a batch has the position of its number",
-        "_graph/_gather.py",
-        "np.minimum(positions * self.size + numbers, (length(parent) or 1) - 1)",
-        "np.minimum(positions + numbers, (length(parent) or 1) - 1)",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "seed position: a window's ordinal is its first frame",
-        "_graph/_windows.py",
-        "starts // self.table.stride",
-        "starts",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "seed position: rows of one element share a stream with the next element's",
-        "_graph/_coordinates.py",
-        "(ordinals << _ROWS_BITS) + rows",
-        "ordinals + rows",
-        (GOLDEN, "graph/test_nested_rows.py"),
-    ),
-    Mutant(
-        "seed position: a selection of positions renames the streams",
-        "_graph/_coordinates.py",
-        "Shuffle | Reorder | Slice | Bits | Repeat | FixedEpoch",
-        "Shuffle | Reorder | Slice | Repeat | FixedEpoch",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "seed position: a group has the position of its last member",
-        "_graph/_gather.py",
-        "np.cumsum(counts) - counts + np.minimum(numbers, counts - 1)",
-        "np.cumsum(counts) - 1",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "seeds: a string counts by its first four bytes",
-        "_seeds.py",
-        "hashlib.blake2b(part.encode(), digest_size=8)",
-        "hashlib.blake2b(part.encode(), digest_size=4)",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "seeds: the path is folded into the seed without its order",
-        "_seeds.py",
-        "state = mix(state ^ part_hash)",
-        "state = state ^ part_hash",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "substitute: each further attempt takes the same position",
-        "_graph/_apply.py",
-        '"substitute", *location.seed, attempt)',
-        '"substitute", *location.seed)',
-        (GOLDEN,),
-    ),
-    Mutant(
-        "substitute: there is one attempt too many",
-        "_graph/_apply.py",
-        "attempt + 1 < attempts",
-        "attempt < attempts",
-        ("graph/test_on_error.py",),
-    ),
-    Mutant(
-        "substitute: the budget allows one more",
-        "_graph/_apply.py",
-        ">= budget",
-        "> budget",
-        ("graph/test_on_error.py",),
-    ),
-    Mutant(
-        "origin: the seed lacks the part of a mixture in order",
-        "_graph/_apply.py",
-        "derive(step.seed, *location.address), ordinal",
-        "derive(step.seed, *location.seed), ordinal",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "apply: a part's streams derive from its name alone",
-        "_graph/_apply.py",
-        'derive(0, "component", component) >> 2',
-        "derive(0, component) >> 2",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "apply: a failing element's neighbour is left out",
-        "_graph/_apply.py",
-        "range(len(results), len(elements))",
-        "range(len(results) + 1, len(elements))",
-        ("graph/test_on_error.py",),
-    ),
-    Mutant(
-        "fingerprint: the loader's own batch size counts",
-        "_graph/_fingerprint.py",
-        "is_batch(step) and step is not own_batch",
-        "is_batch(step)",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "fingerprint: the names of parts don't count",
-        "_graph/_fingerprint.py",
-        'own.append(f"part {name} {len(others)}")',
-        'own.append(f"part {len(others)}")',
-        (GOLDEN,),
-    ),
-    Mutant(
-        "fingerprint: held values count as code",
-        "_graph/_fingerprint.py",
-        "code_identity(function, with_state=False)",
-        "code_identity(function)",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "fingerprint: a function's constants don't count",
-        "_graph/_code.py",
-        "{code.co_names} {walk.texts(code.co_consts)}",
-        "{code.co_names}",
-        (GOLDEN, "graph/test_code.py"),
-    ),
-    Mutant(
-        "length: a dropped short batch counts",
-        "_graph/_gather.py",
-        'rows // self.size if self.remainder == "drop"',
-        'rows // self.size if self.remainder == "keep"',
-        (GOLDEN,),
-    ),
-    Mutant(
-        "length: a mixture that ends with its first part never ends with one endless part",
-        "_streaming/_mix.py",
-        'all if self.stop == "first" else any',
-        "any",
-        ("graph/test_trees.py",),
-    ),
-    Mutant(
-        "cache: elements are kept under their number in the block",
-        "_graph/_evaluate.py",
-        "partial(store.put, positions[number], element)",
-        "partial(store.put, number, element)",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "windows: padding repeats the first frame",
-        "_graph/_evaluate.py",
-        "[array[-1:]] * (total - frames)",
-        "[array[:1]] * (total - frames)",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "windows: overlapping windows share memory",
-        "_graph/_evaluate.py",
-        "array[span.start : span.stop].copy()",
-        "array[span.start : span.stop]",
-        ("failures/test_writing.py", "graph/test_trees.py"),
-    ),
-    Mutant(
-        "locate: nested parts' rows are those of the outer part",
-        "_graph/_coordinates.py",
-        "return outer[inner]",
-        "return inner",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "locate: the row of a padded batch is beyond the data",
-        "_graph/_gather.py",
-        "np.minimum(positions * self.size + numbers, (length(parent) or 1) - 1)",
-        "positions * self.size + numbers",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "rewrite: a fixed order below a repeat returns each epoch",
-        "_graph/_rewrite.py",
-        "cycle * repeat.passes if repeat.reshuffle else cycle",
-        "cycle",
-        (GOLDEN,),
-    ),
-    Mutant(
-        "rewrite: a part's split is another one in a mixture",
-        "_graph/_rewrite.py",
-        "reorders and isinstance(sampler, Shuffle | BlockShuffle | Reorder | Repeat)",
-        "reorders",
-        ("graph/test_trees.py", "dataset/test_order.py"),
-    ),
-)
+GRAPH: Final[Faults] = {
+    "sampling/_block_shuffle.py": {
+        "shuffle by blocks: every epoch has the pieces in one order": (
+            *('derive_block(derive(shuffle.seed, epoch, "order")', 'derive_block(derive(shuffle.seed, 0, "order")'),
+            "sampling/test_block_shuffle.py",
+        ),
+    },
+    "_dataset/_block_order.py": {
+        "shuffle by blocks: the blocks of a slice aren't shifted": (
+            *("np.unique(np.clip(bounds, start, start + length)) - start", "np.unique(np.clip(bounds, 0, length))"),
+            "dataset/test_block_order.py",
+        ),
+    },
+    "_graph/_gather.py": {
+        "blocks: the rows of several batches are counted from a batch's end": (
+            "np.repeat(ends - counts - positions * self.size, counts)",
+            "np.repeat(ends - positions * self.size, counts)",
+            GOLDEN,
+        ),
+        "blocks: padding repeats the first row": (
+            *("[rows[-1]] * (size - count)", "[rows[0]] * (size - count)"),
+            *(GOLDEN, PAIRS),
+        ),
+        "mask: the first row of padding counts as data": (
+            *("np.arange(total) < data", "np.arange(total) <= data"),
+            GOLDEN,
+        ),
+        "seed position: a batch has the position of its number": (
+            "np.minimum(positions * self.size + numbers, (length(parent) or 1) - 1)",
+            "np.minimum(positions + numbers, (length(parent) or 1) - 1)",
+            GOLDEN,
+        ),
+        "seed position: a group has the position of its last member": (
+            *("np.cumsum(counts) - counts + np.minimum(numbers, counts - 1)", "np.cumsum(counts) - 1"),
+            GOLDEN,
+        ),
+        "length: a dropped short batch counts": (
+            *('rows // self.size if self.remainder == "drop"', 'rows // self.size if self.remainder == "keep"'),
+            GOLDEN,
+        ),
+        "locate: the row of a padded batch is beyond the data": (
+            "np.minimum(positions * self.size + numbers, (length(parent) or 1) - 1)",
+            "positions * self.size + numbers",
+            GOLDEN,
+        ),
+    },
+    "_graph/_inputs.py": {
+        "blocks: distinct coordinates have epoch and position swapped": (
+            *("pairs[0].copy(), pairs[1].copy()", "pairs[1].copy(), pairs[0].copy()"),
+            PAIRS,
+        ),
+    },
+    "_graph/_splitting.py": {
+        "blocks: a row that is taken twice shares its memory": (
+            *("copied(first[each])", "first[each]"),
+            "failures/test_writing.py",
+        ),
+        "splits: a part that was handed out is handed out again": (
+            *("prepared[number][ordinal] = _HANDED_OUT", "pass"),
+            "failures/test_writing.py",
+        ),
+    },
+    "_graph/_blocks.py": {
+        "splits: a parent whose evaluation reported a substitute is kept": (
+            *("context.kept.events == events and value.has_more(prepared[last])", "value.has_more(prepared[last])"),
+            "runtime/test_parents.py",
+        ),
+        "splits: a kept parent of another epoch is used": (
+            "kept is None or (kept.epoch, kept.position) not in at",
+            "kept is None or kept.position not in [position for _, position in at]",
+            "graph/test_trees.py",
+        ),
+        "blocks: kept elements are numbered without the filter below": (
+            *("chosen if below.kept is None else below.kept[chosen]", "chosen"),
+            *(STATES, PAIRS),
+        ),
+        "blocks: rows of a mixture's part are put at other positions": (
+            *("zip(below.rows.tolist(), found, strict=True)", "zip(below.rows.tolist(), found[::-1], strict=True)"),
+            *(GOLDEN, "failures/test_mixtures.py"),
+        ),
+    },
+    "_tree.py": {
+        "flat_map: elements that share an array are not copied": (
+            "if start < min(stop, end) and number != holder:",
+            "if start < min(stop, end) and number != holder and not holders:",
+            "loader/test_shared_elements.py",
+        ),
+    },
+    "_graph/_windows.py": {
+        "seed position: a window's ordinal is its first frame": ("starts // self.table.stride", "starts", GOLDEN),
+    },
+    "_graph/_coordinates.py": {
+        "seed position: rows of one element share a stream with the next element's": (
+            *("(ordinals << _ROWS_BITS) + rows", "ordinals + rows"),
+            *(GOLDEN, "graph/test_nested_rows.py"),
+        ),
+        "seed position: a selection of positions renames the streams": (
+            "Shuffle | Reorder | Slice | Bits | Repeat | FixedEpoch",
+            "Shuffle | Reorder | Slice | Repeat | FixedEpoch",
+            GOLDEN,
+        ),
+        "locate: nested parts' rows are those of the outer part": ("return outer[inner]", "return inner", GOLDEN),
+    },
+    "_seeds.py": {
+        "seeds: a string counts by its first four bytes": (
+            *("hashlib.blake2b(part.encode(), digest_size=8)", "hashlib.blake2b(part.encode(), digest_size=4)"),
+            GOLDEN,
+        ),
+        "seeds: the path is folded into the seed without its order": (
+            *("state = mix(state ^ part_hash)", "state = state ^ part_hash"),
+            GOLDEN,
+        ),
+    },
+    "_graph/_apply.py": {
+        "substitute: each further attempt takes the same position": (
+            *('"substitute", *location.seed, attempt)', '"substitute", *location.seed)'),
+            GOLDEN,
+        ),
+        "substitute: there is one attempt too many": (
+            *("attempt + 1 < attempts", "attempt < attempts"),
+            "graph/test_on_error.py",
+        ),
+        "substitute: the budget allows one more": (">= budget", "> budget", "graph/test_on_error.py"),
+        "origin: the seed lacks the part of a mixture in order": (
+            *("derive(step.seed, *location.address), ordinal", "derive(step.seed, *location.seed), ordinal"),
+            GOLDEN,
+        ),
+        "apply: a part's streams derive from its name alone": (
+            *('derive(0, "component", component) >> 2', "derive(0, component) >> 2"),
+            GOLDEN,
+        ),
+        "apply: a failing element's neighbour is left out": (
+            *("range(len(results), len(elements))", "range(len(results) + 1, len(elements))"),
+            "graph/test_on_error.py",
+        ),
+    },
+    "_graph/_fingerprint.py": {
+        "fingerprint: the loader's own batch size counts": (
+            *("is_batch(step) and step is not own_batch", "is_batch(step)"),
+            GOLDEN,
+        ),
+        "fingerprint: the names of parts don't count": (
+            *('own.append(f"part {name} {len(others)}")', 'own.append(f"part {len(others)}")'),
+            GOLDEN,
+        ),
+        "fingerprint: held values count as code": (
+            *("code_identity(function, with_state=False)", "code_identity(function)"),
+            GOLDEN,
+        ),
+    },
+    "_graph/_code.py": {
+        "fingerprint: a function's constants don't count": (
+            *("{code.co_names} {walk.texts(code.co_consts)}", "{code.co_names}"),
+            *(GOLDEN, "graph/test_code.py"),
+        ),
+    },
+    "_streaming/_mix.py": {
+        "length: a mixture that ends with its first part never ends with one endless part": (
+            *('all if self.stop == "first" else any', "any"),
+            "graph/test_trees.py",
+        ),
+    },
+    "_graph/_evaluate.py": {
+        "cache: elements are kept under their number in the block": (
+            *("partial(store.put, positions[number], element)", "partial(store.put, number, element)"),
+            GOLDEN,
+        ),
+        "windows: padding repeats the first frame": (
+            *("[array[-1:]] * (total - frames)", "[array[:1]] * (total - frames)"),
+            GOLDEN,
+        ),
+        "windows: overlapping windows share memory": (
+            *("array[span.start : span.stop].copy()", "array[span.start : span.stop]"),
+            *("failures/test_writing.py", "graph/test_trees.py"),
+        ),
+    },
+    "_graph/_rewrite.py": {
+        "rewrite: a fixed order below a repeat returns each epoch": (
+            *("cycle * repeat.passes if repeat.reshuffle else cycle", "cycle"),
+            GOLDEN,
+        ),
+        "rewrite: a part's split is another one in a mixture": (
+            *("reorders and isinstance(sampler, Shuffle | BlockShuffle | Reorder | Repeat)", "reorders"),
+            *("graph/test_trees.py", "dataset/test_order.py"),
+        ),
+    },
+}
