@@ -13,7 +13,6 @@ from penstock._cli.demo.images import Round as Round
 from penstock._cli.demo.images import images_page as images_page
 from penstock._cli.demo.report import Axis as Axis
 from penstock._cli.demo.report import Claim as Claim
-from penstock._cli.demo.report import check_report as check_report
 from penstock._cli.demo.report import judge_resume as judge_resume
 from penstock._cli.demo.report import judge_state as judge_state
 from penstock._cli.demo.report import status_of as status_of

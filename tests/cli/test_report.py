@@ -5,13 +5,11 @@ import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from penstock.errors import UsageError
 from tests.cli.runs import (
     KILLED_AT,
     NUM_STEPS,
@@ -20,7 +18,6 @@ from tests.cli.runs import (
     Evidence,
     Fed,
     Round,
-    check_report,
     digits_page,
     find_script,
     images_page,
@@ -182,11 +179,3 @@ def test_ticks_are_few_and_inside(axis: Axis) -> None:
     ticks = axis.ticks()
     assert 1 <= len(ticks) <= 8
     assert all(axis.low <= tick <= axis.high for tick in ticks)
-
-
-def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    """The message names the option and the path."""
-    for path in (tmp_path, tmp_path / "none" / "report.html"):
-        with pytest.raises(UsageError, match="--report must be a file in a folder that exists; got"):
-            check_report(path)
-    check_report(tmp_path / "report.html")

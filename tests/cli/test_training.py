@@ -38,17 +38,17 @@ def test_a_run_is_read_to_its_end(tmp_path: Path) -> None:
     assert (run.accuracy, run.model) == (0.5, "cd")
 
 
-def test_a_failing_script_raises_with_its_last_lines(tmp_path: Path) -> None:
-    """The error has the exit status and the end of the traceback."""
-    script = command(tmp_path, say(_STEP % 0) + "raise ValueError('the reason')\n")
-    with pytest.raises(RunError, match=r"(?s)it ended with 1:.*ValueError: the reason"), start(script) as process:
-        list(process.follow())
-
-
-def test_a_kill_from_elsewhere_is_a_failure(tmp_path: Path) -> None:
-    """A script that another process killed has failed."""
-    script = command(tmp_path, say(_STEP % 0) + "os.kill(os.getpid(), signal.SIGKILL)\n")
-    with pytest.raises(RunError, match="it ended with -9"), start(script) as process:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("raise ValueError('the reason')\n", r"(?s)it ended with 1:.*ValueError: the reason"),
+        ("os.kill(os.getpid(), signal.SIGKILL)\n", "it ended with -9"),
+    ],
+)
+def test_a_failing_script_raises_with_its_last_lines(line: str, message: str, tmp_path: Path) -> None:
+    """The error has the exit status and the end of the traceback; one that another process killed has failed, too."""
+    script = command(tmp_path, say(_STEP % 0) + line)
+    with pytest.raises(RunError, match=message), start(script) as process:
         list(process.follow())
 
 

@@ -37,23 +37,16 @@ def test_exit_codes(start_method: StartMethod, how: str, exit_code: int) -> None
 
 
 @pytest.mark.parametrize("start_method", METHODS)
-def test_killed(start_method: StartMethod) -> None:
-    """The death of a killed process is known at once, with its signal; killing it again does no harm."""
+@pytest.mark.parametrize("has_started", [True, False])
+def test_killed(start_method: StartMethod, *, has_started: bool) -> None:
+    """The death of a killed process is known at once, wherever it is by then; killing it again does no harm."""
     with started(functions.report, start_method=start_method) as child:
-        received(child)
+        if has_started:
+            received(child)
         child.kill()
         assert child.wait_for_end(SECONDS)
-        assert child.death().exit_code == -signal.SIGKILL
+        assert child.death(started=has_started).exit_code == -signal.SIGKILL
         child.kill()
-
-
-@pytest.mark.parametrize("start_method", METHODS)
-def test_killed_before_it_starts(start_method: StartMethod) -> None:
-    """A process that is killed as soon as it was made ends, wherever it is by then."""
-    with started(functions.report, start_method=start_method) as child:
-        child.kill()
-        assert child.wait_for_end(SECONDS)
-        assert child.death(started=False).exit_code == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("start_method", METHODS)

@@ -33,22 +33,14 @@ def requested() -> tuple[Arrivals, BlockRecords, AwaitedSource]:
     return arrivals, block, AwaitedSource(Numbers())
 
 
-def test_a_block_gets_the_records_that_arrived() -> None:
-    """A worker reads them from the block, each once."""
+@pytest.mark.parametrize(("answer", "found"), [(["first", "second"], ["first", "second"]), (None, [0, 1])])
+def test_a_block_gets_the_records_that_arrived(answer: list[str] | None, found: list[object]) -> None:
+    """After a failed request the worker reads them itself, and so raises the error if there still is one."""
     arrivals, block, source = requested()
-    arrivals.answer(block, source, KEYS, ["first", "second"])
+    arrivals.answer(block, source, KEYS, answer)
     read = block.context_with_records(Context()).read
     assert read is not None
-    assert read(source, KEYS) == ["first", "second"]
-
-
-def test_a_failed_request_leaves_the_records_to_the_worker() -> None:
-    """The worker reads them itself, and so raises the error if there still is one."""
-    arrivals, block, source = requested()
-    arrivals.answer(block, source, KEYS, None)
-    read = block.context_with_records(Context()).read
-    assert read is not None
-    assert list(read(source, KEYS)) == [0, 1]
+    assert list(read(source, KEYS)) == found
 
 
 @pytest.mark.parametrize("is_answered", [False, True])

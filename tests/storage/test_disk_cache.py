@@ -135,14 +135,19 @@ def test_others_entries_are_found(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.segment"))) == 2
 
 
-def test_two_processes_at_once(tmp_path: Path) -> None:
-    """Two processes that put overlapping positions at once both succeed, and all elements are kept."""
-    command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
+def fill_by_two(path: Path, *each: tuple[str, ...]) -> None:
+    """Let two processes put the elements of some positions at once."""
+    command = [sys.executable, "-m", "tests.storage.filling", str(path)]
     processes = [
-        subprocess.Popen([*command, *positions], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
-        for positions in (("0", "120"), ("60", "180"))
+        subprocess.Popen([*command, *arguments], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+        for arguments in each
     ]
     assert [process.wait() for process in processes] == [0, 0]
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    """Two processes that put overlapping positions at once both succeed, and all elements are kept."""
+    fill_by_two(tmp_path, ("0", "120"), ("60", "180"))
     cache = opened(tmp_path)
     assert all(is_element(position, cache.get(position)) for position in range(180))
     assert cache.get(180) is MISSING
@@ -151,14 +156,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 def test_two_processes_share_the_bound(tmp_path: Path) -> None:
     """Two processes that fill the cache at once exceed the limit by a few elements at most."""
     limit_bytes = 10_000_000
-    command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
-    processes = [
-        subprocess.Popen(
-            [*command, *positions, str(limit_bytes)], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.DEVNULL
-        )
-        for positions in (("0", "100"), ("100", "200"))
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
+    fill_by_two(tmp_path, ("0", "100", str(limit_bytes)), ("100", "200", str(limit_bytes)))
     assert limit_bytes * 0.8 < size_of(tmp_path) < limit_bytes + 2 * 1_200_000
 
 
