@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import ClosedError, UsageError
 from tests.concurrency.conftest import NewLoop
-from tests.concurrency.loops import LOOPS, run_on
+from tests.concurrency.loops import on_loop, on_loops
 from tests.concurrency.native_extension import Extension
 
 
@@ -30,17 +30,13 @@ def is_held(buffer: bytearray) -> bool:
     return False
 
 
-def test_each_future_gets_its_result(new_loop: NewLoop) -> None:
+@on_loops
+async def test_each_future_gets_its_result() -> None:
     """Each of many futures gets its own job's result, on each kind of loop."""
     parts = [bytes([number % 251]) * number for number in range(500)]
-
-    async def run() -> list[int]:
-        async with NativeThreadPool(3) as pool:
-            futures = [pool.submit(NativeJob.crc32(part)) for part in parts]
-            return [await future for future in futures]
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        assert runner.run(run()) == [zlib.crc32(part) for part in parts]
+    async with NativeThreadPool(3) as pool:
+        futures = [pool.submit(NativeJob.crc32(part)) for part in parts]
+        assert [await future for future in futures] == [zlib.crc32(part) for part in parts]
 
 
 def test_loops_in_threads_share_pools(new_loop: NewLoop) -> None:
@@ -73,25 +69,22 @@ def test_loops_in_threads_share_pools(new_loop: NewLoop) -> None:
         runner.run(run())
 
 
-def test_extensions_give_results_and_errors(extension: Extension) -> None:
+@on_loop
+async def test_extensions_give_results_and_errors(extension: Extension) -> None:
     """An extension's job returns its bytes or None; the text of its error is that of a RuntimeError."""
-
-    async def run() -> None:
-        async with NativeThreadPool(2) as pool:
-            capsule = extension.upper(b"penstock")
-            assert await pool.submit(NativeJob.from_extension(capsule)) == b"PENSTOCK"
-            with pytest.raises(UsageError, match="can be taken once"):
-                NativeJob.from_extension(capsule)
-            assert await pool.submit(NativeJob.from_extension(extension.nothing())) is None
-            with pytest.raises(RuntimeError, match="not today"):
-                await pool.submit(NativeJob.from_extension(extension.failing()))
-            with pytest.raises(RuntimeError, match="no std::exception"):
-                await pool.submit(NativeJob.from_extension(extension.throwing_an_int()))
-            for wrong in (None, b"bytes", 3):
-                with pytest.raises(UsageError, match=r"penstock\.job\.v2"):
-                    NativeJob.from_extension(wrong)
-
-    asyncio.run(run())
+    async with NativeThreadPool(2) as pool:
+        capsule = extension.upper(b"penstock")
+        assert await pool.submit(NativeJob.from_extension(capsule)) == b"PENSTOCK"
+        with pytest.raises(UsageError, match="can be taken once"):
+            NativeJob.from_extension(capsule)
+        assert await pool.submit(NativeJob.from_extension(extension.nothing())) is None
+        with pytest.raises(RuntimeError, match="not today"):
+            await pool.submit(NativeJob.from_extension(extension.failing()))
+        with pytest.raises(RuntimeError, match="no std::exception"):
+            await pool.submit(NativeJob.from_extension(extension.throwing_an_int()))
+        for wrong in (None, b"bytes", 3):
+            with pytest.raises(UsageError, match=r"penstock\.job\.v2"):
+                NativeJob.from_extension(wrong)
 
 
 @pytest.mark.parametrize("has_lock", [False, True])
@@ -112,23 +105,21 @@ def test_extensions_give_results_and_errors(extension: Extension) -> None:
         (11, RuntimeError, "future"),
     ],
 )
-def test_exceptions_of_cpp_become_those_of_python(
+@on_loop
+async def test_exceptions_of_cpp_become_those_of_python(
     extension: Extension, number: int, error: type[Exception], text: str, *, has_lock: bool
 ) -> None:
     """An exception of a job, also of its function with the lock, is raised as the corresponding one of Python."""
-
-    async def run() -> None:
-        make = extension.finishing_badly if has_lock else extension.throwing
-        async with NativeThreadPool(1) as pool:
-            with pytest.raises(error) as raised:
-                await pool(NativeJob.from_extension(make(number)))
-        assert type(raised.value) is error
-        assert text in str(raised.value)
-
-    asyncio.run(run())
+    make = extension.finishing_badly if has_lock else extension.throwing
+    async with NativeThreadPool(1) as pool:
+        with pytest.raises(error) as raised:
+            await pool(NativeJob.from_extension(make(number)))
+    assert type(raised.value) is error
+    assert text in str(raised.value)
 
 
-def test_a_second_function_makes_the_result(extension: Extension, new_loop: NewLoop) -> None:
+@on_loops
+async def test_a_second_function_makes_the_result(extension: Extension) -> None:
     """The result is made in the loop's thread, with the interpreter's lock; an exception there is raised unchanged."""
     threads: list[int] = []
 
@@ -142,23 +133,19 @@ def test_a_second_function_makes_the_result(extension: Extension, new_loop: NewL
     def ending() -> None:
         raise StopIteration(3)
 
-    async def run() -> None:
-        async with NativeThreadPool(2) as pool:
-            job = NativeJob.from_extension(extension.word_lengths(b"from the public headers"))
-            assert await pool(job) == [4, 3, 6, 7]
-            assert await pool(NativeJob.from_extension(extension.calling(called))) is threads
-            for function, error, text in [
-                (failing, KeyError, "mine"),
-                (ending, RuntimeError, r"a native job raised StopIteration\(3\)"),
-                (False, SystemError, "without setting an exception"),
-            ]:
-                with pytest.raises(error, match=text):
-                    await pool(NativeJob.from_extension(extension.calling(function)))
-            with pytest.raises(ValueError, match="no such codec"):  # so the second function is not called
-                await pool(NativeJob.from_extension(extension.finishing_badly(-1)))
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
+    async with NativeThreadPool(2) as pool:
+        job = NativeJob.from_extension(extension.word_lengths(b"from the public headers"))
+        assert await pool(job) == [4, 3, 6, 7]
+        assert await pool(NativeJob.from_extension(extension.calling(called))) is threads
+        for function, error, text in [
+            (failing, KeyError, "mine"),
+            (ending, RuntimeError, r"a native job raised StopIteration\(3\)"),
+            (False, SystemError, "without setting an exception"),
+        ]:
+            with pytest.raises(error, match=text):
+                await pool(NativeJob.from_extension(extension.calling(function)))
+        with pytest.raises(ValueError, match="no such codec"):  # so the second function is not called
+            await pool(NativeJob.from_extension(extension.finishing_badly(-1)))
     assert threads == [threading.get_ident()]
 
 
@@ -181,173 +168,146 @@ def test_an_interrupt_in_a_second_function_ends_the_loop(extension: Extension) -
     assert futures[1].result() == b"A"
 
 
-def test_a_running_job_keeps_its_memory(extension: Extension, new_loop: NewLoop) -> None:
+@on_loops
+async def test_a_running_job_keeps_its_memory(extension: Extension) -> None:
     """A cancelled future's job runs to its end; its buffers are held until then, and released afterwards."""
     target = bytearray(1000)
-
-    async def run() -> None:
-        async with NativeThreadPool(1) as pool:
-            future = pool.submit(NativeJob.from_extension(extension.filling(target)))
-            await asyncio.to_thread(extension.await_waiting, 1)
-            queued = bytearray(8)
-            later = pool.submit(NativeJob.copy(b"12345678", queued))
-            assert is_held(queued)
-            assert later.cancel()
-            assert not is_held(queued)
-            assert future.cancel()
-            assert is_held(target)
-            extension.open_gate()
-        assert future.cancelled()
-        assert later.cancelled()
-        assert queued == bytes(8)
-        assert not is_held(target)
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
+    async with NativeThreadPool(1) as pool:
+        future = pool.submit(NativeJob.from_extension(extension.filling(target)))
+        await asyncio.to_thread(extension.await_waiting, 1)
+        queued = bytearray(8)
+        later = pool.submit(NativeJob.copy(b"12345678", queued))
+        assert is_held(queued)
+        assert later.cancel()
+        assert not is_held(queued)
+        assert future.cancel()
+        assert is_held(target)
+        extension.open_gate()
+    assert future.cancelled()
+    assert later.cancelled()
+    assert queued == bytes(8)
+    assert not is_held(target)
     assert target == b"x" * 1000
 
 
-def test_cancelling_a_task_withdraws_its_job(extension: Extension, new_loop: NewLoop) -> None:
+@on_loops
+async def test_cancelling_a_task_withdraws_its_job(extension: Extension) -> None:
     """A cancelled task that awaits a job withdraws it, if it was not started, and releases its buffers."""
     target, out = bytearray(1), bytearray(3)
-
-    async def run() -> None:
-        async with NativeThreadPool(1) as pool:
-            running = pool.submit(NativeJob.from_extension(extension.filling(target)))
-            await asyncio.to_thread(extension.await_waiting, 1)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0):
-                    await pool.submit(NativeJob.copy(b"abc", out))
-            assert not is_held(out)
-            extension.open_gate()
-            await running
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
+    async with NativeThreadPool(1) as pool:
+        running = pool.submit(NativeJob.from_extension(extension.filling(target)))
+        await asyncio.to_thread(extension.await_waiting, 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await pool.submit(NativeJob.copy(b"abc", out))
+        assert not is_held(out)
+        extension.open_gate()
+        await running
     assert out == bytes(3)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 @given(steps=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=40), num_threads=st.integers(1, 4))
-def test_cancelled_at_any_point(loop: str, steps: list[tuple[int, bool]], num_threads: int) -> None:
+@on_loops
+async def test_cancelled_at_any_point(steps: list[tuple[int, bool]], num_threads: int) -> None:
     """Cancelling some jobs at any point leaves the others to end normally, and no buffer held."""
     buffers = [bytearray(size) for size, _ in steps]
-
-    async def run() -> None:
-        futures: list[asyncio.Future[bytearray]] = []
-        async with NativeThreadPool(num_threads) as pool:
-            for number, (size, at_once) in enumerate(steps):
-                futures.append(pool.submit(NativeJob.copy(b"x" * size, buffers[number])))
-                if at_once:
-                    futures[number // 2].cancel()
-                else:
-                    await asyncio.sleep(0)
-        for (size, _), future, buffer in zip(steps, futures, buffers, strict=True):
-            if future.cancelled():
-                assert buffer in (b"x" * size, bytes(size))
+    futures: list[asyncio.Future[bytearray]] = []
+    async with NativeThreadPool(num_threads) as pool:
+        for number, (size, at_once) in enumerate(steps):
+            futures.append(pool.submit(NativeJob.copy(b"x" * size, buffers[number])))
+            if at_once:
+                futures[number // 2].cancel()
             else:
-                assert future.result() is buffer
-                assert buffer == b"x" * size
-
-    run_on(loop, run)
+                await asyncio.sleep(0)
+    for (size, _), future, buffer in zip(steps, futures, buffers, strict=True):
+        if future.cancelled():
+            assert buffer in (b"x" * size, bytes(size))
+        else:
+            assert future.result() is buffer
+            assert buffer == b"x" * size
     assert not any(is_held(buffer) for buffer in buffers)
 
 
-def test_leaving_the_scope_waits_for_submitted_jobs(new_loop: NewLoop) -> None:
+@on_loops
+async def test_leaving_the_scope_waits_for_submitted_jobs() -> None:
     """Without an exception, the scope ends when all jobs have ended, awaited or not."""
     outs = [np.zeros(100, np.uint8) for _ in range(300)]
-
-    async def run() -> list[asyncio.Future[Any]]:
-        async with NativeThreadPool(2) as pool:
-            return [pool.submit(NativeJob.copy(b"a" * 100, out)) for out in outs]
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        futures = runner.run(run())
+    async with NativeThreadPool(2) as pool:
+        futures = [pool.submit(NativeJob.copy(b"a" * 100, out)) for out in outs]
     assert all(future.done() for future in futures)
     assert all(out.tobytes() == b"a" * 100 for out in outs)
 
 
-def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension, new_loop: NewLoop) -> None:
+@on_loops
+async def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension) -> None:
     """Left by an exception, the scope waits for running jobs; the others fail, and release their buffers."""
     target, out = bytearray(3), bytearray(3)
+    submitted: list[asyncio.Future[Any]] = []
 
-    async def run() -> None:
-        submitted: list[asyncio.Future[Any]] = []
+    async def use() -> None:
+        async with NativeThreadPool(1) as pool:
+            submitted.append(pool.submit(NativeJob.from_extension(extension.filling(target))))
+            await asyncio.to_thread(extension.await_waiting, 1)
+            submitted.append(pool.submit(NativeJob.copy(b"abc", out)))
+            submitted[1].add_done_callback(lambda _: extension.open_gate())
+            raise KeyError("mine")
 
-        async def use() -> None:
-            async with NativeThreadPool(1) as pool:
-                submitted.append(pool.submit(NativeJob.from_extension(extension.filling(target))))
-                await asyncio.to_thread(extension.await_waiting, 1)
-                submitted.append(pool.submit(NativeJob.copy(b"abc", out)))
-                submitted[1].add_done_callback(lambda _: extension.open_gate())
-                raise KeyError("mine")
-
-        with pytest.raises(KeyError, match="mine"):
-            await use()
-        assert submitted[0].result() is None
-        with pytest.raises(ClosedError, match="not started"):
-            submitted[1].result()
-        assert not is_held(out)
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
+    with pytest.raises(KeyError, match="mine"):
+        await use()
+    assert submitted[0].result() is None
+    with pytest.raises(ClosedError, match="not started"):
+        submitted[1].result()
+    assert not is_held(out)
     assert target == b"xxx"
     assert out == bytes(3)
 
 
-def test_leaving_can_be_cancelled(extension: Extension, new_loop: NewLoop) -> None:
+@on_loops
+async def test_leaving_can_be_cancelled(extension: Extension) -> None:
     """A task cancelled while it leaves the scope withdraws jobs that were not started, and waits for running ones."""
     target, out = bytearray(3), bytearray(3)
+    loop = asyncio.get_running_loop()
+    leaving = asyncio.Event()
+    queued: list[asyncio.Future[bytearray]] = []
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        leaving = asyncio.Event()
-        queued: list[asyncio.Future[bytearray]] = []
+    async def use() -> None:
+        async with NativeThreadPool(1) as pool:
+            pool.submit(NativeJob.from_extension(extension.filling(target)))
+            await asyncio.to_thread(extension.await_waiting, 1)
+            queued.append(pool.submit(NativeJob.copy(b"abc", out)))
+            loop.call_soon(leaving.set)
 
-        async def use() -> None:
-            async with NativeThreadPool(1) as pool:
-                pool.submit(NativeJob.from_extension(extension.filling(target)))
-                await asyncio.to_thread(extension.await_waiting, 1)
-                queued.append(pool.submit(NativeJob.copy(b"abc", out)))
-                loop.call_soon(leaving.set)
-
-        task = loop.create_task(use())
-        await leaving.wait()
-        task.cancel()
-        with pytest.raises(ClosedError):
-            await queued[0]
-        assert not task.done()
-        extension.open_gate()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
+    task = loop.create_task(use())
+    await leaving.wait()
+    task.cancel()
+    with pytest.raises(ClosedError):
+        await queued[0]
+    assert not task.done()
+    extension.open_gate()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert target == b"xxx"
 
 
-def test_outside_its_scope_nothing_is_taken() -> None:
+@on_loop
+async def test_outside_its_scope_nothing_is_taken() -> None:
     """Before, after and beside its scope a pool refuses jobs and says why; a job can be submitted once."""
     pool = NativeThreadPool(1)
     assert "not entered" in repr(pool)
-
-    async def run() -> None:
-        with pytest.raises(ClosedError, match="Enter it first"):
-            pool.submit(NativeJob.crc32(b""))
-        async with pool:
-            assert "open" in repr(pool)
-            job = NativeJob.crc32(b"")
-            await pool.submit(job)
-            with pytest.raises(UsageError, match="submitted once"):
-                pool.submit(job)
-            with pytest.raises(UsageError, match="running event loop"):
-                await asyncio.to_thread(pool.submit, NativeJob.crc32(b""))
-        with pytest.raises(ClosedError, match="before it is left"):
-            pool.submit(NativeJob.crc32(b""))
-        with pytest.raises(ClosedError, match="entered once"):
-            await pool.__aenter__()
-
-    asyncio.run(run())
+    with pytest.raises(ClosedError, match="Enter it first"):
+        pool.submit(NativeJob.crc32(b""))
+    async with pool:
+        assert "open" in repr(pool)
+        job = NativeJob.crc32(b"")
+        await pool.submit(job)
+        with pytest.raises(UsageError, match="submitted once"):
+            pool.submit(job)
+        with pytest.raises(UsageError, match="running event loop"):
+            await asyncio.to_thread(pool.submit, NativeJob.crc32(b""))
+    with pytest.raises(ClosedError, match="before it is left"):
+        pool.submit(NativeJob.crc32(b""))
+    with pytest.raises(ClosedError, match="entered once"):
+        await pool.__aenter__()
     assert "closed" in repr(pool)
 
 

@@ -18,6 +18,7 @@ import pytest
 from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import ClosedError, UsageError
 from tests.concurrency.conftest import NewLoop
+from tests.concurrency.loops import on_loop, on_loops
 from tests.concurrency.native_extension import Extension
 from tests.concurrency.test_native_pool import is_held
 from tests.promptness import PATIENCE_SECONDS
@@ -243,37 +244,33 @@ async def released(*buffers: bytearray) -> None:
 
 
 @pytest.mark.parametrize("by_an_error", [False, True])
-def test_a_job_that_hangs_is_abandoned(extension: Extension, new_loop: NewLoop, *, by_an_error: bool) -> None:
+@on_loops
+async def test_a_job_that_hangs_is_abandoned(extension: Extension, *, by_an_error: bool) -> None:
     """After `patience` the scope is left; the job's future fails, a warning names it, and its buffers stay held."""
     targets = [bytearray(3), bytearray(4)]
     queued = bytearray(3)
+    submitted: list[asyncio.Future[Any]] = []
 
-    async def run() -> None:
-        submitted: list[asyncio.Future[Any]] = []
+    async def use() -> None:
+        async with NativeThreadPool(2, patience=0.05) as pool:
+            submitted.extend(pool(NativeJob.from_extension(extension.filling(target))) for target in targets)
+            await asyncio.to_thread(extension.await_waiting, 2)
+            submitted.append(pool(NativeJob.copy(b"abc", queued)))
+            if by_an_error:
+                raise KeyError("mine")
 
-        async def use() -> None:
-            async with NativeThreadPool(2, patience=0.05) as pool:
-                submitted.extend(pool(NativeJob.from_extension(extension.filling(target))) for target in targets)
-                await asyncio.to_thread(extension.await_waiting, 2)
-                submitted.append(pool(NativeJob.copy(b"abc", queued)))
-                if by_an_error:
-                    raise KeyError("mine")
-
-        warning = pytest.warns(RuntimeWarning, match=r"is abandoned: .*got <NativeJob: .*>, <.*>\. .*more patience=")
-        with warning, contextlib.suppress(KeyError):
-            await use()
-        for future in submitted[:2]:
-            with pytest.raises(ClosedError, match=r"is abandoned: .*got <NativeJob: of an extension>\. Give"):
-                future.result()
-        with pytest.raises(ClosedError, match="the job was not started"):
-            submitted[2].result()
-        assert not is_held(queued)
-        assert all(map(is_held, targets))
-        extension.open_gate()
-        await released(*targets)
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
+    warning = pytest.warns(RuntimeWarning, match=r"is abandoned: .*got <NativeJob: .*>, <.*>\. .*more patience=")
+    with warning, contextlib.suppress(KeyError):
+        await use()
+    for future in submitted[:2]:
+        with pytest.raises(ClosedError, match=r"is abandoned: .*got <NativeJob: of an extension>\. Give"):
+            future.result()
+    with pytest.raises(ClosedError, match="the job was not started"):
+        submitted[2].result()
+    assert not is_held(queued)
+    assert all(map(is_held, targets))
+    extension.open_gate()
+    await released(*targets)
     assert targets == [b"xxx", b"xxxx"]
 
 
@@ -308,25 +305,22 @@ def test_abandoned_jobs_fail_in_every_loop(extension: Extension, new_loop: NewLo
     assert "is abandoned" in str(raised[0])
 
 
-def test_a_warning_may_be_an_error(extension: Extension) -> None:
+@on_loop
+async def test_a_warning_may_be_an_error(extension: Extension) -> None:
     """If warnings are errors, leaving raises that of an abandoned job, and the pool is closed."""
     target = bytearray(3)
+    pool = NativeThreadPool(1, patience=0.05)
 
-    async def run() -> None:
-        pool = NativeThreadPool(1, patience=0.05)
+    async def use() -> None:
+        async with pool:
+            pool(NativeJob.from_extension(extension.filling(target)))
+            await asyncio.to_thread(extension.await_waiting, 1)
 
-        async def use() -> None:
-            async with pool:
-                pool(NativeJob.from_extension(extension.filling(target)))
-                await asyncio.to_thread(extension.await_waiting, 1)
-
-        with pytest.raises(RuntimeWarning, match="is abandoned"):
-            await use()
-        assert "closed" in repr(pool)
-        extension.open_gate()
-        await released(target)
-
-    asyncio.run(run())
+    with pytest.raises(RuntimeWarning, match="is abandoned"):
+        await use()
+    assert "closed" in repr(pool)
+    extension.open_gate()
+    await released(target)
     assert target == b"xxx"
 
 
@@ -413,15 +407,12 @@ def test_the_threads_leave_signals_to_python() -> None:
     assert set(seen) == {threading.main_thread()}
 
 
-def test_dropped_inside_its_scope() -> None:
+@on_loop
+async def test_dropped_inside_its_scope() -> None:
     """A pool that is dropped inside its scope warns, and leaves no thread or descriptor."""
-
-    async def run() -> None:
-        pools = [NativeThreadPool(2)]
-        await pools[0].__aenter__()
-        assert await pools[0].submit(NativeJob.crc32(b"")) == 0
-        with pytest.warns(ResourceWarning, match="dropped inside its scope"):
-            pools.clear()
-        await asyncio.sleep(0)
-
-    asyncio.run(run())
+    pools = [NativeThreadPool(2)]
+    await pools[0].__aenter__()
+    assert await pools[0].submit(NativeJob.crc32(b"")) == 0
+    with pytest.warns(ResourceWarning, match="dropped inside its scope"):
+        pools.clear()
+    await asyncio.sleep(0)

@@ -24,17 +24,13 @@ ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 
 
 @IN_PLACES
-@ON_LOOPS
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
-def test_one_worker_keeps_its_state(loop: str, place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
+@on_loops
+async def test_one_worker_keeps_its_state(place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
     """One worker does all jobs in turn, in the place where it was started; leaving the scope waits for all of them."""
-
-    async def main() -> list[Any]:
-        async with WorkerPool(worker, 1, place=place) as pool:
-            futures = [await pool.assign(number) for number in (1, 2, 3)]
-        return [future.result() for future in futures]
-
-    assert run_on(loop, main) == [1, 3, 6]
+    async with WorkerPool(worker, 1, place=place) as pool:
+        futures = [await pool.assign(number) for number in (1, 2, 3)]
+    assert [future.result() for future in futures] == [1, 3, 6]
 
 
 @IN_PLACES
@@ -85,25 +81,22 @@ class Gated:
         """Do nothing."""
 
 
-def test_cancelled_assigns_take_nothing() -> None:
+@on_loop
+async def test_cancelled_assigns_take_nothing() -> None:
     """A job whose `assign` was cancelled never runs; a worker that it had got goes to another caller."""
-
-    async def main() -> list[Any]:
-        done: list[Any] = []
-        gate = asyncio.get_running_loop().create_future()
-        async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
-            await pool.assign(gate)
-            waiting = [tasks.create_task(pool.assign(ready(number))) for number in range(4)]
-            await settle()
-            waiting[0].cancel()
-            gate.set_result(None)
-            waiting[1].get_loop().call_soon(waiting[1].cancel)
-            await asyncio.sleep(0)
-            done += [await (await assigned) for assigned in waiting[2:]]
-            done += [assigned.cancelled() for assigned in waiting]
-        return done
-
-    assert run_on("asyncio", main) in ([2, 3, True, True, False, False], [2, 3, True, False, False, False])
+    done: list[Any] = []
+    gate = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
+        await pool.assign(gate)
+        waiting = [tasks.create_task(pool.assign(ready(number))) for number in range(4)]
+        await settle()
+        waiting[0].cancel()
+        gate.set_result(None)
+        waiting[1].get_loop().call_soon(waiting[1].cancel)
+        await asyncio.sleep(0)
+        done += [await (await assigned) for assigned in waiting[2:]]
+        done += [assigned.cancelled() for assigned in waiting]
+    assert done in ([2, 3, True, True, False, False], [2, 3, True, False, False, False])
 
 
 FAILING = {
@@ -117,43 +110,40 @@ FAILING = {
 @IN_PLACES
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
 @pytest.mark.parametrize("method", FAILING)
-def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytest.CaptureFixture[str]) -> None:
+@on_loop
+async def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Every `assign` and the scope raise the first exception, the same object, with one note; it isn't printed."""
     failing = FAILING[method]
     make: Callable[[], Worker[..., Any]] = functools.partial(workers.AsyncFails, failing) if asynchronous else failing
+    seen: list[BaseException] = []
+    pool = WorkerPool(make, 2, place=place)
 
-    async def main() -> None:
-        seen: list[BaseException] = []
-        pool = WorkerPool(make, 2, place=place)
+    async def assign() -> None:
+        try:
+            for job in range(5):
+                await pool.assign(job)
+        except workers.OddError as error:
+            seen.append(error)
 
-        async def assign() -> None:
-            try:
-                for job in range(5):
-                    await pool.assign(job)
-            except workers.OddError as error:
-                seen.append(error)
+    async def scope() -> None:
+        async with pool:
+            if method != "stop":
+                async with asyncio.TaskGroup() as tasks:
+                    for _ in range(4):
+                        tasks.create_task(assign())
+                await assign()
 
-        async def scope() -> None:
-            async with pool:
-                if method != "stop":
-                    async with asyncio.TaskGroup() as tasks:
-                        for _ in range(4):
-                            tasks.create_task(assign())
-                    await assign()
-
-        with pytest.raises(workers.OddError) as left:
-            await scope()
-        assert seen == [left.value] * (0 if method == "stop" else 5)
-        assert left.value.number == 7
-        where = {"make": "the start of worker", "run": "worker"}.get(method, f"the {method} of worker")
-        notes = [note for note in left.value.__notes__ if note.startswith("In ") and "process" not in note]
-        assert len(notes) == 1
-        assert notes[0].startswith(f"In {where} ")
-        with pytest.raises(ClosedError):
-            await pool.assign(0)
-        gc.collect()
-
-    run_on("asyncio", main)
+    with pytest.raises(workers.OddError) as left:
+        await scope()
+    assert seen == [left.value] * (0 if method == "stop" else 5)
+    assert left.value.number == 7
+    where = {"make": "the start of worker", "run": "worker"}.get(method, f"the {method} of worker")
+    notes = [note for note in left.value.__notes__ if note.startswith("In ") and "process" not in note]
+    assert len(notes) == 1
+    assert notes[0].startswith(f"In {where} ")
+    with pytest.raises(ClosedError):
+        await pool.assign(0)
+    gc.collect()
     assert capfd.readouterr() == ("", "")
 
 
@@ -308,20 +298,16 @@ async def test_types() -> None:
         assert assert_type(await (await asynchronous.assign("seven")), int) == 5
 
 
-@ON_LOOPS
-def test_results_as_they_complete(loop: str) -> None:
+@on_loops
+async def test_results_as_they_complete() -> None:
     """The futures of a pool can be put into a `CompletionStream`."""
-
-    async def main() -> list[int]:
-        async with WorkerPool(Gated, 2) as pool:
-            stream = CompletionStream[int]()
-            late = asyncio.get_running_loop().create_future()
-            for job in (late, ready(1), ready(2)):
-                stream.put(await pool.assign(job))
-            stream.stop()
-            reader = aiter(stream)
-            first = [await anext(reader), await anext(reader)]
-            late.set_result(0)
-            return [*first, *[item async for item in reader]]
-
-    assert run_on(loop, main) == [1, 2, 0]
+    async with WorkerPool(Gated, 2) as pool:
+        stream = CompletionStream[int]()
+        late = asyncio.get_running_loop().create_future()
+        for job in (late, ready(1), ready(2)):
+            stream.put(await pool.assign(job))
+        stream.stop()
+        reader = aiter(stream)
+        first = [await anext(reader), await anext(reader)]
+        late.set_result(0)
+        assert [*first, *[item async for item in reader]] == [1, 2, 0]

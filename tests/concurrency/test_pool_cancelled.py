@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.concurrency import WorkerPool
 from penstock.errors import ClosedError
 from tests.concurrency import workers
-from tests.concurrency.loops import LOOPS, Steps, on_loop, ready, run_on, settle
+from tests.concurrency.loops import LOOPS, Steps, on_loop, on_loops, ready, run_on, settle
 
 pytestmark = pytest.mark.each_value
 
@@ -86,8 +86,8 @@ async def _finish(steps: Steps) -> None:
     await steps
 
 
-@ON_LOOPS
-def test_cancelling_waits_for_plain_jobs_in_threads(loop: str) -> None:
+@on_loops
+async def test_cancelling_waits_for_plain_jobs_in_threads() -> None:
     """A plain method in a thread can't be cancelled: the scope waits for it, however often it is cancelled."""
     began, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -100,24 +100,22 @@ def test_cancelling_waits_for_plain_jobs_in_threads(loop: str) -> None:
         async with WorkerPool(workers.Plain, 1, place="thread") as pool:
             await (await pool.assign(job))
 
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(scope())
-            await asyncio.to_thread(began.wait)
-            for _ in range(3):
-                running.cancel()
-                await settle()
-            assert not running.done()
-            may_end.set()
-            await asyncio.wait([running])
-            assert ended.is_set()
-            assert running.cancelled()
-
-    run_on(loop, main)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scope())
+        await asyncio.to_thread(began.wait)
+        for _ in range(3):
+            running.cancel()
+            await settle()
+        assert not running.done()
+        may_end.set()
+        await asyncio.wait([running])
+        assert ended.is_set()
+        assert running.cancelled()
 
 
 @pytest.mark.parametrize("place", ["task", "thread"])
-def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -> None:
+@on_loop
+async def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -> None:
     """An async job gets a CancelledError where it waits, its worker is stopped, and its future is cancelled."""
     seen: list[str] = []
     began = threading.Event()
@@ -144,14 +142,11 @@ def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -> None
             futures.append(await pool.assign(7))
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(scope())
-            await asyncio.to_thread(began.wait)
-            running.cancel()
-        assert futures[0].cancelled()
-
-    run_on("asyncio", main)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scope())
+        await asyncio.to_thread(began.wait)
+        running.cancel()
+    assert futures[0].cancelled()
     assert seen == ["start", "cancelled 7", "stop"]
 
 
@@ -190,7 +185,8 @@ async def test_cancelled_workers_close_the_pool() -> None:
         await expect_closed(pool)
 
 
-def test_a_job_that_was_not_begun_is_cancelled() -> None:
+@on_loop
+async def test_a_job_that_was_not_begun_is_cancelled() -> None:
     """A scope that is cancelled just after a worker took a job cancels the job's future, too."""
     futures: list[asyncio.Future[Any]] = []
 
@@ -201,15 +197,13 @@ def test_a_job_that_was_not_begun_is_cancelled() -> None:
             futures.append(await pool.assign(2))
             raise asyncio.CancelledError
 
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(scope())
-
-    run_on("asyncio", main)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(scope())
     assert futures[0].cancelled()
 
 
-def test_cancelled_before_an_async_job_waits() -> None:
+@on_loop
+async def test_cancelled_before_an_async_job_waits() -> None:
     """A job in a thread that is cancelled before its first await is cancelled at that await."""
     began, may_go, seen = threading.Event(), threading.Event(), list[str]()
 
@@ -230,15 +224,12 @@ def test_cancelled_before_an_async_job_waits() -> None:
             await pool.assign(1)
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(scope())
-            await asyncio.to_thread(began.wait)
-            running.cancel()
-            await settle()
-            may_go.set()
-
-    run_on("asyncio", main)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scope())
+        await asyncio.to_thread(began.wait)
+        running.cancel()
+        await settle()
+        may_go.set()
     assert seen == ["cancelled"]
 
 

@@ -50,9 +50,9 @@ async def test_dying_in_a_job(job: Callable[[], None], exit_code: int, words: st
     assert re.fullmatch(r"In worker \d, job 0 of the pool", left.value.__notes__[0])
 
 
-@ON_LOOPS
 @pytest.mark.parametrize("busy", [False, True])
-def test_killed_from_outside(loop: str, *, busy: bool) -> None:
+@on_loops
+async def test_killed_from_outside(*, busy: bool) -> None:
     """SIGKILL from another process is reported within a second, to a running job and to a waiting caller."""
 
     async def while_idle() -> float:
@@ -77,14 +77,11 @@ def test_killed_from_outside(loop: str, *, busy: bool) -> None:
             assert job.exception() is waiting.result()
             return time.monotonic() - killed_at
 
-    async def main() -> None:
-        began = time.monotonic()
-        with pytest.raises(WorkerError, match="was killed by SIGKILL") as left:
-            assert is_prompt(await (while_busy() if busy else while_idle()), SECONDS)
-        assert left.value.exit_code == -signal.SIGKILL
-        assert is_prompt(time.monotonic() - began, 20.0)
-
-    run_on(loop, main)
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match="was killed by SIGKILL") as left:
+        assert is_prompt(await (while_busy() if busy else while_idle()), SECONDS)
+    assert left.value.exit_code == -signal.SIGKILL
+    assert is_prompt(time.monotonic() - began, 20.0)
 
 
 async def expect_death(pool: WorkerPool[..., Any]) -> BaseException:
@@ -159,8 +156,8 @@ async def test_dying_in_the_start() -> None:
             await pool.assign(1)
 
 
-@ON_LOOPS
-def test_cancelling_kills_plain_jobs(loop: str) -> None:
+@on_loops
+async def test_cancelling_kills_plain_jobs() -> None:
     """Cancelling the scope ends a process in the middle of a job that can't be cancelled."""
 
     async def scope(running: asyncio.Future[int]) -> None:
@@ -168,16 +165,13 @@ def test_cancelling_kills_plain_jobs(loop: str) -> None:
             running.set_result(await (await pool.assign(os.getpid)))
             await (await pool.assign(workers.wait_for_ever))
 
-    async def main() -> None:
-        running: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(scope(running))
-            pid = await running
-            await asyncio.sleep(0)
-            task.cancel()
-        assert not psutil.pid_exists(pid)
-
-    run_on(loop, main)
+    running: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(scope(running))
+        pid = await running
+        await asyncio.sleep(0)
+        task.cancel()
+    assert not psutil.pid_exists(pid)
 
 
 @pytest.mark.parametrize(
@@ -206,28 +200,25 @@ async def test_exceptions_bring_their_traceback() -> None:
     assert any(re.search(r"In process \d+:(?s:.)*in odd", note) for note in left.value.__notes__)
 
 
-def test_large_jobs_leave_the_loop_alone() -> None:
+@on_loop
+async def test_large_jobs_leave_the_loop_alone() -> None:
     """While megabytes are sent to a process and received from it, other tasks run."""
+    turns = 0
 
-    async def main() -> int:
-        turns = 0
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
 
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0.001)
-
-        async with asyncio.TaskGroup() as tasks:
-            counting = tasks.create_task(count())
-            async with WorkerPool(Echo, 1, place="process") as pool:
-                await (await pool.assign(b""))
-                turns = 0
-                assert len(await (await pool.assign(bytes(30_000_000)))) == 30_000_000
-            counting.cancel()
-        return turns
-
-    assert run_on("asyncio", main) > 3
+    async with asyncio.TaskGroup() as tasks:
+        counting = tasks.create_task(count())
+        async with WorkerPool(Echo, 1, place="process") as pool:
+            await (await pool.assign(b""))
+            turns = 0
+            assert len(await (await pool.assign(bytes(30_000_000)))) == 30_000_000
+        counting.cancel()
+    assert turns > 3
 
 
 class Echo:

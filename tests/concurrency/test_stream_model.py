@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.concurrency import ExtendableStream
 from penstock.errors import ClosedError
-from tests.concurrency.loops import on_loop, run_on, settle
+from tests.concurrency.loops import on_loop, settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -202,34 +202,31 @@ async def act(model: Model, real: Real, action: str, number: int) -> None:
 
 
 @given(data=st.data(), count=st.integers(0, 12), capacity=st.sampled_from([None, 1, 3]))
-def test_cancelled_anywhere_loses_nothing(data: Any, count: int, capacity: int | None) -> None:
+@on_loop
+async def test_cancelled_anywhere_loses_nothing(data: Any, count: int, capacity: int | None) -> None:
     """A reader and a producer that are cancelled at random turns of the loop, and try again, lose no item."""
     cancels: list[bool] = data.draw(st.lists(st.booleans(), max_size=80))
+    stream = ExtendableStream[int](capacity=capacity)
+    reader = aiter(stream)
+    received: list[int] = []
+    sent: list[int] = []
 
-    async def main() -> list[int]:
-        stream = ExtendableStream[int](capacity=capacity)
-        reader = aiter(stream)
-        received: list[int] = []
-        sent: list[int] = []
+    async def receive() -> None:
+        async for item in reader:
+            received.append(item)  # noqa: PERF401 - items received before a cancellation are kept
 
-        async def receive() -> None:
-            async for item in reader:
-                received.append(item)  # noqa: PERF401 - items received before a cancellation are kept
+    async def send() -> None:
+        while len(sent) < count:
+            await stream.put_wait(len(sent))
+            sent.append(len(sent))
+        stream.stop()
 
-        async def send() -> None:
-            while len(sent) < count:
-                await stream.put_wait(len(sent))
-                sent.append(len(sent))
-            stream.stop()
-
-        async with asyncio.TaskGroup() as tasks:
-            running = [(receive, tasks.create_task(receive())), (send, tasks.create_task(send()))]
-            for reads in cancels:
-                await asyncio.sleep(0)
-                begin, task = running[not reads]
-                if not task.done():
-                    task.cancel()
-                    running[not reads] = begin, tasks.create_task(begin())
-        return received
-
-    assert run_on("asyncio", main) == [*range(count)]
+    async with asyncio.TaskGroup() as tasks:
+        running = [(receive, tasks.create_task(receive())), (send, tasks.create_task(send()))]
+        for reads in cancels:
+            await asyncio.sleep(0)
+            begin, task = running[not reads]
+            if not task.done():
+                task.cancel()
+                running[not reads] = begin, tasks.create_task(begin())
+    assert received == [*range(count)]

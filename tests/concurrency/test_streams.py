@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.concurrency import CompletionStream, ExtendableStream, Stream
 from penstock.errors import ClosedError, UsageError
-from tests.concurrency.loops import LOOPS, on_loop, on_loops, run_on, settle
+from tests.concurrency.loops import LOOPS, on_loop, on_loops, settle
 
 ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 
@@ -187,25 +187,21 @@ async def test_next_can_not_forge_the_end() -> None:
     assert await anext(stream) == 10
 
 
-@ON_LOOPS
-def test_items_from_another_thread(loop: str) -> None:
+@on_loops
+async def test_items_from_another_thread() -> None:
     """The documented way to put from another thread delivers in order and wakes the reader."""
+    stream, running = ExtendableStream[int](), asyncio.get_running_loop()
 
-    async def main() -> list[int]:
-        stream, running = ExtendableStream[int](), asyncio.get_running_loop()
+    def produce() -> None:
+        for item in range(100):
+            running.call_soon_threadsafe(stream.put, item)
+        running.call_soon_threadsafe(stream.stop)
 
-        def produce() -> None:
-            for item in range(100):
-                running.call_soon_threadsafe(stream.put, item)
-            running.call_soon_threadsafe(stream.stop)
-
-        thread = threading.Thread(target=produce)
-        thread.start()
-        received = [item async for item in stream]
-        thread.join()
-        return received
-
-    assert run_on(loop, main) == [*range(100)]
+    thread = threading.Thread(target=produce)
+    thread.start()
+    received = [item async for item in stream]
+    thread.join()
+    assert received == [*range(100)]
 
 
 @pytest.mark.parametrize("error", [StopIteration(), StopAsyncIteration()], ids=repr)
@@ -270,26 +266,22 @@ async def test_errors_of_an_order_are_raised() -> None:
         assert await anext(reader) == 6
 
 
-@ON_LOOPS
-def test_room_that_is_not_taken_passes_on(loop: str) -> None:
+@on_loops
+async def test_room_that_is_not_taken_passes_on() -> None:
     """Room of a producer that is cancelled before it runs goes to the next producer, not to a plain put."""
-
-    async def main() -> list[int]:
-        stream = ExtendableStream[int](capacity=1)
-        reader = aiter(stream)
-        stream.put(0)
-        async with asyncio.TaskGroup() as tasks:
-            first, second = tasks.create_task(stream.put_wait(1)), tasks.create_task(stream.put_wait(2))
-            await settle()
-            received = [await anext(reader)]
-            first.cancel()
-            with pytest.raises(asyncio.QueueFull):
-                stream.put(3)
-            await settle()
-            assert second.done()
-            return [*received, await anext(reader)]
-
-    assert run_on(loop, main) == [0, 2]
+    stream = ExtendableStream[int](capacity=1)
+    reader = aiter(stream)
+    stream.put(0)
+    async with asyncio.TaskGroup() as tasks:
+        first, second = tasks.create_task(stream.put_wait(1)), tasks.create_task(stream.put_wait(2))
+        await settle()
+        received = [await anext(reader)]
+        first.cancel()
+        with pytest.raises(asyncio.QueueFull):
+            stream.put(3)
+        await settle()
+        assert second.done()
+        assert [*received, await anext(reader)] == [0, 2]
 
 
 @on_loops
@@ -312,26 +304,25 @@ OUTCOMES = st.lists(
 
 
 @given(order=st.permutations(range(7)), outcomes=OUTCOMES, handled=st.booleans())
-def test_completions_are_read_in_order(order: list[int], outcomes: list[tuple[str, int]], *, handled: bool) -> None:
+@on_loop
+async def test_completions_are_read_in_order(
+    order: list[int], outcomes: list[tuple[str, int]], *, handled: bool
+) -> None:
     """Results are read as they complete; errors and cancellations, too, by `on_error` or raised."""
     expected: dict[str, type] = {"error": KeyError, "cancelled": ClosedError}
-
-    async def main() -> list[object]:
-        futures = [asyncio.get_running_loop().create_future() for _ in order]
-        stream = CompletionStream[object](on_error=(lambda error: type(error)) if handled else None)
-        for future in futures:
-            stream.put(future)
-        stream.stop()
-        async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(read_all(stream))
-            for number in order:
-                outcome, turns = outcomes[number]
-                complete(futures[number], outcome, number)
-                await settle(turns)
-        assert len(stream) == 0
-        return reading.result()
-
-    assert run_on("asyncio", main) == [expected.get(outcomes[number][0], number) for number in order]
+    futures = [asyncio.get_running_loop().create_future() for _ in order]
+    stream = CompletionStream[object](on_error=(lambda error: type(error)) if handled else None)
+    for future in futures:
+        stream.put(future)
+    stream.stop()
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(read_all(stream))
+        for number in order:
+            outcome, turns = outcomes[number]
+            complete(futures[number], outcome, number)
+            await settle(turns)
+    assert len(stream) == 0
+    assert reading.result() == [expected.get(outcomes[number][0], number) for number in order]
 
 
 def complete(future: asyncio.Future[object], outcome: str, value: int) -> None:
@@ -364,19 +355,15 @@ async def value_after(turns: int) -> int:
     return turns
 
 
-@ON_LOOPS
-def test_coroutines_run_in_the_group(loop: str) -> None:
+@on_loops
+async def test_coroutines_run_in_the_group() -> None:
     """Coroutines are started in the caller's group, which never sees their exceptions."""
-
-    async def main() -> list[int]:
-        async with asyncio.TaskGroup() as tasks:
-            stream = CompletionStream[int](tasks=tasks, on_error=lambda error: -error.args[0])
-            for turns in (9, 3, 6, 1):
-                stream.put(value_after(turns))
-            stream.stop()
-            return [value async for value in stream]
-
-    assert run_on(loop, main) == [1, -3, 6, 9]
+    async with asyncio.TaskGroup() as tasks:
+        stream = CompletionStream[int](tasks=tasks, on_error=lambda error: -error.args[0])
+        for turns in (9, 3, 6, 1):
+            stream.put(value_after(turns))
+        stream.stop()
+        assert [value async for value in stream] == [1, -3, 6, 9]
 
 
 @on_loops
@@ -419,23 +406,19 @@ async def test_the_end_can_not_be_forged() -> None:
         await anext(aiter(stream))
 
 
-@ON_LOOPS
-def test_forgotten_streams_are_silent(loop: str, capfd: pytest.CaptureFixture[str]) -> None:
+@on_loops
+async def test_forgotten_streams_are_silent(capfd: pytest.CaptureFixture[str]) -> None:
     """Streams with unread items, errors and failed futures are collected without a warning or log line."""
-
-    async def main() -> None:
-        plain = ExtendableStream[int]()
-        plain.put(1)
-        plain.throw(KeyError("never read"))
-        completions = CompletionStream[int]()
-        future = asyncio.get_running_loop().create_future()
-        completions.put(future)
-        future.set_exception(KeyError("never read"))
-        reader = aiter(ExtendableStream[int]())
-        await settle()
-        del plain, completions, future, reader
-        gc.collect()
-        await settle()
-
-    run_on(loop, main)
+    plain = ExtendableStream[int]()
+    plain.put(1)
+    plain.throw(KeyError("never read"))
+    completions = CompletionStream[int]()
+    future = asyncio.get_running_loop().create_future()
+    completions.put(future)
+    future.set_exception(KeyError("never read"))
+    reader = aiter(ExtendableStream[int]())
+    await settle()
+    del plain, completions, future, reader
+    gc.collect()
+    await settle()
     assert capfd.readouterr() == ("", "")

@@ -14,6 +14,7 @@ import pytest
 import penstock as ps
 from penstock._os import Listener
 from penstock._runtime._queue import GivenQueue, JobQueue
+from tests.concurrency.loops import on_loop
 from tests.constants import SetConstant
 from tests.dataset.functions import keep
 from tests.loader.gates import PATIENCE_SECONDS, Gate
@@ -246,30 +247,28 @@ def test_waiting_does_not_spin() -> None:
         assert 1 <= runner.run(main()) < 10
 
 
-def test_a_cancelled_wait_loses_no_batch() -> None:
+@on_loop
+async def test_a_cancelled_wait_loses_no_batch() -> None:
     """A cancelled wait leaves the loader as if the batch had not been requested."""
     gate = Gate(4)
-
-    async def main() -> list[Any]:
-        with ps.Loader(ps.range(40).map(gate).batch(4), num_workers=2) as loader:
-            batches = aiter(loader)
-            found = [(await anext(batches)).tolist()]
-            for _ in range(3):
-                waiting = asyncio.ensure_future(anext(batches))
-                await asyncio.to_thread(gate.wait_entered)
-                await asyncio.sleep(0)
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-                assert loader.state_dict()["step"] == 1
-            gate.open()
-            return found + [batch.tolist() async for batch in batches]
-
-    assert asyncio.run(main()) == EXPECTED
+    with ps.Loader(ps.range(40).map(gate).batch(4), num_workers=2) as loader:
+        batches = aiter(loader)
+        found = [(await anext(batches)).tolist()]
+        for _ in range(3):
+            waiting = asyncio.ensure_future(anext(batches))
+            await asyncio.to_thread(gate.wait_entered)
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert loader.state_dict()["step"] == 1
+        gate.open()
+        assert (found + [batch.tolist() async for batch in batches]) == EXPECTED
 
 
 @WORKERS
-def test_errors_are_raised_in_the_task(place: dict[str, Any]) -> None:
+@on_loop
+async def test_errors_are_raised_in_the_task(place: dict[str, Any]) -> None:
     """`async for` raises a function's exception after the batches before it, and continues after a seek."""
 
     def fails(number: int) -> int:
@@ -277,16 +276,13 @@ def test_errors_are_raised_in_the_task(place: dict[str, Any]) -> None:
             raise KeyError(number)
         return number
 
-    async def main() -> list[Any]:
-        found: list[Any] = []
-        with ps.Loader(ps.range(40).map(fails).batch(4), **place) as loader:
-            with pytest.raises(KeyError):
-                await collect(aiter(loader), found)
-            loader.seek(3)
+    found: list[Any] = []
+    with ps.Loader(ps.range(40).map(fails).batch(4), **place) as loader:
+        with pytest.raises(KeyError):
             await collect(aiter(loader), found)
-        return found
-
-    assert asyncio.run(main()) == EXPECTED[:2] + EXPECTED[3:]
+        loader.seek(3)
+        await collect(aiter(loader), found)
+    assert found == EXPECTED[:2] + EXPECTED[3:]
 
 
 async def collect(batches: Any, found: list[Any]) -> None:
@@ -295,18 +291,15 @@ async def collect(batches: Any, found: list[Any]) -> None:
         found.append(batch.tolist())  # noqa: PERF401 - those before an error count too
 
 
-def test_closing_ends_a_wait() -> None:
+@on_loop
+async def test_closing_ends_a_wait() -> None:
     """A task that waits for a batch gets a ClosedError when the loader is closed."""
     gate = Gate(0)
-
-    async def main() -> None:
-        loader = ps.Loader(ps.range(40).map(gate).batch(4), num_workers=1)
-        waiting = asyncio.ensure_future(anext(aiter(loader)))
-        await asyncio.to_thread(gate.wait_entered)
-        closing = asyncio.ensure_future(asyncio.to_thread(loader.close))
-        with pytest.raises(ps.errors.ClosedError, match="the loader was closed"):
-            await waiting
-        gate.open()
-        await closing
-
-    asyncio.run(main())
+    loader = ps.Loader(ps.range(40).map(gate).batch(4), num_workers=1)
+    waiting = asyncio.ensure_future(anext(aiter(loader)))
+    await asyncio.to_thread(gate.wait_entered)
+    closing = asyncio.ensure_future(asyncio.to_thread(loader.close))
+    with pytest.raises(ps.errors.ClosedError, match="the loader was closed"):
+        await waiting
+    gate.open()
+    await closing
