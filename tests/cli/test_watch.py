@@ -57,13 +57,13 @@ def take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def screen_of(pid: int, columns: int, after: str) -> tuple[int, str]:
-    """Return the status and the output of `penstock watch` in a terminal, ended by Ctrl-C after two views."""
+def views_of(pid: int, columns: tuple[int, int]) -> tuple[int, list[str]]:
+    """Return the status of `penstock watch` in a terminal that gets another width, and the views until Ctrl-C."""
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    set_columns(slave, columns[0])
     environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     command = [sys.executable, "-m", "penstock", "watch", str(pid), "--interval", "0.2"]
-    text = ""
+    text, end = "", "\x1b[J"
     with subprocess.Popen(
         command,
         stdin=slave,
@@ -73,34 +73,38 @@ def screen_of(pid: int, columns: int, after: str) -> tuple[int, str]:
         preexec_fn=take_terminal,
     ) as program:
         os.close(slave)
-        has_interrupted = False
         while select.select([master], [], [], 20)[0]:
+            before = text.count(end)
             try:
                 text += os.read(master, 1 << 16).decode()
             except OSError:  # the terminal's last program has ended
                 break
-            if not has_interrupted and text.count(after) >= 2:
+            if before < 2 <= text.count(end):
+                set_columns(master, columns[1])
+            elif before < 4 <= text.count(end):
                 os.write(master, b"\x03")
-                has_interrupted = True
     os.close(master)
-    return program.returncode, text
+    return program.returncode, text.split(end)
 
 
-@pytest.mark.parametrize("columns", [80, 40])
-def test_a_terminal_shows_a_view_that_is_redrawn(training: "subprocess.Popen[str]", columns: int) -> None:
-    """The view fits the terminal, is redrawn in its place and names the slow step; Ctrl-C ends it with status 0."""
-    status, text = screen_of(training.pid, columns, "limit")
-    assert status == 0
-    first, second = re.split(r"\x1b\[\d+A\r", text)[:2]
-    assert "Traceback" not in text
-    for view in (first, second):
-        lines = re.sub(r"\x1b\[[0-9]*[A-Z]", "", view).splitlines()
+def set_columns(terminal: int, columns: int) -> None:
+    """Set the width of a terminal."""
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+
+def test_a_terminal_shows_a_view_that_is_redrawn(training: "subprocess.Popen[str]") -> None:
+    """Each view is drawn in the place of the last one and fits the terminal; Ctrl-C ends the command with status 0."""
+    status, [first, second, _, last, rest] = views_of(training.pid, (80, 40))
+    assert (status, rest.replace("^C", "")) == (0, "")
+    for view, columns in ((first, 80), (second, 80), (last, 40)):
+        lines = re.sub(r"\x1b\[[0-9]*[A-Z]", "", view).strip().splitlines()
         assert max(map(len, lines)) < columns
-        shown = {line.split()[0]: line for line in lines if line}
+        shown = {line.split()[0]: line for line in lines}
         assert {"pid", "epoch", "rate", "waiting", "workers", "slowest", "memory", "limit", "change"} <= shown.keys()
-        assert "━" in shown["waiting"] or columns < 60
+        assert ("━" in shown["waiting"]) == (columns == 80)
         assert "decode" in shown["limit"]
-    assert f"\x1b[{first.count(chr(10))}A\r" in text
+        assert "…" not in "".join(line for line in lines[2:] if not line.startswith("slowest"))
+    assert second.startswith(f"\x1b[{first.count(chr(10))}A\r")
 
 
 def test_lines_and_one_view_are_for_files(training: "subprocess.Popen[str]", capsys: Output) -> None:

@@ -35,6 +35,7 @@ class Terminal:
         self._drawn_at = 0.0
         self._quarter: int | None = None
         self._redrawn = 0  # lines that `redraw` has drawn last
+        self._redrawn_columns: int = 0
 
     @property
     def rows(self) -> int:
@@ -66,13 +67,18 @@ class Terminal:
         self._redrawn = 0
 
     def redraw(self, lines: list[str]) -> None:
-        """Print lines; on a terminal they replace those of the last call, unless other lines were printed since."""
+        """Print lines; on a terminal they replace those of the last call.
+
+        They don't if other lines were printed since, or the terminal has got another width, which may wrap lines.
+        """
         if not self.is_live:
             self._write("".join(f"{line}\n" for line in lines))
             return
-        up = f"\x1b[{self._redrawn}A\r" if self._redrawn else ""
+        columns = self.columns
+        up = f"\x1b[{self._redrawn}A\r" if self._redrawn and columns == self._redrawn_columns else ""
         self._write(up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         self._redrawn = len(lines)
+        self._redrawn_columns = columns
 
     def _write(self, text: str) -> None:
         """Write text, also where the stream's encoding lacks some of its characters."""

@@ -4,7 +4,11 @@ The page has sums since the first request, so any two moments give the report of
 `Loader.report`. A wait that lasts counts as waiting, although the page is written when it has ended.
 """
 
+import textwrap
+import unicodedata
+from bisect import bisect_right
 from collections import deque
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from penstock._graph import chain_text
@@ -212,9 +216,11 @@ def view(title: str, sums: Sums, report: Report, memory_bytes: int, columns: int
         ("lost", _losses_text(sums.losses)),
         ("now", _now_text(sums)),
         ("limit", report.bottleneck or ""),
-        ("change", report.advice if report.batches else ""),
     ]
-    return [cut(f"{name:<{_LABEL}}{text}" if name else text, columns) for name, text in entries if text]
+    lines = [f"{name:<{_LABEL}}{text}" if name else text for name, text in entries if text]
+    advice = textwrap.wrap(printable(report.advice), max(columns - _LABEL, _LABEL)) if report.batches else []
+    lines += [f"{'change' if number == 0 else '':<{_LABEL}}{part}" for number, part in enumerate(advice)]
+    return [cut(line, columns) for line in lines]
 
 
 def summary(sums: Sums, report: Report, memory_bytes: int = 0) -> str:
@@ -236,7 +242,17 @@ def summary(sums: Sums, report: Report, memory_bytes: int = 0) -> str:
 def cut(text: str, columns: int) -> str:
     """Return a text without control characters that fits into a line."""
     text = printable(text)
-    return text if len(text) <= columns else f"{text[: columns - 1]}…"
+    ends = list(accumulate(map(_columns_of, text)))
+    if not ends or ends[-1] <= columns:
+        return text
+    return f"{text[: bisect_right(ends, columns - 1)]}…"
+
+
+def _columns_of(character: str) -> int:
+    """Return the number of columns that a character takes in a terminal."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def printable(text: str) -> str:
@@ -283,7 +299,7 @@ def _progress_text(sums: Sums, report: Report) -> str:
 
 def _rate_text(sums: Sums, report: Report) -> str:
     rate = report.batches_per_second
-    return f"{rate:,.1f} batches a second, {rate * sums.rows:,.0f} rows"
+    return f"{rate:,.1f} batches/s, {rate * sums.rows:,.0f} rows/s"
 
 
 def _causes_text(report: Report) -> str:
@@ -308,7 +324,7 @@ def _slowest_text(report: Report) -> str:
     if not report.steps:
         return ""
     step = max(report.steps, key=lambda step: step.seconds)
-    return f"{step.text}: {milliseconds(step.seconds)} ms a batch, {step.share:.0%} of the steps"
+    return f"{step.text}: {step.share:.0%}, {milliseconds(step.seconds)} ms a batch"
 
 
 def _memory_text(sums: Sums, memory_bytes: int) -> str:
