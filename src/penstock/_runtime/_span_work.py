@@ -11,6 +11,7 @@ import numpy as np
 from penstock._graph import Context
 from penstock._plan import Plan
 from penstock._runtime._jobs import BlockSize, Job, Places, Shape, Work
+from penstock._runtime._sent_blocks import SentBlock
 from penstock._streaming import BlockInput, InputRange, read_inline
 
 
@@ -27,13 +28,21 @@ class SpanTask(NamedTuple):
         """Return the work."""
         node = plan.streaming.inputs[self.number]
         block_input = BlockInput(self.number, node, self.epoch, self.input_range, read_inline, Context())
-        return SpanWork(block_input, self.span, self.cut)
+        return SpanWork(block_input, self.span, self.cut, is_sent=True)
 
 
 class SpanWork(Work):
-    """Consecutive positions of a block input."""
+    """Consecutive positions of a block input.
 
-    def __init__(self, block_input: BlockInput, span: range, cut: BlockSize) -> None:
+    Args:
+        block_input: the block input.
+        span: the positions, as numbers in its input range.
+        cut: the size of blocks.
+        is_sent: whether the results are sent to another process.
+    """
+
+    def __init__(self, block_input: BlockInput, span: range, cut: BlockSize, *, is_sent: bool = False) -> None:
+        self._is_sent = is_sent
         self.block_input = block_input
         self.span = span
         self._cut = cut
@@ -52,7 +61,8 @@ class SpanWork(Work):
     def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
         """Add the span of the rows, and the elements of its positions, to the results."""
         span = self.span[start:stop]
-        results.append((span, self.block_input.evaluate(span.start, span.stop, context)))
+        block = self.block_input.evaluate(span.start, span.stop, context)
+        results.append((span, SentBlock(block) if self._is_sent else block))
 
 
 SpanJob: TypeAlias = Job[SpanWork]

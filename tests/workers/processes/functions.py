@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -350,3 +351,20 @@ def kills_itself_at_two(number: int) -> int:
 def large_row_and_process(number: int) -> dict[str, Any]:
     """Return a large row, and the process that has computed it."""
     return {"row": large_row(number), "process": os.getpid()}
+
+
+ELEMENTS: dict[str, Callable[[int], Any]] = {
+    "arrays": lambda number: np.arange(number % 5, dtype=np.int16),
+    "dicts": lambda number: {"x": np.arange(number % 5), "n": number, "y": np.full(2, number, np.float32)},
+    "keys in turn": lambda number: {name: np.full(3, number) for name in ("xy" if number % 2 else "yx")},
+    "dtypes in turn": lambda number: np.full(3, number, (np.int32, np.int64)[number % 2]),
+    "axes in turn": lambda number: np.full((3,) * (1 + number % 2), number),
+    "big-endian": lambda number: np.full(3, number, ">i4"),
+    "texts": lambda number: np.full(3, str(number)),
+    "no keys": lambda _: {},
+}
+
+
+def element_of(kind: str, number: int) -> Any:
+    """Return an element of some kind."""
+    return ELEMENTS[kind](number)

@@ -4,6 +4,7 @@ import os
 import threading
 import warnings
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,14 @@ def test_processes_compute_streams() -> None:
     workers = {int(worker) for batch in batches for worker in batch["row_process"]}
     assert len(workers) == 2
     assert os.getpid() not in workers
+
+
+@pytest.mark.parametrize("kind", functions.ELEMENTS)
+def test_elements_in_order_arrive_as_they_were(kind: str) -> None:
+    """Their types, dtypes, byte orders, shapes and keys, although the arrays of several travel as one."""
+    dataset = ps.range(60).map(partial(functions.element_of, kind)).window_shuffle(5)
+    with processes(dataset, 1) as loader:
+        assert list(map(digest, loader)) == list(map(digest, dataset))
 
 
 @pytest.mark.parametrize("merge", [None, functions.joined], ids=["stacked", "merged"])
