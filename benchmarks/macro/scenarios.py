@@ -26,6 +26,7 @@ from benchmarks.macro import (
     tiny,
     tokens,
     transport,
+    variations,
     video,
     write,
 )
@@ -61,6 +62,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "formats": formats.build,
     "write": write.build,
     "jax-feed": jax_feed.build,
+    "variations": variations.build,
     "kill": kill.build,
     "import": import_time.build,
 }

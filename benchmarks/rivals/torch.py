@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks.carry.child import IN_FLIGHT, Ends, Send, open_carrier
 from benchmarks.carry.messages import Message, from_leaves, leaves
-from benchmarks.macro import import_time, tiny, tokens, transport
+from benchmarks.macro import import_time, tiny, tokens, transport, variations
 from benchmarks.rivals import Contestants, torch_media, torch_processes, torch_stack
 from benchmarks.rivals.torch_processes import KINDS, Kind
 from benchmarks.scenario import Contestant, Output, Role
@@ -119,6 +119,22 @@ def _open(
     return loader
 
 
+def _variations(work: variations.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    """Return torch's loader and the drop-in, inline and with workers."""
+    if work.above:
+        return ()
+    made: list[Contestant] = []
+    for kind, (num_workers, place) in product(KINDS, PLACES):
+        opened = partial(_opened, kind, work, num_workers)
+        made.append(variations.contestant(work, f"{work.name}: {kind.name} {place}", kind.role, opened))
+    return tuple(made)
+
+
+def _opened(kind: Kind, work: variations.Work, num_workers: int) -> DataLoader[Any]:
+    dataset: Any = work  # torch needs no base class, though its types say so
+    return kind.made(dataset, batch_size=work.batch_size, num_workers=num_workers)
+
+
 def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import torch.utils.data", "rival"),)
 
@@ -170,5 +186,6 @@ CONTESTANTS: dict[str, Contestants] = {
     "video": torch_media.of_video,
     "start-stop": torch_processes.started,
     "busy-trainer": torch_processes.beside_busy,
+    "variations": _variations,
     "import": _import,
 }
