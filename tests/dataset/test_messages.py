@@ -428,6 +428,12 @@ ENDLESS_CALLS: dict[str, Case] = {
 ELEMENTS: dict[str, Case] = {
     "map": usage(lambda: NUMBERS.map(anything(3)), "map takes a function; got 3"),
     "random_map": usage(lambda: NUMBERS.random_map(anything("flip")), "random_map takes a function; got 'flip'"),
+    "map of a function of two": usage(
+        lambda: NUMBERS.map(anything(divmod)), "one argument, the element; got divmod", "random_map passes a generator"
+    ),
+    "random_map of a function of one": usage(
+        lambda: NUMBERS.random_map(anything(abs)), "two arguments, the element and rng; got abs", "With globals=True it"
+    ),
     "map_with_origin": usage(lambda: NUMBERS.map_with_origin(anything(None)), "map_with_origin takes a function"),
     "filter": usage(lambda: NUMBERS.filter(anything([])), "filter takes a function; got []"),
     "on_error": usage(

@@ -155,6 +155,6 @@ def test_a_sources_own_fingerprint_counts() -> None:
 
 def test_callables_of_all_kinds_have_a_fingerprint() -> None:
     """Builtins, classes, partials and NumPy's functions have fingerprints, too."""
-    functions: list[Any] = [len, str, np.square, functools.partial(double), Squares.__getitem__]
+    functions: list[Any] = [len, str, np.square, functools.partial(double), Squares(9).__getitem__]
     fingerprints = [ps.range(9).map(function, name="same").fingerprint for function in functions]
     assert all(len(digest) == 16 for each in fingerprints for digest in each.values())

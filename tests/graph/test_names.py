@@ -103,7 +103,7 @@ def test_a_name_is_a_str(name: Any) -> None:
     verbs: list[Any] = [dataset.map, dataset.random_map, dataset.map_with_origin, dataset.filter]
     for verb in verbs:
         with pytest.raises(UsageError, match=f"name must be a str of at least one character; got name={name!r}"):
-            verb(double, name=name)
+            verb(print, name=name)
 
 
 def test_filters_have_names_for_messages() -> None:

@@ -614,7 +614,8 @@ class Dataset(Generic[T_co]):
             >>> list(ps.range(3).map(lambda number: number * 10))
             [0, 10, 20]
         """
-        need_function("map", function)
+        remedy = "random_map passes a generator, too, and map_with_origin the element's origin"
+        need_function("map", function, "the element", remedy=remedy)
         return self._map(function, name, "none", on_error)
 
     @overload
@@ -693,13 +694,17 @@ class Dataset(Generic[T_co]):
             >>> list(dataset) == list(dataset)
             True
         """
-        need_function("random_map", function)
         if rng not in ("generator", "seed", "jax"):
             raise UsageError(f'rng must be "generator", "seed" or "jax"; got rng={rng!r}')
         if globals and rng != "generator":
             raise UsageError(
                 f"globals=True hands nothing to the function, so rng={rng!r} has no use. Leave one of them out."
             )
+        if globals:
+            need_function("random_map(…, globals=True)", function, "the element")
+        else:
+            remedy = "With globals=True it is called with the element alone, and may draw from global generators"
+            need_function("random_map", function, "the element", "rng", remedy=remedy)
         if rng == "jax":
             need_jax()
             return self._map(function, name, "key", on_error)
@@ -715,7 +720,7 @@ class Dataset(Generic[T_co]):
             >>> list(ps.range(2).map_with_origin(lambda number, origin: (number, origin.epoch, origin.key)))
             [(0, 0, 0), (1, 0, 1)]
         """
-        need_function("map_with_origin", function)
+        need_function("map_with_origin", function, "the element", "its origin")
         return self._map(function, name, "origin", on_error)
 
     def filter(
@@ -755,7 +760,7 @@ class Dataset(Generic[T_co]):
             >>> len(odd), odd[1], sorted(odd.shuffle())
             (3, 3, [1, 3, 5])
         """
-        need_function("filter", predicate)
+        need_function("filter", predicate, "the element")
         step_name = function_name(predicate) if name is None else need_name(name)
         if index is not None:
             bits = _dataset.filter_bits(self._node, predicate, step_name, index)
@@ -791,7 +796,7 @@ class Dataset(Generic[T_co]):
             >>> ps.range(4).flat_map(lambda number: [number] * number, counts=[0, 1, 2, 3])[-1]
             3
         """
-        need_function("flat_map", function)
+        need_function("flat_map", function, "the element")
         step_name = self._step_name(function_name(function), name)
         if counts is None:
             return self._new(Split(self._node, _graph.FlatMap(function, step_name)))

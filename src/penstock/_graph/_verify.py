@@ -10,6 +10,7 @@ from penstock._graph._fingerprint import functions_of
 from penstock._graph._length import is_endless, is_indexable, length
 from penstock._graph._nodes import Filter, Fold, Map, Node, Split, Stream, Substitute, parents_of, walk
 from penstock._graph._rewrite import varies_by_epoch
+from penstock._signatures import check_takes
 from penstock.errors import GraphError, MissingDependencyError, NoLengthError, UsageError
 
 MAX_POSITIONS = 1 << 62
@@ -126,10 +127,20 @@ def need_integer(name: str, value: object) -> int:
     return value.__index__()
 
 
-def need_function(verb: str, function: object) -> None:
-    """Raise a UsageError if the argument for a function can't be called."""
+def need_function(verb: str, function: object, *arguments: str, remedy: str = "") -> None:
+    """Raise a UsageError if the argument for a function can't be called, or certainly not with these arguments.
+
+    Args:
+        verb: the method that takes the function.
+        function: the argument.
+        arguments: what the function is called with; nothing to check no call.
+        remedy: for a function that takes others.
+    """
     if not callable(function):
         raise UsageError(f"{verb} takes a function; got {function!r}")
+    if arguments:
+        bind = "Bind other arguments with functools.partial"
+        check_takes(function, arguments, f"the function of {verb}", f"{remedy}. {bind}" if remedy else bind)
 
 
 def need_jax() -> None:

@@ -12,8 +12,9 @@ from fractions import Fraction
 from typing import Generic, Literal, TypeAlias, assert_never, cast
 
 from penstock._frozen import frozen
+from penstock._signatures import name_of
 from penstock.errors import UsageError
-from penstock.pipeline._ops import OutT_co, location_of, name_of
+from penstock.pipeline._ops import OutT_co, location_of
 from penstock.pipeline._stages import (
     Aggregate,
     Disaggregate,

@@ -14,8 +14,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from penstock._frozen import frozen
+from penstock._signatures import check_takes, name_of
 from penstock.errors import UsageError
-from penstock.pipeline._ops import InT, Kind, Op, OutT, check_takes, kind_of, name_of
+from penstock.pipeline._ops import InT, Kind, Op, OutT, kind_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -146,7 +147,7 @@ class Pipe(Generic[InT, OutT]):
     def __post_init__(self) -> None:
         asynchronous = self.kind in {"async", "async generator"}
         if self.kind != "lookup":
-            check_takes(self.op, 1, "an op")
+            check_takes(self.op, ("the item",), "an op")
         check_count("concurrency", self.concurrency)
         check_name(self.name)
         check_choice("output_order", self.output_order, ("completion", "input"))
@@ -252,10 +253,10 @@ class Aggregate(Generic[InT]):
             )
         elif _is_aggregator(given):
             aggregator = cast("Aggregator[Any]", given)
-            check_takes(aggregator.accumulate, 1, "accumulate")
-            check_takes(aggregator.flush, 0, "flush")
+            check_takes(aggregator.accumulate, ("the item",), "accumulate")
+            check_takes(aggregator.flush, (), "flush")
         else:
-            check_takes(given, 0, "an aggregator's factory")
+            check_takes(given, (), "an aggregator's factory")
 
     def open(self) -> Aggregator[Any]:
         """Make an empty aggregator for one pass.
@@ -339,7 +340,7 @@ class PathVariants(Generic[InT]):
                 f"a router is a function, plain or async, that returns a path's number; got {router!r:.200}. "
                 "Pass a function that returns the number and doesn't yield it"
             )
-        check_takes(router, 1, "a router")
+        check_takes(router, ("the item",), "a router")
         check_name(self.name)
         if not self.paths or not is_tuple_of(self.paths, tuple):
             raise UsageError(
