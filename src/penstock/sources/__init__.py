@@ -2,8 +2,8 @@
 
 `Arrays` (one array, or a dict of them), `Parquet` and `Arrow` (tables in files), `Files` and `ImageFolder` (a folder),
 `Tokens` and `Megatron` (token files, as windows or documents), `JsonLines`, `Csv`, `Sqlite`, `Tar` (samples of
-WebDataset), `TFRecord`, `ArrayRecord`, `MDS` (shards of Streaming), `LitData`, `Zarr` and `Range` are sources; `Source`
-has the methods of any other. Datasets use a source through the functions here: for keys `read_records` and
+WebDataset), `TFRecord`, `ArrayRecord`, `MDS` (shards of Streaming), `LitData`, `Lance`, `Zarr` and `Range` are sources;
+`Source` has the methods of any other. Datasets use a source through the functions here: for keys `read_records` and
 `describe_key`, and the others once.
 """
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.sources._files import ImageRecord as ImageRecord
     from penstock.sources._hdf5 import HDF5 as HDF5
     from penstock.sources._json_lines import JsonLines as JsonLines
+    from penstock.sources._lance import Lance as Lance
     from penstock.sources._litdata import LitData as LitData
     from penstock.sources._lmdb import Lmdb as Lmdb
     from penstock.sources._mds import MDS as MDS
@@ -77,6 +78,7 @@ else:
         ImageRecord="penstock.sources._files",
         HDF5="penstock.sources._hdf5",
         JsonLines="penstock.sources._json_lines",
+        Lance="penstock.sources._lance",
         LitData="penstock.sources._litdata",
         Lmdb="penstock.sources._lmdb",
         MDS="penstock.sources._mds",
@@ -112,6 +114,7 @@ __all__ = [
     "ImageFolder",
     "ImageRecord",
     "JsonLines",
+    "Lance",
     "LitData",
     "Lmdb",
     "Megatron",

@@ -16,6 +16,7 @@ from penstock.sources._csv import Csv
 from penstock.sources._files import IMAGE_EXTENSIONS, Files, ImageFolder
 from penstock.sources._hdf5 import HDF5
 from penstock.sources._json_lines import JsonLines
+from penstock.sources._lance import Lance
 from penstock.sources._litdata import LitData
 from penstock.sources._litdata_index import is_litdata
 from penstock.sources._lmdb import Lmdb
@@ -90,7 +91,7 @@ _FORMATS: Final = (
 _KNOWN: Final = ", ".join(suffix for known in _FORMATS for suffix in known.suffixes)
 _REMEDY: Final = (
     f"Known are files that end in {_KNOWN} or begin like one, and folders of one of these, of images, of images in "
-    "class folders, of MDS shards, of LitData chunks, or of Zarr arrays. Name the source for others, as in "
+    "class folders, of MDS shards, of LitData chunks, of Zarr arrays, or of Lance. Name the source for others, as in "
     "ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))."
 )
 
@@ -127,6 +128,8 @@ def _source_of_folder(folder: str) -> Source:
         listed = os.listdir(folder)
     except OSError as error:
         raise_source_error(f"cannot list {folder!r}: {error.strerror}. Check its permissions.", error)
+    if "_versions" in listed:
+        return Lance(folder)
     if is_zarr(listed):
         return Zarr(folder)
     names = sorted((name for name in listed if not name.startswith(".")), key=os.fsencode)
