@@ -1,5 +1,6 @@
 """The digits of scikit-learn as PNG files, by the script that learns them."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -7,6 +8,10 @@ import numpy as np
 import pytest
 
 SCRIPT: Final = Path(__file__).parents[2] / "examples" / "digits.py"
+NEEDS_DIGITS: Final = pytest.mark.skipif(
+    find_spec("sklearn") is None or find_spec("PIL") is None,  # importing them takes every process seconds
+    reason="the digits are scikit-learn's, and Pillow writes them",
+)
 
 
 def digits() -> tuple[Any, Any]:

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from tests.examples.pictures import SCRIPT, digits, write_digits
+from tests.examples.pictures import NEEDS_DIGITS, SCRIPT, digits, write_digits
 from tests.extensions import load
 
-pytest.importorskip("PIL")
-pytest.importorskip("sklearn")
+pytestmark = NEEDS_DIGITS
 
 
 class Fixed:

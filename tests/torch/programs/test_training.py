@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.pictures import write_digits
+from tests.examples.pictures import NEEDS_DIGITS, write_digits
 
-pytest.importorskip("PIL")
-pytest.importorskip("sklearn")
+pytestmark = NEEDS_DIGITS
 # Trains a small convolutional network once with each number of workers; FOLDER has one folder of images per class.
 TRAINING = """
 import sys
