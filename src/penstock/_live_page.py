@@ -34,9 +34,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
-if sys.platform == "linux":
-    import fcntl
-
 _NAME: Final = "penstock-loader"
 _LINK: Final = f"/memfd:{_NAME}"
 _KIND: Final = b"penstock live "
@@ -92,8 +89,10 @@ class LivePage:
         return _parsed(lambda: bytes(self._memory))
 
 
-def _new_memory() -> mmap.mmap:
-    if sys.platform == "linux":
+if sys.platform == "linux":
+    import fcntl
+
+    def _new_memory() -> mmap.mmap:
         with suppress(OSError):  # such as too many open files
             descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
@@ -102,7 +101,12 @@ def _new_memory() -> mmap.mmap:
                 return mmap.mmap(descriptor, SIZE_BYTES)  # keeps a descriptor of its own, which the readers find
             finally:
                 os.close(descriptor)
-    return mmap.mmap(-1, SIZE_BYTES)
+        return mmap.mmap(-1, SIZE_BYTES)
+
+else:
+
+    def _new_memory() -> mmap.mmap:
+        return mmap.mmap(-1, SIZE_BYTES)
 
 
 def _parsed(read: Callable[[], bytes]) -> Seen | None:

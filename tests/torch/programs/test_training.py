@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.examples.pictures import NEEDS_DIGITS, write_digits
 
 pytestmark = NEEDS_DIGITS
