@@ -37,6 +37,7 @@ train = ps.range(40, seed=7).shuffle().map(element).batch(4)
 changed = ps.range(40, seed=7).shuffle().map(lambda number: element(number + (number == 13))).batch(4)
 in_order = ps.range(40, seed=7).shuffle().filter(lambda number: number % 2).map(element).batch(4)
 single = ps.range(4)
+SCALES = {"scales": np.array([1, 2, 3])}
 
 
 def loader() -> ps.Loader[Any]:
@@ -114,6 +115,9 @@ def test_rows_of_padding_and_elements_without_batches_are_shown() -> None:
     padding = [line for row in (1, 2, 3) for line in (f"row {row}, padding", "  4")]
     padded = ps.Loader(ps.range(5).batch(4, remainder="pad")).look(1)
     assert str(padded).splitlines()[2:] == ["row 0, key 4, epoch 0, position 4", "  4", *padding]
+    scaled = ps.range(5).map(lambda number: {"n": number}).batch(4, remainder="pad").map(lambda batch: batch | SCALES)
+    assert str(ps.Loader(scaled).look(1)).splitlines()[-2:] == ["the batch as a whole", "  ['scales']  [1, 2, 3]"]
+    assert "row 3, padding\n  ['n']" in str(ps.Loader(scaled).look(1))
     assert str(ps.Loader(single).look(2)) == "step 2, epoch 0\n\nkey 2, epoch 0, position 2\n  2"
     ragged = ps.Loader(
         ps.range(4).map(lambda number: {"a": str(number), "b": np.arange(number)}).batch(2, merge=listed)

@@ -19,7 +19,8 @@ import pytest
 
 import penstock as ps
 from penstock._live_page import LivePage, pages_of
-from penstock.observe._live import Sums, Window, summary
+from penstock.observe._live import Window, summary
+from penstock.observe._sums import Sums
 from tests.cli.command import main
 
 Output = pytest.CaptureFixture[str]

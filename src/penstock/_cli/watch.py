@@ -12,7 +12,8 @@ from penstock._cli.terminal import ENDED, FAILED, Terminal
 from penstock._live_page import Found, command_of, family, memory_bytes, own_pages, pages_of, processes
 from penstock.errors import UsageError
 from penstock.observe import Report
-from penstock.observe._live import Sums, Window, cut, summary, view
+from penstock.observe._live import Window, cut, summary, view
+from penstock.observe._sums import Sums
 
 _DESCRIPTION = """\
 Shows what running loaders do: the rate, the progress, the share of the time in which the

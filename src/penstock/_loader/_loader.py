@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self
 
 import numpy as np
 
-from penstock import _runtime
+from penstock import _runtime, observe
 from penstock._caught import Caught
 from penstock._dataset import LOADER_NAMES, Dataset, T_co, explain_methods, loader_text
 from penstock._graph import (
@@ -41,13 +41,13 @@ from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
-from penstock.observe import Look, Report, Watch, WhatIf
+from penstock.observe import Report, WhatIf
 from penstock.observe._measured import timed_steps
-from penstock.observe._trace import write_trace
 from penstock.sources import check_length
 
 if TYPE_CHECKING:
     from penstock._runtime import Workers
+    from penstock.observe import Look, Watch
 
 _ALLOWABLE = frozenset({"source", "order"})
 
@@ -442,7 +442,7 @@ class Loader(Generic[T_co]):
 
     # ------------------------------------------------------------------ looking
 
-    def look(self, step: int, *, decode: Callable[[list[int]], object] | None = None) -> Look:
+    def look(self, step: int, *, decode: Callable[[list[int]], object] | None = None) -> "Look":
         """Return what the model sees at a step, to print or to show: its rows, with the record of each.
 
         The batch is computed in this thread, as by `batch_at`, so it may be of any step, of the past or the future. The
@@ -480,7 +480,7 @@ class Loader(Generic[T_co]):
         except Exception as error:
             trim(error)
             raise
-        return Look(step, batch, origins, is_batched=is_batched, decode=decode)
+        return observe.Look(step, batch, origins, is_batched=is_batched, decode=decode)
 
     def stats(self) -> dict[str, float]:
         """Return counters for any logger, as a flat dict of floats.
@@ -537,9 +537,9 @@ class Loader(Generic[T_co]):
             >>> batches = list(loader)
             >>> loader.trace("trace.json.gz")
         """
-        write_trace(self._plan, self._runtime.readings, path)
+        observe.write_trace(self._plan, self._runtime.readings, path)
 
-    def watch(self, interval: float = 60.0) -> Watch:
+    def watch(self, interval: float = 60.0) -> "Watch":
         """Show what the loader does while the block of a `with` statement runs, as lines on stderr.
 
         On a terminal it is one line, which is redrawn each second; elsewhere there is a line at each interval. It has
@@ -560,7 +560,7 @@ class Loader(Generic[T_co]):
             >>> with ps.Loader(ps.range(64).batch(8)) as loader, loader.watch():
             ...     batches = list(loader)
         """
-        return Watch(self._publisher.seen, interval)
+        return observe.Watch(self._publisher.seen, interval)
 
     def verify(self, seconds: float = 2.0) -> tuple[WhatIf, ...]:
         """Measure what `report().what_if` predicts, in throwaway loaders.

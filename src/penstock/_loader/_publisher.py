@@ -25,8 +25,8 @@ from penstock._plan import Plan
 from penstock._readings import unseen_word
 from penstock._runtime import Runtime, usable_processors
 from penstock.events import Skipped, Substituted, WorkerDied
-from penstock.observe._live import Losses, Position, Sums, dataset_text, step_sums
 from penstock.observe._measured import batches_made
+from penstock.observe._sums import Losses, Position, Sums, dataset_text, step_sums
 
 _EACH_SECONDS: Final = 0.1
 _MOST_SECONDS: Final = 1.5  # less than the age of a page in which readers take the training for idle

@@ -5,10 +5,25 @@ the few times that a report needs. `Loader.look(step)` shows the batch of any st
 `Loader.watch()` a line about the last seconds, live.
 """
 
-from penstock.observe._look import Look
-from penstock.observe._prometheus import prometheus
+from typing import TYPE_CHECKING
+
+from penstock import _lazy
 from penstock.observe._report import Report, StepReport
 from penstock.observe._verdict import WhatIf
-from penstock.observe._watch import Watch
+
+if TYPE_CHECKING:
+    from penstock.observe._look import Look
+    from penstock.observe._prometheus import prometheus
+    from penstock.observe._trace import write_trace as write_trace
+    from penstock.observe._watch import Watch
+else:
+    __getattr__ = _lazy.from_modules(
+        __name__,
+        Look="penstock.observe._look",
+        prometheus="penstock.observe._prometheus",
+        write_trace="penstock.observe._trace",
+        Watch="penstock.observe._watch",
+    )
+    __dir__ = _lazy.listing(__name__)
 
 __all__ = ["Look", "Report", "StepReport", "Watch", "WhatIf", "prometheus"]

@@ -9,131 +9,22 @@ import unicodedata
 from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from penstock._graph import chain_text
-from penstock._live_page import Seen
-from penstock._plan import Plan
-from penstock._readings import Cause, Readings
-from penstock.observe._measured import step_text, timed_steps
 from penstock.observe._report import CAUSE_TEXTS, Report, StepReport, by_length, milliseconds
+from penstock.observe._sums import STALE_SECONDS, Losses, Sums
+
+if TYPE_CHECKING:
+    from penstock._readings import Cause
 
 WINDOW_SECONDS: Final = 5.0
 """The time for which a redrawn view has figures."""
 _LEAST_SECONDS: Final = 2.0  # of a window: a page of a slow training may be a second old
-STALE_SECONDS: Final = 2.0
-"""A page is written several times a second, so if it is older than this, no batch was delivered."""
-_MOST_STEPS: Final = 24  # in a page; those that take most time
-_NAME: Final = 40  # characters, in a page
-_TEXT: Final = 60
-_LONG: Final = 200
 _NARROW: Final = 60  # columns; with fewer, there are no bars
 _LABEL: Final = 10  # columns
 _LEAST_CAUSE: Final = 0.05
 _LEAST_BYTES: Final = 1_000_000
 _MINUTE: Final = 60
-
-
-class StepSums(NamedTuple):
-    """A step of the dataset, and the time that it has taken."""
-
-    name: str
-    text: str
-    seconds: float
-    cpu_share: float | None
-    is_in_order: bool
-
-
-class Position(NamedTuple):
-    """The position of a loader in its training."""
-
-    epoch: int
-    step: int
-    """The number of the next batch."""
-    done: int
-    """The number of batches delivered in the epoch."""
-    of: int | None
-    """The number of batches of the epoch; None if it isn't known."""
-
-
-class Losses(NamedTuple):
-    """The workers and elements that a loader has lost."""
-
-    deaths: int = 0
-    reason: str = ""
-    """The reason of the last death."""
-    replaced: int = 0
-    skipped: int = 0
-
-
-class Sums(NamedTuple):
-    """The sums of a loader at one moment: the content of a live page, by the names of its fields.
-
-    A change of the fields needs another number of the layout, in `penstock._live_page`.
-    """
-
-    pid: int
-    at: float
-    """The moment, by the monotonic clock."""
-    since: float
-    """The moment of the first request."""
-    dataset: str
-    workers: int
-    workers_text: str
-    processors: int
-    rank: int
-    ranks: int
-    rows: int
-    """The number of rows of a batch, on this rank."""
-    position: Position
-    batches: int
-    wait_seconds: float
-    waits: dict[Cause, float]
-    made: float
-    """The number of batches computed."""
-    busy_seconds: float
-    steps: tuple[StepSums, ...]
-    batch_bytes: int
-    """The memory of batches that are being made, ready or in use."""
-    losses: Losses
-    written: float = 0.0
-    """The moment at which the page was written; a reader sets it, and the next one."""
-    waits_since: float = 0.0
-    """When the wait began that lasts at this moment; 0 for none."""
-
-    @property
-    def start(self) -> "Sums":
-        """The sums at the moment of the first request."""
-        return self._replace(at=self.since, batches=0, wait_seconds=0.0, waits={}, made=0, busy_seconds=0.0, steps=())
-
-    @classmethod
-    def seen(cls, seen: Seen, now: float) -> "Sums":
-        """Return the sums of a page at a moment at which it was read."""
-        values = dict(seen.values)
-        position, losses = Position(*values.pop("position")), Losses(*values.pop("losses"))
-        steps = tuple(StepSums(*each) for each in values.pop("steps"))
-        sums = cls(**values, position=position, losses=losses, steps=steps)
-        since = seen.waiting_since
-        sums = sums._replace(written=sums.at, waits_since=since)
-        if since:
-            return sums._replace(at=max(now, sums.at), wait_seconds=sums.wait_seconds + max(now - since, 0.0))
-        return sums._replace(at=now) if now - sums.at > STALE_SECONDS else sums
-
-
-def step_sums(plan: Plan, readings: Readings) -> tuple[StepSums, ...]:
-    """Return the steps that took time, in the order in which elements pass them; of many, those that took most."""
-    in_order = plan.program.in_order
-    found = [
-        StepSums(name[:_NAME], step_text(node)[:_TEXT], time.seconds, time.cpu_share, node is in_order)
-        for name, (node, time) in timed_steps(plan, readings, each=False).items()
-    ]
-    least = sorted((step.seconds for step in found), reverse=True)[:_MOST_STEPS][-1:] or [0.0]
-    return tuple(step for step in found if step.seconds >= least[0])[:_MOST_STEPS]
-
-
-def dataset_text(plan: Plan) -> str:
-    """Return the dataset as text, for a page."""
-    return chain_text(plan.node)[:_LONG]
 
 
 def report_between(before: Sums, now: Sums) -> Report:

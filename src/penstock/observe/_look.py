@@ -55,7 +55,7 @@ class Row(NamedTuple):
     """A row of a batch."""
 
     name: str
-    """Its number, and its record with epoch and position."""
+    """Its number, and its record with epoch and position; "" where there is nothing to say."""
     leaves: dict[str, object]
     """The leaves, by their paths."""
 
@@ -112,7 +112,7 @@ class Look:
     # ------------------------------------------------------------------ rows
 
     def _rows(self) -> list[Row]:
-        """Return the rows, and last, without a name, what belongs to the batch as a whole."""
+        """Return the rows, and last what belongs to the batch as a whole."""
         if not self._is_batched:
             return [Row(_record_text(self.origins[0]) if self.origins else "", _leaves_of(self.batch))]
         count = self._count()
@@ -130,9 +130,10 @@ class Look:
 
     def _count(self) -> int:
         """Return the number of rows: that of the records, and those of padding."""
+        least = len(self.origins)
         arrays = [leaf for leaf in _leaves_of(self.batch).values() if is_array(leaf) and leaf.ndim]
-        lengths = {len(array) for array in arrays}
-        return lengths.pop() if len(lengths) == 1 and min(lengths) >= len(self.origins) else len(self.origins)
+        lengths = [len(array) for array in arrays if len(array) >= least]
+        return least if least in lengths else max(lengths, key=lengths.count, default=least)
 
     def _title(self) -> str:
         epochs = sorted({origin.epoch for origin in self.origins})

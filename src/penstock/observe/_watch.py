@@ -12,7 +12,8 @@ from typing import Final, Self
 from penstock._live_page import Seen
 from penstock._os import DaemonThread
 from penstock.errors import UsageError
-from penstock.observe._live import Sums, Window, cut, report_between, summary
+from penstock.observe._live import Window, cut, report_between, summary
+from penstock.observe._sums import Sums
 
 _REDRAWN_SECONDS: Final = 1.0
 
