@@ -242,6 +242,12 @@ class Waits:
         self._waits = DurationRecorder()
         self._pauses = DurationRecorder()
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "waiting": None}  # memory, which is of this process
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, waiting=unseen_word())
+
     def begin(self, default: Cause) -> None:
         """Note that a stream was opened."""
         self.cause, self.default, self.is_first = None, default, default != "inline"

@@ -448,7 +448,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_epoch": None, "_clock": Clock()}  # an epoch and its times are this loader's
+        return {**vars(self), "_epoch": None}  # an epoch belongs to an iterator of this process
 
 
 def _streams_state(dataset: object, at: Places | Pass | None) -> dict[str, object]:
