@@ -123,7 +123,6 @@ class Gate:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._is_open = False
-        self._released = 0  # functions that may leave before it is open
         self.inside = 0
         self.peak = 0
         self.entered = 0
@@ -143,8 +142,7 @@ class Gate:
     def pass_through(self) -> None:
         """Wait inside until the gate is open."""
         with self, self._changed:
-            assert self._changed.wait_for(lambda: self._is_open or self._released, PATIENCE_SECONDS)
-            self._released -= not self._is_open
+            assert self._changed.wait_for(lambda: self._is_open, PATIENCE_SECONDS)
 
     def open(self) -> None:
         """Release all functions inside, and let later ones pass."""
@@ -152,20 +150,10 @@ class Gate:
             self._is_open = True
             self._changed.notify_all()
 
-    def release_one(self) -> None:
-        """Release one of the functions inside."""
-        with self._changed:
-            self._released += 1
-            self._changed.notify_all()
-
-    def reaches(self, condition: Callable[["Gate"], bool], seconds: float) -> bool:
-        """Return whether a condition on the counts is true now, or becomes true within some seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: condition(self), seconds)
-
     def wait_until(self, condition: Callable[["Gate"], bool]) -> None:
         """Wait until a condition on the counts is true."""
-        assert self.reaches(condition, PATIENCE_SECONDS)
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self), PATIENCE_SECONDS)
 
 
 @contextmanager
