@@ -207,14 +207,31 @@ def test_a_wait_that_lasts_is_shown_and_a_fork_has_no_page() -> None:
     assert pages_of(os.getpid()).pages == ()
 
 
+class Numbers:
+    """A source that counts how often its text is made, which may take long."""
+
+    texts = 0
+
+    def __len__(self) -> int:
+        return 640
+
+    def __getitem__(self, key: int) -> int:
+        return key
+
+    def __repr__(self) -> str:
+        Numbers.texts += 1
+        return "Numbers()"
+
+
 def test_a_script_shows_its_own_loader(capsys: Output) -> None:
     """`loader.watch` prints lines to stderr while the block runs, and one about the whole time at its end."""
     pause = threading.Event()
-    with ps.Loader(ps.range(640).batch(8)) as loader, loader.watch(interval=0.05):
+    with ps.Loader(ps.read(Numbers()).batch(8)) as loader, loader.watch(interval=0.05):
         for _ in loader:
             pause.wait(0.004)
     *lines, last = capsys.readouterr().err.splitlines()
     assert lines
+    assert Numbers.texts <= 2
     assert all(re.match(r"epoch 0, step \d+ \(\d+%\); [0-9.]+ batches/s; waiting \d+%", line) for line in lines)
     assert re.match(r"epoch 0, step 80 \(100%\); ", last)
     assert last.endswith("limit: the consumer")

@@ -26,7 +26,7 @@ from penstock._readings import unseen_word
 from penstock._runtime import Runtime, usable_processors
 from penstock.events import Skipped, Substituted, WorkerDied
 from penstock.observe._measured import batches_made
-from penstock.observe._sums import Losses, Position, Sums, dataset_text, step_sums
+from penstock.observe._sums import Losses, Position, StepTexts, Sums, dataset_text, step_sums
 
 _EACH_SECONDS: Final = 0.1
 _MOST_SECONDS: Final = 1.5  # less than the age of a page in which readers take the training for idle
@@ -60,6 +60,7 @@ class Publisher:
         self._started = 0.0  # the moment of the first iterator
         self._processors = 1
         self._dataset = ""
+        self._texts = StepTexts()
         self.due: float = inf
         renewed_after_fork(self)
 
@@ -127,7 +128,7 @@ class Publisher:
             waits=readings.waits.seconds.copy(),
             made=batches_made(plan, readings, batches),
             busy_seconds=readings.busy_seconds,
-            steps=step_sums(plan, readings),
+            steps=step_sums(plan, readings, self._texts),
             batch_bytes=0 if runtime is None else runtime.bytes_in_flight(),
             losses=Losses() if runtime is None else _losses(runtime),
         )

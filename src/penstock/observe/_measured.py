@@ -1,6 +1,6 @@
 """From readings to a report: the sums of all threads and processes, as times of a batch."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -94,13 +94,21 @@ def _steps(plan: Plan, readings: Readings, made: float) -> tuple[tuple[StepRepor
     return tuple(steps), sum(step.seconds for step in in_order)
 
 
-def timed_steps(plan: Plan, readings: Readings, *, each: bool = True) -> dict[str, tuple[Node, StepTime]]:
+def step_text(node: Node) -> str:
+    """Return the text of a step, which may take the time of a source's own `__repr__`."""
+    return verb_text(node) or type(node).__name__.lower()
+
+
+def timed_steps(
+    plan: Plan, readings: Readings, *, each: bool = True, text_of: Callable[[Node], str] = step_text
+) -> dict[str, tuple[Node, StepTime]]:
     """Return the steps that took time, and their times, by the names that they have in a report.
 
     Args:
         plan: of the loader.
         readings: of the loader.
         each: as in `Readings.step_times`.
+        text_of: returns the text of a step.
     """
     times = readings.step_times(each=each)
     nodes: dict[int, Node] = {}
@@ -109,17 +117,13 @@ def timed_steps(plan: Plan, readings: Readings, *, each: bool = True) -> dict[st
     timed: dict[str, tuple[Node, StepTime]] = {}
     for number, node in nodes.items():
         if number < len(times) - 1 and times[number].seconds > 0:
-            timed[_free_name(node, timed)] = node, times[number]
+            timed[_free_name(node, text_of, timed)] = node, times[number]
     return timed
 
 
-def step_text(node: Node) -> str:
-    return verb_text(node) or type(node).__name__.lower()
-
-
-def _free_name(node: Node, taken: Collection[str]) -> str:
+def _free_name(node: Node, text_of: Callable[[Node], str], taken: Collection[str]) -> str:
     """Return the name of a step: that of its function, or the verb, with a number if an earlier step has it."""
-    name = node.name if isinstance(node, Map | Filter) else step_text(node).partition("(")[0]
+    name = node.name if isinstance(node, Map | Filter) else text_of(node).partition("(")[0]
     names = (name if number == 1 else f"{name} {number}" for number in count(1))
     return next(each for each in names if each not in taken)
 

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from penstock._graph import chain_text
+from penstock._graph import Node, chain_text
 from penstock._live_page import Seen
 from penstock._plan import Plan
 from penstock._readings import Cause, Readings
@@ -102,12 +102,26 @@ class Sums(NamedTuple):
         return sums._replace(at=now) if now - sums.at > STALE_SECONDS else sums
 
 
-def step_sums(plan: Plan, readings: Readings) -> tuple[StepSums, ...]:
+class StepTexts:
+    """The texts of a dataset's steps, each made once: a source's own `__repr__` may take long."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def __call__(self, node: Node) -> str:
+        """Return the text of a step of a dataset that is kept alive."""
+        known = self._known.get(id(node))
+        if known is None:
+            known = self._known[id(node)] = step_text(node)[:_TEXT]
+        return known
+
+
+def step_sums(plan: Plan, readings: Readings, texts: StepTexts) -> tuple[StepSums, ...]:
     """Return the steps that took time, in the order in which elements pass them; of many, those that took most."""
     in_order = plan.program.in_order
     found = [
-        StepSums(name[:_NAME], step_text(node)[:_TEXT], time.seconds, time.cpu_share, node is in_order)
-        for name, (node, time) in timed_steps(plan, readings, each=False).items()
+        StepSums(name[:_NAME], texts(node), time.seconds, time.cpu_share, node is in_order)
+        for name, (node, time) in timed_steps(plan, readings, each=False, text_of=texts).items()
     ]
     least = sorted((step.seconds for step in found), reverse=True)[:_MOST_STEPS][-1:] or [0.0]
     return tuple(step for step in found if step.seconds >= least[0])[:_MOST_STEPS]
