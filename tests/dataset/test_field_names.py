@@ -40,6 +40,7 @@ def random_function(element: Any, rng: np.random.Generator) -> Any:
 GIVEN: Mapping[str, Any] = {
     "Fold": Fold,
     "dataset": ps.range(100),
+    "documents": ps.range(100).map(lambda number: np.arange(number)),
     "function": function,
     "generator": lambda: iter([1]),
     "iterable": [1, 2],
@@ -116,7 +117,7 @@ REFUSED = {
     "ps.zip([dataset], other)": "the datasets must be one dict, one list, or one after the other; got list and 1 more",
     "ps.mix(dataset, other)": "parts must be a dict or a list of datasets; got Dataset",
     "ps.mix([dataset, other], [3, 1, 1])": "weights must be one for each of the 2 datasets; got [3, 1, 1]",
-    "ps.mix({'a': dataset}, [3])": "for each name, as the datasets have names; got [3]",
+    "ps.mix({'a': dataset}, [3])": "a weight for each name if the datasets are a dict; got [3]",
     "ps.zip(dataset, [1])": "part '1' must be a Dataset; got list",
     "ps.range(3, 4, 5, 6)": "range expected at most 3 arguments",
     "ps.read(iter([1]))": "Use ps.stream(lambda: …), with a function that makes it,",
@@ -221,7 +222,7 @@ def test_forms_with_no_or_another_meaning_are_refused() -> None:
 
 def test_an_iterable_without_a_length_is_a_stream() -> None:
     """`ps.read` of an iterable names `ps.stream`."""
-    with pytest.raises(ps.errors.UsageError, match=r"a Endless can only be iterated over. Use ps\.stream\(it\)"):
+    with pytest.raises(ps.errors.UsageError, match=r"the Endless can only be iterated over. Use ps\.stream\(it\)"):
         ps.read(Endless())
 
 

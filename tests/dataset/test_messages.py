@@ -326,7 +326,7 @@ SOURCES: dict[str, Case] = {
     "str": usage(
         lambda: ps.read(__file__),
         "test_messages.py' is unknown: it begins with b'",
-        "Known are files that end in .npy",
+        "Known are files that end in .array_record",
         "ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))",
     ),
     "path": case(lambda: ps.read(Path("train")), SourceError, "Check the path"),

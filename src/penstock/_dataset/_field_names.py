@@ -49,6 +49,7 @@ _EPOCH: Final = (
     "dataset.epoch(3)",
 )
 _WRITTEN: Final = ("a function writes datasets to files", 'ps.write(dataset, "folder", "jsonl")')
+_PACKED: Final = ("it is called length", "documents.pack({})")
 _ENDLESS: Final = ("an epoch gets another length by a repeat without end", "dataset.repeat().limit(1000)")
 
 ATTRIBUTES: Final[Mapping[str, Remedy]] = {
@@ -58,6 +59,7 @@ ATTRIBUTES: Final[Mapping[str, Remedy]] = {
     "batched": ("it is called batch", "dataset.batch(32)"),
     "bucket_by_sequence_length": ("it is called bucket", "dataset.bucket(size, [128, 256], rows=32)"),
     "cardinality": ("a dataset has a length", "len(dataset)"),
+    "chunk": ("sequences of one length are packed from documents", "documents.pack(1024)"),
     "cast": _FIELDS,
     "cast_column": _FIELDS,
     "collate": ("a collate function is an argument of batch", "dataset.batch(32, merge=function)"),
@@ -299,6 +301,17 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, Remedy]]] = {
         "probabilities": ("they are called weights", "ps.mix([dataset, other], [3, 1])"),
         "stop_criteria": ("it is called stop", 'ps.mix([dataset, other], stop="all")'),
         "stopping_strategy": ("it is called stop", 'ps.mix([dataset, other], stop="all")'),
+    },
+    "pack": {
+        "block_size": _PACKED,
+        "max_length": _PACKED,
+        "max_seq_length": _PACKED,
+        "packing_strategy": ("it is called how", 'documents.pack(1024, how="best_fit")'),
+        "pad_token_id": ("it is called fill", "documents.pack(1024, fill={})"),
+        "padding_value": ("it is called fill", "documents.pack(1024, fill={})"),
+        "seq_len": _PACKED,
+        "seq_length": _PACKED,
+        "sequence_length": _PACKED,
     },
     "random_map": {
         "num_parallel_calls": _WORKERS,

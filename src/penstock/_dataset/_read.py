@@ -137,7 +137,7 @@ def _refuse_iterable(source: object) -> None:
     kind = type(cast("object", source)).__qualname__
     remedy = "ps.stream(lambda: …), with a function that makes it," if isinstance(source, Iterator) else "ps.stream(it)"
     raise UsageError(
-        f"a source has a length and items; a {kind} can only be iterated over. Use {remedy} to read it in order, or "
+        f"a source has a length and items; the {kind} can only be iterated over. Use {remedy} to read it in order, or "
         "ps.read(list(it)) if it fits into memory."
     )
 
