@@ -330,7 +330,7 @@ SOURCES: dict[str, Case] = {
         "ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))",
     ),
     "path": case(lambda: ps.read(Path("train")), SourceError, "Check the path"),
-    "generator": usage(lambda: ps.read(iter([1])), "a list_iterator", "ps.read(list(it)) if it fits into memory"),
+    "generator": usage(lambda: ps.read(iter([1])), "the list_iterator", "ps.read(list(it)) if it fits into memory"),
     "class": usage(lambda: ps.read(Squares), "That is the class itself: create an instance of it."),
     "None": usage(lambda: ps.read(None), "got None, a NoneType"),
     "no length": usage(lambda: ps.read(NoLength()), "len() of", "TypeError: unknown length"),
