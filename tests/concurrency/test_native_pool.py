@@ -321,15 +321,14 @@ def test_profilers_find_the_names_of_functions() -> None:
         assert name in library
 
 
-@pytest.mark.parametrize("patience", [-1.0, float("nan")])
-def test_the_patience_is_checked(patience: float) -> None:
-    """The patience is a number of seconds from 0, or None."""
-    with pytest.raises(UsageError, match=f"patience must be .* got patience={patience}"):
-        NativeThreadPool(1, patience=patience)
-
-
-@pytest.mark.parametrize("num_threads", [-1, 0, 5000])
-def test_the_number_of_threads_is_checked(num_threads: int) -> None:
-    """A pool has at least one thread, and no more than the limit."""
-    with pytest.raises(UsageError, match=f"got {num_threads}"):
-        NativeThreadPool(num_threads)
+@pytest.mark.parametrize(
+    ("num_threads", "patience", "message"),
+    [
+        *((number, 1.0, f"got {number}") for number in (-1, 0, 5000)),
+        *((1, seconds, f"patience must be .* got patience={seconds}") for seconds in (-1.0, float("nan"))),
+    ],
+)
+def test_wrong_arguments(num_threads: int, patience: float, message: str) -> None:
+    """A pool has at least one thread, and no more than the limit; the patience is a number of seconds from 0."""
+    with pytest.raises(UsageError, match=message):
+        NativeThreadPool(num_threads, patience=patience)

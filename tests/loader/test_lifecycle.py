@@ -254,9 +254,10 @@ def test_the_collector_may_run_anywhere() -> None:
         gc.enable()
 
 
-def test_batches_outlive_their_loader() -> None:
-    """Batches stay valid when their loader is closed and collected."""
-    loader = ps.Loader(ps.range(24).map(large).batch(2), num_workers=2)
+@in_places("threads", "processes")
+def test_batches_outlive_their_loader(place: dict[str, Any]) -> None:
+    """Batches stay valid when their loader is closed and collected, and its processes have ended."""
+    loader = ps.Loader(ps.range(24).map(large).batch(2), **place)
     with pytest.warns(UserWarning, match=r"batches are kept by the training loop"):
         kept = list(loader)
     loader.close()

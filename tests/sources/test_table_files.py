@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,74 +52,36 @@ def write_parquet(table: Table, path: Path, **options: Any) -> None:
     parquet.write_table(table, path, row_group_size=3, write_page_checksum=True, **options)
 
 
-class InFiles(BlockSourceTests):
+Write = Callable[[Table, Path], None]
+write_stream: Write = partial(write_arrow, stream=True)
+CASES: dict[str, tuple[type[Parquet | Arrow], Write, dict[str, Any]]] = {
+    "groups of Parquet": (Parquet, write_parquet, {}),
+    "groups of Parquet, of which one is kept": (Parquet, write_parquet, {"decoded_bytes": 0}),
+    "mapped batches": (Arrow, write_arrow, {}),
+    "mapped batches of a stream": (Arrow, write_stream, {}),
+    "compressed batches, of which one is kept": (Arrow, partial(write_arrow, compression="lz4"), {"decoded_bytes": 0}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestFiles(BlockSourceTests):
     """A suite over two files with ten rows in all."""
 
     expected: Sequence[Any] = RECORDS
     length_columns = ("text", "tokens")
-    folder: Path
+    make: Callable[[], Source]
 
     @pytest.fixture(autouse=True)
-    def _prepare(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        self.write(TABLE.slice(0, 7), tmp_path / "0.data")
-        self.write(TABLE.slice(7), tmp_path / "1.data")
-
-    def write(self, table: Table, path: Path) -> None:
-        """Write a file."""
-        raise NotImplementedError
-
-
-class TestParquet(InFiles):
-    """Row groups, of which all are kept."""
-
-    def write(self, table: Table, path: Path) -> None:
-        """Write groups."""
-        write_parquet(table, path)
+    def write(self, case: str, tmp_path: Path) -> None:
+        """Write the files."""
+        make, write, options = CASES[case]
+        write(TABLE.slice(0, 7), tmp_path / "0.data")
+        write(TABLE.slice(7), tmp_path / "1.data")
+        self.make = lambda: make(f"{tmp_path}/*.data", cache=tmp_path, **options)
 
     def make_source(self) -> Source:
         """Return the rows."""
-        return Parquet(f"{self.folder}/*.data", cache=self.folder)
-
-
-class TestParquetOfOneGroup(TestParquet):
-    """Row groups, of which only one is kept."""
-
-    def make_source(self) -> Source:
-        """Return the rows."""
-        return Parquet(f"{self.folder}/*.data", cache=self.folder, decoded_bytes=0)
-
-
-class TestArrow(InFiles):
-    """Mapped batches."""
-
-    def write(self, table: Table, path: Path) -> None:
-        """Write batches."""
-        write_arrow(table, path)
-
-    def make_source(self) -> Source:
-        """Return the rows."""
-        return Arrow(f"{self.folder}/*.data", cache=self.folder)
-
-
-class TestArrowStream(TestArrow):
-    """Batches in the format of streams."""
-
-    def write(self, table: Table, path: Path) -> None:
-        """Write batches."""
-        write_arrow(table, path, stream=True)
-
-
-class TestCompressedArrow(TestArrow):
-    """Compressed batches, of which one is kept."""
-
-    def write(self, table: Table, path: Path) -> None:
-        """Write batches."""
-        write_arrow(table, path, compression="lz4")
-
-    def make_source(self) -> Source:
-        """Return the rows."""
-        return Arrow(f"{self.folder}/*.data", cache=self.folder, decoded_bytes=0)
+        return self.make()
 
 
 @fewer()
@@ -296,11 +259,10 @@ def test_messages_name_the_block(tmp_path: Path) -> None:
     assert source.fingerprint() != Parquet([tmp_path / "a.parquet"] * 2, ["id"], cache=tmp_path).fingerprint()
 
 
-Write = Callable[[Table, Path], None]
 FORMATS: dict[str, tuple[type[Parquet | Arrow], Write]] = {
     "parquet": (Parquet, write_parquet),
     "arrow": (Arrow, write_arrow),
-    "stream": (Arrow, lambda table, path: write_arrow(table, path, stream=True)),
+    "stream": (Arrow, write_stream),
 }
 
 

@@ -93,15 +93,6 @@ def test_a_program_that_is_no_file() -> None:
     assert (run.stdout, run.stderr) == ("[[0, 2, 4, 6], [8, 10, 12, 14]]\n", "")
 
 
-def test_batches_outlive_their_loader() -> None:
-    """Delivered batches stay the same when the loader and its processes have ended."""
-    loader = processes(ps.range(100).map(functions.row).batch(50))
-    first, second = list(loader)
-    loader.close()
-    assert first["image"][49, 0, 0] == 49
-    assert second["number"].tolist() == [*range(50, 100)]
-
-
 @in_places("processes", "isolated")
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_stopped_at_any_time(after: int, place: dict[str, Any]) -> None:
