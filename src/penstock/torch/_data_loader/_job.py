@@ -55,8 +55,7 @@ _DTYPES: Final = frozenset(
 _SCALARS: Final = frozenset(dtype.type for dtype in _DTYPES)
 
 
-@frozen(eq=False)
-class DrawnBatch:
+class DrawnBatch(NamedTuple):
     """The indices of a batch, drawn from the sampler.
 
     Attributes:
