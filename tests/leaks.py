@@ -204,8 +204,16 @@ def _shared_memory() -> dict[str, str]:
     return {
         f"shared memory {entry.name}": f"shared memory {entry.path} of {size} bytes, not unlinked"
         for entry in os.scandir(folder)
-        if own.match(entry.name) and (size := _size_if_own(entry)) is not None
+        if own.match(entry.name) and (size := _size_if_own(entry)) is not None and not _is_unfinished(entry, size)
     }
+
+
+def _is_unfinished(entry: os.DirEntry[str], size: int) -> bool:
+    """Return whether torch has created the memory and not yet given it a size, which a process killed then never does.
+
+    Such an entry holds nothing, and nothing tells which program's it is.
+    """
+    return size == 0 and entry.name.startswith("torch_")
 
 
 def _anothers(identities: set[str]) -> set[str]:
