@@ -4,7 +4,9 @@
 run, and the tests that the short one leaves out run as well.
 """
 
+import gc
 import signal
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -39,6 +41,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(PROFILE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect the tests without Python's garbage collector, which would walk through all of them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
