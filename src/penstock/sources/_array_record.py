@@ -65,11 +65,10 @@ class ArrayRecord:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "a.array_record")
         ...     writer = ArrayRecordWriter(str(path), "group_size:1")
-        ...     writer.write(b"one"), writer.write(b"two")
+        ...     _ = writer.write(b"one"), writer.write(b"two")
         ...     writer.close()
         ...     source = ArrayRecord(path)
         ...     source, source[1]
-        (True, True)
         (ArrayRecord(2 records in 1 file), b'two')
     """
 
