@@ -32,7 +32,6 @@ from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._hints import Hints
 from penstock._loader._progress import Progress
-from penstock._loader._publisher import Publisher
 from penstock._os import Closer, uninterrupted
 from penstock._readings import NOTED_SECONDS, Waits
 from penstock._runtime import EndOfEpoch, StepRange, Stream, Unit
@@ -56,6 +55,20 @@ class Stateful(Protocol):
         ...
 
 
+class Publishing(Protocol):
+    """The writer of a loader's live page, as a clock uses it: `penstock._loader._publisher.Publisher`."""
+
+    due: float
+
+    def publish(self, now: float, batches: int, wait_seconds: float, ahead: int = 1) -> None:
+        """Write the page."""
+        ...
+
+    def end(self, batches: int, wait_seconds: float) -> None:
+        """Write the page at the end of an epoch."""
+        ...
+
+
 class Clock:
     """Counts the batches that a consumer received, and measures how long it waited for them.
 
@@ -70,11 +83,11 @@ class Clock:
     """
 
     def __init__(
-        self, waits: Waits | None = None, hints: Hints | None = None, publisher: Publisher | None = None
+        self, waits: Waits | None = None, hints: Hints | None = None, publisher: Publishing | None = None
     ) -> None:
         self.waits: Waits = Waits() if waits is None else waits
         self.hints: Hints | None = hints
-        self.publisher: Publisher | None = publisher
+        self.publisher: Publishing | None = publisher
         self.batches: int = 0
         self.wait_seconds: float = 0.0
         self.first: float | None = None
