@@ -39,11 +39,12 @@ def raised_at(loader: ps.Loader, step: int) -> tuple[type[BaseException], str, l
     return type(error), words, getattr(error, "__notes__", []), type(error.__cause__)
 
 
-def test_a_batch_whose_rows_failed_is_not_merged(tmp_path: Path) -> None:
-    """A step above the batch is never called with unwritten rows."""
+@pytest.mark.parametrize("limits", [ps.Limits(), ps.Limits(num_batch_workers=1)], ids=["in a block", "apart"])
+def test_a_batch_whose_rows_failed_is_not_merged(tmp_path: Path, limits: ps.Limits) -> None:
+    """A step above the batch is never called with unwritten rows, whether a block makes the batch or another job."""
     path = tmp_path / "incomplete"
     dataset = ps.range(1, 129).map(raising.raises_at_sixty).batch(16).map(raising.NotesIncomplete(str(path)))
-    with processes(dataset) as loader, pytest.raises(ValueError, match="sixty"):
+    with processes(dataset, limits=limits) as loader, pytest.raises(ValueError, match="sixty"):
         list(loader)
     assert not path.exists()
 
