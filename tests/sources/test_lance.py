@@ -97,8 +97,15 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("no dataset", lambda path: Lance(path.parent), "reads the folder of a dataset; '.*' can't be found"),
     ("no version", lambda path: Lance(path, version=9), "a.lance', version 9, can't be found"),
-    ("no column", lambda path: Lance(path, columns=["id", "x"]), "a.lance' has no 'x'. It has 'id', 'text', 'tokens'"),
-    ("no column of lengths", lambda path: Lance(path).lengths("x"), "a.lance' has no 'x'"),
+    ("a version below 1", lambda path: Lance(path, version=-1), "version must be at least 1; got -1"),
+    ("one column twice", lambda path: Lance(path, columns=["id", "id"]), "got 'id' twice"),
+    ("no columns", lambda path: Lance(path, columns=[]), "at least one column"),
+    (
+        "no column",
+        lambda path: Lance(path, columns=["id", "x"]),
+        "no column 'x' in '.*a.lance'; its columns are 'id', 'text'",
+    ),
+    ("no column of lengths", lambda path: Lance(path).lengths("x"), "no column 'x' in '.*a.lance'"),
     ("numbers", lambda path: Lance(path).lengths("id"), "id"),
 ]
 

@@ -8,7 +8,6 @@ The library's readers may be used by several threads at once. Each has a descrip
 A forked child opens its own.
 """
 
-import hashlib
 import re
 import threading
 from bisect import bisect_right
@@ -25,7 +24,7 @@ from penstock._optional import need
 from penstock._os import renewed_after_fork
 from penstock.errors import CorruptRecordError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
-from penstock.sources._local_files import LocalFile, PathLike, find_files
+from penstock.sources._local_files import LocalFile, PathLike, digest_of, find_files
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 from penstock.sources._table_files import check_unchanged
 
@@ -129,10 +128,7 @@ class ArrayRecord:
 
     def fingerprint(self) -> str:
         """Return a str that changes with the names (without folders) and sizes of the files."""
-        digest = hashlib.blake2b(digest_size=16)
-        for file in self._files:
-            digest.update(f"{file.name!r} {file.size}\n".encode())
-        return f"array_record-{digest.hexdigest()}"
+        return f"array_record-{digest_of(self._files)}"
 
     def __repr__(self) -> str:
         count = len(self._files)

@@ -7,7 +7,6 @@ read as a whole, the file is closed again, and `KeptBlocks` keeps the rows.
 """
 
 import contextlib
-import hashlib
 import math
 import os
 from bisect import bisect_right
@@ -23,7 +22,7 @@ from penstock._frozen import frozen
 from penstock._optional import need
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
-from penstock.sources._local_files import PathLike, find_files, raise_source_error
+from penstock.sources._local_files import PathLike, digest_of, find_files, raise_source_error
 from penstock.sources._mapped import map_file
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 from penstock.sources._table_files import check_unchanged
@@ -140,10 +139,7 @@ class HDF5:
 
     def fingerprint(self) -> str:
         """Return a str that changes with the names (without folders) and sizes of the files, and with the datasets."""
-        digest = hashlib.blake2b(f"{self._layouts[0].described}\n".encode(), digest_size=16)
-        for file in self._files:
-            digest.update(f"{file.name!r} {file.size}\n".encode())
-        return f"hdf5-{digest.hexdigest()}"
+        return f"hdf5-{digest_of(self._files, self._layouts[0].described)}"
 
     def __repr__(self) -> str:
         count = len(self._files)

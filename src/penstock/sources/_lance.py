@@ -3,8 +3,8 @@
 Lance finds rows by their numbers. A row by itself costs it hundreds of microseconds, and one of many some
 microseconds, so `read` asks for all its keys at once, and nothing is kept.
 
-The library has threads that a fork doesn't copy, so a forked child opens the dataset by itself. Worker processes of a
-loader are forked before the dataset is opened.
+The library has threads that a fork doesn't copy, so a forked child opens the dataset by itself (`_Version`). Worker
+processes of a loader are forked before the dataset is opened.
 """
 
 import hashlib
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from penstock._optional import need
 from penstock._os import renewed_after_fork
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._arrow_rows import NUMPY, ArrowRows, lengths_of, names_of
+from penstock.sources._arrow_rows import NUMPY, ArrowRows, lengths_of
 from penstock.sources._local_files import PathLike
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+from penstock.sources._table_files import Types, missing_column, types_of
 
 _Opened: TypeAlias = Any  # a `lance.LanceDataset`
 
@@ -61,18 +62,16 @@ class Lance:
         given = os.fspath(path)
         self._uri = given if "://" in given else os.path.abspath(given)
         self._name = os.path.basename(self._uri.rstrip("/"))
+        if version is not None and version < 1:
+            raise UsageError(f"version must be at least 1; got {version!r}. Omit it for the latest.")
         opened = _open(self._uri, version)
         self._version: int = opened.version
-        self._columns = _checked(columns, names_of(opened.schema, f"the dataset {self._uri!r}"), self._uri)
+        types = types_of(opened.schema, columns, self._uri)
+        self._columns = tuple(types)
         fragments = opened.get_fragments()
         self._blocks = _blocks_of([fragment.count_rows() for fragment in fragments])
-        self._digest = _digest_of(opened, fragments, self._columns)
-        self._opened: _Opened = opened
-        renewed_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """Begin without an opened dataset."""
-        self._opened = None
+        self._digest = _digest_of(fragments, types)
+        self._dataset = _Version(self._uri, self._version, opened)
 
     def __len__(self) -> int:
         return int(self._blocks[-1])
@@ -98,7 +97,7 @@ class Lance:
         if not wanted:
             return []
         try:
-            table = self._dataset().take(wanted, columns=list(self._columns))
+            table = self._dataset.get().take(wanted, columns=list(self._columns))
         except (OSError, ValueError) as error:
             raise CorruptRecordError(
                 f"rows of {self._uri!r}, version {self._version}, can't be read: {error}. Files of it are damaged, or "
@@ -120,8 +119,9 @@ class Lance:
         Raises:
             UsageError: there is no such column, or its values have no length.
         """
-        (name,) = _checked([column], self._columns, self._uri)
-        return lengths_of(self._dataset().to_batches(columns=[name]), name, len(self))
+        if column not in self._columns:
+            raise UsageError(missing_column(column, self._columns, repr(self._uri)))
+        return lengths_of(self._dataset.get().to_batches(columns=[column]), column, len(self))
 
     @property
     def blocks(self) -> NDArray[np.int64]:
@@ -139,14 +139,25 @@ class Lance:
     def __repr__(self) -> str:
         return f"Lance({len(self)} rows of {self._name!r}, version {self._version})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+class _Version:
+    """Owns the opened dataset of a version in this process, which is opened when it is first needed."""
+
+    def __init__(self, uri: str, version: int, opened: _Opened = None) -> None:
+        self._uri = uri
+        self._version = version
+        self._opened = opened
         renewed_after_fork(self)
 
-    def _dataset(self) -> _Opened:
+    def __reduce__(self) -> tuple[type["_Version"], tuple[str, int]]:
+        return _Version, (self._uri, self._version)
+
+    def renew_after_fork(self) -> None:
+        """Begin without an opened dataset."""
+        self._opened = None
+
+    def get(self) -> _Opened:
+        """Return the opened dataset."""
         opened = self._opened
         if opened is None:  # two threads may open it at once, and the dataset of the later is kept
             opened = self._opened = _open(self._uri, self._version)
@@ -170,22 +181,6 @@ def _open(uri: str, version: int | None) -> _Opened:
         raise SourceError(f"cannot open the Lance dataset {uri!r}: {error}. Check its files.") from error
 
 
-def _checked(columns: Sequence[str] | None, known: tuple[str, ...], uri: str) -> tuple[str, ...]:
-    """Return the columns to read; Lance itself ends in a panic for an unknown one.
-
-    Raises:
-        UsageError: one is unknown.
-    """
-    if columns is None:
-        return known
-    for name in columns:
-        if name not in known:
-            raise UsageError(
-                f"columns must be those of the dataset; {uri!r} has no {name!r}. It has {', '.join(map(repr, known))}."
-            )
-    return tuple(columns)
-
-
 def _blocks_of(counts: Sequence[int]) -> NDArray[np.int64]:
     begin, bounds = 0, [np.zeros(1, np.int64)]
     for count in counts:
@@ -195,10 +190,9 @@ def _blocks_of(counts: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate(bounds)
 
 
-def _digest_of(opened: _Opened, fragments: Sequence[Any], columns: Sequence[str]) -> str:
-    """Return a digest of the names of all files, which are unique, of the deleted rows, and of the columns."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(str([(name, str(opened.schema.field(name).type)) for name in columns]).encode())
+def _digest_of(fragments: Sequence[Any], types: Types) -> str:
+    """Return a digest of the columns, of the names of all files, which are unique, and of the deleted rows."""
+    digest = hashlib.blake2b(str([(name, str(kind)) for name, kind in types.items()]).encode(), digest_size=16)
     for fragment in fragments:
         files = [file.path for file in fragment.data_files()]
         digest.update(f"{files} {fragment.deletion_file()} {fragment.count_rows()}\n".encode())

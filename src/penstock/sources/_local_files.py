@@ -580,7 +580,7 @@ class RecordFiles:
         self._length = self._ends[-1]
         self._open: OpenFiles | None = None
         self._closed = False
-        self._described = _digest_of(files)
+        self._described = digest_of(files)
 
     def __len__(self) -> int:
         return self._length
@@ -700,8 +700,9 @@ class RecordFiles:
         return content
 
 
-def _digest_of(files: Sequence[LocalFile]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def digest_of(files: Sequence[LocalFile], described: str = "") -> str:
+    """Return a digest of the names (without folders) and sizes of files, and of a text that describes the source."""
+    digest = hashlib.blake2b(f"{described}\n".encode() if described else b"", digest_size=16)
     for file in files:
         digest.update(f"{file.name!r} {file.size}\n".encode())
     return digest.hexdigest()

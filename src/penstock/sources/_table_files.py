@@ -10,7 +10,6 @@ and decodes blocks by itself.
 """
 
 import contextlib
-import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -30,6 +29,7 @@ from penstock.sources._local_files import (
     PathLike,
     Scan,
     default_cache,
+    digest_of,
     raise_source_error,
     stat_file,
 )
@@ -67,7 +67,7 @@ class TableFiles:
         self._starts = starts
         self._listed_starts: list[int] = starts.tolist()
         self._length = self._listed_starts[-1]
-        self._described = _digest_of(self._files, types)
+        self._described = digest_of(self._files, _text_of(types))
         self._decoded_bytes = decoded_bytes
         self._begin()
 
@@ -213,7 +213,7 @@ class BlockScan:
     @property
     def kind(self) -> str:
         """The scan with the columns that it has checked."""
-        return f"{self.name} {_digest_of((), self.types)} {self.allows_others}"
+        return f"{self.name} {digest_of((), _text_of(self.types))} {self.allows_others}"
 
     def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
         """Return the first row of each block, and the number of rows.
@@ -326,9 +326,5 @@ def reading(path: str, kind: str) -> Generator[None]:
         ) from error
 
 
-def _digest_of(files: Sequence[LocalFile], types: Types) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(f"{[(name, str(kind)) for name, kind in types.items()]}\n".encode())
-    for file in files:
-        digest.update(f"{file.name!r} {file.size}\n".encode())
-    return digest.hexdigest()
+def _text_of(types: Types) -> str:
+    return str([(name, str(kind)) for name, kind in types.items()])
