@@ -97,9 +97,7 @@ PROCESSES: Final[Faults] = {
         ),
         "supervisor: processes that crash at once are restarted at once": (
             *("if fruitless <= prompt_restarts:", "if fruitless >= prompt_restarts:"),
-            "workers/processes/trouble/test_deaths.py",
-            "workers/processes/trouble/test_exceptions.py",
-            "workers/processes/test_processes.py",
+            "processes/test_supervisor.py",
         ),
         "supervisor: the first process that crashes at its start has successors": (
             "limit = policy.limit if self._any_started or not policy.first_must_start else 1",

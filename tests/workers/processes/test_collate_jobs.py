@@ -102,12 +102,13 @@ MAKES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("limits", [ps.Limits(), ps.Limits(num_batch_workers=1)], ids=["in a block", "apart"])
 @pytest.mark.parametrize("steps", list(MAKES))
-def test_a_crash_leaves_the_batch_unchanged(steps: str, tmp_path: Path) -> None:
+def test_a_crash_leaves_the_batch_unchanged(steps: str, limits: ps.Limits, tmp_path: Path) -> None:
     """A function may change its argument; if its process is killed then, the next process gets it unchanged."""
     function = functions.ChangesAndDies(str(tmp_path / "died"))
     dataset = MAKES[steps](ps.range(80).map(functions.large_row), function)
-    with ps.Loader(dataset, **PLACES["processes"]) as loader:
+    with ps.Loader(dataset, limits=limits, **PLACES["processes"]) as loader:
         found = [batch[:, 0].tolist() for batch in loader]
         assert len(loader.deaths()) == 1
     assert found == [[number + 1 for number in range(first, first + 4)] for first in range(0, 80, 4)]
