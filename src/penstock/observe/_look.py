@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class Look:
-    """What the model saw at a step: the rows of a batch, each with its record; made by `Loader.look`.
+    """The batch of a step, as the model saw it: its rows, each with its record; made by `Loader.look`.
 
     `print` it, show it in a notebook, or write it as a page. Pictures, texts, masks and numbers are shown as such, and
     large arrays by dtype, shape and range.
