@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -28,7 +29,7 @@ _MANIFEST: Final = "manifest.json"
 _VERSION: Final = 2  # of the bytes of shards; a change of it refuses folders that an older release began
 _BLOCK_BYTES: Final = 1 << 20  # of the elements that a format gets at once
 _MAX_BLOCK: Final = 4096  # elements
-_PART: Final = 16  # elements of a block that are computed before the progress counts them
+_PART_SECONDS: Final = 0.1  # for the elements that are computed before the progress counts them
 _COUNT: Final = struct.Struct("<q")
 
 
@@ -150,6 +151,8 @@ class _Shards:
     folder: str
     rows: int
     block: int
+    part: int
+    """The number of elements that are computed before the progress counts them, at most those of a block."""
     total: int
     description: Mapping[str, Any]
     tally: str | None = None
@@ -183,7 +186,7 @@ class _Shards:
 
     def _blocks(self, positions: range) -> Iterator[Block]:
         # All epochs of this part are alike, so a loader that repeats epoch 0 of it logs no warning.
-        parts = self.dataset.epoch(0)[positions.start : positions.stop].batch(min(self.block, _PART), merge=list)
+        parts = self.dataset.epoch(0)[positions.start : positions.stop].batch(self.part, merge=list)
         begin, gathered = positions.start, list[Any]()
         with Loader(parts, num_workers=0) as loader, _appending(self.tally) as tell:
             for elements in loader:
@@ -251,14 +254,17 @@ def _describe(
     count = min(total, _SAMPLE)
     positions = [number * total // count for number in range(count)]
     sample: list[Any] = []
+    began = time.perf_counter()
     with Progress("measuring elements", count, enabled=progress, amount=counted) as line:
         for position in positions:
             sample.append(dataset[position])
             line.advance(1)
+    seconds = max(time.perf_counter() - began, 1e-9)
     chosen = format_of(name, positions, sample)
     size = max(sum(map(chosen.size_of, sample)), 1)
     rows = max(1, min(total, shard_bytes * count // size))
     block = max(1, min(_MAX_BLOCK, _BLOCK_BYTES * count // size))
+    part = max(1, min(block, int(_PART_SECONDS * count / seconds)))
     description = {
         "version": _VERSION,
         "dataset": chain_text(dataset.node),
@@ -267,7 +273,7 @@ def _describe(
         "elements": total,
         "elements_per_shard": rows,
     }
-    return _Shards(dataset, chosen, folder, rows, block, total, description)
+    return _Shards(dataset, chosen, folder, rows, block, part, total, description)
 
 
 def _claim(folder: str, description: Mapping[str, Any]) -> None:
