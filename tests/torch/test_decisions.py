@@ -46,6 +46,13 @@ class RowsAtOnce(Rows):
         return [self[index] for index in indices]
 
 
+class LargeRows(Rows):
+    """Rows that are too large to be copied where batches are kept."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((10_000,), index)
+
+
 class Numbers(IterableDataset[int]):
     """An iterable dataset of which each worker has a part."""
 
@@ -81,6 +88,15 @@ def test_the_drop_in_delivers_the_batches_of_torch(dataset: Any, seed: int | Non
         found = [[described(batch) for batch in loader] for _ in range(2)]
         del loader
     assert found == expected
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kept_batches_come_in_order(seed: int | None) -> None:
+    """A loop that keeps its batches gets all of them, however many batches its jobs have."""
+    with random_decisions(seed):
+        kept = list(DataLoader(LargeRows("tensors"), batch_size=1, num_workers=1))
+    assert [int(row[0, 0]) for row in kept] == list(range(COUNT))
 
 
 @pytest.mark.each_value

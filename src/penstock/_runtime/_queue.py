@@ -409,9 +409,16 @@ class JobQueue(Generic[AnyJob]):
     def _arm_ahead(self) -> None:
         """Arm jobs as far as the bounds allow. After an error the consumer makes the job again, and raises."""
         with Caught(Exception):
-            self._arm()
+            self._arm_all()
 
     def _arm(self) -> None:
+        """Arm jobs as far as the bounds allow. An error is raised in its job's place, so not before an armed job."""
+        with Caught(Exception) as caught:
+            self._arm_all()
+        if caught.error is not None and not self._armed:
+            raise caught.taken()
+
+    def _arm_all(self) -> None:
         self._scheduler.collect()
         while not self._ended and len(self._armed) < self._window_now() and self._scheduler.has_free_slot:
             if self._made is None:
