@@ -38,6 +38,7 @@ void bind_pool(nb::module_& module);
 void bind_recycled(nb::module_& module);
 void bind_ring(nb::module_& module);
 void bind_stack(nb::module_& module);
+void bind_step_times(nb::module_& module);
 
 }  // namespace penstock::bindings
 
@@ -62,4 +63,5 @@ NB_MODULE(_native, module) {
     penstock::bindings::bind_recycled(module);
     penstock::bindings::bind_ring(module);
     penstock::bindings::bind_stack(module);
+    penstock::bindings::bind_step_times(module);
 }

@@ -2,13 +2,14 @@
 
 Each factor of two is divided into 16 buckets of equal width, so a bucket is at most 1/16 of its value wide, and its
 middle is within 1/32 of every duration in it. The exponent and the leading bits of the number give the bucket, as in
-Tene's HdrHistogram, without a logarithm or a search.
+Tene's HdrHistogram, without a logarithm or a search. The native core computes it, since it counts durations, too.
 """
 
-from math import ceil, frexp
+from math import ceil
 from typing import Final
 
 from penstock._frozen import frozen
+from penstock._native import bucket_of
 from penstock.errors import UsageError
 
 RELATIVE_ERROR: Final = 1 / 32
@@ -24,9 +25,6 @@ _EACH_DOUBLING: Final = 16
 _LOWEST_EXPONENT: Final = -23  # frexp returns SHORTEST_SECONDS as 0.5 * 2 ** -23
 BUCKETS: Final = (15 - _LOWEST_EXPONENT + 1) * _EACH_DOUBLING
 """The number of buckets."""
-
-# A duration is mantissa * 2 ** exponent with 0.5 <= mantissa < 1: 32 * mantissa counts from 16 within a doubling.
-_OFFSET: Final = (_LOWEST_EXPONENT + 1) * _EACH_DOUBLING
 
 
 @frozen
@@ -120,14 +118,6 @@ class DurationRecorder:
     def snapshot(self) -> Durations:
         """Return the durations recorded so far as a value."""
         return Durations(tuple((bucket, count) for bucket, count in enumerate(self._counts.copy()) if count))
-
-
-def bucket_of(seconds: float) -> int:
-    """Return the number of the bucket of a duration."""
-    if SHORTEST_SECONDS <= seconds < LONGEST_SECONDS:
-        mantissa, exponent = frexp(seconds)
-        return exponent * _EACH_DOUBLING + int(mantissa * (2 * _EACH_DOUBLING)) - _OFFSET
-    return BUCKETS - 1 if seconds >= LONGEST_SECONDS else 0
 
 
 def _middle(bucket: int) -> float:

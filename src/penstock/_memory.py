@@ -30,6 +30,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from types import ModuleType
 from typing import Final, TypeVar, cast
 
 import numpy as np
@@ -223,10 +225,17 @@ def open_region(descriptor: int) -> Region:
 
 def recycle_arrays() -> None:
     """Let arrays that this thread makes from now on take the memory of arrays that were dropped, of 16 kB to 16 MB."""
+    core = _numpy_core()
+    if core is not None:
+        _recycle_arrays(core)
+
+
+@cache
+def _numpy_core() -> ModuleType | None:
     for name in ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath"):  # since NumPy 2, and before
         with suppress(ImportError):
-            _recycle_arrays(importlib.import_module(name))
-            return
+            return importlib.import_module(name)
+    return None
 
 
 RECYCLED_BYTES: Final = 64_000_000

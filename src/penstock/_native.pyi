@@ -691,3 +691,64 @@ def split_sequences(elements: Sequence[object], kind: type, width: int) -> list[
     """
     Return a list of values for each place in lists or tuples of exactly this type and length, or None for other elements.
     """
+
+def bucket_of(seconds: float) -> int:
+    """Return the number of the bucket of a duration."""
+
+class StepTimes:
+    """The times that one thread has spent in each step of a dataset."""
+
+    def __init__(
+        self,
+        words: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu")],
+        numbers: dict[typing.Any, typing.Any],
+        steps: int,
+    ) -> None:
+        """
+        Continue the times in an array, given the number of each step by its identity.
+        """
+
+    def start(self, rows: int) -> None:
+        """
+        Begin a block of rows of the dataset; the time of its first step counts from now on.
+        """
+
+    def resume(self) -> None:
+        """
+        Begin a step of the same block; the time since the last call is no step's.
+        """
+
+    def lap(self, step: object | None, elements: int, weight: int = 1) -> None:
+        """
+        End a step: the time since the last call is the step's. It stands for `weight` such calls.
+        """
+
+    def begin_around(self) -> tuple[float, float]:
+        """
+        Begin a time in which blocks of other steps may be computed; return a mark for `end_around`.
+        """
+
+    def end_around(self, step: object | None, mark: tuple[float, float], elements: int) -> float:
+        """
+        End that time, and return its seconds; what no other step has taken of it is the step's.
+        """
+
+    def leave_out(self, seconds: float) -> None:
+        """
+        Leave a wait for other threads out of a time that `begin_around` began.
+        """
+
+    def work(self, seconds: float) -> None:
+        """Add the time of all work at a block, steps included."""
+
+    def enter(self) -> tuple[float, float] | None:
+        """
+        Begin a block of a step's parent; return the time that the step has taken so far, for `leave`.
+
+        For the outermost block, which no step evaluates, this is None.
+        """
+
+    def leave(self, before: tuple[float, float] | None) -> None:
+        """
+        End the block of the parent, whose steps have ended: from now on, time is that of the step above it.
+        """

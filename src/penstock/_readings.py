@@ -15,17 +15,22 @@ begins the next one (`StepTimes.lap`). Where a step evaluates a block of its par
 parent's steps out of its time. The last laps above `NOTED_SECONDS` are kept in a ring, for a trace.
 """
 
-import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
-from penstock._durations import BUCKETS, DurationRecorder, Durations, bucket_of
+from penstock import _native as native
+from penstock._durations import BUCKETS, DurationRecorder, Durations
+
+if TYPE_CHECKING:
+    from weakref import WeakMethod
 
 NOTED_SECONDS: Final = 50e-6
 """Shorter waits of the consumer, times between two requests, and steps of a block are only added up."""
+LONG_SECONDS: Final = 0.1
+"""A wait of the consumer in which the live page is written, if there was none."""
 
 Cause: TypeAlias = Literal[
     "inline", "workers", "stragglers", "memory", "storage", "fold", "placing", "start", "helper", "delivery"
@@ -44,6 +49,7 @@ CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
 MAX_STEPS: Final = 256
 """The number of steps of a dataset that have times of their own; the others share those of one more."""
+# The layout of the words, as the native core writes them.
 _SECONDS, _ELEMENTS, _CPU_SECONDS, _CPU_OF_SECONDS, _HEAD = range(5)
 _WORDS: Final = _HEAD + BUCKETS
 _ROWS, _BUSY, _LAPS = range(3)  # of the whole: the number of rows, the busy time, and the number of laps
@@ -52,7 +58,6 @@ _LAP_WORDS: Final = 3  # the place of the step's words, the end, the seconds
 KEPT_LAPS: Final = 1 << 12
 """The number of last laps of a thread or process that are kept, and of last waits: some seconds."""
 _UNSAFE_LAPS: Final = 64  # the oldest kept ones, which may be overwritten while they are copied
-_CPU_EACH_SECONDS: Final = 0.05  # one block in so much time is measured in processor time
 
 
 class StepTime(NamedTuple):
@@ -67,7 +72,7 @@ class StepTime(NamedTuple):
     """The time of an element, counted for each element of the blocks that took more than `NOTED_SECONDS`."""
 
 
-class StepTimes:
+class StepTimes(native.StepTimes):
     """The times that one thread or process has spent in each step of a dataset.
 
     Args:
@@ -75,128 +80,9 @@ class StepTimes:
         words: the memory for the times, `words_for` as many; None for new memory.
     """
 
-    __slots__ = (
-        "_cpu",
-        "_first_lap",
-        "_is_outermost",
-        "_laps",
-        "_mark",
-        "_next_cpu",
-        "_numbers",
-        "_other",
-        "_takes_cpu",
-        "_total",
-        "_words",
-    )
-
     def __init__(self, numbers: Mapping[int, int] | None = None, words: "np.ndarray[Any, Any] | None" = None) -> None:
-        numbers = {} if numbers is None else numbers
-        count = _count(numbers)
-        words = np.zeros(words_for(numbers)) if words is None else words
-        # Faster than an array, for single words. NumPy's type stubs lack the buffer protocol before Python 3.12.
-        self._words = memoryview(cast("bytearray", words)).cast("B").cast("d")
-        self._numbers = {identity: _TOTAL + _WORDS * min(number, count) for identity, number in numbers.items()}
-        self._other = _TOTAL + _WORDS * count
-        self._first_lap = self._other + _WORDS
-        self._laps = int(self._words[_LAPS])  # continued after another thread or process of this role
-        self._mark = self._cpu = self._next_cpu = 0.0
-        self._total = 0.0  # recorded seconds
-        self._is_outermost = False  # whether the next call of `enter` is for the block that `start` began
-        self._takes_cpu = False
-
-    def start(self, rows: int) -> None:
-        """Begin a block of rows of the dataset; the time of its first step counts from now on."""
-        self._words[_ROWS] += rows
-        now = time.perf_counter()
-        self._takes_cpu = now > self._next_cpu
-        if self._takes_cpu:
-            self._next_cpu = now + _CPU_EACH_SECONDS
-            self._cpu = time.thread_time()
-            now = time.perf_counter()
-        self._is_outermost = True
-        self._mark = now
-
-    def resume(self) -> None:
-        """Begin a step of the same block; the time since the last call is no step's."""
-        self._mark = time.perf_counter()
-        if self._takes_cpu:
-            self._cpu = time.thread_time()
-
-    def lap(self, step: object, elements: int, weight: int = 1) -> None:
-        """End a step: the time since the last call is the step's.
-
-        Args:
-            step: the node.
-            elements: the number of elements, or batches, that it made.
-            weight: stands for this many calls, all but one of which were not measured.
-        """
-        now = time.perf_counter()
-        seconds = now - self._mark
-        self._mark = now
-        at, words = self._add(step, seconds, elements, weight), self._words
-        if seconds > NOTED_SECONDS:
-            laps = self._laps
-            place = self._first_lap + _LAP_WORDS * (laps % KEPT_LAPS)
-            words[place] = at
-            words[place + 1] = now
-            words[place + 2] = seconds
-            words[_LAPS] = self._laps = laps + 1
-        if self._takes_cpu:
-            cpu = time.thread_time()
-            words[at + _CPU_SECONDS] += cpu - self._cpu
-            words[at + _CPU_OF_SECONDS] += seconds
-            self._cpu = cpu
-
-    def _add(self, step: object, seconds: float, elements: int, weight: int = 1) -> int:
-        self._total += seconds
-        at, words = self._numbers.get(id(step), self._other), self._words
-        words[at] += seconds * weight
-        words[at + _ELEMENTS] += elements * weight
-        if elements and seconds > NOTED_SECONDS:
-            words[at + _HEAD + bucket_of(seconds / elements)] += elements * weight
-        return at
-
-    def begin_around(self) -> tuple[float, float]:
-        """Begin a time in which blocks of other steps may be computed; return a mark for `end_around`."""
-        return time.perf_counter(), self._total
-
-    def end_around(self, step: object, mark: tuple[float, float], elements: int) -> float:
-        """End that time, and return its seconds; what no other step has taken of it is the step's."""
-        whole = time.perf_counter() - mark[0]
-        self._add(step, max(whole - (self._total - mark[1]), 0.0), elements)
-        return whole
-
-    def leave_out(self, seconds: float) -> None:
-        """Leave a wait for other threads out of a time that `begin_around` began."""
-        self._total += seconds
-
-    def work(self, seconds: float) -> None:
-        """Add the time of all work at a block, steps included."""
-        self._words[_BUSY] += seconds
-
-    def enter(self) -> tuple[float, float] | None:
-        """Begin a block of a step's parent; return the time that the step has taken so far, for `leave`.
-
-        For the outermost block, which no step evaluates, this is None.
-        """
-        if self._is_outermost:
-            self._is_outermost = False
-            return None
-        now = time.perf_counter()
-        before = now - self._mark
-        self._mark = now
-        if not self._takes_cpu:
-            return before, 0.0
-        cpu = time.thread_time()
-        cpu_before = cpu - self._cpu
-        self._cpu = cpu
-        return before, cpu_before
-
-    def leave(self, before: tuple[float, float] | None) -> None:
-        """End the block of the parent, whose steps have ended: from now on, time is that of the step above it."""
-        if before is not None:
-            self._mark -= before[0]
-            self._cpu -= before[1]
+        known = {} if numbers is None else dict(numbers)
+        super().__init__(np.zeros(words_for(known)) if words is None else words, known, _count(known))
 
 
 def words_for(numbers: Mapping[int, int]) -> int:
@@ -228,6 +114,7 @@ class Waits:
         default: the cause if no stream has.
         waiting: one word: when the consumer began to wait, by the monotonic clock; 0 while it doesn't. It is in the
             loader's live page, if it has one. Streams write it where a wait may be long.
+        long: called once in a wait of `LONG_SECONDS`, if it still lives; None for nothing.
         is_first: whether the next wait is for the first batch of an iterator.
         seconds: the noted waits of each cause.
     """
@@ -238,12 +125,13 @@ class Waits:
         self.is_first: bool = False
         self.seconds: dict[Cause, float] = {}
         self.waiting: memoryview[float] = unseen_word()
+        self.long: WeakMethod[Callable[[], None]] | None = None
         self._latest: deque[tuple[float, float, Cause]] = deque(maxlen=KEPT_LAPS)
         self._waits = DurationRecorder()
         self._pauses = DurationRecorder()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "waiting": None}  # memory, which is of this process
+        return {**vars(self), "waiting": None, "long": None}  # of this process
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, waiting=unseen_word())
@@ -251,6 +139,12 @@ class Waits:
     def begin(self, default: Cause) -> None:
         """Note that a stream was opened."""
         self.cause, self.default, self.is_first = None, default, default != "inline"
+
+    def note_long(self) -> None:
+        """Call `long`, once; from the thread that waits."""
+        method, self.long = self.long and self.long(), None
+        if method is not None:
+            method()
 
     def places(self) -> None:
         """Note that the batches of the stream are placed on a device."""

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from contextlib import suppress
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import UsageError
@@ -51,8 +51,26 @@ def check_takes(
         penstock.errors.UsageError: an op is called with one argument, the item; got divmod, where divmod takes \
 (x, y, /): missing a required argument: 'y'. Bind other arguments with functools.partial
     """
-    function = called
-    given: list[object] = [None] * len(arguments)
+    if isinstance(called, FunctionType) and _takes_only(called.__code__, len(arguments)):
+        return
+    function, given, keywords = _called_function(called, len(arguments))
+    signature = None if function is None else _signature_of(function)
+    if signature is None:
+        return
+    try:
+        signature.bind(*given, **keywords)
+    except TypeError as error:
+        counted = ("no argument", "one argument, ", "two arguments, ")[len(arguments)]
+        raise UsageError(
+            f"{what} is called with {counted}{' and '.join(arguments)}; got {name_of(called)}, where "
+            f"{name_of(function)} takes {_parameters(signature)}: {error}. {remedy}"
+        ) from None
+
+
+def _called_function(called: object, count: int) -> tuple[object | None, list[object], dict[str, object]]:
+    """Return the function that runs in the end, None if that isn't certain, and its arguments for a number of them."""
+    function: object | None = called
+    given: list[object] = [None] * count
     keywords: dict[str, object] = {}
     for _ in range(_MAX_DEPTH):
         before = function
@@ -68,17 +86,15 @@ def check_takes(
             function, given = _function_of(function, given)
         if function is before:
             break
-    signature = None if function is None else _signature_of(function)
-    if signature is None:
-        return
-    try:
-        signature.bind(*given, **keywords)
-    except TypeError as error:
-        counted = ("no argument", "one argument, ", "two arguments, ")[len(arguments)]
-        raise UsageError(
-            f"{what} is called with {counted}{' and '.join(arguments)}; got {name_of(called)}, where "
-            f"{name_of(function)} takes {_parameters(signature)}: {error}. {remedy}"
-        ) from None
+    return function, given, keywords
+
+
+def _takes_only(code: CodeType, count: int) -> bool:
+    """Return whether a function of some code takes this number of arguments and no others, so that it needs no look.
+
+    A decorator may have set another signature, which passes too.
+    """
+    return code.co_argcount == count and not code.co_kwonlyargcount
 
 
 def _function_of(called: object, given: list[object]) -> tuple[object | None, list[object]]:

@@ -47,6 +47,7 @@ from penstock._graph._nodes import (
     chain,
     walk,
 )
+from penstock.batching import Stack
 from penstock.errors import InternalError
 from penstock.sampling import CheckedSampler, FixedOrder, ScalarSampler, Select, apply_block
 from penstock.sources import source_fingerprint
@@ -301,7 +302,8 @@ def note_held_values(node: Node) -> None:
     """Record the values that a dataset's functions hold now; later fingerprints use these, whatever they change."""
     for step in walk(node):
         for function in functions_of(step):
-            held_values(function)
+            if type(function) is not Stack:  # the usual merge: it holds nothing, and is quicker to recognize
+                held_values(function)
 
 
 def functions_of(node: Node) -> list[Callable[..., Any]]:

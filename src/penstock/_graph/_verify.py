@@ -121,6 +121,8 @@ def need_count(name: str, value: object, least: int = 0) -> int:
 
 def need_integer(name: str, value: object) -> int:
     """Return `value` if it is a whole number, else raise a UsageError that names it."""
+    if type(value) is int:
+        return value
     # A bool is an int in Python, and as an argument always a mistake.
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise UsageError(f"{name} must be a whole number; got {name}={value!r}")

@@ -27,6 +27,7 @@ from math import inf
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, Protocol, Self
+from weakref import WeakMethod
 
 from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
@@ -60,6 +61,10 @@ class Publishing(Protocol):
 
     due: float
 
+    def begin(self) -> None:
+        """Note that an iterator was made."""
+        ...
+
     def publish(self, now: float, batches: int, wait_seconds: float, ahead: int = 1) -> None:
         """Write the page."""
         ...
@@ -92,6 +97,17 @@ class Clock:
         self.wait_seconds: float = 0.0
         self.first: float | None = None
         self.last: float = -inf
+
+    def begin(self) -> None:
+        """Note that an iterator was made."""
+        if self.publisher is not None:
+            if self.first is None:
+                self.waits.long = WeakMethod(self._note_long)  # until there is a page
+            self.publisher.begin()
+
+    def _note_long(self) -> None:
+        if self.publisher is not None:
+            self.publisher.publish(perf_counter(), self.batches, self.wait_seconds, 0)
 
     def count(self, requested: float, received: float) -> None:
         """Count a batch that was requested and received at these times."""

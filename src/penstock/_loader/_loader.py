@@ -205,7 +205,7 @@ class Loader(Generic[T_co]):
         iterator: LoaderIterator[T_co] = LoaderIterator(
             self, self._progress, self._open_stream, self._note_end, self._clock
         )
-        self._publisher.begin()
+        self._clock.begin()
         self._iterator = weakref.ref(iterator)
         self._need_open()  # another thread may have closed the loader before it could see this iterator
         return iterator

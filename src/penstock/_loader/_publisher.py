@@ -6,7 +6,8 @@ the last one computed. So watched or not, a loader spends a thousandth of its ti
 milliseconds, since the page is written once in 1.5 seconds at least.
 
 A loader without workers has no page in its first tenth of a second: most of those that end so soon are made by the
-thousand. With workers there is a page from the first iterator on, since a start may take long.
+thousand. With threads the page is made by the first wait of that length. With processes there is a page from the first
+iterator on, since their start may take long.
 """
 
 import json
@@ -70,10 +71,14 @@ class Publisher:
         is_first = not self._started
         if is_first:
             self._started = now
-        if self._page is None and (self._plan.place != "inline" or self._plan.isolated):
+        if self._page is None and self._starts_slowly():
             self.publish(now, 0, 0.0, 0)
         if is_first and not self._is_closed:
             self.due = now + _EACH_SECONDS  # a first write takes longer than those after it
+
+    def _starts_slowly(self) -> bool:
+        plan = self._plan
+        return plan.isolated or plan.place == "processes" or (plan.place == "threads" and not plan.is_indexed)
 
     def end(self, batches: int, wait_seconds: float) -> None:
         """Write the page at the end of an epoch, since it isn't written again until the next one."""
@@ -105,7 +110,9 @@ class Publisher:
         if page is None:
             page = self._page = LivePage()
             self._processors, self._dataset = usable_processors(), dataset_text(self._plan)
-            self._readings.waits.waiting = page.waiting
+            waits = self._readings.waits
+            page.waiting[0] = waits.waiting[0]
+            waits.waiting, waits.long = page.waiting, None
         return page
 
     def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:

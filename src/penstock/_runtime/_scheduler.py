@@ -50,7 +50,7 @@ from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycl
 from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
-from penstock._readings import Cause, Readings
+from penstock._readings import LONG_SECONDS, Cause, Readings, Waits
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._failing_work import Patience, Stall, describe_block
 from penstock._runtime._jobs import Job, Learned, Work
@@ -190,7 +190,7 @@ class Client:
         """Return the context of a worker thread; called in that thread."""
         known = self._contexts.get(worker)
         if known is None:
-            known = self._contexts[worker] = self.context(_role(worker))
+            known = self._contexts[worker] = self.context(f"worker {worker}")
         return known
 
     def note_wait(self, cause: Cause) -> None:
@@ -226,10 +226,6 @@ class Client:
                 "The batch is correct, but such batches take this process's time: %s",
                 complaint,
             )
-
-
-def _role(worker: int) -> str:
-    return f"worker {worker}"
 
 
 def _copied(error: BaseException) -> BaseException:
@@ -591,7 +587,10 @@ class Scheduler:
             if is_over():
                 return 0.0
             began = time.monotonic()
-            _wait(_listener_of(client), is_over, None if client.is_folded_ahead else Patience(find, self.timeout))
+            if client.is_folded_ahead:
+                _wait(_listener_of(client), is_over)
+            else:
+                _wait(_listener_of(client), is_over, Patience(find, self.timeout), client.readings.waits)
             return time.monotonic() - began
         finally:
             client.waited_until, client.stall = time.monotonic(), None
@@ -657,13 +656,13 @@ class Scheduler:
         for client in self.clients:
             self.when_free(client.give_up)
         self._stop()
-        for client in self.clients:
-            self.leave(client)
         self._worker_error = None  # its frames refer to this
-        self.when_free(self._drop_cancelled)
+        self.when_free(self._forget_all)
 
-    def _drop_cancelled(self) -> None:
-        """Drop the cancelled jobs, which may refer to this; with the scheduler owned."""
+    def _forget_all(self) -> None:
+        """Remove all clients, and drop the cancelled jobs, which may refer to this; with the scheduler owned."""
+        for client in self.clients:
+            self._forget(client)
         self._draining.clear()
         self._armed = [None] * SLOTS
 
@@ -709,21 +708,21 @@ class Scheduler:
             return
         started, cpu_started = time.perf_counter(), time.thread_time()
         with Caught() as caught:
+            context = client.context_of(number)
             if claim.merge:
                 with client.merging:
                     self._doing[number] = AtWork(number, time.monotonic(), armed, slot, job.blocks)
                     started = time.perf_counter()
-                    job.run_merge(client.context_of(number))
+                    job.run_merge(context)
                 seconds = time.perf_counter() - started
                 client.learned.timed_merge(job.steps, seconds)
             else:
                 self._doing[number] = AtWork(number, time.monotonic(), armed, slot, claim.block)
-                context = client.context_of(number)
                 parents_before = context.kept.parent_seconds
                 rows = job.run_block(claim.block, context)
                 seconds, cpu_seconds = time.perf_counter() - started, time.thread_time() - cpu_started
                 client.learned.timed(rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
-            client.readings.times(_role(number)).work(seconds)
+            context.times.work(seconds)
         self._note_idle(number)
         if caught.error is not None:
             job.fail(job.blocks if claim.merge else claim.block, caught.taken())
@@ -739,12 +738,23 @@ def _listener_of(client: Client) -> Listener:
     return client.listener
 
 
-def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> None:
+def _wait(
+    listener: Listener, is_over: Callable[[], bool], patience: Patience | None = None, waits: Waits | None = None
+) -> None:
+    began = monotonic()
     while not is_over():
         listener.clear()
         if is_over():
             return
-        is_rung = listener.wait(None if patience is None else patience.seconds_left())
+        seconds = None if patience is None else patience.seconds_left()
+        if waits is not None and waits.long is not None:
+            before_long = began + LONG_SECONDS - monotonic()
+            if before_long <= 0:
+                waits.note_long()
+            elif seconds is None or before_long < seconds:
+                listener.wait(before_long)
+                continue
+        is_rung = listener.wait(seconds)
         if patience is not None and not is_rung and not is_over():
             patience.look()
 

@@ -294,12 +294,11 @@ class JobStream(Stream, Generic[AnyJob]):
                 self._owner.check()
             job, ready = self._job, self._ready
             if job is None or not ready:
-                waiting = self.waits.waiting
-                waiting[0] = perf_counter()
+                self.waits.waiting[0] = perf_counter()
                 try:
                     job, ready = self._received()
                 finally:
-                    waiting[0] = 0.0
+                    self.waits.waiting[0] = 0.0  # of the page that was made in the wait, if one was
             batch = ready.pop()
             token = self._delivered(job, batch)
             if batch is not DROPPED:

@@ -1,0 +1,126 @@
+#include "core/step_times.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace penstock {
+
+namespace {
+
+constexpr double cpu_each_seconds = 0.05;  // one block in so much time is measured in processor time
+
+double seconds_of(clockid_t clock) {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// The clocks of Python's time.perf_counter and time.thread_time.
+#ifdef __APPLE__
+double now() { return static_cast<double>(clock_gettime_nsec_np(CLOCK_UPTIME_RAW)) * 1e-9; }
+#else
+double now() { return seconds_of(CLOCK_MONOTONIC); }
+#endif
+double cpu_now() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
+
+}  // namespace
+
+int bucket_of(double seconds) noexcept {
+    if (seconds >= longest_seconds) return bucket_count - 1;
+    if (!(seconds >= shortest_seconds)) return 0;
+    int exponent = 0;
+    const double mantissa = std::frexp(seconds, &exponent);  // in [1/2, 1), so twice as many steps begin at 1
+    const int lowest_exponent = -23;                         // of the shortest duration
+    const int within = static_cast<int>(mantissa * (2 * buckets_each_doubling)) - buckets_each_doubling;
+    return (exponent - lowest_exponent) * buckets_each_doubling + within;
+}
+
+StepTimes::StepTimes(std::span<double> words, const Numbers& numbers, std::size_t steps)
+    : words_(words), other_(whole_words + step_words * steps), first_lap_(other_ + step_words) {
+    if (words.size() < words_for(steps)) throw std::invalid_argument("the times need more words");
+    for (const auto& [step, number] : numbers) places_[step] = whole_words + step_words * std::min(number, steps);
+    laps_ = static_cast<std::size_t>(words[laps_word]);
+}
+
+void StepTimes::start(std::int64_t rows) {
+    words_[rows_word] += static_cast<double>(rows);
+    mark_ = now();
+    takes_cpu_ = mark_ > next_cpu_;
+    if (takes_cpu_) {
+        next_cpu_ = mark_ + cpu_each_seconds;
+        cpu_ = cpu_now();
+        mark_ = now();
+    }
+    is_outermost_ = true;
+}
+
+void StepTimes::resume() {
+    mark_ = now();
+    if (takes_cpu_) cpu_ = cpu_now();
+}
+
+void StepTimes::lap(std::uintptr_t step, std::int64_t elements, std::int64_t weight) {
+    const double end = now(), seconds = end - mark_;
+    mark_ = end;
+    const std::size_t at = add(step, seconds, elements, weight);
+    if (seconds > noted_seconds) {
+        double* const place = &words_[first_lap_ + lap_words * (laps_ % kept_laps)];
+        place[0] = static_cast<double>(at);
+        place[1] = end;
+        place[2] = seconds;
+        words_[laps_word] = static_cast<double>(++laps_);
+    }
+    if (takes_cpu_) {
+        const double cpu = cpu_now();
+        words_[at + cpu_seconds_word] += cpu - cpu_;
+        words_[at + cpu_of_seconds_word] += seconds;
+        cpu_ = cpu;
+    }
+}
+
+std::size_t StepTimes::add(std::uintptr_t step, double seconds, std::int64_t elements, std::int64_t weight) {
+    total_ += seconds;
+    const auto found = places_.find(step);
+    const std::size_t at = found == places_.end() ? other_ : found->second;
+    const auto count = static_cast<double>(elements), times = static_cast<double>(weight);
+    words_[at + seconds_word] += seconds * times;
+    words_[at + elements_word] += count * times;
+    if (elements != 0 && seconds > noted_seconds) {
+        words_[at + histogram_word + static_cast<std::size_t>(bucket_of(seconds / count))] += count * times;
+    }
+    return at;
+}
+
+StepTimes::Mark StepTimes::begin_around() const { return {now(), total_}; }
+
+double StepTimes::end_around(std::uintptr_t step, Mark mark, std::int64_t elements) {
+    const double whole = now() - mark.first;
+    add(step, std::max(whole - (total_ - mark.second), 0.0), elements, 1);
+    return whole;
+}
+
+std::optional<StepTimes::Mark> StepTimes::enter() {
+    if (is_outermost_) {
+        is_outermost_ = false;
+        return std::nullopt;
+    }
+    const double time = now();
+    const double before = time - mark_;
+    mark_ = time;
+    if (!takes_cpu_) return Mark{before, 0.0};
+    const double cpu = cpu_now();
+    const double cpu_before = cpu - cpu_;
+    cpu_ = cpu;
+    return Mark{before, cpu_before};
+}
+
+void StepTimes::leave(const std::optional<Mark>& before) {
+    if (!before) return;
+    mark_ -= before->first;
+    cpu_ -= before->second;
+}
+
+}  // namespace penstock

@@ -1,0 +1,91 @@
+// Times of steps: exact sums, laps in a ring, and buckets whose bounds are those of the durations.
+#include "core/step_times.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+#include <vector>
+
+namespace {
+
+int failures = 0;
+
+void check(bool held, const char* rule) {
+    if (!held) {
+        std::printf("failed: %s\n", rule);
+        ++failures;
+    }
+}
+
+// Spends a time that is noted.
+void spend() {
+    volatile double sum = 0;
+    for (int i = 0; i < 200'000; ++i) sum = sum + std::sqrt(static_cast<double>(i));
+}
+
+}  // namespace
+
+int main() {
+    using namespace penstock;
+    check(bucket_of(0) == 0 && bucket_of(-1) == 0 && bucket_of(std::nan("")) == 0,
+          "the shortest durations share a bucket");
+    check(bucket_of(shortest_seconds) == 0, "the first bucket begins at the shortest duration");
+    check(bucket_of(longest_seconds) == bucket_count - 1, "the longest durations share a bucket");
+    check(bucket_of(std::nextafter(longest_seconds, 0)) == bucket_count - 1, "the last bucket ends there");
+    check(bucket_of(2.0) - bucket_of(1.0) == buckets_each_doubling, "a factor of two is a number of buckets");
+    check(bucket_of(1.0 + 1.0 / 16) == bucket_of(1.0) + 1, "buckets within a factor of two have equal widths");
+
+    std::vector<double> words(words_for(2));
+    StepTimes times(words, {{10, 0}, {20, 1}, {30, 7}}, 2);
+    const auto of = [&](std::size_t step, std::size_t word) { return words[whole_words + step_words * step + word]; };
+    times.start(5);
+    check(!times.enter().has_value(), "no step evaluates the outermost block");
+    spend();
+    times.lap(10, 4, 1);
+    times.lap(20, 3, 2);
+    times.lap(30, 1, 1);  // a number beyond the steps
+    times.lap(40, 1, 1);  // an unknown step
+    times.work(1.5);
+    check(words[rows_word] == 5 && words[busy_word] == 1.5, "rows and work are added up");
+    check(of(0, elements_word) == 4 && of(1, elements_word) == 6 && of(2, elements_word) == 2, "so are elements");
+    check(of(0, seconds_word) > noted_seconds && of(1, seconds_word) < of(0, seconds_word), "a time is its step's");
+    check(of(0, cpu_of_seconds_word) > 0, "the first block is measured in processor time, too");
+    double counted = 0;
+    for (int bucket = 0; bucket < bucket_count; ++bucket)
+        counted += of(0, histogram_word + static_cast<std::size_t>(bucket));
+    check(counted == 4, "the elements of a noted time are in its histogram");
+    const std::size_t ring = whole_words + 3 * step_words;
+    check(words[laps_word] == 1 && words[ring] == whole_words && words[ring + 2] == of(0, seconds_word), "it is a lap");
+
+    times.start(0);
+    times.enter();
+    spend();
+    const auto before = times.enter();
+    check(before.has_value() && before->first > noted_seconds, "a parent's block begins with the time of the step");
+    times.lap(10, 0, 1);
+    times.leave(before);
+    const double seconds = of(1, seconds_word);
+    times.lap(20, 0, 1);
+    check(of(1, seconds_word) - seconds >= before->first, "the step's time continues after its parent's block");
+
+    const auto mark = times.begin_around();
+    spend();
+    times.leave_out(1000);
+    check(times.end_around(20, mark, 1) > noted_seconds && of(1, elements_word) == 7, "a time around other steps");
+
+    words[laps_word] = kept_laps + 1;
+    StepTimes later(words, {{10, 0}}, 2);
+    later.start(0);
+    spend();
+    later.lap(10, 1, 1);
+    check(words[laps_word] == kept_laps + 2 && words[ring + lap_words] == whole_words, "laps continue in a ring");
+
+    bool refused = false;
+    try {
+        StepTimes(std::span(words).first(10), {}, 2);
+    } catch (const std::invalid_argument&) {
+        refused = true;
+    }
+    check(refused, "too few words are refused");
+    return failures == 0 ? 0 : 1;
+}
