@@ -54,6 +54,23 @@ def test_a_signal_waits_for_the_end_of_an_uninterrupted_function() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+def test_an_inner_scope_leaves_the_handlers_of_an_outer_one_that_holds() -> None:
+    """It sets handlers of its own where the outer one lets signals through; each scope restores what it found."""
+    program = signal.getsignal(signal.SIGINT)
+    with HeldInterrupts() as outer:
+        of_outer = signal.getsignal(signal.SIGINT)
+        with HeldInterrupts():
+            assert signal.getsignal(signal.SIGINT) == of_outer
+        outer.allow()
+        with HeldInterrupts():
+            assert signal.getsignal(signal.SIGINT) not in {of_outer, program}
+        assert signal.getsignal(signal.SIGINT) == of_outer
+        outer.hold()
+        with HeldInterrupts():
+            assert signal.getsignal(signal.SIGINT) == of_outer
+    assert signal.getsignal(signal.SIGINT) is program
+
+
 @pytest.mark.parametrize(("waits", "steps"), [(True, ["begun"]), (False, ["begun", "taken"])])
 def test_a_signal_is_let_through_where_a_method_waits(*, waits: bool, steps: list[str]) -> None:
     """It ends the wait; without a wait it is raised at the end."""

@@ -9,7 +9,8 @@ Guarantees of `HeldInterrupts`:
   - A handler is called once for a signal, or once for several of the same number, as Python does. Its exception is
     raised once: by `allow`, by the code after it, or at the end of the scope.
   - The scope restores all handlers, however it ends.
-  - Scopes may be nested: the inner scope's signals wait for the end of the outer one.
+  - Scopes may be nested: the inner scope's signals wait for the end of the outer one. So an inner scope leaves the
+    handlers as they are, which is cheaper, while the outer one holds.
   - The result of a `holding_interrupts` method reaches its caller, or its `undo` is called, once. This also holds for a
     signal that Python notices between the scope's end and the return, and for a second signal during the `undo`.
 
@@ -30,7 +31,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from penstock._caught import Handler, python_handlers
 from penstock._os._bell import Bell
@@ -54,7 +55,8 @@ class HeldInterrupts:
         has_raised: whether a handler has raised where the scope allowed it.
     """
 
-    __slots__ = ("_allowed", "_arrived", "_handlers", "has_raised", "undo")
+    __slots__ = ("_allowed", "_arrived", "_handlers", "_outer", "has_raised", "undo")
+    _current: "ClassVar[HeldInterrupts | None]" = None  # the innermost scope that has set handlers
 
     def __init__(self) -> None:
         self.undo: Callable[[], object] | None = None
@@ -62,11 +64,16 @@ class HeldInterrupts:
         self._arrived: list[int] = []  # numbers of signals whose handlers were not called yet
         self._allowed = False
         self._handlers: dict[int, Handler] = {}
+        self._outer: HeldInterrupts | None = None
 
     def __enter__(self) -> Self:
         if threading.get_ident() == threading.main_thread().ident:
+            outer = HeldInterrupts._current
+            if outer is not None and outer.holds():
+                return self
             self._handlers = python_handlers()
             try:
+                self._outer, HeldInterrupts._current = outer, self
                 for number in self._handlers:
                     _set(number, self._on_signal)
             except BaseException:  # from a handler that was not replaced yet
@@ -75,6 +82,8 @@ class HeldInterrupts:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if HeldInterrupts._current is self:
+            HeldInterrupts._current, self._outer = self._outer, None
         if self._handlers:
             try:
                 self._restore()
@@ -96,6 +105,11 @@ class HeldInterrupts:
     def hold(self) -> None:
         """Hold signals back from now on. After a handler has raised, the scope does so by itself."""
         self._allowed = False
+
+    def holds(self) -> bool:
+        """Return whether signals reach this scope, and wait; a handler of the program may have set others."""
+        are_set = bool(self._handlers) and all(_get(number) == self._on_signal for number in self._handlers)
+        return are_set and not self._allowed
 
     def _restore(self) -> None:
         try:
