@@ -21,18 +21,20 @@ using Words = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // Owns the array of its words.
 class BoundStepTimes : public StepTimes {
   public:
-    BoundStepTimes(const Words& words, const Numbers& numbers, std::size_t steps)
-        : StepTimes({words.data(), words.size()}, numbers, steps), held_(words) {}
+    BoundStepTimes(const Words& words, const Numbers& numbers, std::size_t steps, std::size_t step_words)
+        : StepTimes({words.data(), words.size()}, numbers, steps, step_words), held_(words) {}
 
   private:
     Words held_;
 };
 
-void construct(BoundStepTimes* self, const Words& words, const nb::dict& numbers, std::size_t steps) {
+void construct(BoundStepTimes* self, const Words& words, const nb::dict& numbers, std::size_t steps,
+               std::size_t step_words) {
     StepTimes::Numbers known;
-    for (const auto [identity, number] : numbers)
+    for (const auto [identity, number] : numbers) {
         known[nb::cast<std::uintptr_t>(identity)] = nb::cast<std::size_t>(number);
-    new (self) BoundStepTimes(words, known, steps);
+    }
+    new (self) BoundStepTimes(words, known, steps, step_words);
 }
 
 std::uintptr_t identity_of(nb::handle step) { return reinterpret_cast<std::uintptr_t>(step.ptr()); }
@@ -42,7 +44,7 @@ std::uintptr_t identity_of(nb::handle step) { return reinterpret_cast<std::uintp
 void bind_step_times(nb::module_& module) {
     module.def("bucket_of", &bucket_of, "seconds"_a, "Return the number of the bucket of a duration.");
     nb::class_<BoundStepTimes>(module, "StepTimes", "The times that one thread has spent in each step of a dataset.")
-        .def("__init__", &construct, "words"_a, "numbers"_a, "steps"_a,
+        .def("__init__", &construct, "words"_a, "numbers"_a, "steps"_a, "step_words"_a,
              "Continue the times in an array, given the number of each step by its identity.")
         .def(
             "start", [](BoundStepTimes& self, std::int64_t rows) { self.start(rows); }, "rows"_a,
@@ -70,6 +72,12 @@ void bind_step_times(nb::module_& module) {
         .def(
             "leave_out", [](BoundStepTimes& self, double seconds) { self.leave_out(seconds); }, "seconds"_a,
             "Leave a wait for other threads out of a time that `begin_around` began.")
+        .def(
+            "count",
+            [](BoundStepTimes& self, nb::handle step, std::size_t word, double amount) {
+                self.count(identity_of(step), word, amount);
+            },
+            "step"_a.none(), "word"_a, "amount"_a, "Add to a word of a step, for a number that isn't a time.")
         .def(
             "work", [](BoundStepTimes& self, double seconds) { self.work(seconds); }, "seconds"_a,
             "Add the time of all work at a block, steps included.")

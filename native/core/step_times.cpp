@@ -38,9 +38,14 @@ int bucket_of(double seconds) noexcept {
     return (exponent - lowest_exponent) * buckets_each_doubling + within;
 }
 
-StepTimes::StepTimes(std::span<double> words, const Numbers& numbers, std::size_t steps)
-    : words_(words), other_(whole_words + step_words * steps), first_lap_(other_ + step_words) {
-    if (words.size() < words_for(steps)) throw std::invalid_argument("the times need more words");
+StepTimes::StepTimes(std::span<double> words, const Numbers& numbers, std::size_t steps, std::size_t step_words)
+    : words_(words),
+      step_words_(step_words),
+      other_(whole_words + step_words * steps),
+      first_lap_(other_ + step_words) {
+    if (step_words < least_step_words || words.size() < first_lap_ + lap_words * kept_laps) {
+        throw std::invalid_argument("the times need more words");
+    }
     for (const auto& [step, number] : numbers) places_[step] = whole_words + step_words * std::min(number, steps);
     laps_ = static_cast<std::size_t>(words[laps_word]);
 }
@@ -81,10 +86,19 @@ void StepTimes::lap(std::uintptr_t step, std::int64_t elements, std::int64_t wei
     }
 }
 
+std::size_t StepTimes::place_of(std::uintptr_t step) const {
+    const auto found = places_.find(step);
+    return found == places_.end() ? other_ : found->second;
+}
+
+void StepTimes::count(std::uintptr_t step, std::size_t word, double amount) {
+    if (word >= step_words_) throw std::out_of_range("a step has no such word");
+    words_[place_of(step) + word] += amount;
+}
+
 std::size_t StepTimes::add(std::uintptr_t step, double seconds, std::int64_t elements, std::int64_t weight) {
     total_ += seconds;
-    const auto found = places_.find(step);
-    const std::size_t at = found == places_.end() ? other_ : found->second;
+    const std::size_t at = place_of(step);
     const auto count = static_cast<double>(elements), times = static_cast<double>(weight);
     words_[at + seconds_word] += seconds * times;
     words_[at + elements_word] += count * times;

@@ -30,14 +30,9 @@ constexpr std::size_t rows_word = 0, busy_word = 1, laps_word = 2;
 constexpr std::size_t whole_words = 8;
 constexpr std::size_t seconds_word = 0, elements_word = 1, cpu_seconds_word = 2, cpu_of_seconds_word = 3;
 constexpr std::size_t histogram_word = 4;
-constexpr std::size_t step_words = histogram_word + bucket_count;
+constexpr std::size_t least_step_words = histogram_word + bucket_count;  // further ones are `count`ed
 constexpr std::size_t lap_words = 3;  // the place of the step's words, the end, the seconds
 constexpr std::size_t kept_laps = 1 << 12;
-
-// Returns the number of words for a number of steps, and for all others together.
-constexpr std::size_t words_for(std::size_t steps) {
-    return whole_words + step_words * (steps + 1) + lap_words * kept_laps;
-}
 
 class StepTimes {
   public:
@@ -45,8 +40,9 @@ class StepTimes {
     // The number of each step, by its address; numbers from `steps` on stand for the others.
     using Numbers = std::unordered_map<std::uintptr_t, std::size_t>;
 
-    // The words are used as long as the object. Laps continue after those that they hold.
-    StepTimes(std::span<double> words, const Numbers& numbers, std::size_t steps);
+    // Each step has `step_words` words. The words are used as long as the object, and laps continue after those that
+    // they hold.
+    StepTimes(std::span<double> words, const Numbers& numbers, std::size_t steps, std::size_t step_words);
 
     // Begins a block of rows of the dataset; the time of its first step counts from now on.
     void start(std::int64_t rows);
@@ -70,6 +66,9 @@ class StepTimes {
     // Adds the time of all work at a block, steps included.
     void work(double seconds) { words_[busy_word] += seconds; }
 
+    // Adds to a word of a step, for a number that isn't a time.
+    void count(std::uintptr_t step, std::size_t word, double amount);
+
     // Begins a block of a step's parent; returns the time that the step has taken so far, for `leave`. For the
     // outermost block, which no step evaluates, this is nothing.
     std::optional<Mark> enter();
@@ -78,10 +77,12 @@ class StepTimes {
     void leave(const std::optional<Mark>& before);
 
   private:
+    std::size_t place_of(std::uintptr_t step) const;
     std::size_t add(std::uintptr_t step, double seconds, std::int64_t elements, std::int64_t weight);
 
     std::span<double> words_;
     Numbers places_;  // the first word of each step
+    std::size_t step_words_;
     std::size_t other_;
     std::size_t first_lap_;
     std::size_t laps_;

@@ -35,8 +35,9 @@ int main() {
     check(bucket_of(2.0) - bucket_of(1.0) == buckets_each_doubling, "a factor of two is a number of buckets");
     check(bucket_of(1.0 + 1.0 / 16) == bucket_of(1.0) + 1, "buckets within a factor of two have equal widths");
 
-    std::vector<double> words(words_for(2));
-    StepTimes times(words, {{10, 0}, {20, 1}, {30, 7}}, 2);
+    constexpr std::size_t step_words = least_step_words + 1;
+    std::vector<double> words(whole_words + 3 * step_words + lap_words * kept_laps);
+    StepTimes times(words, {{10, 0}, {20, 1}, {30, 7}}, 2, step_words);
     const auto of = [&](std::size_t step, std::size_t word) { return words[whole_words + step_words * step + word]; };
     times.start(5);
     check(!times.enter().has_value(), "no step evaluates the outermost block");
@@ -74,18 +75,25 @@ int main() {
     check(times.end_around(20, mark, 1) > noted_seconds && of(1, elements_word) == 7, "a time around other steps");
 
     words[laps_word] = kept_laps + 1;
-    StepTimes later(words, {{10, 0}}, 2);
+    StepTimes later(words, {{10, 0}}, 2, step_words);
     later.start(0);
     spend();
     later.lap(10, 1, 1);
     check(words[laps_word] == kept_laps + 2 && words[ring + lap_words] == whole_words, "laps continue in a ring");
 
-    bool refused = false;
+    times.count(20, least_step_words, 2.5);
+    check(of(1, least_step_words) == 2.5, "other numbers of a step are added up");
+    int refused = 0;
     try {
-        StepTimes(std::span(words).first(10), {}, 2);
+        StepTimes(std::span(words).first(words.size() - 1), {}, 2, step_words);
     } catch (const std::invalid_argument&) {
-        refused = true;
+        ++refused;
     }
-    check(refused, "too few words are refused");
+    try {
+        times.count(20, step_words, 1);
+    } catch (const std::out_of_range&) {
+        ++refused;
+    }
+    check(refused == 2, "too few words, and a word that a step doesn't have, are refused");
     return failures == 0 ? 0 : 1;
 }

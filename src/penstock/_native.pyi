@@ -703,6 +703,7 @@ class StepTimes:
         words: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu")],
         numbers: dict[typing.Any, typing.Any],
         steps: int,
+        step_words: int,
     ) -> None:
         """
         Continue the times in an array, given the number of each step by its identity.
@@ -737,6 +738,9 @@ class StepTimes:
         """
         Leave a wait for other threads out of a time that `begin_around` began.
         """
+
+    def count(self, step: object | None, word: int, amount: float) -> None:
+        """Add to a word of a step, for a number that isn't a time."""
 
     def work(self, seconds: float) -> None:
         """Add the time of all work at a block, steps included."""

@@ -82,7 +82,7 @@ class StepTimes(native.StepTimes):
 
     def __init__(self, numbers: Mapping[int, int] | None = None, words: "np.ndarray[Any, Any] | None" = None) -> None:
         known = {} if numbers is None else dict(numbers)
-        super().__init__(np.zeros(words_for(known)) if words is None else words, known, _count(known))
+        super().__init__(np.zeros(words_for(known)) if words is None else words, known, _count(known), _WORDS)
 
 
 def words_for(numbers: Mapping[int, int]) -> int:

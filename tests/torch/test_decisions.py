@@ -94,8 +94,9 @@ def test_the_drop_in_delivers_the_batches_of_torch(dataset: Any, seed: int | Non
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kept_batches_come_in_order(seed: int | None) -> None:
     """A loop that keeps its batches gets all of them, however many batches its jobs have."""
+    dataset: Any = LargeRows("tensors")
     with random_decisions(seed):
-        kept = list(DataLoader(LargeRows("tensors"), batch_size=1, num_workers=1))
+        kept = list(DataLoader(dataset, batch_size=1, num_workers=1))
     assert [int(row[0, 0]) for row in kept] == list(range(COUNT))
 
 
