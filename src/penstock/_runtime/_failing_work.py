@@ -21,7 +21,9 @@ from typing import Final, NamedTuple
 
 from penstock._caught import Caught
 from penstock._graph import Integers, Node, describe_record, locate
+from penstock._os import Listener
 from penstock._plan import Batches, Plan, Shard
+from penstock._readings import LONG_SECONDS, Waits
 from penstock._runtime._batches import Unit, row_coordinates, row_origins, rows_of
 from penstock._runtime._jobs import Job, Work
 from penstock._runtime._policy import STALL_SECONDS
@@ -161,6 +163,35 @@ class Patience:
                 _warn(stall, now - self._began, now - stall.since)
         ends = self._next_after(began)
         self._ends = None if ends is None else ends if ends > now else self._next_after(now)
+
+
+def wait_until(
+    listener: Listener, is_over: Callable[[], bool], patience: Patience | None = None, waits: Waits | None = None
+) -> None:
+    """Wait for a listener's bell until a condition holds.
+
+    Args:
+        listener: of the thread that waits.
+        is_over: the condition.
+        patience: looks at a wait that takes long; None for nothing.
+        waits: notes a long wait.
+    """
+    began = monotonic()
+    while not is_over():
+        listener.clear()
+        if is_over():
+            return
+        seconds = None if patience is None else patience.seconds_left()
+        if waits is not None and waits.long is not None:
+            before_long = began + LONG_SECONDS - monotonic()
+            if before_long <= 0:
+                waits.note_long()
+            elif seconds is None or before_long < seconds:
+                listener.wait(before_long)
+                continue
+        is_rung = listener.wait(seconds)
+        if patience is not None and not is_rung and not is_over():
+            patience.look()
 
 
 def _warn(stall: Stall, waited_seconds: float, busy_seconds: float) -> None:

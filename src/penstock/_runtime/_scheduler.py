@@ -50,9 +50,9 @@ from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycl
 from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
-from penstock._readings import LONG_SECONDS, Cause, Readings, Waits
+from penstock._readings import Cause, Readings
 from penstock._ring import Claim, SlotRing
-from penstock._runtime._failing_work import Patience, Stall, describe_block
+from penstock._runtime._failing_work import Patience, Stall, describe_block, wait_until
 from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._policy import BLOCKS, SLOTS, SLOTS_EACH
 from penstock._runtime._recorder import Recorder
@@ -541,7 +541,7 @@ class Scheduler:
         slots = self._draining_of(client)
         held.allow()
         try:
-            _wait(
+            wait_until(
                 _listener_of(client),
                 lambda: all(map(self._ring.drained, slots)),
                 Patience(lambda: self._stall(slots, any_will_do=False), self.timeout),
@@ -588,9 +588,9 @@ class Scheduler:
                 return 0.0
             began = time.monotonic()
             if client.is_folded_ahead:
-                _wait(_listener_of(client), is_over)
+                wait_until(_listener_of(client), is_over)
             else:
-                _wait(_listener_of(client), is_over, Patience(find, self.timeout), client.readings.waits)
+                wait_until(_listener_of(client), is_over, Patience(find, self.timeout), client.readings.waits)
             return time.monotonic() - began
         finally:
             client.waited_until, client.stall = time.monotonic(), None
@@ -736,27 +736,6 @@ def _listener_of(client: Client) -> Listener:
     if client.listener is None:
         raise InternalError("a client joins a scheduler before its consumer waits")
     return client.listener
-
-
-def _wait(
-    listener: Listener, is_over: Callable[[], bool], patience: Patience | None = None, waits: Waits | None = None
-) -> None:
-    began = monotonic()
-    while not is_over():
-        listener.clear()
-        if is_over():
-            return
-        seconds = None if patience is None else patience.seconds_left()
-        if waits is not None and waits.long is not None:
-            before_long = began + LONG_SECONDS - monotonic()
-            if before_long <= 0:
-                waits.note_long()
-            elif seconds is None or before_long < seconds:
-                listener.wait(before_long)
-                continue
-        is_rung = listener.wait(seconds)
-        if patience is not None and not is_rung and not is_over():
-            patience.look()
 
 
 class WorkerThreads:
