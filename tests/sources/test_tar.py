@@ -1,11 +1,13 @@
 """Tar: the samples of WebDataset, in every format of tar, and errors that name file, member and byte."""
 
 import io
+import json
 import logging
 import os
 import pickle
+import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +294,133 @@ def test_bad_paths_are_refused(tmp_path: Path) -> None:
         Tar(tmp_path)
     with pytest.raises(UsageError, match="Tar needs at least one file"):
         Tar([])
+
+
+def energon_index(content: bytes) -> bytes:
+    """Return the index that Energon writes of a tar file: the starts of samples, and that of the end mark."""
+    starts: list[int] = []
+    last = ""
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        for member in tar:
+            named = re.match(r"^((?:.*/|)[^.]+)[.]([^/]*)$", member.name)
+            if member.isreg() and named and not re.match(r"__[^/]*__($|/)", member.name):
+                starts += [member.offset] if named[1] != last else []
+                last = named[1]
+        return np.array([*starts, tar.offset], "<u8").tobytes()
+
+
+def dali_index(content: bytes) -> bytes:
+    """Return the index that DALI's `wds2idx` writes of a tar file: a line of text for each sample."""
+    samples: dict[str, list[str]] = {}
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        for member in tar:
+            folder, slash, name = member.name.rpartition("/")
+            base, _, extension = name.partition(".")
+            if member.isreg() and base:
+                part = f"{extension or name} {member.offset_data} {member.size} {member.name}"
+                samples.setdefault(folder + slash + base, []).append(part)
+    return "\n".join([f"v1.2 {len(samples)}", *map(" ".join, samples.values()), ""]).encode()
+
+
+MANY = [
+    (f"{'d' * 150 if number % 50 == 7 else 'd'}/{number}.{kind}", b"x" * (number * 7 % 900))
+    for number in range(300)
+    for kind in ("jpg", "cls")
+]
+MANY[100:100] = [("d/", b""), ("d/README", b"no"), ("__meta__/1.txt", b"no")]
+
+
+@pytest.mark.parametrize(("name", "index"), [("a.tar.idx", energon_index), ("a.idx", dali_index)])
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_an_index_beside_the_file_saves_the_walk(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    index: Callable[[bytes], bytes],
+    format: int,  # noqa: A002 - tarfile's word
+) -> None:
+    """With Energon's or DALI's index, records and their places are those of the walk, and most headers stay unread."""
+    content = tar_of(MANY, format)
+    path = tmp_path / "a.tar"
+    path.write_bytes(content)
+    walked = Tar(path, cache=tmp_path / "walked")
+    expected = walked.read(range(300)), walked.blocks.tolist(), [walked.describe_key(key) for key in range(300)]
+    damaged = bytearray(content)
+    damaged[content.rindex(b"d/201.cls") + 150] ^= 1  # in its checksum
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptRecordError, match="right checksum"):
+        Tar(path, cache=tmp_path / "damaged")
+    (tmp_path / name).write_bytes(index(content))
+    source = Tar(path, cache=tmp_path / "indexed")
+    assert (source.read(range(300)), source.blocks.tolist(), list(map(source.describe_key, range(300)))) == expected
+    assert not caplog.records
+
+
+OTHER = tar_of([("a/1.jpg", b"one"), ("a/1.cls", b"1"), ("a/2.jpg", b"two"), ("a/2.cls", b"2")])
+BAD_INDEXES = {
+    "of another file": ("a.tar.idx", energon_index(OTHER), "the file's records begin elsewhere"),
+    "of members in another file": ("a.idx", dali_index(OTHER), "at byte 0, the file has another member"),
+    "without the end": ("a.tar.idx", energon_index(WHOLE)[:-8], "at byte 0, the file's records begin elsewhere"),
+    "beyond the end": (
+        "a.tar.idx",
+        np.array([0, 1 << 60], "<u8").tobytes(),
+        "at which the file can't have headers",
+    ),
+    "no members": ("a.idx", b"v1.2 0\n", ""),
+    "a name with a blank": ("a.idx", b"v1.2 1\njpg 512 600 a/1 2.jpg\n", ""),
+    "members beyond the end": ("a.idx", b"v1.2 1\njpg 1099511627776 5 a/1.jpg\n", "another member"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_INDEXES)
+def test_an_index_of_another_file_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    """The file is walked through; if the index could be read, a warning names both and the first difference."""
+    name, content, reason = BAD_INDEXES[kind]
+    path = write(tmp_path / "a.tar", PLAIN)
+    (tmp_path / name).write_bytes(content)
+    assert [record["__key__"] for record in Tar(path).read([0, 1])] == ["a/1", "a/2"]
+    assert re.search(rf"the index '.*{name}' isn't that of '.*a.tar'.*{reason}" if reason else "^$", caplog.text)
+    caplog.clear()
+    os.utime(tmp_path / name, (0, 0))  # older than the file
+    assert len(Tar(path, cache=tmp_path / "again")) == 2
+    assert not caplog.records
+
+
+@given(data=st.data())
+def test_any_index_gives_the_records_of_the_walk(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Random bytes, and indexes with changed bytes, change no record of a small file, all of which is compared."""
+    name, right = data.draw(st.sampled_from([("a.tar.idx", energon_index(WHOLE)), ("a.idx", dali_index(WHOLE))]))
+    places = st.dictionaries(st.integers(0, len(right) - 1), st.integers(0, 255), max_size=3)
+    changed = places.map(lambda found: bytes(found.get(place, byte) for place, byte in enumerate(right)))
+    folder = tmp_path_factory.mktemp("index")
+    path = write(folder / "a.tar", PLAIN)
+    (folder / name).write_bytes(data.draw(st.binary(max_size=40) | changed | places.map(lambda _: right[:-1])))
+    with Tar(path, cache=folder) as source:
+        assert source.read(range(len(source))) == [
+            {"__key__": "a/1", "jpg": b"one" * 200, "cls": b"1"},
+            {"__key__": "a/2", "jpg": b"two", "cls": b"2"},
+        ]
+
+
+BAD_LISTS = {
+    "another object": ('{"shards": []}', UsageError, "isn't: it has no list of files"),
+    "no JSON": ("{", UsageError, "isn't: it has no list of files"),
+    "of lists": ('{"shardlist": [{"url": "a.tar"}]}', UsageError, "in place of a url with nsamples"),
+    "of a server": ('{"shardlist": [{"url": "https://x/a.tar", "nsamples": 2}]}', UsageError, "no file of this mach"),
+    "a missing file": ('{"shardlist": [{"url": "c.tar", "nsamples": 2}]}', SourceError, "cannot read '.*c.tar'"),
+    "another count": ('{"shardlist": [{"url": "a.tar", "nsamples": 3}]}', SourceError, "is 2, but .*json' has 3"),
+}
+
+
+def test_the_files_of_a_list(tmp_path: Path) -> None:
+    """The files that a list of wids names are read in its order, and compared with it; other JSON is refused."""
+    write(tmp_path / "a.tar", PLAIN)
+    write(tmp_path / "b.tar", [("3.jpg", b"three")])
+    shards = [{"url": "b.tar", "nsamples": 1, "filesize": 10240}, {"url": "a.tar", "nsamples": 2}]
+    path = tmp_path / "shards.json"
+    path.write_text(json.dumps({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}))
+    assert [record["__key__"] for record in Tar(path).read(range(3))] == ["3", "a/1", "a/2"]
+    for content, kind, reason in BAD_LISTS.values():
+        path.write_text(content)
+        with pytest.raises(kind, match=reason):
+            Tar(path)

@@ -7,11 +7,18 @@ the span by one `pread`, and parses its headers again. So the index has one numb
 `_next_member` parses headers for the scan and for reads. It accepts the classic format, ustar, the extended headers of
 pax and the long names of GNU tar. A read parses headers of the usual form by `_plain_member`, which is faster, and must
 return the same. Only the scan verifies checksums; a file that changed later is refused when it is opened.
+
+Another program's index beside the file (`_tar_index.py`) saves the walk through the headers. The offsets must be those
+of the walk, since blocks are made of them, and so the order of `shuffle(blocks=True)`. So an index is compared with the
+headers of records at `_COMPARED` places, of the gap before the first record, and of the end. One that differs is left
+alone, with a warning. If one is wrong at another place, a read there finds other members than those of one record, and
+raises an error, unless the index cuts a record in two.
 """
 
 import logging
 import os
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -19,11 +26,13 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError
-from penstock.sources._local_files import PathLike, RecordFiles, compression_of, find_files
+from penstock.sources._local_files import PathLike, RecordFiles, compression_of
 from penstock.sources._source import Record
+from penstock.sources._tar_index import Members, Starts, TarIndex, find_tar_files, index_beside
 
 _BLOCK: Final = 512
 _MAX_EXTENSION_BYTES: Final = 1 << 20  # of an extended header or a long name; real ones are below 10 kB
+_COMPARED: Final = 64  # places at which an index is compared with its file
 _END: Final = -1  # instead of a header's type, for a block of zeros
 _GNU_NAME, _GNU_LINK_NAME, _PAX_FOR_ALL = b"LKg"
 _EXTENSION_KINDS: Final = frozenset(b"LKgx")
@@ -59,20 +68,24 @@ class Tar(RecordFiles):
     `__meta__`. Tar files must not be compressed: a compressed file has no random access.
 
     The first use walks through the headers, and keeps the start of each record in a cache directory until a file's size
-    or time changes. A record is read by one request.
+    or time changes. A record is read by one request. An index beside the file saves the walk, if it isn't older than
+    the file: `a.tar.idx`, which Energon writes, or `a.idx`, which DALI's `wds2idx` writes. It is compared with the
+    file at some places.
 
     `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
     change while they are read: a changed file raises SourceError.
 
     Args:
-        paths: a path, a glob such as `"data/train-*.tar"` (sorted by name), or a list of these, in its order.
+        paths: a path, a glob such as `"data/train-*.tar"` (sorted by name), or a list of these, in its order. A path
+            that ends in `.json` is a list of files as wids writes it; their numbers of records are compared with it.
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
             written, a warning is logged, and the index stays in memory.
         progress: show progress on stderr, if that is a terminal or a notebook, and the scan takes more than 0.5 s.
 
     Raises:
-        UsageError: `paths` has no file, or a folder.
-        SourceError: a file can't be read; later, at a read, a file no longer exists or has changed.
+        UsageError: `paths` has no file, a folder, or a list that wids wouldn't write.
+        SourceError: a file can't be read, or has another number of records than a list says; later, at a read, a file
+            no longer exists or has changed.
         CorruptRecordError: a file is no tar file, is compressed, truncated or damaged, has members after its end mark,
             a link or another special member, a field twice in a record, or members of one key in two places. The
             message has file, member and byte.
@@ -96,8 +109,11 @@ class Tar(RecordFiles):
     def __init__(
         self, paths: PathLike | Sequence[PathLike], *, cache: PathLike | None = None, progress: bool = True
     ) -> None:
-        files = find_files(paths, "Tar")
+        listed = find_tar_files(paths)
+        files = [found.file for found in listed]
         super().__init__(files, [_TarScan()] * len(files), cache=cache, progress=progress)
+        for found, records in zip(listed, self._index.counts, strict=True):
+            found.check(records)
 
     def _parse(self, content: bytes, key: int) -> Record:
         try:
@@ -197,40 +213,160 @@ class _TarScan:
         Raises:
             CorruptRecordError: the file isn't a whole tar file of records.
         """
+        index = index_beside(stream.name)
+        offsets = None if index is None else _by_index(stream, index)
+        if offsets is not None:
+            advance(stream.seek(0, os.SEEK_END))
+            return offsets
         try:
-            return np.array(_record_offsets(stream, advance), np.int64)
+            return _record_offsets(stream, advance)
         except _DamageError as damage:
             raise CorruptRecordError(
                 f"cannot index {stream.name!r} as a tar file: at byte {damage.offset}, {damage.reason}"
             ) from None
 
 
-def _record_offsets(stream: BinaryIO, advance: Callable[[int], None]) -> list[int]:
+def _by_index(stream: BinaryIO, index: TarIndex) -> Starts | None:
+    """Return the offsets of a file by its index; None, with a warning, if the file is another one."""
+    try:
+        if index.members:
+            _compare_members(stream, index.members)
+            return _record_offsets(stream, _ignore, index.members)
+        _compare_starts(stream, index.starts)
+    except _DamageError as damage:
+        logging.getLogger("penstock").warning(
+            "the index %r isn't that of %r, so the file's headers are read: at byte %d, %s Write the index again, or "
+            "remove it.",
+            index.path,
+            stream.name,
+            damage.offset,
+            damage.reason,
+        )
+        return None
+    return index.starts
+
+
+def _compare_starts(stream: BinaryIO, starts: Starts) -> None:
+    """Compare offsets of records with the file.
+
+    Raises:
+        _DamageError: they differ.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    rising = np.all(starts[1:] > starts[:-1])
+    if not rising or starts[0] < 0 or starts[-1] > size or np.any(starts[:-1] % _BLOCK):
+        raise _DamageError(0, "the index has offsets at which the file can't have headers.")
+    last = len(starts) - 2
+    _compare_walk(stream, (0, starts.item(0)), [])
+    for record in _compared(last):
+        _compare_walk(stream, (starts.item(record), starts.item(record + 2)), starts[record : record + 2].tolist())
+    _compare_walk(stream, (starts.item(last), None), [starts.item(last)], starts.item(last + 1))
+
+
+def _compare_walk(stream: BinaryIO, walk: tuple[int, int | None], starts: list[int], end: int | None = None) -> None:
+    """Compare the records that a walk finds with those that an index has there.
+
+    Raises:
+        _DamageError: they differ.
+    """
+    begin, stop = walk
+    found = _record_offsets(stream, _ignore, begin=begin, stop=stop).tolist()
+    if found != [*starts, stop if end is None else end]:
+        raise _DamageError(begin, "the file's records begin elsewhere.")
+
+
+def _compare_members(stream: BinaryIO, members: Members) -> None:
+    """Compare members with the file's headers.
+
+    Raises:
+        _DamageError: they differ.
+    """
+    begins = list(members)
+    end = stream.seek(0, os.SEEK_END)
+    for number in _compared(len(begins)):
+        begin = begins[number]
+        found = _next_member(_fetch_from(stream), begin, end, verify=True) if 0 <= begin < end else None
+        name, size = members[begin]
+        if found is None or found.size != size or found.name not in (name, name[: _NAME.stop]):  # cut if it is extended
+            raise _DamageError(begin, "the file has another member.")
+
+
+def _compared(count: int) -> Sequence[int]:
+    """Return up to `_COMPARED` numbers below `count`, spread evenly, the first and the last among them."""
+    return sorted(set(np.linspace(0, count - 1, _COMPARED).astype(int).tolist())) if count > 0 else []
+
+
+def _ignore(_: int) -> None:
+    """Advance no progress."""
+
+
+def _fetch_from(stream: BinaryIO) -> _Fetch:
     def fetch(begin: int, size: int) -> bytes:
         stream.seek(begin)
         return stream.read(size)
 
+    return fetch
+
+
+def _record_offsets(
+    stream: BinaryIO,
+    advance: Callable[[int], None],
+    members: Members = MappingProxyType({}),
+    *,
+    begin: int = 0,
+    stop: int | None = None,
+) -> NDArray[np.int64]:
+    """Walk through members, and return the offset of each record.
+
+    Args:
+        stream: the file.
+        advance: is called with the size of each member.
+        members: known members, whose headers aren't read.
+        begin: the first member.
+        stop: the end of the walk. Default: the end mark, which is checked.
+
+    Returns:
+        The offset of the first member of each record, and that at which the walk ended.
+
+    Raises:
+        _DamageError: there is no whole member, or no record.
+    """
+    fetch = _fetch_from(stream)
     end = stream.seek(0, os.SEEK_END)
-    _refuse_compressed(fetch(0, 6))
+    if not begin:
+        _refuse_compressed(fetch(0, 6))
     records = _Records()
-    position = 0
-    while position < end:
-        member = _next_member(fetch, position, end, verify=True)
+    position = begin
+    while position < (end if stop is None else stop):
+        member = _known_member(members, position, end) or _next_member(fetch, position, end, verify=True)
         if member is None:
-            _check_end(stream, position)
-            return [*records.offsets, position]
+            if stop is None:
+                _check_end(stream, position)
+            break
         advance(member.next - position)
         position = member.next
         named = _split(member.name) if member.is_file else None
         if named is not None:
             records.add(member, *named)
-    if end:
-        logging.getLogger("penstock").warning(
-            "the tar file %r has no end mark after byte %d, so it may be truncated between two members",
-            stream.name,
-            end,
-        )
-    return [*records.offsets, position]
+    else:
+        if end and stop is None:
+            logging.getLogger("penstock").warning(
+                "the tar file %r has no end mark after byte %d, so it may be truncated between two members",
+                stream.name,
+                end,
+            )
+    return np.array([*records.offsets, position], np.int64)
+
+
+def _known_member(members: Members, begin: int, end: int) -> _Member | None:
+    known = members.get(begin)
+    if known is None:
+        return None
+    name, size = known
+    data = begin + _BLOCK
+    if size < 0 or data + size > end:
+        raise _DamageError(begin, f"the member {name!r} would exceed the file.")
+    return _Member(name, name[-1:] != "/", begin, data, size, min(data + _filled(size), end))
 
 
 class _Records:
