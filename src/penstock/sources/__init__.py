@@ -2,9 +2,9 @@
 
 `Arrays` (one array, or a dict of them), `Parquet` and `Arrow` (tables in files), `Files` and `ImageFolder` (a folder),
 `Tokens` and `Megatron` (token files, as windows or documents), `JsonLines`, `Csv`, `Sqlite`, `Tar` (samples of
-WebDataset), `TFRecord`, `ArrayRecord`, `MDS` (shards of Streaming), `LitData`, `Lance`, `Zarr` and `Range` are sources;
-`Source` has the methods of any other. Datasets use a source through the functions here: for keys `read_records` and
-`describe_key`, and the others once.
+WebDataset), `TFRecord`, `ArrayRecord`, `MDS` (shards of Streaming), `LitData`, `Lance`, `LeRobot`, `Zarr` and `Range`
+are sources; `Source` has the methods of any other. Datasets use a source through the functions here: for keys
+`read_records` and `describe_key`, and the others once.
 """
 
 from typing import TYPE_CHECKING
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.sources._hdf5 import HDF5 as HDF5
     from penstock.sources._json_lines import JsonLines as JsonLines
     from penstock.sources._lance import Lance as Lance
+    from penstock.sources._lerobot import LeRobot as LeRobot
     from penstock.sources._litdata import LitData as LitData
     from penstock.sources._lmdb import Lmdb as Lmdb
     from penstock.sources._mds import MDS as MDS
@@ -79,6 +80,7 @@ else:
         HDF5="penstock.sources._hdf5",
         JsonLines="penstock.sources._json_lines",
         Lance="penstock.sources._lance",
+        LeRobot="penstock.sources._lerobot",
         LitData="penstock.sources._litdata",
         Lmdb="penstock.sources._lmdb",
         MDS="penstock.sources._mds",
@@ -115,6 +117,7 @@ __all__ = [
     "ImageRecord",
     "JsonLines",
     "Lance",
+    "LeRobot",
     "LitData",
     "Lmdb",
     "Megatron",

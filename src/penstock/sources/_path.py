@@ -17,6 +17,8 @@ from penstock.sources._files import IMAGE_EXTENSIONS, Files, ImageFolder
 from penstock.sources._hdf5 import HDF5
 from penstock.sources._json_lines import JsonLines
 from penstock.sources._lance import Lance
+from penstock.sources._lerobot import LeRobot
+from penstock.sources._lerobot_meta import is_lerobot
 from penstock.sources._litdata import LitData
 from penstock.sources._litdata_index import is_litdata
 from penstock.sources._lmdb import Lmdb
@@ -91,8 +93,8 @@ _FORMATS: Final = (
 _KNOWN: Final = ", ".join(suffix for known in _FORMATS for suffix in known.suffixes)
 _REMEDY: Final = (
     f"Known are files that end in {_KNOWN} or begin like one, and folders of one of these, of images, of images in "
-    "class folders, of MDS shards, of LitData chunks, of Zarr arrays, or of Lance. Name the source for others, as in "
-    "ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))."
+    "class folders, of MDS shards, of LitData chunks, of Zarr arrays, of Lance, or of LeRobot. Name the source for "
+    "others, as in ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))."
 )
 
 
@@ -122,16 +124,13 @@ def source_of_path(path: PathLike) -> Source:
 
 
 def _source_of_folder(folder: str) -> Source:
-    if os.path.exists(os.path.join(folder, "index.json")):
-        return LitData(folder) if is_litdata(folder) else MDS(folder)
     try:
         listed = os.listdir(folder)
     except OSError as error:
         raise_source_error(f"cannot list {folder!r}: {error.strerror}. Check its permissions.", error)
-    if "_versions" in listed:
-        return Lance(folder)
-    if is_zarr(listed):
-        return Zarr(folder)
+    written = _source_of_library(folder, listed)
+    if written is not None:
+        return written
     names = sorted((name for name in listed if not name.startswith(".")), key=os.fsencode)
     paths = [os.path.join(folder, name) for name in names]
     known = [(path, found) for path in paths if (found := _named(path)) is not None]
@@ -142,6 +141,17 @@ def _source_of_folder(folder: str) -> Source:
     if any(_is_image(inner) for path in paths if os.path.isdir(path) for inner in os.listdir(path)):
         return ImageFolder(folder)
     raise UsageError(f"the format of the folder {folder!r} is unknown: it has {_listed(names)}. {_REMEDY}")
+
+
+def _source_of_library(folder: str, listed: Sequence[str]) -> Source | None:
+    """Return the source of a folder that one library wrote as a whole, or None."""
+    if "index.json" in listed:
+        return LitData(folder) if is_litdata(folder) else MDS(folder)
+    if "_versions" in listed:
+        return Lance(folder)
+    if is_zarr(listed):
+        return Zarr(folder)
+    return LeRobot(folder) if is_lerobot(folder) else None
 
 
 def _common(found: Sequence[tuple[str, _Format]], given: str) -> _Format:

@@ -1,0 +1,337 @@
+"""LeRobot: frames of versions 2 and 3 with windows and videos, and errors that name dataset, file and frame."""
+
+import json
+import os
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources import LeRobot, Source, describe_key
+from penstock.testing import BlockSourceTests, assert_same
+
+pyarrow: Any = pytest.importorskip("pyarrow")
+parquet: Any = pytest.importorskip("pyarrow.parquet")
+
+RATE = 10
+LENGTHS = (23, 7, 30)
+CAMERA = "observation.images.top"
+TASKS = ("pick", "plaçe")
+FEATURES = {
+    "action": {"dtype": "float32", "shape": [3], "names": None},
+    "observation.grid": {"dtype": "int16", "shape": [2, 2]},
+    "observation.images.wrist": {"dtype": "image", "shape": [4, 4, 3]},
+    "next.done": {"dtype": "bool", "shape": [1]},
+    "timestamp": {"dtype": "float32", "shape": [1]},
+    "frame_index": {"dtype": "int64", "shape": [1]},
+    "episode_index": {"dtype": "int64", "shape": [1]},
+    "index": {"dtype": "int64", "shape": [1]},
+    "task_index": {"dtype": "int64", "shape": [1]},
+}
+TOP = {CAMERA: {"dtype": "video", "shape": [48, 64, 3], "info": {"video.is_depth_map": False}}}
+Row = dict[str, Any]
+
+
+def rows_of(episode: int) -> list[Row]:
+    """Return the frames of an episode, as they are read."""
+    begin = sum(LENGTHS[:episode])
+    return [
+        {
+            "action": np.array([episode, frame, 0.5], np.float32),
+            "observation.grid": np.array([[episode, frame], [frame, 7]], np.int16),
+            "observation.images.wrist": f"png {episode} {frame}".encode(),
+            "next.done": np.bool_(frame == LENGTHS[episode] - 1),
+            "timestamp": np.float32(frame / RATE),
+            "frame_index": np.int64(frame),
+            "episode_index": np.int64(episode),
+            "index": np.int64(begin + frame),
+            "task_index": np.int64(episode % 2),
+            "task": TASKS[episode % 2],
+        }
+        for frame in range(LENGTHS[episode])
+    ]
+
+
+RECORDS = [row for episode in range(len(LENGTHS)) for row in rows_of(episode)]
+
+
+def write_table(path: Path, rows: Sequence[Row]) -> None:
+    """Write frames to a Parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in FEATURES}
+    columns["action"] = pyarrow.array(columns["action"], pyarrow.list_(pyarrow.float32(), 3))
+    grids = [grid.tolist() for grid in columns["observation.grid"]]
+    columns["observation.grid"] = pyarrow.array(grids, pyarrow.list_(pyarrow.list_(pyarrow.int16())))
+    columns["observation.images.wrist"] = [{"bytes": c, "path": None} for c in columns["observation.images.wrist"]]
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=20)
+
+
+def write_info(root: Path, version: str, *, video: bool, **patterns: object) -> None:
+    """Write the description of a dataset."""
+    (root / "meta").mkdir(parents=True)
+    features = {**FEATURES, **(TOP if video else {})}
+    info = {"codebase_version": version, "fps": RATE, "features": features, "chunks_size": 2, **patterns}
+    (root / "meta/info.json").write_text(json.dumps(info))
+
+
+def write_old(root: Path, *, video: bool = False) -> Path:
+    """Write a dataset of version 2.1, whose episodes have files of their own, and return its folder."""
+    place = "chunk-{episode_chunk:03d}/%sepisode_{episode_index:06d}"
+    patterns = {
+        "data_path": f"data/{place % ''}.parquet",
+        "video_path": f"videos/{place % '{video_key}/'}.mp4",
+    }
+    write_info(root, "v2.1", video=video, **patterns)
+    episodes = [{"episode_index": number, "length": length} for number, length in enumerate(LENGTHS)]
+    (root / "meta/episodes.jsonl").write_text("\n".join(map(json.dumps, episodes)))
+    tasks = [{"task_index": number, "task": task} for number, task in enumerate(TASKS)]
+    (root / "meta/tasks.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    for number in range(len(LENGTHS)):
+        at = {"episode_chunk": number // 2, "episode_index": number, "video_key": CAMERA}
+        write_table(root / patterns["data_path"].format(**at), rows_of(number))
+        if video:
+            write_video(root / patterns["video_path"].format(**at), [number])
+    return root
+
+
+def write_new(root: Path, *, video: bool = False) -> Path:
+    """Write a dataset of version 3, whose first two episodes share their files, and return its folder."""
+    patterns = {
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    }
+    write_info(root, "v3.0", video=video, **patterns)
+    begins = np.cumsum([0, *LENGTHS])
+    columns = {
+        "episode_index": [2, 0, 1],  # in another order than the files
+        "length": [LENGTHS[number] for number in (2, 0, 1)],
+        "dataset_from_index": begins[[2, 0, 1]],
+        "data/chunk_index": [0, 0, 0],
+        "data/file_index": [1, 0, 0],
+        f"videos/{CAMERA}/chunk_index": [0, 0, 0],
+        f"videos/{CAMERA}/file_index": [1, 0, 0],
+        f"videos/{CAMERA}/from_timestamp": [0, 0, LENGTHS[0] / RATE],
+        "stats/action/mean": [[0.0], [0.0], [0.0]],
+    }
+    (root / "meta/episodes/chunk-000").mkdir(parents=True)
+    parquet.write_table(pyarrow.table(columns), root / "meta/episodes/chunk-000/file-000.parquet")
+    tasks = pyarrow.table({"task_index": range(len(TASKS)), "__index_level_0__": TASKS})
+    parquet.write_table(tasks, root / "meta/tasks.parquet")
+    for file, numbers in enumerate([[0, 1], [2]]):
+        at = {"chunk_index": 0, "file_index": file, "video_key": CAMERA}
+        write_table(root / patterns["data_path"].format(**at), [row for number in numbers for row in rows_of(number)])
+        if video:
+            write_video(root / patterns["video_path"].format(**at), numbers)
+    return root
+
+
+def write_video(path: Path, episodes: Sequence[int]) -> None:
+    """Write frames whose left and right half have the numbers of the episode and of the frame, by an H.264 encoder."""
+    av: Any = pytest.importorskip("av")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as film:
+        options = {"g": "8", "bf": "2", "crf": "18"}
+        stream = film.add_stream("libx264", rate=RATE, width=64, height=48, pix_fmt="yuv420p", options=options)
+        number = 0
+        for episode in episodes:
+            for frame in range(LENGTHS[episode]):
+                pixels = np.zeros((48, 64, 3), np.uint8)
+                pixels[:, :32], pixels[:, 32:] = 60 * episode + 20, 7 * frame + 10
+                shown = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+                shown.pts, shown.time_base, number = number, Fraction(1, RATE), number + 1
+                film.mux(stream.encode(shown))
+        film.mux(stream.encode(None))
+
+
+def decoded(path: Path) -> list[NDArray[np.uint8]]:
+    """Return all frames of a video, decoded from its beginning."""
+    av: Any = pytest.importorskip("av")
+    with av.open(str(path)) as film:
+        return [frame.to_ndarray(format="rgb24") for frame in film.decode(video=0)]
+
+
+WRITERS = [write_old, write_new]
+
+
+class TestLeRobot(BlockSourceTests):
+    """Version 2."""
+
+    write = staticmethod(write_old)
+    expected = RECORDS
+    path: Path
+
+    @pytest.fixture(autouse=True)
+    def _prepare(self, tmp_path: Path) -> None:
+        self.path = self.write(tmp_path / "robot")
+
+    def make_source(self) -> Source:
+        """Return all frames."""
+        return LeRobot(self.path)
+
+
+class TestLeRobotOfVersion3(TestLeRobot):
+    """Version 3."""
+
+    write = staticmethod(write_new)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_windows_end_with_their_episode(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    """A window has the values at its times, and the first or last value of the episode, marked, outside of it."""
+    deltas = {"action": [-0.2, 0.0, 0.1, 1.5], "observation.images.wrist": [0.1], "next.done": [0]}
+    source = LeRobot(write(tmp_path / "robot"), deltas=deltas, columns=[*deltas, "index"], episodes=[2, 0])
+    assert len(source) == LENGTHS[2] + LENGTHS[0]
+    for key, record in enumerate(source.read(range(len(source)))):
+        episode, frame = (2, key) if key < LENGTHS[2] else (0, key - LENGTHS[2])
+        rows, last = rows_of(episode), LENGTHS[episode] - 1
+        times = np.array([frame - 2, frame, frame + 1, frame + 15])
+        expected = {
+            "action": np.stack([rows[time]["action"] for time in times.clip(0, last)]),
+            "action_is_pad": (times < 0) | (times > last),
+            "observation.images.wrist": [rows[min(frame + 1, last)]["observation.images.wrist"]],
+            "observation.images.wrist_is_pad": np.array([frame == last]),
+            "next.done": np.array([frame == last]),
+            "next.done_is_pad": np.array([False]),
+            "index": rows[frame]["index"],
+        }
+        assert_same(record, expected)
+    assert describe_key(source, 31) == "key 31 (frame 1 of episode 0)"
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_frames_of_videos(tmp_path: Path, write: Callable[..., Path]) -> None:
+    """In any order, alone or together, in threads and processes, frames are those of a decoder that starts in front."""
+    root = write(tmp_path / "robot", video=True)
+    frames = [frame for path in sorted(root.glob("videos/**/*.mp4")) for frame in decoded(path)]
+    assert [(int(f[24, 16, 0]) // 60, round((int(f[24, 48, 0]) - 10) / 7)) for f in frames] == [
+        (episode, frame) for episode, length in enumerate(LENGTHS) for frame in range(length)
+    ]
+    source = LeRobot(root, columns=[CAMERA, "index"], deltas={CAMERA: [-0.3, 0]})
+    begins = np.repeat(np.cumsum([0, *LENGTHS[:-1]]), LENGTHS)
+
+    def check(keys: Sequence[int], records: Sequence[Row]) -> None:
+        for key, record in zip(keys, records, strict=True):
+            assert record["index"] == key
+            assert_same(record[CAMERA], np.stack([frames[max(key - 3, begins[key])], frames[key]]))
+            assert record[f"{CAMERA}_is_pad"].tolist() == [key - 3 < begins[key], False]
+
+    orders = [list(ps.range(len(frames), seed=seed).shuffle()) for seed in range(3)]
+    for keys in orders:
+        check(keys, [source[key] for key in keys])
+        check(keys, [record for begin in range(0, len(keys), 7) for record in source.read(keys[begin : begin + 7])])
+    found: dict[int, list[Row]] = {}
+    threads = [
+        threading.Thread(target=lambda n=n, keys=keys: found.update({n: source.read(keys)}))
+        for n, keys in enumerate(orders)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, keys in enumerate(orders):
+        check(keys, found[number])
+    loader = ps.Loader(ps.read(source, seed=3).shuffle().batch(20), num_workers=2, workers="processes")
+    with loader:
+        for batch in loader:
+            check(batch["index"].tolist(), [{name: batch[name][row] for name in batch} for row in range(20)])
+
+
+def test_a_path_columns_and_fingerprints(tmp_path: Path) -> None:
+    """`ps.read` takes the folder; without its camera a dataset needs no video; the fingerprint has windows, too."""
+    root = write_new(tmp_path / "robot")
+    assert_same(list(ps.read(root)), RECORDS)
+    whole, window = LeRobot(root), LeRobot(root, deltas={"action": [0, 0.1]})
+    assert whole.blocks.tolist() == [0, 23, 30, 60]
+    assert len({whole.fingerprint(), window.fingerprint(), LeRobot(root, episodes=[0, 1, 2]).fingerprint()}) == 2
+    record = whole[5]
+    record["action"][:] = -1
+    assert_same(whole[5], RECORDS[5])
+    assert_same(pickle.loads(pickle.dumps(window))[22]["action_is_pad"], np.array([False, True]))
+
+
+def changed_info(root: Path, **changes: object) -> Path:
+    """Change the description, and return the folder."""
+    path = root / "meta/info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return root
+
+
+BAD: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
+    "no dataset": (lambda root: LeRobot(root.parent), UsageError, "which has meta/info.json; .* has none"),
+    "another version": (lambda root: LeRobot(changed_info(root, codebase_version="v1.6")), UsageError, "has 'v1.6'"),
+    "no rate": (lambda root: LeRobot(changed_info(root, fps=None)), CorruptRecordError, "info.json' must be as LeRo"),
+    "no column": (lambda root: LeRobot(root, columns=["x"]), UsageError, "no column 'x' in .*its columns are 'action'"),
+    "one column twice": (lambda root: LeRobot(root, columns=["index"] * 2), UsageError, "got 'index' twice"),
+    "no columns": (lambda root: LeRobot(root, columns=[]), UsageError, "at least one name"),
+    "a window of nothing": (lambda root: LeRobot(root, deltas={"x": [0]}), UsageError, "no column 'x' in deltas"),
+    "parts of frames": (
+        lambda root: LeRobot(root, deltas={"action": [0, 0.15]}),
+        UsageError,
+        r"at 10 frames in a second; got \[0.15\]. Pass multiples of 0.1",
+    ),
+    "no times": (lambda root: LeRobot(root, deltas={"action": []}), UsageError, r"got \[\]"),
+    "no episode": (lambda root: LeRobot(root, episodes=[3]), UsageError, "'robot', which has 3; got 3"),
+    "one episode twice": (lambda root: LeRobot(root, episodes=[1, 1]), UsageError, "different numbers"),
+    "no episodes": (lambda root: LeRobot(root, episodes=[]), UsageError, "at least one episode"),
+    "a negative bound": (lambda root: LeRobot(root, decoded_bytes=-1), UsageError, "decoded_bytes must be at least 0"),
+    "depths": (
+        lambda root: LeRobot(changed_info(root, features={"d": {**TOP[CAMERA], "info": {"is_depth_map": True}}})),
+        UsageError,
+        "a video must have colours; 'd' of",
+    ),
+    "a missing video": (lambda root: LeRobot(changed_info(root, features=TOP)), SourceError, "cannot read '.*mp4'"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_wrong_arguments_and_descriptions(tmp_path: Path, kind: str) -> None:
+    """Each error has the rule, the value and the dataset."""
+    call, error, reason = BAD[kind]
+    with pytest.raises(error, match=reason):
+        call(write_old(tmp_path / "robot"))
+
+
+def test_damaged_datasets(tmp_path: Path) -> None:
+    """Lost lines, rows and tables are errors with their file; rows of another episode are found when they are read."""
+    root = write_old(tmp_path / "robot")
+    data = root / "data/chunk-000/episode_000001.parquet"
+    content = data.read_bytes()
+    write_table(data, rows_of(1)[:-1])
+    with pytest.raises(CorruptRecordError, match=r"must have 60 rows, as its description says; .*has 59"):
+        LeRobot(root)
+    write_table(data, rows_of(0)[:7])
+    with pytest.raises(CorruptRecordError, match=r"row 0 of group 0 of file 'episode_000001.parquet' must begin episo"):
+        LeRobot(root)[25]
+    data.write_bytes(content)
+    (root / "meta/episodes.jsonl").write_text('{"episode_index": 0}')
+    with pytest.raises(CorruptRecordError, match=r"episodes.jsonl' must be as LeRobot writes it: KeyError: 'length'"):
+        LeRobot(root)
+    (root / "meta/episodes.jsonl").unlink()
+    with pytest.raises(SourceError, match=r"cannot read '.*episodes.jsonl': No such file"):
+        LeRobot(root)
+
+
+def test_damaged_videos(tmp_path: Path) -> None:
+    """A truncated video, one without the frame, and one that changed, are errors with file and frame."""
+    root = write_new(tmp_path / "robot", video=True)
+    path = root / f"videos/{CAMERA}/chunk-000/file-001.mp4"
+    content = path.read_bytes()
+    source = LeRobot(root, columns=[CAMERA])
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(SourceError, match=r"file-001.mp4' changed since it was indexed"):
+        source[59]
+    with pytest.raises(CorruptRecordError, match=r"file-001.mp4' can't be decoded at its beginning"):
+        LeRobot(root, columns=[CAMERA])[59]
+    os.remove(path)
+    write_video(path, [1])
+    with pytest.raises(CorruptRecordError, match=r"file-001.mp4' must have frame 29, at 2.900 s; it has none"):
+        LeRobot(root, columns=[CAMERA])[59]
+    assert LeRobot(root, columns=[CAMERA])[35][CAMERA].shape == (48, 64, 3)
