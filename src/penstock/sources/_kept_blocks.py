@@ -98,6 +98,14 @@ class KeptBlocks(Generic[T]):
                 self._opening.pop(block).set()
         return rows
 
+    def shed(self, size: int) -> None:
+        """Drop the least recently used blocks, until they had `size` bytes in all, or none is left."""
+        with self._lock:
+            while size > 0 and self._kept:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._bytes -= dropped
+                size -= dropped
+
     def _keep(self, block: int, rows: T, size: int) -> None:
         with self._lock:
             self._kept[block] = rows, size

@@ -5,8 +5,8 @@ of them, so decoded blocks are kept, and a read takes its rows block by block. A
 file counts nothing.
 
 The first row of each block is found once for each file, and kept in a cache directory by `OffsetIndex`, whose records
-are blocks here. A copy of a source in another process gets these numbers and the names of the files; it opens the files
-and decodes blocks by itself.
+are blocks here. A copy of a source in another process gets these numbers and the names of the files. It opens the files
+by itself, and shares the blocks that either decodes (`_shared_blocks.py`), as streams of Arrow's.
 """
 
 import contextlib
@@ -33,6 +33,7 @@ from penstock.sources._local_files import (
     raise_source_error,
     stat_file,
 )
+from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 Types = Mapping[str, Array]
@@ -47,7 +48,7 @@ class TableFiles:
     Args:
         index: the files, and the first row of each of their blocks.
         types: the columns of the records.
-        decoded_bytes: the bound of the blocks that each process keeps.
+        decoded_bytes: the bound of the decoded blocks.
 
     Raises:
         UsageError: the bound is negative.
@@ -69,6 +70,7 @@ class TableFiles:
         self._length = self._listed_starts[-1]
         self._described = digest_of(self._files, _text_of(types))
         self._decoded_bytes = decoded_bytes
+        self._shared = SharedBlocks(self._first_blocks[-1], decoded_bytes)
         self._begin()
 
     def _begin(self) -> None:
@@ -165,10 +167,29 @@ class TableFiles:
         return self._kept.opened(block, self._open) if known is None else known
 
     def _open(self, block: int) -> tuple[ArrowRows, int]:
+        self._kept.shed(self._shared.excess_bytes)
+        content = self._shared.opened(block, self._encoded)
+        if content is None:
+            return self._counted(block)
+        with need_arrow("pyarrow.ipc").open_stream(need_arrow().py_buffer(content)) as stream:
+            return ArrowRows(list(stream), self._names, NUMPY), len(content)
+
+    def _counted(self, block: int) -> tuple[ArrowRows, int]:
         rows, size = self._decode(block, self._names)
         if size:
             self._waste.add(len(rows), self)
         return rows, size
+
+    def _encoded(self, block: int) -> Array | None:
+        """Return a block as a stream of Arrow's, for other processes; None if they can map it from its file."""
+        rows, size = self._counted(block)
+        if not size or not rows.batches:
+            return None
+        sink = need_arrow().BufferOutputStream()
+        with need_arrow("pyarrow.ipc").new_stream(sink, rows.batches[0].schema) as stream:
+            for batch in rows.batches:
+                stream.write_batch(batch)
+        return sink.getvalue()
 
     def _decode(self, block: int, names: Sequence[str]) -> tuple[ArrowRows, int]:
         """Return the rows of a block, and the bytes that were allocated for them.

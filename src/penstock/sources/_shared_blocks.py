@@ -1,0 +1,301 @@
+"""Decoded blocks that the processes of one program share: the first that needs a block decodes it for all.
+
+Problem: a shuffle by blocks takes each batch from many blocks, so each worker process needs every block, and `n`
+processes decode it `n` times. Solution: one memory without a name for each source. It exists from the moment at which
+the source is pickled, as it is for worker processes; a copy opens it by the process and the descriptor of the original.
+A copy that can't, such as one on another machine, decodes for itself alone.
+
+The memory begins with a table, which has the place and the size of each block. Locks are those of Linux for open files
+(`F_OFD_SETLK`), one for each block and one for the table. They wait without polling, and end with their process, so a
+killed one leaves nothing locked:
+  - To decode a block, a process locks it exclusively. Another process that needs it waits, and then finds it.
+  - To read a block, a process locks it with others, until the last array over it was dropped.
+  - To free a block, a process locks the table, and the block exclusively: a block that is in use stays.
+
+The size of a block is written after its content, and is negative before and while it is freed. So a killed process
+leaves a block whole, or to be decoded again.
+
+Guarantees:
+  - A block is decoded once, as long as it is kept.
+  - While the blocks have more than `bound_bytes`, each one is in use. The least recently opened ones are freed first.
+  - Nothing is overwritten or freed under a living array.
+  - The memory ends with the last process that has it, however these end.
+  - A forked child locks for itself.
+
+An open file has one owner of locks. So within a process, `_uses` counts the uses of a block, and its lock ends with the
+last one. Arrays are dropped at any moment, also while the lock is held: a drop only notes the block, and the next call
+ends its use.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._os import renewed_after_fork
+
+_NAME: Final = "penstock-blocks"
+_TOKEN_BYTES: Final = 16
+_ROOM: Final = 4  # times the bound, in addresses: a hole for a block is found though others lie scattered
+_TABLE: Final = -1  # in place of a block's number, for the lock of the table
+_OFFSET, _SIZE, _OPENED = range(3)  # the columns of the table
+
+_Address: TypeAlias = tuple[int, int, bytes]
+Content = NDArray[np.uint8]
+Decode = Callable[[int], Any]
+"""Returns the content of a block, an object with a buffer; None for a block that isn't worth sharing."""
+
+
+class SharedBlocks:
+    """The decoded blocks of a source and its copies in other processes.
+
+    Args:
+        blocks: their number.
+        bound_bytes: what they may have in all; with 0 none is shared.
+    """
+
+    def __init__(self, blocks: int, bound_bytes: int) -> None:
+        self._blocks = blocks
+        self._bound_bytes = bound_bytes
+        self._memory: _Memory | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._memory is None and self._bound_bytes and hasattr(fcntl, "F_OFD_SETLK"):
+            self._memory = _created(self._blocks, self._bound_bytes)
+        address = None if self._memory is None else self._memory.address
+        return {"_blocks": self._blocks, "_bound_bytes": self._bound_bytes, "_memory": address}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        address = state["_memory"]
+        memory = None if address is None else _opened(address, state["_blocks"], state["_bound_bytes"])
+        self.__dict__.update(state, _memory=memory)
+
+    def opened(self, block: int, decode: Decode) -> Content | None:
+        """Return a block, decoded here or by another process.
+
+        Args:
+            block: its number.
+            decode: decodes it.
+
+        Returns:
+            Its bytes, which nobody may write to; None if it isn't shared.
+        """
+        return None if self._memory is None else self._memory.opened(block, decode)
+
+    @property
+    def excess_bytes(self) -> int:
+        """By how much blocks that are in use exceeded the bound when this process last decoded one."""
+        return 0 if self._memory is None else self._memory.excess_bytes
+
+
+def _created(blocks: int, bound_bytes: int) -> "_Memory | None":
+    try:
+        descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+    except OSError:  # too many open files
+        return None
+    try:
+        os.ftruncate(descriptor, _table_bytes(blocks) + _whole_pages(_ROOM * bound_bytes))
+        os.pwrite(descriptor, os.urandom(_TOKEN_BYTES), 0)
+        return _Memory(descriptor, blocks, bound_bytes)
+    except OSError:  # the limit of files' sizes, or no /proc
+        os.close(descriptor)
+        return None
+
+
+def _opened(address: _Address, blocks: int, bound_bytes: int) -> "_Memory | None":
+    process, descriptor, token = address
+    try:
+        opened = _open_again(descriptor, process)
+    except OSError:
+        return None
+    try:
+        if os.pread(opened, _TOKEN_BYTES, 0) == token:
+            return _Memory(opened, blocks, bound_bytes)
+    except OSError:  # it is no memory any more
+        pass
+    os.close(opened)
+    return None
+
+
+class _Memory:
+    """The memory as one process has it open."""
+
+    def __init__(self, descriptor: int, blocks: int, bound_bytes: int) -> None:
+        self._bound_bytes = bound_bytes
+        mapped = _open_again(descriptor)  # the map keeps a copy of it, which a forked child would keep locked
+        try:
+            self._map = mmap.mmap(mapped, os.fstat(mapped).st_size)
+        finally:
+            os.close(mapped)
+        self._token = self._map[:_TOKEN_BYTES]
+        self._table = np.frombuffer(self._map, np.int64, 3 * blocks, _TOKEN_BYTES).reshape(blocks, 3)
+        self._begin_bytes = _table_bytes(blocks)
+        self.excess_bytes = 0
+        self._begin(descriptor)
+        renewed_after_fork(self)
+
+    def _begin(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._closing = weakref.finalize(self, os.close, descriptor)
+        self._lock = threading.Lock()  # guards all below, and the table among the threads of this process
+        self._uses: Counter[int] = Counter()
+        self._dropped: deque[int] = deque()
+
+    def renew_after_fork(self) -> None:
+        """Open the memory again, since the parent's open file has the parent's locks."""
+        opened = _open_again(self._descriptor)
+        self._closing()
+        self._begin(opened)
+
+    @property
+    def address(self) -> _Address:
+        """This process, its descriptor, and bytes that tell the memory from any other."""
+        return os.getpid(), self._descriptor, self._token
+
+    def opened(self, block: int, decode: Decode) -> Content | None:
+        """Return a block that is kept, or decode it; None if it isn't to be shared."""
+        with self._lock:
+            while self._dropped:
+                self._end_use(self._dropped.popleft())
+            self._uses[block] += 1
+        content: Content | None = None
+        is_kept = False
+        try:
+            self._set_lock(block, fcntl.F_RDLCK)
+            if self._table[block, _SIZE] <= 0:
+                content = self._decoded(block, decode)
+            is_kept = self._table.item(block, _SIZE) > 0
+        finally:
+            if not is_kept:
+                with self._lock:
+                    self._end_use(block)
+        return self._content(block) if is_kept else content
+
+    def _decoded(self, block: int, decode: Decode) -> Content | None:
+        """Decode a block, unless another process did meanwhile.
+
+        Returns:
+            What was decoded here, which may not have been written.
+        """
+        self._set_lock(block, fcntl.F_UNLCK)
+        self._set_lock(block, fcntl.F_WRLCK)
+        content: Content | None = None
+        if self._table[block, _SIZE] <= 0:
+            decoded = decode(block)
+            content = None if decoded is None else np.frombuffer(decoded, np.uint8)
+            if content is not None:
+                self._write(block, content)
+        self._set_lock(block, fcntl.F_RDLCK)
+        return content
+
+    def _content(self, block: int) -> Content:
+        self._table[block, _OPENED] = time.monotonic_ns()
+        size, offset = self._table.item(block, _SIZE), self._table.item(block, _OFFSET)
+        content = np.frombuffer(self._map, np.uint8, size, offset)
+        content.flags.writeable = False
+        weakref.finalize(content, self._dropped.append, block).atexit = False
+        return content
+
+    def _end_use(self, block: int) -> None:
+        self._uses[block] -= 1
+        if not self._uses[block]:
+            del self._uses[block]
+            self._set_lock(block, fcntl.F_UNLCK)
+
+    def _write(self, block: int, content: Content) -> None:
+        """Write a block that this process has locked, if there is room."""
+        size = len(content)
+        with self._lock, self._table_locked():
+            if self._table[block, _SIZE]:  # its process was killed
+                self._free(block)
+            self._make_room(_whole_pages(size))
+            offset = self._hole(_whole_pages(size)) if size else None
+            if offset is None:
+                return
+            self._table[block] = offset, -size, time.monotonic_ns()
+        written = 0
+        try:
+            while written < size:
+                written += os.pwrite(self._descriptor, content.data[written:], offset + written)
+        except OSError:
+            with self._lock, self._table_locked():
+                self._free(block)
+            return
+        self._table[block, _SIZE] = size
+
+    def _make_room(self, size: int) -> None:
+        """Free blocks that no process uses, until another one of `size` bytes is within the bound."""
+        sizes = _whole_pages(np.abs(self._table[:, _SIZE]))
+        excess = int(sizes.sum()) + size - self._bound_bytes
+        kept = np.flatnonzero(sizes) if excess > 0 else np.empty(0, np.int64)
+        for block in kept[np.argsort(self._table[kept, _OPENED])].tolist():
+            if excess <= 0:
+                break
+            if block not in self._uses and self._set_lock(block, fcntl.F_WRLCK, wait=False):
+                self._free(block)
+                self._set_lock(block, fcntl.F_UNLCK)
+                excess -= sizes.item(block)
+        self.excess_bytes = max(0, excess)
+
+    def _hole(self, size: int) -> int | None:
+        """Return the offset of the first hole of `size` bytes."""
+        kept = np.flatnonzero(self._table[:, _SIZE])
+        begins = self._table[kept, _OFFSET]
+        ends = begins + _whole_pages(np.abs(self._table[kept, _SIZE]))
+        starts = np.sort(np.append(ends, self._begin_bytes))
+        holes = np.flatnonzero(np.sort(np.append(begins, len(self._map))) - starts >= size)
+        return starts.item(holes[0]) if len(holes) else None
+
+    def _free(self, block: int) -> None:
+        offset, size = self._table.item(block, _OFFSET), abs(self._table.item(block, _SIZE))
+        self._table[block, _SIZE] = -size
+        self._map.madvise(mmap.MADV_REMOVE, offset, _whole_pages(size))
+        self._table[block, _SIZE] = 0
+
+    @contextmanager
+    def _table_locked(self) -> Generator[None]:
+        self._set_lock(_TABLE, fcntl.F_WRLCK)
+        try:
+            yield
+        finally:
+            self._set_lock(_TABLE, fcntl.F_UNLCK)
+
+    def _set_lock(self, block: int, kind: int, *, wait: bool = True) -> bool:
+        """Set or end the lock of a block.
+
+        Returns:
+            Whether it is set; it isn't if it would have to wait, and may not.
+        """
+        place = struct.pack("@hhqqi0q", kind, os.SEEK_SET, block + 1, 1, 0)
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, place)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _open_again(descriptor: int, process: int | str = "self") -> int:
+    """Return a descriptor of another open file with the same memory."""
+    return os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _table_bytes(blocks: int) -> int:
+    return _whole_pages(_TOKEN_BYTES + 3 * 8 * blocks)
+
+
+@overload
+def _whole_pages(size: int) -> int: ...
+@overload
+def _whole_pages(size: NDArray[np.int64]) -> NDArray[np.int64]: ...
+def _whole_pages(size: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

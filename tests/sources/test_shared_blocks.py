@@ -1,0 +1,159 @@
+"""Blocks that worker processes share: each is decoded once, and killed processes leave nothing wrong."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.sources import Parquet
+from penstock.testing import assert_same
+
+pyarrow: Any = pytest.importorskip("pyarrow")
+parquet: Any = pytest.importorskip("pyarrow.parquet")
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="blocks are shared on Linux")
+
+GROUPS, ROWS = 24, 50
+GROUP_BYTES = 28_000  # at least, decoded
+
+
+class Counted:
+    """A Parquet file whose reads of groups are counted in a file, in worker processes.
+
+    Args:
+        path: the Parquet file.
+        decoded_bytes: the bound of the decoded groups.
+        killed: the number of the read at which the process is killed; 0 for none.
+    """
+
+    def __init__(self, path: Path, decoded_bytes: int, killed: int = 0) -> None:
+        self.source = Parquet(path, decoded_bytes=decoded_bytes)
+        self.log = path.with_suffix(".log")
+        self.killed = killed
+        self.process = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, key: int) -> Any:
+        return self.read([key])[0]
+
+    def read(self, keys: Sequence[int]) -> list[Any]:
+        """Return rows."""
+        if os.getpid() != self.process:
+            count_reads(self.log, self.killed)
+        return self.source.read(keys)
+
+    def reads(self) -> list[str]:
+        """Return the process of each read of a group."""
+        return self.log.read_text().split()
+
+
+def count_reads(log: Path, killed: int) -> None:
+    """Make this process write each read of a group to a file."""
+    read = parquet.ParquetFile.read_row_group
+    if read.__module__ == __name__:
+        return
+
+    def counted(*args: Any, **options: Any) -> Any:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        if len(log.read_text().split()) == killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(*args, **options)
+
+    parquet.ParquetFile.read_row_group = counted
+
+
+def write(path: Path) -> Path:
+    """Write a file of texts and arrays, and return its path."""
+    numbers = np.arange(GROUPS * ROWS)
+    texts = [f"é{number}" * 100 for number in numbers]
+    tokens = [np.arange(number % 7) for number in numbers]
+    parquet.write_table(pyarrow.table({"id": numbers, "text": texts, "tokens": tokens}), path, row_group_size=ROWS)
+    return path
+
+
+def loaded(source: Counted, epochs: int = 1) -> None:
+    """Load shuffled batches in worker processes, and compare them with their definition."""
+    dataset = ps.read(source, seed=3).shuffle().repeat(epochs).batch(40, merge=list)
+    with ps.Loader(dataset, num_workers=4, workers="processes") as loader:
+        for batch, expected in zip(loader, dataset, strict=True):
+            assert_same(batch, expected)
+
+
+def memory_bytes() -> int:
+    """Return the size of the shared blocks in this process, in bytes."""
+    names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    found = [os.stat(name) for name in names if os.path.islink(name) and "penstock-blocks" in os.readlink(name)]
+    return 512 * sum({status.st_ino: status.st_blocks for status in found}.values())
+
+
+def test_each_group_is_decoded_once_for_all_workers(tmp_path: Path) -> None:
+    """Four processes need every group in every epoch, and read each from the file once."""
+    source = Counted(write(tmp_path / "a.parquet"), 1 << 28)
+    loaded(source, epochs=2)
+    assert len(source.reads()) == GROUPS
+    assert memory_bytes() >= GROUPS * GROUP_BYTES
+    del source.source
+    assert memory_bytes() == 0
+
+
+@pytest.mark.parametrize("killed", [1, 5, GROUPS])
+def test_a_process_is_killed_while_it_decodes(tmp_path: Path, killed: int) -> None:
+    """The group that it was decoding is decoded by another process; the others are not decoded again."""
+    source = Counted(write(tmp_path / "a.parquet"), 1 << 28, killed)
+    loaded(source)
+    assert len(source.reads()) == GROUPS + 1
+
+
+def test_blocks_stay_within_the_bound(tmp_path: Path) -> None:
+    """A process keeps as many groups as are within the bound, and frees the memory of the others."""
+    source = Parquet(write(tmp_path / "a.parquet"), decoded_bytes=6 * GROUP_BYTES)
+    expected = list(source)
+    copy = pickle.loads(pickle.dumps(source))
+    for keys in (range(0, GROUPS * ROWS, 7), range(GROUPS * ROWS - 1, 0, -11)):
+        assert_same([copy[key] for key in keys], [expected[key] for key in keys])
+        assert 3 * GROUP_BYTES < memory_bytes() <= 8 * GROUP_BYTES
+
+
+def test_a_copy_without_its_original_decodes_for_itself(tmp_path: Path) -> None:
+    """A copy that is made after the original has ended, as on another machine, reads the same."""
+    source = Parquet(write(tmp_path / "a.parquet"))
+    expected, sent = list(source), pickle.dumps(source)
+    del source
+    other = Parquet(tmp_path / "a.parquet")
+    pickle.dumps(other)  # its memory may have the descriptor of the first one
+    assert_same(list(pickle.loads(sent)), expected)
+
+
+FORKS = """
+import os, pickle, sys
+from penstock.sources import Parquet
+path = sys.argv[1]
+source = Parquet(path)
+expected = list(Parquet(path))
+copy = pickle.loads(pickle.dumps(source))
+assert source[0]["text"] == copy[0]["text"]  # the parent uses this group
+child = os.fork()
+if child == 0:
+    assert [row["text"] for row in source] == [row["text"] for row in expected]
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+os.remove(path)
+assert [row["text"] for row in copy] == [row["text"] for row in expected]
+"""
+
+
+def test_a_forked_child_decodes_for_its_parent(tmp_path: Path) -> None:
+    """A child that was forked shares the groups, too, and its end ends no lock of the parent."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = write(tmp_path / "a.parquet")
+    subprocess.run([sys.executable, "-c", FORKS, str(path)], env=environment, check=True, timeout=60)
