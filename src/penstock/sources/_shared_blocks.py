@@ -27,10 +27,10 @@ last one. Arrays are dropped at any moment, also while the lock is held: a drop 
 ends its use.
 """
 
-import fcntl
 import mmap
 import os
 import struct
+import sys
 import threading
 import time
 import weakref
@@ -43,6 +43,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._os import renewed_after_fork
+
+if sys.platform == "linux":
+    import fcntl
 
 _NAME: Final = "penstock-blocks"
 _TOKEN_BYTES: Final = 16
@@ -70,7 +73,7 @@ class SharedBlocks:
         self._memory: _Memory | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._memory is None and self._bound_bytes and hasattr(fcntl, "F_OFD_SETLK"):
+        if self._memory is None and self._bound_bytes and sys.platform == "linux":
             self._memory = _created(self._blocks, self._bound_bytes)
         address = None if self._memory is None else self._memory.address
         return {"_blocks": self._blocks, "_bound_bytes": self._bound_bytes, "_memory": address}
