@@ -1,7 +1,8 @@
 """Random records of files: the time of one record by its key, alone and in reads of 256 keys.
 
 The limit of the sources reads each text by `os.pread` from a file that has nothing else, and makes a str of it. A
-Hugging Face dataset is compared with its own reads of the same keys.
+Hugging Face dataset is compared with its own reads of the same keys. Beside a rival's reads of its own format are ours
+of the same files.
 """
 
 import importlib
@@ -34,6 +35,7 @@ class Texts:
 
     texts: Sequence[str]
     keys: NDArray[np.int64]
+    folder: Path
 
 
 def build(bench: Bench) -> Scenario:
@@ -45,7 +47,7 @@ def build(bench: Bench) -> Scenario:
     count = 600 if bench.smoke else 20_000
     random = np.random.default_rng(7)
     texts = [f"{number} ".ljust(length, "x") for number, length in enumerate(random.integers(200, 900, count).tolist())]
-    work = Texts(texts, random.permutation(count).astype(np.int64)[: count - count % KEYS])
+    work = Texts(texts, random.permutation(count).astype(np.int64)[: count - count % KEYS], bench.directory)
     arrow, parquet = _write(work, bench.directory)
     mapped = Arrow(arrow, cache=bench.directory)
     kept = Parquet(parquet, cache=bench.directory)
@@ -55,15 +57,16 @@ def build(bench: Bench) -> Scenario:
         "formats",
         f"{count:,} texts of 0.2 to 0.9 kB with a label; time per record",
         (
-            _limit(_one_by_one(work, PREAD, _preads(bench, work))),
-            _compared(_one_by_one(work, "Arrow, source[key]", mapped.__getitem__), PREAD, 0.5),
-            _compared(_at_once(work, f"Arrow, {KEYS} keys", partial(read_records, mapped)), PREAD, 0.5),
-            _compared(_at_once(work, f"Parquet, {KEYS} keys, groups kept", partial(read_records, kept)), PREAD, 0.5),
+            _limit(one_by_one(work, PREAD, _preads(bench, work))),
+            _compared(one_by_one(work, "Arrow, source[key]", mapped.__getitem__), PREAD, 0.5),
+            _compared(at_once(work, f"Arrow, {KEYS} keys", partial(read_records, mapped)), PREAD, 0.5),
+            _compared(at_once(work, f"Parquet, {KEYS} keys, groups kept", partial(read_records, kept)), PREAD, 0.5),
             _decoding(work, parquet, bench.directory),
-            _limit(_one_by_one(work, ONE_KEY, dataset.__getitem__)),
-            _compared(_one_by_one(work, "ps.read(dataset), one key", rows.__getitem__), ONE_KEY, 3),
-            _limit(_at_once(work, MANY_KEYS, lambda keys: dataset.__getitems__(keys.tolist()))),
-            _compared(_at_once(work, f"ps.read(dataset), {KEYS} keys", partial(read_records, rows)), MANY_KEYS, 1),
+            _limit(one_by_one(work, ONE_KEY, dataset.__getitem__)),
+            _compared(one_by_one(work, "ps.read(dataset), one key", rows.__getitem__), ONE_KEY, 3),
+            _limit(at_once(work, MANY_KEYS, lambda keys: dataset.__getitems__(keys.tolist()))),
+            _compared(at_once(work, f"ps.read(dataset), {KEYS} keys", partial(read_records, rows)), MANY_KEYS, 1),
+            *bench.rivals("formats", work),
         ),
     )
 
@@ -95,12 +98,15 @@ def _preads(bench: Bench, work: Texts) -> Callable[[int], Record]:
     return read
 
 
-def _one_by_one(work: Texts, name: str, read: Callable[[int], Record]) -> Contestant:
+def one_by_one(work: Texts, name: str, read: Callable[[int], Record]) -> Contestant:
+    """Return reads of a record each."""
     listed = work.keys.tolist()
     return _contestant(work, name, lambda: map(read, listed))
 
 
-def _at_once(work: Texts, name: str, read: Callable[[NDArray[np.int64]], Sequence[Record]]) -> Contestant:
+def at_once(work: Texts, name: str, read: Callable[[NDArray[np.int64]], Sequence[Record]]) -> Contestant:
+    """Return reads of many records each."""
+
     def records() -> Iterator[Record]:
         for begin in range(0, len(work.keys), KEYS):
             yield from read(work.keys[begin : begin + KEYS])
@@ -112,7 +118,7 @@ def _decoding(work: Texts, path: Path, cache: Path) -> Contestant:
     """Return a pass in order over a source that keeps one group, so that each group is decoded once."""
     source = Parquet(path, cache=cache, decoded_bytes=0)
     in_order = replace(work, keys=np.sort(work.keys))
-    contestant = _at_once(in_order, "Parquet, in order, decoding", partial(read_records, source))
+    contestant = at_once(in_order, "Parquet, in order, decoding", partial(read_records, source))
     return replace(contestant, output=None, goal=Goal("value", 1.2))
 
 
@@ -129,6 +135,11 @@ def _contestant(work: Texts, name: str, records: Callable[[], Iterator[Record]])
             yield np.array([int(record["text"].split()[0]), len(record["text"]), record["label"]])
 
     return Contestant(name, "ours", run, MICROSECONDS, output=Output("the records in random order", output))
+
+
+def as_rival(contestant: Contestant) -> Contestant:
+    """Return the contestant as another library's."""
+    return replace(contestant, role="rival")
 
 
 def _limit(contestant: Contestant) -> Contestant:

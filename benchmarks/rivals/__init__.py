@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.scenario import Contestant
 
-RIVALS = ("torch", "grain", "spdl", "torchdata", "webdataset", "jax", "standard")
+RIVALS = ("torch", "grain", "spdl", "torchdata", "webdataset", "streaming", "litdata", "lance", "jax", "standard")
 Contestants = Callable[[Any, ExitStack], tuple[Contestant, ...]]
 
 

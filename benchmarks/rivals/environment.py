@@ -18,6 +18,9 @@ PACKAGES = (
     "torchdata==0.11.0",
     "spdl==0.8.0",
     "webdataset==1.0.2",
+    "mosaicml-streaming==0.13.0",
+    "litdata==0.2.76",
+    "pylance==14.0.2",
     "jax==0.10.2",
     "simplejpeg==1.9.0",  # the decoder of all contestants
 )

@@ -14,10 +14,12 @@ from typing import Any
 import grain
 import numpy as np
 from absl import flags
+from array_record.python import array_record_module
 from grain.experimental import FirstFitPackIterDataset, device_put, index_shuffle
 from numpy.typing import NDArray
 
 from benchmarks.macro import (
+    formats,
     images,
     import_time,
     jax_feed,
@@ -34,6 +36,7 @@ from benchmarks.processes import memory
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import MILLISECONDS, NANOSECONDS, Batch, Contestant, Measurement, Output
 from benchmarks.streams import passes, take_batches
+from penstock.sources import ArrayRecord
 
 NAME = "Grain inline"
 INLINE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -276,7 +279,30 @@ def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import grain", "rival"),)
 
 
+def _formats(work: formats.Texts, _: ExitStack) -> tuple[Contestant, ...]:
+    path = str(work.folder / "texts.array_record")
+    writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
+    for text in work.texts:
+        writer.write(text.encode())
+    writer.close()
+    theirs, ours = grain.sources.ArrayRecordDataSource([path]), ArrayRecord(path, cache=work.folder)
+
+    def record(content: bytes) -> formats.Record:
+        text = content.decode()
+        return {"text": text, "label": int(text.split(maxsplit=1)[0])}
+
+    def many(keys: NDArray[np.int64]) -> list[formats.Record]:
+        return [record(content) for content in ours.read(keys)]
+
+    return (
+        formats.as_rival(formats.one_by_one(work, "Grain over ArrayRecord, source[key]", lambda k: record(theirs[k]))),
+        formats.one_by_one(work, "ArrayRecord, source[key]", lambda key: record(ours[key])),
+        formats.at_once(work, f"ArrayRecord, {formats.KEYS} keys", many),
+    )
+
+
 CONTESTANTS: dict[str, Contestants] = {
+    "formats": _formats,
     "tiny": _tiny,
     "tokens": _tokens,
     "packing": _packing,
