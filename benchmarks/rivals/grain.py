@@ -285,7 +285,7 @@ def _formats(work: formats.Texts, _: ExitStack) -> tuple[Contestant, ...]:
     for text in work.texts:
         writer.write(text.encode())
     writer.close()
-    theirs, ours = grain.sources.ArrayRecordDataSource([path]), ArrayRecord(path, cache=work.folder)
+    theirs, ours = grain.sources.ArrayRecordDataSource([path]), ArrayRecord(path)
 
     def record(content: bytes) -> formats.Record:
         text = content.decode()

@@ -3,8 +3,8 @@
 import json
 import os
 import pickle
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -192,9 +192,10 @@ def test_windows_end_with_their_episode(tmp_path: Path, write: Callable[[Path], 
     for key, record in enumerate(source.read(range(len(source)))):
         episode, frame = (2, key) if key < LENGTHS[2] else (0, key - LENGTHS[2])
         rows, last = rows_of(episode), LENGTHS[episode] - 1
+        actions: list[NDArray[np.float32]] = [row["action"] for row in rows]
         times = np.array([frame - 2, frame, frame + 1, frame + 15])
-        expected = {
-            "action": np.stack([rows[time]["action"] for time in times.clip(0, last)]),
+        expected: Row = {
+            "action": np.stack(actions)[times.clip(0, last)],
             "action_is_pad": (times < 0) | (times > last),
             "observation.images.wrist": [rows[min(frame + 1, last)]["observation.images.wrist"]],
             "observation.images.wrist_is_pad": np.array([frame == last]),
@@ -206,6 +207,15 @@ def test_windows_end_with_their_episode(tmp_path: Path, write: Callable[[Path], 
     assert describe_key(source, 31) == "key 31 (frame 1 of episode 0)"
 
 
+def checked(frames: Sequence[NDArray[np.uint8]], keys: Sequence[int], records: Sequence[Row]) -> None:
+    """Compare windows of a frame and of that three frames before it."""
+    begins: list[int] = np.repeat(np.cumsum([0, *LENGTHS[:-1]]), LENGTHS).tolist()
+    for key, record in zip(keys, records, strict=True):
+        assert record["index"] == key
+        assert_same(record[CAMERA], np.stack([frames[max(key - 3, begins[key])], frames[key]]))
+        assert record[f"{CAMERA}_is_pad"].tolist() == [key - 3 < begins[key], False]
+
+
 @pytest.mark.parametrize("write", WRITERS)
 def test_frames_of_videos(tmp_path: Path, write: Callable[..., Path]) -> None:
     """In any order, alone or together, in threads and processes, frames are those of a decoder that starts in front."""
@@ -215,33 +225,17 @@ def test_frames_of_videos(tmp_path: Path, write: Callable[..., Path]) -> None:
         (episode, frame) for episode, length in enumerate(LENGTHS) for frame in range(length)
     ]
     source = LeRobot(root, columns=[CAMERA, "index"], deltas={CAMERA: [-0.3, 0]})
-    begins = np.repeat(np.cumsum([0, *LENGTHS[:-1]]), LENGTHS)
-
-    def check(keys: Sequence[int], records: Sequence[Row]) -> None:
-        for key, record in zip(keys, records, strict=True):
-            assert record["index"] == key
-            assert_same(record[CAMERA], np.stack([frames[max(key - 3, begins[key])], frames[key]]))
-            assert record[f"{CAMERA}_is_pad"].tolist() == [key - 3 < begins[key], False]
-
-    orders = [list(ps.range(len(frames), seed=seed).shuffle()) for seed in range(3)]
+    orders: list[list[int]] = [list(ps.range(len(frames), seed=seed).shuffle()) for seed in range(3)]
     for keys in orders:
-        check(keys, [source[key] for key in keys])
-        check(keys, [record for begin in range(0, len(keys), 7) for record in source.read(keys[begin : begin + 7])])
-    found: dict[int, list[Row]] = {}
-    threads = [
-        threading.Thread(target=lambda n=n, keys=keys: found.update({n: source.read(keys)}))
-        for n, keys in enumerate(orders)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, keys in enumerate(orders):
-        check(keys, found[number])
-    loader = ps.Loader(ps.read(source, seed=3).shuffle().batch(20), num_workers=2, workers="processes")
-    with loader:
+        checked(frames, keys, [source[key] for key in keys])
+        checked(frames, keys, [record for begin in range(0, 60, 7) for record in source.read(keys[begin : begin + 7])])
+    with ThreadPoolExecutor(len(orders)) as threads:
+        for keys, records in zip(orders, threads.map(source.read, orders), strict=True):
+            checked(frames, keys, records)
+    dataset = ps.read(source, seed=3).shuffle().batch(20)
+    with ps.Loader(dataset, num_workers=2, workers="processes") as loader:
         for batch in loader:
-            check(batch["index"].tolist(), [{name: batch[name][row] for name in batch} for row in range(20)])
+            checked(frames, batch["index"], [{name: batch[name][row] for name in batch} for row in range(20)])
 
 
 def test_a_path_columns_and_fingerprints(tmp_path: Path) -> None:

@@ -120,7 +120,8 @@ class _Decoder:
                 self._next(number)
             if self._number != number:
                 raise self._lacking(number)
-            pixels: Frame = self._frame.to_ndarray(format="rgb24")
+            found: Any = self._frame
+            pixels: Frame = found.to_ndarray(format="rgb24")
         return pixels
 
     def _find_key_before(self, number: int) -> None:

@@ -101,7 +101,7 @@ class LeRobot:
         cameras = [name for name in self._names if _is_video(described.features, name)]
         found = described.episodes(cameras)
         chosen = _chosen_episodes(found, episodes, self._name)
-        self._tasks = described.tasks() if _TASK in self._names else {}
+        self._tasks: Mapping[int, str] = described.tasks() if _TASK in self._names else {}
         self._table, first_rows = _table_of(found, chosen, self._table_columns(), cache)
         self._numbers = found.numbers[chosen]
         self._first_rows = first_rows
@@ -291,7 +291,7 @@ def _chosen_deltas(
         whole = np.rint(frames)
         wrong = ~(np.abs(frames - whole) <= _LARGEST_ERROR * described.rate)
         if frames.ndim != 1 or not frames.size or wrong.any():
-            shown = np.asarray(seconds)[wrong][:1].tolist() if frames.ndim == 1 and frames.size else seconds
+            shown = [second for second, is_wrong in zip(seconds, wrong.tolist(), strict=True) if is_wrong] or seconds
             raise UsageError(
                 f"deltas[{name!r}] must be whole numbers of frames, in seconds, at {described.rate:g} frames in a "
                 f"second; got {shown}. Pass multiples of {1 / described.rate:.4g}."
@@ -332,7 +332,8 @@ def _table_of(
     if not len(chosen):
         raise UsageError("a LeRobot dataset must have at least one episode to read; got none. Check episodes.")
     used, numbers = np.unique(found.files[chosen], return_inverse=True)
-    table = Parquet([found.data_paths[number] for number in used.tolist()], columns, cache=cache, decoded_bytes=0)
+    listed: list[int] = used.tolist()
+    table = Parquet([found.data_paths[number] for number in listed], columns, cache=cache, decoded_bytes=0)
     counts = np.bincount(found.files, found.lengths).astype(np.int64)[used]
     if len(table) != counts.sum():
         raise CorruptRecordError(
@@ -356,8 +357,7 @@ def _used_clips(found: Episodes, chosen: NDArray[np.int64]) -> tuple[dict[str, C
 
 def _stacked(values: list[Any], feature: Feature) -> Values:
     """Return values of one shape as one array, and others as they are."""
-    kinds = {type(value) for value in values}
-    if len(kinds) > 1 or not issubclass(*kinds, np.generic | np.ndarray | list):
+    if not all(isinstance(value, np.generic | np.ndarray | list) for value in values):
         return values
     try:
         stacked = np.array(values)

@@ -121,10 +121,10 @@ class Description:
         with _parsing(path):
             found = sorted((int(line["episode_index"]), int(line["length"])) for line in _json_lines(path))
         numbers, lengths = np.array(found, np.int64).reshape(-1, 2).T
-        every = np.arange(len(found))
+        every = np.arange(len(found), dtype=np.int64)
         with _parsing(os.path.join(self.root, _INFO)):
             chunk = int(self._info["chunks_size"])
-            data, video = self._pattern("data_path"), self._pattern("video_path") if cameras else str
+            data, video = self._pattern("data_path"), self._pattern("video_path") if cameras else str.format
             places = [{"episode_chunk": number // chunk, "episode_index": number} for number in numbers.tolist()]
             return Episodes(
                 numbers,

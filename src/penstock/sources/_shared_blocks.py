@@ -27,6 +27,7 @@ last one. Arrays are dropped at any moment, also while the lock is held: a drop 
 ends its use.
 """
 
+import importlib
 import mmap
 import os
 import struct
@@ -44,8 +45,7 @@ from numpy.typing import NDArray
 
 from penstock._os import renewed_after_fork
 
-if sys.platform == "linux":
-    import fcntl
+fcntl: Any = importlib.import_module("fcntl") if sys.platform == "linux" else None
 
 _NAME: Final = "penstock-blocks"
 _TOKEN_BYTES: Final = 16
@@ -253,8 +253,9 @@ class _Memory:
     def _hole(self, size: int) -> int | None:
         """Return the offset of the first hole of `size` bytes."""
         kept = np.flatnonzero(self._table[:, _SIZE])
-        begins = self._table[kept, _OFFSET]
-        ends = begins + _whole_pages(np.abs(self._table[kept, _SIZE]))
+        begins: NDArray[np.int64] = self._table[kept, _OFFSET]
+        sizes: NDArray[np.int64] = np.abs(self._table[kept, _SIZE])
+        ends = begins + _whole_pages(sizes)
         starts = np.sort(np.append(ends, self._begin_bytes))
         holes = np.flatnonzero(np.sort(np.append(begins, len(self._map))) - starts >= size)
         return starts.item(holes[0]) if len(holes) else None
