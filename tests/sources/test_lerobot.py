@@ -186,7 +186,11 @@ class TestLeRobotOfVersion3(TestLeRobot):
 @pytest.mark.parametrize("write", WRITERS)
 def test_windows_end_with_their_episode(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     """A window has the values at its times, and the first or last value of the episode, marked, outside of it."""
-    deltas = {"action": [-0.2, 0.0, 0.1, 1.5], "observation.images.wrist": [0.1], "next.done": [0]}
+    deltas: dict[str, list[float]] = {
+        "action": [-0.2, 0.0, 0.1, 1.5],
+        "observation.images.wrist": [0.1],
+        "next.done": [0],
+    }
     source = LeRobot(write(tmp_path / "robot"), deltas=deltas, columns=[*deltas, "index"], episodes=[2, 0])
     assert len(source) == LENGTHS[2] + LENGTHS[0]
     for key, record in enumerate(source.read(range(len(source)))):
