@@ -61,7 +61,9 @@ from penstock._runtime._isolated_helper import (
     RunSteps,
     Setup,
     Starved,
+    described_rows,
     inner_plan,
+    note_rows,
     serve,
 )
 from penstock._runtime._policy import (
@@ -165,13 +167,15 @@ class Helpers:
     Args:
         plan: the plan of the loader.
         recorder: counts deaths; new helpers continue from its events.
+        crashing_rows: the rows that are known to crash processes; new ones are added.
 
     Attributes:
         bytes_in_flight: in the helper's and the shared memory, as last reported.
     """
 
-    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+    def __init__(self, plan: Plan, recorder: Recorder, crashing_rows: dict[tuple[int, ...], Exception]) -> None:
         self.recorder = recorder
+        self.crashing_rows = crashing_rows
         self.bytes_in_flight = 0
         self.has_warned_of_kept = False
         inner = inner_plan(plan)
@@ -214,7 +218,8 @@ class Helpers:
             process = self._running()
             self._runs += 1
             process.has_begun = True
-            process.send(Begin(self._runs, RunSteps(step_ranges, alone, self.recorder.remembered())))
+            known = described_rows(self.crashing_rows)
+            process.send(Begin(self._runs, RunSteps(step_ranges, alone, self.recorder.remembered(), known)))
             return process, self._runs
 
     def cancel(self, process: LoaderHelper, run: int) -> None:
@@ -319,7 +324,7 @@ class IsolatedRuntime(Runtime):
     def open_stream(self, step_ranges: list[StepRange], *, ahead: int = 0) -> Stream:
         self.recorder.start_epoch()
         if self._helper is None:
-            self._helper = Helpers(self._plan, self.recorder)
+            self._helper = Helpers(self._plan, self.recorder, self.crashing_rows)
             self._check_open()
         self.readings.waits.begin("helper")
         stream = JobStream(HelperSupplier(self._helper, self._plan, step_ranges, ahead))
@@ -519,6 +524,7 @@ class HelperSupplier(Supplier[Received]):
             self._recorder.observe(event)
         for number, kept, dropped in report.filtered:
             self._recorder.count_filtered(self._nodes[number], kept, dropped)
+        note_rows(self._helpers.crashing_rows, report.crashing_rows)
 
     def _warn_of_kept(self, process: LoaderHelper) -> None:
         kept = process.reader.kept

@@ -32,7 +32,7 @@ import pickle
 import select
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
@@ -65,7 +65,7 @@ from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
 from penstock._tree import flatten
-from penstock.errors import ClosedError, PeerError, PenstockError, UsageError
+from penstock.errors import ClosedError, PeerError, PenstockError, UsageError, WorkerError
 from penstock.events import Event
 from penstock.transport import Arena, Sender, Steps
 
@@ -95,6 +95,21 @@ class Setup(NamedTuple):
     max_bytes: int | None
 
 
+CrashingRows: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
+"""Elements as in `Context.crashing_rows`, each with the text of its error."""
+
+
+def described_rows(crashing_rows: Mapping[tuple[int, ...], Exception], known: int = 0) -> CrashingRows:
+    """Return rows that crash processes, to be sent; without some of the first ones, which the receiver knows."""
+    return tuple((at, str(error)) for at, error in list(crashing_rows.items())[known:])
+
+
+def note_rows(crashing_rows: dict[tuple[int, ...], Exception], described: CrashingRows) -> None:
+    """Add rows that were received."""
+    for at, text in described:
+        crashing_rows.setdefault(at, WorkerError(text))
+
+
 class RunSteps(NamedTuple):
     """The work of a run.
 
@@ -103,11 +118,13 @@ class RunSteps(NamedTuple):
         alone: the number of steps at the beginning that are computed one by one, by a process made for that, since
             helpers have died in one of them.
         remembered: the state of the trainer's recorder.
+        crashing_rows: the rows that are known to crash processes.
     """
 
     step_ranges: list[StepRange]
     alone: int = 0
     remembered: Remembered = Remembered((), ())
+    crashing_rows: CrashingRows = ()
 
 
 class Starved(NamedTuple):
@@ -124,12 +141,14 @@ class BatchReport(NamedTuple):
         events: of elements, since the batch before.
         filtered: the elements that filters kept and left out since then: number of the step, and both counts.
         error: the failure of the run.
+        crashing_rows: rows that were found to crash processes since then.
     """
 
     token: Token
     events: tuple[Event, ...]
     filtered: tuple[tuple[int, int, int], ...]
     error: PackedError | None = None
+    crashing_rows: CrashingRows = ()
 
 
 NO_REPORT: Final = BatchReport(None, (), ())
@@ -357,7 +376,8 @@ class _Helper:
     def _run(self, run: int, steps: RunSteps) -> None:
         self._recorder.recall(steps.remembered)
         self._recorder.taken()
-        outbox = Outbox(self._recorder, MESSAGE_BYTES[self._plan.place], run, self._send)
+        note_rows(self._runtime.crashing_rows, steps.crashing_rows)
+        outbox = Outbox(self._recorder, self._runtime.crashing_rows, MESSAGE_BYTES[self._plan.place], run, self._send)
         with Caught() as caught:
             step_ranges = steps.step_ranges
             if steps.alone:
@@ -478,8 +498,17 @@ class Outbox:
         failing: the step whose batch can't be computed or sent, where batches come in no order.
     """
 
-    def __init__(self, recorder: HelperRecorder, chunk_bytes: int, run: int, send: Send) -> None:
+    def __init__(
+        self,
+        recorder: HelperRecorder,
+        crashing_rows: Mapping[tuple[int, ...], Exception],
+        chunk_bytes: int,
+        run: int,
+        send: Send,
+    ) -> None:
         self._recorder = recorder
+        self._crashing_rows = crashing_rows
+        self._known_rows = len(crashing_rows)  # to the trainer
         self._chunk_bytes = chunk_bytes
         self._run = run
         self._send = send
@@ -505,14 +534,14 @@ class Outbox:
 
     def add(self, batch: Element, token: Token) -> None:
         self._batches.append(batch)
-        self._reports.append(BatchReport(token, *self._recorder.taken()))
+        self._reports.append(self._report(token))
         size_bytes = _size_bytes(batch)
         self._bytes += size_bytes
         self._has_large |= size_bytes >= SHARED_BYTES
 
     def send_stacked(self, stacked: Element, bounds: list[int], tokens: Sequence[Token]) -> None:
         """Send batches that are stacked in memory, at once; there are no others."""
-        reports = [BatchReport(tokens[0], *self._recorder.taken())]
+        reports = [self._report(tokens[0])]
         if tokens[0] is not None:
             reports += (NO_REPORT._replace(token=token) for token in tokens[1:])
         self._send(self._run, MessageKind.ITEM, [stacked], reports, bounds)
@@ -555,7 +584,14 @@ class Outbox:
         if isinstance(error, OwnerGoneError):
             raise error
         packed = pack_error(error, with_cause=True) if kind is MessageKind.FAILED else None
-        self._send(self._run, kind, [], [BatchReport(self.failing, *self._recorder.taken(), packed)])
+        self._send(self._run, kind, [], [self._report(self.failing)._replace(error=packed)])
+
+    def _report(self, token: Token) -> BatchReport:
+        """Return the report of a batch, or of the end."""
+        known = self._known_rows
+        found = described_rows(self._crashing_rows, known) if len(self._crashing_rows) > known else ()
+        self._known_rows = known + len(found)
+        return BatchReport(token, *self._recorder.taken(), crashing_rows=found)
 
     def drop(self) -> None:
         """Discard the collected batches."""
