@@ -117,7 +117,7 @@ REFUSED = {
     "ps.zip([dataset], other)": "the datasets must be one dict, one list, or one after the other; got list and 1 more",
     "ps.mix(dataset, other)": "parts must be a dict or a list of datasets; got Dataset",
     "ps.mix([dataset, other], [3, 1, 1])": "weights must be one for each of the 2 datasets; got [3, 1, 1]",
-    "ps.mix({'a': dataset}, [3])": "a weight for each name if the datasets are a dict; got [3]",
+    "ps.mix({'a': dataset}, [3])": "with a weight for each name if the datasets are a dict; got [3]",
     "ps.zip(dataset, [1])": "part '1' must be a Dataset; got list",
     "ps.range(3, 4, 5, 6)": "range expected at most 3 arguments",
     "ps.read(iter([1]))": "Use ps.stream(lambda: …), with a function that makes it,",

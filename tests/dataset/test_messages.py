@@ -70,9 +70,9 @@ MIXED: dict[str, Case] = {
     ),
     "measure": usage(lambda: ps.mix(PARTS, measure=anything(3)), "measure takes a function; got 3"),
     "weights in a list": usage(
-        lambda: ps.mix(PARTS, anything([1, 2])), "weights must be a dict of a weight for each name", "got [1, 2]"
+        lambda: ps.mix(PARTS, anything([1, 2])), "weights must be a dict with a weight for each name", "got [1, 2]"
     ),
-    "no weights": usage(lambda: ps.mix(PARTS, {}), "weights must be a dict of a weight for each name", "got {}"),
+    "no weights": usage(lambda: ps.mix(PARTS, {}), "weights must be a dict with a weight for each name", "got {}"),
     "unknown part": usage(
         lambda: ps.mix(PARTS, {"web": 1, "books": 2}),
         "weights must name parts of the mixture, ['web', 'code']",
@@ -90,7 +90,7 @@ MIXED: dict[str, Case] = {
         lambda: ps.mix(PARTS, {0: {"web": 1}, -5: {"web": 1}}), "a position of the schedule must be at least 0"
     ),
     "schedule of numbers": usage(
-        lambda: ps.mix(PARTS, anything({0: 1})), "weights must be a dict of a weight for each name; got 1"
+        lambda: ps.mix(PARTS, anything({0: 1})), "weights must be a dict with a weight for each name; got 1"
     ),
     "an empty part without end": graph(
         lambda: ps.mix({"web": NUMBERS, "none": ps.range(0)}, stop="never"),

@@ -230,7 +230,7 @@ def _named_weights(parts: object, weights: object) -> object:
     listed = cast("Sequence[object]", weights)
     if not isinstance(parts, list | tuple):
         raise UsageError(
-            f"weights must be a dict of a weight for each name if the datasets are a dict; got {weights!r}"
+            f"weights must be a dict with a weight for each name if the datasets are a dict; got {weights!r}"
         )
     count = len(cast("Sequence[object]", parts))
     if len(listed) != count:
@@ -272,7 +272,7 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
         return ((0, (1,) * len(names)),)
     if not _is_mapping(weights) or not weights:
         raise UsageError(
-            f"weights must be a dict of a weight for each name, or such dicts by position; got {weights!r}"
+            f"weights must be a dict with a weight for each name, or such dicts by position; got {weights!r}"
         )
     by_position = {0: weights} if all(isinstance(key, str) for key in weights) else weights
     starts = [need_count("a position of the schedule", start) for start in by_position]
@@ -288,7 +288,7 @@ def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:
         UsageError: the entry isn't a dict of weights.
     """
     if not _is_mapping(weights):
-        raise UsageError(f"weights must be a dict of a weight for each name; got {weights!r}")
+        raise UsageError(f"weights must be a dict with a weight for each name; got {weights!r}")
     unknown = [name for name in weights if name not in names]
     if unknown:
         raise UsageError(f"weights must name parts of the mixture, {list(names)}; got {unknown}")
