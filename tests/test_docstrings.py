@@ -12,7 +12,10 @@ import pytest
 import penstock
 
 pytestmark = pytest.mark.usefixtures("started_zarr")
-ELSEWHERE = {"penstock.sources._lance": "tests/sources/test_lance.py"}  # it needs a package that is large
+ELSEWHERE = {  # they need packages that are large
+    "penstock.ray._write": "tests/ray/test_write.py",
+    "penstock.sources._lance": "tests/sources/test_lance.py",
+}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

@@ -85,7 +85,7 @@ def test_a_missing_dependency_says_what_to_run() -> None:
     assert error.extra == "demo"
 
 
-@pytest.mark.parametrize(("door", "module"), [("torch", "torch"), ("jax", "jax")])
+@pytest.mark.parametrize(("door", "module"), [("torch", "torch"), ("jax", "jax"), ("ray", "ray")])
 def test_a_package_for_a_missing_framework_says_what_to_run(door: str, module: str) -> None:
     """The error of importing it names the extra."""
     program = f"import sys; sys.modules[{module!r}] = None; import penstock.{door}"

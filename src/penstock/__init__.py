@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock import jax as jax
     from penstock import observe as observe
     from penstock import pipeline as pipeline
+    from penstock import ray as ray
     from penstock import testing as testing
     from penstock import torch as torch
     from penstock import transport as transport
@@ -40,6 +41,7 @@ else:
         "jax",
         "observe",
         "pipeline",
+        "ray",
         "testing",
         "torch",
         "transport",

@@ -35,12 +35,16 @@ GROUPS = {
         "penstock.batching",
         "penstock.images",
     ),
-    "Frameworks": ("penstock.torch", "penstock.jax", "penstock.jax.checkpoint"),
+    "Frameworks": ("penstock.torch", "penstock.jax", "penstock.jax.checkpoint", "penstock.ray"),
     "Errors, events, reports and tests": ("penstock.errors", "penstock.events", "penstock.observe", "penstock.testing"),
     "Below the datasets": ("penstock.sampling", "penstock.pipeline", "penstock.concurrency", "penstock.transport"),
 }
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples):")
 NAMED = re.compile(r"(?P<name>\*{0,2}\w+(?:, \w+)*): (?P<text>.*)", re.DOTALL)
+
+
+# The modules that a package imports from its framework.
+NEEDED = {"jax": ("jax", "orbax", "orbax.checkpoint", "etils", "etils.epath"), "ray": ("ray",)}
 
 
 class _StandIn(type):
@@ -61,22 +65,24 @@ def _unchanged(decorated: object) -> object:
 
 @contextlib.contextmanager
 def stand_ins() -> Generator[None]:
-    """Let `penstock.jax` be imported and read where JAX isn't installed; its pages are the same."""
-    if importlib.util.find_spec("jax") is not None and importlib.util.find_spec("orbax") is not None:
-        yield
-        return
+    """Let `penstock.jax` and `penstock.ray` be imported and read without their frameworks; their pages are the same."""
+    missing = [door for door, names in NEEDED.items() if not all(map(_is_installed, names))]
     modules: dict[str, Any] = sys.modules
     before = set(modules)
-    modules |= dict.fromkeys(
-        ("jax", "orbax", "orbax.checkpoint", "etils", "etils.epath"), _StandIn("Framework", (), {})
-    )
+    for door in missing:
+        modules |= dict.fromkeys(NEEDED[door], _StandIn("Framework", (), {}))
     try:
         yield
     finally:
         for name in modules.keys() - before:
-            if name.startswith("penstock.jax") or isinstance(modules[name], _StandIn):
+            if name.startswith(tuple(f"penstock.{door}" for door in missing)) or isinstance(modules[name], _StandIn):
                 del modules[name]
-        penstock.__dict__.pop("jax", None)
+        for door in missing:
+            penstock.__dict__.pop(door, None)
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
 def pages() -> dict[str, str]:

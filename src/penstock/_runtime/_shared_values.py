@@ -7,7 +7,7 @@ import pickle
 from contextlib import suppress
 from dataclasses import replace
 from mmap import mmap
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from penstock._processes import missing, modules_of, naming
 from penstock._runtime._policy import SCANNED_BYTES
 from penstock._tree import map_leaves
 from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def joined(pickles: list[Pickled]) -> tuple[Pickled, list[slice]]:
@@ -34,7 +37,7 @@ def joined(pickles: list[Pickled]) -> tuple[Pickled, list[slice]]:
     return Pickled(end, pieces), places
 
 
-def write(pickled: Pickled, region: Region, start_bytes: int) -> None:
+def write(pickled: Pickled, region: "Region | NDArray[np.uint8]", start_bytes: int) -> None:
     """Write a pickle into memory; large pieces are copied without the GIL."""
     memory = np.frombuffer(cast("memoryview", region), np.uint8)
     for offset, piece in pickled.pieces:
@@ -70,17 +73,31 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
     Raises:
         UsageError: a part of the plan can't be pickled.
     """
+    pickled = packed(plan, plan.node, asked=asked, otherwise='. Or use workers="threads" alone')
+    region = create_region(pickled.nbytes)
+    write(pickled, region, 0)
+    return region
+
+
+def packed(value: object, node: Node, *, asked: str, otherwise: str = "") -> Pickled:
+    """Return the pickle of a value for another process.
+
+    Args:
+        value: the value.
+        node: the dataset in it.
+        asked: the argument or call by which the user requested another process.
+        otherwise: another remedy, at the end of the error's text.
+
+    Raises:
+        UsageError: a part of the value can't be pickled.
+    """
     with Caught(Exception) as caught:
-        pickled = _packed(plan)
-        region = create_region(pickled.nbytes)
-        write(pickled, region, 0)
-        return region
+        return _packed(value)
     error = caught.taken()
     raise UsageError(
-        f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}{_culprit(plan)}. "
+        f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}{_culprit(node)}. "
         "Use functions that are defined in a module, and open files and connections where they are first used; with "
-        "cloudpickle (the extra `processes`) lambdas and local functions can be sent, too. Or use "
-        'workers="threads" alone'
+        f"cloudpickle (the extra `processes`) lambdas and local functions can be sent, too{otherwise}"
     ) from error
 
 
@@ -98,9 +115,9 @@ def _emptied(node: Node) -> Node:
     return with_parents(node, tuple(map(_emptied, parents_of(node))))
 
 
-def _culprit(plan: Plan) -> str:
+def _culprit(node: Node) -> str:
     """Name the step whose function can't be pickled, if there is one."""
-    for step in walk(plan.node):
+    for step in walk(node):
         if isinstance(step, Map | Filter):
             with Caught(Exception) as caught:
                 dump(step.function if isinstance(step, Map) else step.predicate, pickler().dumps)
@@ -109,23 +126,23 @@ def _culprit(plan: Plan) -> str:
     return ""
 
 
-def _packed(plan: Plan) -> Pickled:
+def _packed(value: object) -> Pickled:
     dumps = pickler().dumps
     with Caught(Exception) as caught:
-        packed = dump(plan, dumps)
-        if dumps is pickle.dumps and (unknown := missing(bytes(packed.pieces[0][1]))):
+        made = dump(value, dumps)
+        if dumps is pickle.dumps and (unknown := missing(bytes(made.pieces[0][1]))):
             raise pickle.PicklingError(unknown)
-        return packed
+        return made
     error = caught.taken()
     # Pickle by name what cloudpickle would copy together with everything that its code refers to.
     with Caught(Exception):
-        named = dump(plan)
+        named = dump(value)
         if not missing(bytes(named.pieces[0][1])):
             return named
     try:
         raise error
     finally:
-        del error  # otherwise its traceback would keep it and the plan
+        del error  # otherwise its traceback would keep it and the value
 
 
 def needs_of(region: Region) -> bytes:

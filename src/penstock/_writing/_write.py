@@ -9,9 +9,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from penstock._dataset import Dataset
 from penstock._dataset import integers as integer_range
@@ -31,6 +32,17 @@ _BLOCK_BYTES: Final = 1 << 20  # of the elements that a format gets at once
 _MAX_BLOCK: Final = 4096  # elements
 _PART_SECONDS: Final = 0.1  # for the elements that are computed before the progress counts them
 _COUNT: Final = struct.Struct("<q")
+
+Entry: TypeAlias = dict[str, Any]
+"""A shard in the manifest: its number, elements and files, and whether it is new."""
+
+
+class Writers(Protocol):
+    """Whatever calls `Shards` for some shards, here or on other hosts."""
+
+    def __call__(self, shards: "Shards", numbers: Sequence[int], /, *, progress: bool) -> Iterable[Entry]:
+        """Return the entries of these shards, in any order; with a progress line, if that is wanted."""
+        ...
 
 
 @frozen
@@ -116,34 +128,42 @@ def write(
         ...     list(again) == list(numbers), written.shards, written.complete
         (True, 1, True)
     """
+    count = usable_processors() if num_workers is None else need_count("num_workers", num_workers)
+    writers = partial(_written_by_loader, count, workers)
+    return write_by(writers, dataset, path, format, shard_bytes=shard_bytes, part=part, progress=progress)
+
+
+def write_by(
+    writers: Writers,
+    dataset: Dataset[Any],
+    path: str | os.PathLike[str],
+    format: str,
+    *,
+    shard_bytes: int | str,
+    part: tuple[int, int] = (0, 1),
+    progress: bool,
+) -> Written:
+    """Write a dataset as `write` does; `writers` writes the shards."""
     folder, total = _folder_of(path), _count(dataset)
     turn, turns = _checked_part(part)
-    count = usable_processors() if num_workers is None else need_count("num_workers", num_workers)
     shards = _describe(dataset, total, format, parse_bytes("shard_bytes", shard_bytes), folder, progress=progress)
     os.makedirs(folder, exist_ok=True)
-    _remove_leftovers(folder)
+    remove_leftovers(folder)
     _claim(folder, shards.description)
     if _is_complete(folder):
         return Written(folder, shards.count, total, 0, complete=True)
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, Entry] = {}
     try:
-        own = range(turn, shards.count, turns)
-        elements = sum(len(shards.positions_of(shard)) for shard in own)
-        with (
-            _tallied(folder) as tally,
-            Progress("writing", elements, enabled=progress, amount=counted, measure=tally.count),
-        ):
-            writing = integer_range(own.start, own.stop, own.step).map(replace(shards, tally=tally.path))
-            for entry in _computed(writing, count, workers):
-                found[entry["shard"]] = entry
-        complete = _finish(shards, found, count, workers)
+        for entry in writers(shards, range(turn, shards.count, turns), progress=progress):
+            found[entry["shard"]] = entry
+        complete = _finish(shards, found, writers)
     finally:
-        _remove_leftovers(folder)
+        remove_leftovers(folder)
     return Written(folder, shards.count, total, sum(entry["new"] for entry in found.values()), complete)
 
 
 @frozen
-class _Shards:
+class Shards:
     """The shards of a dataset; a call writes one, unless it exists, and returns its entry in the manifest."""
 
     dataset: Dataset[Any]
@@ -171,7 +191,19 @@ class _Shards:
     def exists(self, shard: int) -> bool:
         return all(map(os.path.exists, self.paths_of(shard)))
 
-    def __call__(self, shard: int) -> dict[str, Any]:
+    def need_description(self) -> None:
+        """Check that the folder, as this host sees it, has the description.
+
+        Raises:
+            UsageError: it hasn't.
+        """
+        if _read_json(os.path.join(self.folder, _DESCRIPTION)) != json.loads(json.dumps(self.description)):
+            raise UsageError(
+                f"host {socket.gethostname()!r} doesn't see the {_DESCRIPTION} that this call has written to "
+                f"{self.folder!r}. Write to a folder that all hosts share, under the same path."
+            )
+
+    def __call__(self, shard: int) -> Entry:
         positions = self.positions_of(shard)
         new = not self.exists(shard)
         if new:
@@ -239,17 +271,24 @@ def _file_entry(path: str) -> dict[str, Any]:
     return {"name": os.path.basename(path), "bytes": os.path.getsize(path), "sha256": checksum}
 
 
-def _computed(shards: Dataset[dict[str, Any]], count: int, workers: Workers) -> Iterator[dict[str, Any]]:
-    if count == 0 or len(shards) == 0:
-        yield from shards
-        return
-    with Loader(shards, num_workers=min(count, len(shards)), workers=workers, prefetch=1) as loader:
-        yield from loader
+def _written_by_loader(
+    count: int, workers: Workers, shards: Shards, numbers: Sequence[int], *, progress: bool
+) -> Iterator[Entry]:
+    """Yield the entries of shards that the workers of a loader write, or this thread if `count` is 0."""
+    elements = sum(len(shards.positions_of(number)) for number in numbers)
+    with (
+        _tallied(shards.folder) as tally,
+        Progress("writing", elements, enabled=progress, amount=counted, measure=tally.count),
+    ):
+        writing = integer_range(shards.count).select(numbers).map(replace(shards, tally=tally.path))
+        if count == 0 or not numbers:
+            yield from writing
+            return
+        with Loader(writing, num_workers=min(count, len(numbers)), workers=workers, prefetch=1) as loader:
+            yield from loader
 
 
-def _describe(
-    dataset: Dataset[Any], total: int, name: str, shard_bytes: int, folder: str, *, progress: bool
-) -> _Shards:
+def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, folder: str, *, progress: bool) -> Shards:
     """Return the shards of a dataset; the number of their rows follows from elements spread over it."""
     count = min(total, _SAMPLE)
     positions = [number * total // count for number in range(count)]
@@ -273,7 +312,7 @@ def _describe(
         "elements": total,
         "elements_per_shard": rows,
     }
-    return _Shards(dataset, chosen, folder, rows, block, part, total, description)
+    return Shards(dataset, chosen, folder, rows, block, part, total, description)
 
 
 def _claim(folder: str, description: Mapping[str, Any]) -> None:
@@ -294,15 +333,12 @@ def _claim(folder: str, description: Mapping[str, Any]) -> None:
         )
 
 
-def _finish(shards: _Shards, found: dict[int, dict[str, Any]], count: int, workers: Workers) -> bool:
+def _finish(shards: Shards, found: Mapping[int, Entry], writers: Writers) -> bool:
     """Write the manifest if all shards exist, and return whether they do."""
     if not all(map(shards.exists, range(shards.count))):
         return False
     others = [shard for shard in range(shards.count) if shard not in found]
-    entries = found | {
-        entry["shard"]: entry
-        for entry in _computed(integer_range(shards.count).select(others).map(shards), count, workers)
-    }
+    entries = {**found, **{entry["shard"]: entry for entry in writers(shards, others, progress=False)}}
     listed = [{name: entries[shard][name] for name in ("elements", "files")} for shard in range(shards.count)]
     _write_json(os.path.join(shards.folder, _MANIFEST), {**shards.description, "shards": listed})
     return True
@@ -358,7 +394,7 @@ def _host() -> str:
     return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 
 
-def _remove_leftovers(folder: str) -> None:
+def remove_leftovers(folder: str) -> None:
     """Remove the drafts of processes of this host that have ended, as by SIGKILL."""
     for name in os.listdir(folder):
         parts = name.split(".")

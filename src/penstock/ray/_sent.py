@@ -1,0 +1,135 @@
+"""Values that a program sends to the hosts of a Ray cluster, and what a host checks before it uses one.
+
+The problem: a host of a cluster may have another version of Penstock, of the user's modules, or of the files, and would
+compute other bytes without an error. Functions of modules are pickled by name, so nothing notices it.
+
+The solution: the value travels with the sender's version of Penstock and the dataset's fingerprint. The host compares
+the version before it unpickles, and the fingerprint after that. A difference is an error that names the host and the
+step.
+
+The pickle is one array in Ray's object store: each host gets it once, and uses the arrays in it in place.
+"""
+
+import importlib
+import os
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from penstock._graph import Fingerprint, Node, differing_text, fingerprint
+from penstock._pickles import load
+from penstock._processes import PackedError, pack_error, unpack_error
+from penstock._runtime import COPIED_BYTES
+from penstock._runtime._shared_values import packed, write
+from penstock.errors import MessageError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
+penstock: Any = importlib.import_module("penstock")  # by name: its namespace refers to the packages above this one
+
+_Part: TypeAlias = Literal["source", "order", "functions"]
+_last: Final[dict[str, object]] = {}  # the value received last, by its key: many tasks of a process get the same one
+
+
+class Sent(NamedTuple):
+    """A value that was sent, and what its receiver compares.
+
+    Attributes:
+        key: identifies the value.
+        host: the sender's.
+        version: of the sender's Penstock.
+        fingerprint: of the dataset.
+    """
+
+    key: str
+    host: str
+    version: str
+    fingerprint: Fingerprint
+
+
+class Failed(NamedTuple):
+    """The error of a call on another host."""
+
+    host: str
+    error: PackedError
+
+    def unpacked(self) -> Exception:
+        """Return the error to raise here: of the same type, with a note that names the host."""
+        return unpack_error(self.error, place=f"On host {self.host!r}, in")
+
+
+def failed(error: BaseException) -> Failed:
+    """Return an error of this host."""
+    return Failed(socket.gethostname(), pack_error(error, with_cause=True, contain=Exception))
+
+
+def send(value: object, node: Node, *, asked: str) -> tuple[Sent, object]:
+    """Store a value for the hosts of the cluster.
+
+    Returns:
+        The arguments of tasks that receive the value. The second is a reference, for which Ray passes the pickle.
+
+    Args:
+        value: the value.
+        node: the dataset in it.
+        asked: the call by which the user wants this, for messages.
+
+    Raises:
+        UsageError: a part of the value can't be pickled.
+    """
+    pickled = packed((value, node), node, asked=asked)
+    memory = np.empty(pickled.nbytes, np.uint8)
+    write(pickled, memory, 0)
+    return Sent(os.urandom(8).hex(), socket.gethostname(), penstock.__version__, fingerprint(node)), ray.put(memory)
+
+
+def received(sent: Sent, stored: "NDArray[np.uint8]") -> object:
+    """Return a value that was sent, if this host has what makes the dataset the same.
+
+    Raises:
+        UsageError: it has another version of Penstock, lacks a module, or has another dataset.
+    """
+    if sent.key not in _last:
+        _last.clear()
+        _last[sent.key] = _checked(sent, stored)
+    return _last[sent.key]
+
+
+def _checked(sent: Sent, stored: "NDArray[np.uint8]") -> object:
+    host = socket.gethostname()
+    if sent.version != penstock.__version__:
+        raise UsageError(
+            f"host {host!r} has Penstock {penstock.__version__}, and host {sent.host!r}, which sends the dataset, has "
+            f"{sent.version}. Install the same version on all hosts."
+        )
+    try:
+        value, node = cast("tuple[object, Node]", load(stored.data, copied_bytes=COPIED_BYTES))
+    except MessageError as error:
+        raise UsageError(
+            f"host {host!r} can't load the dataset that host {sent.host!r} sends: {error.__cause__!r}. Install the "
+            'modules of the dataset there, or send them with ray.init(runtime_env={"working_dir": "."}).'
+        ) from error
+    own, other = fingerprint(node), sent.fingerprint
+    parts: tuple[_Part, ...] = ("source", "order", "functions")
+    differing: list[_Part] = [part for part in parts if own.parts()[part] != other.parts()[part]]
+    if differing:
+        raise UsageError(
+            f"the dataset on host {host!r} differs from that on host {sent.host!r} in its {' and '.join(differing)}"
+            f"{differing_text(node, own.steps, other.steps, differing[0])}. All hosts need the same modules and files."
+        )
+    return value
+
+
+def checked_options(options: object) -> Mapping[str, Any]:
+    """Return options for `ray.remote`; None are none.
+
+    Raises:
+        UsageError: they are no mapping.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise UsageError(f"options must be a mapping of what ray.remote takes, as {{'num_cpus': 4}}; got {options!r}")
+    return cast("Mapping[str, Any]", options or {})
