@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 import penstock
-from penstock._cli import demo, inspect, look, watch, write
+from penstock._cli import demo, inspect, lint, look, watch, write
 from penstock._cli.demo.training import RunError
 from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, WRONG_CALL, explain_error
 from penstock.errors import MissingDependencyError, SourceError, UsageError
@@ -76,4 +76,5 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_parser(commands.add_parser)
     watch.add_parser(commands.add_parser)
     look.add_parser(commands.add_parser)
+    lint.add_parser(commands.add_parser)
     return parser

@@ -2,11 +2,13 @@
 
 A *bell* wakes one waiter through a file descriptor; a *common bell* wakes several listeners; `watch_process` returns a
 descriptor that reports the end of a process. `HeldInterrupts` delays Ctrl-C where it would leave something half done. A
-`DaemonThread` never keeps the program from ending. A `Closer` closes a resource exactly once.
+`DaemonThread` never keeps the program from ending. A `Closer` closes a resource exactly once. A *control group* limits
+what the program may use.
 """
 
 from penstock._os._bell import Bell, CommonBell, Listener, Waiter, has_ended, watch_process
 from penstock._os._closer import Closer, renewed_after_fork
+from penstock._os._control_groups import control_groups, memory_limit
 from penstock._os._interrupts import DaemonThread, HeldInterrupts, holding_interrupts, uninterrupted
 
 __all__ = [
@@ -17,8 +19,10 @@ __all__ = [
     "HeldInterrupts",
     "Listener",
     "Waiter",
+    "control_groups",
     "has_ended",
     "holding_interrupts",
+    "memory_limit",
     "renewed_after_fork",
     "uninterrupted",
     "watch_process",

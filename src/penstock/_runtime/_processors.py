@@ -1,7 +1,6 @@
 """The processors that this program may use, and a throttle that limits CPU-bound worker processes to their number.
 
-The number of processors is within the limits of system, container and launcher. Paths are strings here: `pathlib`
-raises and handles errors of its own, and a Ctrl-C at that moment would show both.
+The number of processors is within the limits of system, container and launcher.
 
 The problem of the throttle: with more computing processes than processors the system takes turns, and each turn finds
 its data evicted from the caches. Decoding photographs took four processes on two processors a quarter longer than two.
@@ -33,6 +32,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock._decisions import ASIDE, decide
+from penstock._os import control_groups
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import JobTable
 from penstock._runtime._policy import (
@@ -70,30 +70,13 @@ def processor_share(root: str = "/") -> float:
 
 def _quotas(root: str) -> Iterator[float]:
     """Yield the numbers of processors that the control groups of this program, and those above them, may use."""
-    for line in _lines(os.path.join(root, "proc/self/cgroup")):
-        _, controllers, name = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = os.path.join(root, "sys/fs/cgroup", "cpu" if controllers else "")
-        names = [part for part in name.split("/") if part]
-        for length in range(len(names), -1, -1):
-            folder = os.path.join(top, *names[:length])
-            with suppress(ValueError, IndexError):  # no quota: "max", -1, or no file
-                words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
-                if controllers:
-                    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-                    words = [word for file in files for word in _lines(os.path.join(folder, file))]
-                quota, period = int(words[0]), int(words[1])
-                if quota > 0 and period > 0:
-                    yield quota / period
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    for group in control_groups("cpu", root):
+        with suppress(ValueError, IndexError):  # no quota: "max", -1, or no file
+            files = ("cpu.max",) if group.is_unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            words = [word for file in files for word in group.words(file)]
+            quota, period = int(words[0]), int(words[1])
+            if quota > 0 and period > 0:
+                yield quota / period
 
 
 _BLINK: Final = 1e-3  # seconds

@@ -153,7 +153,9 @@ def printable(text: str) -> str:
 
 def bytes_text(count: int) -> str:
     """Return a number of bytes as text."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:.2f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
 def seconds_text(seconds: float) -> str:
