@@ -228,6 +228,16 @@ def memory_bytes(pids: list[int]) -> int:
     return 1024 * (own + max(shared))
 
 
+def cpu_seconds(pids: list[int]) -> float:
+    """Return the processor time that processes have taken so far."""
+    ticks = 0
+    for pid in pids:
+        with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _kilobytes(text: str | None) -> int:
     return 0 if text is None else int(text.split()[0])
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 import penstock
-from penstock._cli import demo, inspect, lint, look, watch, write
+from penstock._cli import bench, demo, inspect, lint, look, trace, watch, write
 from penstock._cli.demo.training import RunError
 from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, WRONG_CALL, explain_error
 from penstock.errors import MissingDependencyError, SourceError, UsageError
@@ -77,4 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_parser(commands.add_parser)
     look.add_parser(commands.add_parser)
     lint.add_parser(commands.add_parser)
+    bench.add_parser(commands.add_parser)
+    trace.add_parser(commands.add_parser)
     return parser

@@ -93,6 +93,11 @@ class Terminal:
         for other in others:
             self.line(" " * _INDENT + other)
 
+    def wrapped(self, text: str) -> None:
+        """Print a text, as several lines if it is longer than one."""
+        for line in textwrap.wrap(text, self.columns):
+            self.line(line)
+
     def progress(self, label: str, share: float, text: str) -> None:
         """Show progress: `share` between 0 and 1, and a text beside it.
 

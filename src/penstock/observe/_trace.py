@@ -6,8 +6,6 @@ has one interval for each step and block, which ends where the step ended; its s
 before it, where that is later. So intervals don't overlap, as the format requires.
 """
 
-import gzip
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from penstock._graph import chain_text, walk
 from penstock._plan import Plan
 from penstock._readings import Readings
 from penstock.observe._measured import step_text
+from penstock.observe._merged_traces import write_json
 from penstock.observe._report import CAUSE_TEXTS
 
 _FIRST_TRACK: Final = 1_000_000  # above the numbers of threads that a profiler's trace has
@@ -45,8 +44,7 @@ def write_trace(plan: Plan, readings: Readings, path: str | Path) -> None:
             event["ts"] = round((event["ts"] - begin) * _MICRO, 3)
             event["dur"] = round(event["dur"] * _MICRO, 3)
     content = {"traceEvents": events, "displayTimeUnit": "ms", "baseTimeNanoseconds": base_ns}
-    text = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
-    Path(path).write_bytes(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
+    write_json(content, path)
 
 
 def _events(plan: Plan, readings: Readings) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,105 @@
+"""`penstock bench` compares the kinds of workers for a dataset, data that costs nothing, and torch's loader."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock._cli.bench import Row, fastest, table
+from penstock._cli.bench.measuring import Measured
+from tests.cli.command import main
+
+Output = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the folder /proc")
+HERE = __name__
+
+
+def work(number: int) -> dict[str, int]:
+    """Return an element that takes a while to compute."""
+    return {"number": number, "sum": sum(range(20_000))}
+
+
+train = ps.range(64, seed=7).shuffle().map(work).batch(4)
+empty = ps.range(0).batch(4)
+in_order = ps.range(64).filter(bool).map(work).batch(4)
+
+
+def own() -> list[int]:
+    """Return what is iterated like a loader."""
+    return [1, 2, 3]
+
+
+def measured(capsys: Output, *arguments: str) -> dict[str, Any]:
+    """Return what a measurement of one way prints."""
+    capsys.readouterr()
+    assert main(["bench", f"{HERE}:train", "--num-workers", "2", "--seconds", "0.05", *arguments]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("way", ["inline", "threads", "free data", "beside"])
+def test_each_way_is_measured(way: str, capsys: Output) -> None:
+    """Batches are counted over the ends of epochs; loaders of Penstock have the verdict of their report."""
+    found = measured(capsys, "--one", way, "--beside", f"{HERE}:own", "--step-ms", "2")
+    assert found["batches"] >= 2
+    assert found["seconds"] >= 0.05
+    assert 0 <= found["waited_seconds"] < found["seconds"]
+    assert found["memory_bytes"] > 1e6
+    assert bool(found["bottleneck"] and found["advice"]) == (way != "beside")
+    if way == "inline":
+        assert found["cpu_seconds"] > 0
+        assert found["bottleneck"] == "work"
+
+
+def test_the_command_measures_all_ways_each_in_its_own_process() -> None:
+    """A way that a dataset doesn't allow has an error in its line; the others are measured."""
+    command = [sys.executable, "-m", "penstock", "bench", f"{HERE}:in_order", "--num-workers", "1", "--seconds", "0.05"]
+    hidden = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=hidden)
+    found: dict[str, Any] = json.loads(run.stdout)
+    assert list(found)[:4] == ["inline", "threads", "processes", "free data"]
+    assert all(found[way]["batches_per_second"] > 0 for way in list(found)[:4])
+    if "torch" in found:
+        assert found["torch"] == {"error": "torch's loader needs positions, and the dataset is read in order"}
+
+
+def test_the_table_fits_the_terminal() -> None:
+    """A narrow terminal gets fewer columns; of ways that are about as fast, the first is the fastest."""
+    rows: dict[Any, Row] = {way: Row(way, 8) for way in ("inline", "threads", "processes", "torch")}
+    for way, batches in (("inline", 10), ("threads", 400), ("processes", 410)):
+        rows[way].found = Measured(batches, 10.0, 0.5, 7.5, 4.0, 1_500_000_000, "work", "more of it")
+    rows["torch"].error = "the dataset is read in order, which torch's loader can't do"
+    assert table(rows.values(), 80, waits=True) == [
+        "                  batches/s  ms a batch  CPU ms   memory  waits",
+        "inline                  1.0       1,000     400  1.50 GB    75%",
+        "8 threads              40.0        25.0    10.0  1.50 GB    75%",
+        "8 processes            41.0        24.4    9.76  1.50 GB    75%",
+        "torch, 8 workers  the dataset is read in order, which torch's loader can't do",
+    ]
+    assert table(rows.values(), 40, waits=True) == [
+        "                  batches/s  ms a batch",
+        "inline                  1.0       1,000",
+        "8 threads              40.0        25.0",
+        "8 processes            41.0        24.4",
+        "torch, 8 workers  the dataset is read i…",
+    ]
+    assert fastest(rows) is rows["threads"]
+
+
+def test_wrong_arguments_are_refused(capsys: Output) -> None:
+    """The message has the rule; the status is 2."""
+    for arguments, message in (
+        (["--seconds", "0"], "a time above 0"),
+        (["--num-workers", "0"], "a whole number of at least 1 is needed"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(["bench", f"{HERE}:train", *arguments])
+        assert message in capsys.readouterr().err
+    assert main(["bench", f"{HERE}:HERE"]) == 2
+    assert main(["bench", f"{HERE}:empty", "--one", "inline", "--num-workers", "1"]) == 2
+    assert "there is no batch to measure" in capsys.readouterr().err
