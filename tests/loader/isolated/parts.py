@@ -1,9 +1,12 @@
 """Functions for helper processes, which import them by name, and isolated loaders."""
 
+import itertools
 import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,6 +67,22 @@ class Door:
     def open(self) -> None:
         """Let the waiting function continue."""
         os.close(os.open(self._path, os.O_WRONLY))
+
+
+class Asked:
+    """Numbers without end; the iterator asks for each in a FIFO, waits for an answer, and closes both at its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.questions, self.answers = folder / "questions", folder / "answers"
+        os.mkfifo(self.questions)
+        os.mkfifo(self.answers)
+
+    def __iter__(self) -> Iterator[int]:
+        with self.questions.open("wb", buffering=0) as questions, self.answers.open("rb", buffering=0) as answers:
+            for number in itertools.count():
+                questions.write(b"?")
+                answers.read(1)
+                yield number
 
 
 def fails_for_now(number: int) -> int:

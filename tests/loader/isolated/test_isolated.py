@@ -63,6 +63,19 @@ def test_a_break_keeps_the_helper() -> None:
     assert len(pids) == 1
 
 
+def test_a_closed_iterator_stops_the_helper(tmp_path: Path) -> None:
+    """When an iterator is closed, the helper stops reading ahead for it."""
+    asked = parts.Asked(tmp_path)
+    with isolated(ps.stream(asked).batch(1), prefetch=1000) as loader:
+        batches = iter(loader)
+        with asked.questions.open("rb", buffering=0) as questions, asked.answers.open("wb", buffering=0) as answers:
+            batches.close()
+            answered = 0
+            while questions.read(1):
+                assert answered < 500, "the helper still reads"
+                answered += answers.write(b"!")
+
+
 def test_kept_batches_take_more_memory() -> None:
     """A consumer that keeps batches gets the rest with one warning, and its batches outlive the loader."""
     dataset = ps.range(400).map(functions.large_row).batch(20)

@@ -178,11 +178,7 @@ PROCESSES: Final[Faults] = {
         ),
         "isolated: a closed stream is still computed": (
             *("if run == self._runs and not self.is_closed:", "if run != self._runs and not self.is_closed:"),
-            "loader/test_programs.py::test_a_program_ends_in_silence",
-            "loader/test_programs.py::test_ctrl_c_ends_a_program_with_processes",
-            "loader/test_programs.py::test_the_processes_of_a_killed_program_end",
-            "loader/test_programs.py::test_a_fork_can_not_use_the_processes_of_a_loader",
-            "loader/isolated/test_isolated.py",
+            "loader/isolated/test_isolated.py::test_a_closed_iterator_stops_the_helper",
         ),
     },
     "_runtime/_isolated_helper.py": {
