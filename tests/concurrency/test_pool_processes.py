@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from penstock.concurrency import Worker, WorkerPool
 from penstock.errors import UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, on_loop, on_loops, run_on
+from tests.processes.helping import ends_promptly, watched
 from tests.promptness import PATIENCE_SECONDS, is_prompt
 
 pytestmark = pytest.mark.each_value
@@ -236,7 +238,7 @@ class Echo:
 
 
 PARENT = """
-import asyncio, os, sys, threading
+import asyncio, os, sys
 from penstock.concurrency import WorkerPool
 from tests.concurrency import workers
 
@@ -247,7 +249,7 @@ async def main():
         if sys.argv[2] == "busy":
             await pool.assign(workers.wait_for_ever)
         if sys.argv[2] == "forked" and os.fork() == 0:
-            threading.Event().wait(5)
+            sys.stdin.read()  # until the test ends
             os._exit(0)
         if sys.argv[3] == "waits":
             await asyncio.Event().wait()
@@ -260,23 +262,20 @@ asyncio.run(main())
 @pytest.mark.parametrize("doing", ["busy", "idle", "forked"])
 def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkserver"], doing: str) -> None:
     """Workers of a killed parent end at once, in the middle of a job, even if a fork of the parent lives."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, start_method, doing, "waits"], stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", PARENT, start_method, doing, "waits"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as parent,
+        ExitStack() as stack,
+    ):
         assert parent.stdout is not None
-        children = [psutil.Process(int(pid)) for pid in set(parent.stdout.readline().split())]
-        assert children
+        ends = [stack.enter_context(watched(int(pid))) for pid in set(parent.stdout.readline().split())]
+        assert ends
         parent.kill()
-        _, left = psutil.wait_procs(children, timeout=3)
-        assert [child for child in left if not has_ended(child)] == []
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Return whether a process has ended, even if init, its parent by then, hasn't collected it yet."""
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
+        assert all(map(ends_promptly, ends))
 
 
 def test_forkserver() -> None:

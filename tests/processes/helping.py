@@ -4,6 +4,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from penstock._processes import StartMethod as StartMethod
 from penstock._processes._begin import begin_process
 from penstock._processes._child import open_spare as open_spare
 from penstock._processes._supervisor import restart_delay as restart_delay
+from tests.promptness import is_prompt
 
 SECONDS = 60.0
 SEEDS = GlobalSeeds(1, 2, 3)
@@ -67,6 +69,12 @@ def watched(pid: int) -> Generator[Callable[[float], bool]]:
         yield lambda seconds: bool(select.select([descriptor], [], [], seconds)[0])
     finally:
         os.close(descriptor)
+
+
+def ends_promptly(has_ended: Callable[[float], bool]) -> bool:
+    """Return whether a watched process ends within a second, or on a busy machine within some."""
+    began = time.monotonic()
+    return has_ended(SECONDS) and is_prompt(time.monotonic() - began, 1.0)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes.helping import SECONDS, program, watched
+from tests.processes.helping import SECONDS, ends_promptly, program, watched
 
 BEGINNING = """
 import os, sys, threading
@@ -73,8 +73,8 @@ def test_nothing_outlives_the_program(end: signal.Signals | None, doing: str, tm
         _, errors = running.communicate(timeout=SECONDS)
         for each in left:
             if psutil.pid_exists(each):
-                with watched(each) as wait:
-                    assert wait(1.0)
+                with watched(each) as has_ended:
+                    assert ends_promptly(has_ended)
         assert errors.count("Traceback") == (end is signal.SIGINT), errors
         if end is signal.SIGINT:
             assert errors.rstrip().endswith("KeyboardInterrupt")
@@ -95,10 +95,10 @@ def test_the_program_ends_while_its_server_imports(end: signal.Signals, tmp_path
     """A server ends within a second of its program, in the middle of an import too, and prints nothing."""
     with program(BEGINNING + BLOCKING, tmp_path) as running:
         assert running.stdout is not None
-        with watched(int(running.stdout.readline())) as wait:
+        with watched(int(running.stdout.readline())) as has_ended:
             os.killpg(running.pid, end) if end is signal.SIGINT else running.kill()
             _, errors = running.communicate(timeout=SECONDS)
-            assert wait(1.0)
+            assert ends_promptly(has_ended)
         assert errors.count("Traceback") == (end is signal.SIGINT), errors
 
 
