@@ -140,27 +140,27 @@ def test_many_open_bins() -> None:
     assert expected.closed == result.closed.tolist()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"lengths": [3, 7]},
-            "lengths must be in [0, capacity] and not all 0; got [7] for document 1 with capacity [6]",
-        ),
-        ({"lengths": [3, 0]}, "lengths must be in [0, capacity] and not all 0; got [0] for document 1"),
-        ({"lengths": [3, -1]}, "lengths must be in [0, capacity] and not all 0; got [-1] for document 1"),
-        ({"lengths": [[3, 2]]}, "lengths must have a column for each of the 1 capacities; got shape (1, 2)"),
-        ({"lengths": [0.5]}, "lengths must be integers; got dtype float64"),
-        ({"capacity": 0}, "capacity must be at least 1"),
-        ({"capacity": [2**61, 2**61]}, "capacity must be at least 1, and below 2**62 in all"),
-        ({"bins": 0}, "bins must be in [1, 2**31); got bins=0"),
-        ({"max_documents": -1}, "max_documents must be at least 0; got -1"),
-        ({"open_bins": OpenBins(np.array([[0]]), np.array([1]))}, "open_bins must be at most `bins` bins with room"),
-        ({"open_bins": OpenBins(np.array([[7]]), np.array([1]))}, "open_bins must be at most `bins` bins with room"),
-        ({"open_bins": OpenBins(np.ones((3, 1), int), np.ones(3, int)), "bins": 2}, "open_bins must be at most `bins`"),
-        ({"open_bins": OpenBins(np.array([1]), np.array([1]))}, "open_bins must be at most `bins` bins with room"),
-    ],
-)
+WRONG_ASSIGNMENTS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"lengths": [3, 7]},
+        "lengths must be in [0, capacity] and not all 0; got [7] for document 1 with capacity [6]",
+    ),
+    ({"lengths": [3, 0]}, "lengths must be in [0, capacity] and not all 0; got [0] for document 1"),
+    ({"lengths": [3, -1]}, "lengths must be in [0, capacity] and not all 0; got [-1] for document 1"),
+    ({"lengths": [[3, 2]]}, "lengths must have a column for each of the 1 capacities; got shape (1, 2)"),
+    ({"lengths": [0.5]}, "lengths must be integers; got dtype float64"),
+    ({"capacity": 0}, "capacity must be at least 1"),
+    ({"capacity": [2**61, 2**61]}, "capacity must be at least 1, and below 2**62 in all"),
+    ({"bins": 0}, "bins must be in [1, 2**31); got bins=0"),
+    ({"max_documents": -1}, "max_documents must be at least 0; got -1"),
+    ({"open_bins": OpenBins(np.array([[0]]), np.array([1]))}, "open_bins must be at most `bins` bins with room"),
+    ({"open_bins": OpenBins(np.array([[7]]), np.array([1]))}, "open_bins must be at most `bins` bins with room"),
+    ({"open_bins": OpenBins(np.ones((3, 1), int), np.ones(3, int)), "bins": 2}, "open_bins must be at most `bins`"),
+    ({"open_bins": OpenBins(np.array([1]), np.array([1]))}, "open_bins must be at most `bins` bins with room"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG_ASSIGNMENTS)
 def test_wrong_assignments_are_refused(arguments: dict[str, Any], message: str) -> None:
     """A wrong argument is named, with its value."""
     given_arguments: dict[str, Any] = {"lengths": [3], "capacity": 6, **arguments}
@@ -265,48 +265,48 @@ READ_ONLY = np.zeros((1, 4), np.int32)
 READ_ONLY.flags.writeable = False
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"documents": DOCUMENTS[:1]}, "piece 1 must belong to one of the 1 documents; it belongs to document 1"),
-        (
-            {"documents": [*DOCUMENTS[:1], DOCUMENTS[1][:2]]},
-            "piece 1 must be inside its document, number 1 of length 2; its offset is 1 and its length 2",
-        ),
-        (
-            {"documents": [DOCUMENTS[0], DOCUMENTS[1].astype(np.int64)]},
-            "a document must be an array of one axis and dtype int32, as out; document 1 is ndarray of dtype int64",
-        ),
-        (
-            {"documents": [DOCUMENTS[0].reshape(1, 2), DOCUMENTS[1]]},
-            "document 0 is ndarray of dtype int32 and shape (1, 2)",
-        ),
-        ({"documents": [[1, 2], DOCUMENTS[1]]}, "document 0 is list of dtype int64"),
-        ({"documents": [np.ma.masked_array(DOCUMENTS[0], [True, False]), DOCUMENTS[1]]}, "document 0 is MaskedArray"),
-        ({"documents": JoinedDocuments(np.arange(5), np.array([0, 2, 5]))}, "tokens must be a C-contiguous array"),
-        (
-            {"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([0, 2, 6]))},
-            "document 1 must be inside the 5 tokens; it spans 2 to 6",
-        ),
-        (
-            {"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([3, 2, 5]))},
-            "document 0 must be inside the 5 tokens; it spans 3 to 2",
-        ),
-        ({"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([], int))}, "starts must have one value"),
-        ({"out": np.zeros((1, 3), np.int32)}, "the pieces of row 0 must have at most 3 tokens"),
-        (
-            {"out": np.zeros((2, 4), np.int32)},
-            "out must be of a dtype without references, with a row for each of the 1",
-        ),
-        ({"out": np.zeros((1, 4), object)}, "out must be of a dtype without references"),
-        ({"out": np.zeros((1, 8), np.int32)[:, ::2]}, "out must be C-contiguous, writable and of shape (1, 4)"),
-        ({"out": READ_ONLY}, "out must be C-contiguous, writable and of shape (1, 4)"),
-        ({"segment_ids": np.zeros((1, 4), np.int64)}, "segment_ids must be C-contiguous, writable and of shape (1, 4)"),
-        ({"positions": np.zeros((1, 5), np.int32)}, "positions must be C-contiguous, writable and of shape (1, 4)"),
-        ({"padding": 0.5}, "padding must be a value of dtype int32, as out; got padding=0.5"),
-        ({"padding": 2**31}, "padding must be a value of dtype int32, as out; got padding=2147483648"),
-    ],
-)
+WRONG_ROWS: list[tuple[dict[str, Any], str]] = [
+    ({"documents": DOCUMENTS[:1]}, "piece 1 must belong to one of the 1 documents; it belongs to document 1"),
+    (
+        {"documents": [*DOCUMENTS[:1], DOCUMENTS[1][:2]]},
+        "piece 1 must be inside its document, number 1 of length 2; its offset is 1 and its length 2",
+    ),
+    (
+        {"documents": [DOCUMENTS[0], DOCUMENTS[1].astype(np.int64)]},
+        "a document must be an array of one axis and dtype int32, as out; document 1 is ndarray of dtype int64",
+    ),
+    (
+        {"documents": [DOCUMENTS[0].reshape(1, 2), DOCUMENTS[1]]},
+        "document 0 is ndarray of dtype int32 and shape (1, 2)",
+    ),
+    ({"documents": [[1, 2], DOCUMENTS[1]]}, "document 0 is list of dtype int64"),
+    ({"documents": [np.ma.masked_array(DOCUMENTS[0], [True, False]), DOCUMENTS[1]]}, "document 0 is MaskedArray"),
+    ({"documents": JoinedDocuments(np.arange(5), np.array([0, 2, 5]))}, "tokens must be a C-contiguous array"),
+    (
+        {"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([0, 2, 6]))},
+        "document 1 must be inside the 5 tokens; it spans 2 to 6",
+    ),
+    (
+        {"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([3, 2, 5]))},
+        "document 0 must be inside the 5 tokens; it spans 3 to 2",
+    ),
+    ({"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([], int))}, "starts must have one value"),
+    ({"out": np.zeros((1, 3), np.int32)}, "the pieces of row 0 must have at most 3 tokens"),
+    (
+        {"out": np.zeros((2, 4), np.int32)},
+        "out must be of a dtype without references, with a row for each of the 1",
+    ),
+    ({"out": np.zeros((1, 4), object)}, "out must be of a dtype without references"),
+    ({"out": np.zeros((1, 8), np.int32)[:, ::2]}, "out must be C-contiguous, writable and of shape (1, 4)"),
+    ({"out": READ_ONLY}, "out must be C-contiguous, writable and of shape (1, 4)"),
+    ({"segment_ids": np.zeros((1, 4), np.int64)}, "segment_ids must be C-contiguous, writable and of shape (1, 4)"),
+    ({"positions": np.zeros((1, 5), np.int32)}, "positions must be C-contiguous, writable and of shape (1, 4)"),
+    ({"padding": 0.5}, "padding must be a value of dtype int32, as out; got padding=0.5"),
+    ({"padding": 2**31}, "padding must be a value of dtype int32, as out; got padding=2147483648"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG_ROWS)
 def test_wrong_rows_are_refused(arguments: dict[str, Any], message: str) -> None:
     """A wrong argument is named, with its value, and nothing is written."""
     OUT[...] = 7
