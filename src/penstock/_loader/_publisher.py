@@ -15,6 +15,8 @@ import logging
 import os
 import time
 import weakref
+from abc import ABC, abstractmethod
+from functools import cached_property
 from math import inf
 from typing import Final
 
@@ -23,7 +25,7 @@ from penstock._live_page import LivePage, Seen
 from penstock._loader._progress import Progress
 from penstock._os import renewed_after_fork
 from penstock._plan import Plan
-from penstock._readings import unseen_word
+from penstock._readings import Waits, unseen_word
 from penstock._runtime import Runtime, usable_processors
 from penstock.events import Skipped, Substituted, WorkerDied
 from penstock.observe._measured import batches_made
@@ -36,32 +38,21 @@ _LONG: Final = 200  # characters of a text
 _logger = logging.getLogger("penstock")
 
 
-class Publisher:
+class PagePublisher(ABC):
     """Writes the live page of one loader.
 
-    It doesn't keep the runtime, which refers to the clock of this publisher by its recorder: a dropped loader must be
-    freed without the garbage collector.
-
     Args:
-        plan: of the loader.
-        runtime: of the loader.
-        progress: of the loader.
+        waits: those of the loader's consumer.
 
     Attributes:
         due: the moment from which on the page is to be written again, by the monotonic clock.
     """
 
-    def __init__(self, plan: Plan, runtime: Runtime, progress: Progress) -> None:
-        self._plan = plan
-        self._readings = runtime.readings
-        self._runtime = weakref.ref(runtime)
-        self._progress = progress
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
         self._page: LivePage | None = None
         self._is_closed = False
         self._started = 0.0  # the moment of the first iterator
-        self._processors = 1
-        self._dataset = ""
-        self._texts = StepTexts()
         self.due: float = inf
         renewed_after_fork(self)
 
@@ -76,9 +67,9 @@ class Publisher:
         if is_first and not self._is_closed:
             self.due = now + _EACH_SECONDS  # a first write takes longer than those after it
 
+    @abstractmethod
     def _starts_slowly(self) -> bool:
-        plan = self._plan
-        return plan.isolated or plan.place == "processes" or (plan.place == "threads" and not plan.is_indexed)
+        """Return whether there is a page from the first iterator on, and not only after a while."""
 
     def end(self, batches: int, wait_seconds: float) -> None:
         """Write the page at the end of an epoch, since it isn't written again until the next one."""
@@ -109,11 +100,64 @@ class Publisher:
         page = self._page
         if page is None:
             page = self._page = LivePage()
-            self._processors, self._dataset = usable_processors(), dataset_text(self._plan)
-            waits = self._readings.waits
-            page.waiting[0] = waits.waiting[0]
-            waits.waiting, waits.long = page.waiting, None
+            page.waiting[0] = self._waits.waiting[0]
+            self._waits.waiting, self._waits.long = page.waiting, None
         return page
+
+    @abstractmethod
+    def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
+        """Return the content of the page, of the arguments of `publish`."""
+
+    def seen(self) -> Seen | None:
+        """Return what the page holds; None if there is none. Any thread may call this."""
+        page = self._page
+        return None if page is None else page.read()
+
+    def close(self) -> None:
+        """Free the page, as soon as no thread writes it any more."""
+        self._is_closed = True
+        self._forget()
+
+    def renew_after_fork(self) -> None:
+        """Leave the page to the parent."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._page = None
+        self._waits.waiting = unseen_word()
+
+
+class Publisher(PagePublisher):
+    """Writes the live page of a `Loader`.
+
+    It doesn't keep the runtime, which refers to the clock of this publisher by its recorder: a dropped loader must be
+    freed without the garbage collector.
+
+    Args:
+        plan: of the loader.
+        runtime: of the loader.
+        progress: of the loader.
+    """
+
+    def __init__(self, plan: Plan, runtime: Runtime, progress: Progress) -> None:
+        super().__init__(runtime.readings.waits)
+        self._plan = plan
+        self._readings = runtime.readings
+        self._runtime = weakref.ref(runtime)
+        self._progress = progress
+        self._texts = StepTexts()
+
+    @cached_property
+    def _processors(self) -> int:
+        return usable_processors()
+
+    @cached_property
+    def _dataset(self) -> str:
+        return dataset_text(self._plan)
+
+    def _starts_slowly(self) -> bool:
+        plan = self._plan
+        return plan.isolated or plan.place == "processes" or (plan.place == "threads" and not plan.is_indexed)
 
     def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
         plan, readings, runtime = self._plan, self._readings, self._runtime()
@@ -139,24 +183,6 @@ class Publisher:
             batch_bytes=0 if runtime is None else runtime.bytes_in_flight(),
             losses=Losses() if runtime is None else _losses(runtime),
         )
-
-    def seen(self) -> Seen | None:
-        """Return what the page holds; None if there is none. Any thread may call this."""
-        page = self._page
-        return None if page is None else page.read()
-
-    def close(self) -> None:
-        """Free the page, as soon as no thread writes it any more."""
-        self._is_closed = True
-        self._forget()
-
-    def renew_after_fork(self) -> None:
-        """Leave the page to the parent."""
-        self._forget()
-
-    def _forget(self) -> None:
-        self._page = None
-        self._readings.waits.waiting = unseen_word()
 
 
 def _losses(runtime: Runtime) -> Losses:

@@ -109,7 +109,8 @@ def view(title: str, sums: Sums, report: Report, memory_bytes: int, columns: int
         ("limit", report.bottleneck or ""),
     ]
     lines = [f"{name:<{_LABEL}}{text}" if name else text for name, text in entries if text]
-    advice = textwrap.wrap(printable(report.advice), max(columns - _LABEL, _LABEL)) if report.batches else []
+    is_known = report.batches and (report.steps or report.bottleneck)
+    advice = textwrap.wrap(printable(report.advice), max(columns - _LABEL, _LABEL)) if is_known else []
     lines += [f"{'change' if number == 0 else '':<{_LABEL}}{part}" for number, part in enumerate(advice)]
     return [cut(line, columns) for line in lines]
 

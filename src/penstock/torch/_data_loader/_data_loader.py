@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch.utils.data
 
+from penstock._caught import Caught
 from penstock._graph import need_count, need_integer
 from penstock._loader import Clock
 from penstock._plan import parse_memory
+from penstock._readings import Waits
 from penstock.errors import StateError, UsageError
 from penstock.events import WorkerDied
 from penstock.sources import forget_state, forgets, load_state
 from penstock.torch._data_loader._iterators import StreamsIterator, WorkersIterator
+from penstock.torch._data_loader._live import Described, LivePages
 from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._state import (
     Epoch,
@@ -31,7 +34,13 @@ from penstock.torch._data_loader._state import (
     set_generators,
     start_state,
 )
-from penstock.torch._data_loader._torch_private import base_seed_of, is_data_pipe, watch_elements, watch_indices
+from penstock.torch._data_loader._torch_private import (
+    base_seed_of,
+    is_data_pipe,
+    reported_length,
+    watch_elements,
+    watch_indices,
+)
 from penstock.torch._data_loader._worker import is_stateful
 from penstock.torch._data_loader._workers import prepare_workers, sealed
 
@@ -159,8 +168,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.memory: int | None = parse_memory(memory)
         if num_workers and not is_data_pipe(dataset):
             prepare_workers(multiprocessing_context)
-        self._clock = Clock()
         self._deaths: deque[WorkerDied] = deque(maxlen=_MAX_DEATHS)
+        described = Described(_text(dataset, batch_size), num_workers, batch_size or 1)
+        waits = Waits()
+        self._pages = LivePages(waits, described, self._deaths)
+        self._clock = Clock(waits, publisher=self._pages)
         self.strict = strict
         self._obstacle: str | None = None  # the reason why torch's own workers load
         self._epoch: Epoch | None = None  # the newest epoch of a map-style dataset
@@ -191,6 +203,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if streams is None:
             return self._by_torch(is_inside=places is not None)
         self._places = streams.places
+        self._pages.begin_epoch(self._clock.batches, 0, reported_length(self))
         return streams
 
     def _over_rows(self) -> object:
@@ -204,6 +217,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if iterator is None:
             return self._by_torch(is_inside=saved is not None and saved.is_inside)
         self._epoch = iterator.epoch
+        self._pages.begin_epoch(self._clock.batches, iterator.epoch.reached, _length(iterator))
         return iterator
 
     def _kept(self, begin: Callable[[Sealed], _Iterator], restart: Callable[[_Iterator], object]) -> _Iterator | None:
@@ -500,3 +514,14 @@ def _merging(count: object, older: object) -> int | None:
         )
     given = older if count is None else count
     return None if given is None else need_count("num_batch_workers", given, 1)
+
+
+def _text(dataset: object, batch_size: int | None) -> str:
+    return f"DataLoader({type(dataset).__qualname__}, batch_size={batch_size})"
+
+
+def _length(iterator: WorkersIterator) -> int | None:
+    """Return the number of batches of an epoch; None if the sampler has no length."""
+    with Caught(Exception):  # of a sampler of the user's
+        return len(iterator)
+    return None

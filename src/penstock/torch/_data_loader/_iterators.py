@@ -110,15 +110,19 @@ class InterruptibleIterator(ABC, Generic[At]):
 
     def _outcome(self, held: HeldInterrupts) -> _Outcome[At]:
         batch: object = _NOTHING
-        requested = perf_counter()
+        requested, waiting = perf_counter(), self._clock.waits.waiting
+        waiting[0] = requested
         with Caught(Exception) as caught, shown(self._name()):
             batch = self._advance(held)
+        waiting[0] = 0.0
         error = None if caught.error is None else caught.taken()
         try:
             if error is not None:
                 if held.has_raised:
                     raise error
                 trim(error, keeps_first=False)
+                if isinstance(error, StopIteration) and self._clock.publisher is not None:
+                    self._clock.publisher.end(self._clock.batches, self._clock.wait_seconds)
             else:
                 self._clock.count(requested, perf_counter())
             return _Outcome(batch, error, self._position())
