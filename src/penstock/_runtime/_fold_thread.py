@@ -39,6 +39,7 @@ from typing import Final, NamedTuple, TypeAlias
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
+from penstock._memory import RECYCLED_BYTES, allow_recycled, recycle_arrays
 from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._processes import FUNCTION_SECONDS
 from penstock._runtime._batches import Remaining, StepRange
@@ -221,6 +222,7 @@ class FoldThread:
         self._fold: Fold | None = None
         self._thread: DaemonThread | None = None
         self._identifier: int | None = None  # of the thread, once it runs
+        self._recycled_bytes = 0
 
     def next_job(self) -> Chunk | None:
         """Wait for the next chunk, and return it; None once closed. There is none after an error."""
@@ -287,6 +289,8 @@ class FoldThread:
     @uninterrupted  # a thread that no attribute refers to would never end
     def _start(self) -> None:
         fold = self._fold = self._make_fold()
+        self._recycled_bytes = RECYCLED_BYTES
+        allow_recycled(self._recycled_bytes)
         self._thread = DaemonThread(partial(self._run, fold), "penstock-fold")
         if self._stopped:  # another thread stopped it, and may not have seen the thread
             self.close()
@@ -305,10 +309,13 @@ class FoldThread:
             self._thread.wait(FUNCTION_SECONDS)
         self._wake = None
         self._chunks.clear()
+        allow_recycled(-self._recycled_bytes)
+        self._recycled_bytes = 0
 
     # -- in the thread
 
     def _run(self, fold: Fold) -> None:
+        recycle_arrays()  # those of batches, which another thread drops
         self._identifier = threading.get_ident()
         with Caught() as caught, closing(iter(fold)) as chunks:
             while self._waits_for_room():

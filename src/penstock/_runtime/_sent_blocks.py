@@ -1,30 +1,19 @@
 """Blocks of elements on their way to another process: the arrays of a leaf travel as one.
 
 A pickled array costs each process some microseconds, of which a document of a few hundred tokens has less. So where the
-elements are arrays of one axis, or dicts of them, those of one leaf are joined, and divided where they arrive. Each
-element then has arrays of its own again: an element that a fold keeps must not keep the others.
+elements are arrays of one axis, or dicts of them, those of one leaf are joined, and divided where they arrive, as late
+as possible (`batching._joined`).
 """
 
-from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock._graph import Block, Element, Integers
+from penstock.batching import JoinedElements, JoinedLeaf
 
 _KINDS: Final = "biufc"
 _LEAST: Final = 4  # elements; joining fewer takes as long
-
-
-class _Joined(NamedTuple):
-    """The arrays of a leaf."""
-
-    values: NDArray[Any]
-    lengths: list[int]
-
-
-_Column: TypeAlias = _Joined | list[Element]
 
 
 class SentBlock:
@@ -48,7 +37,7 @@ def _names(elements: list[Element]) -> tuple[object, ...] | None:
     return names if all(tuple(element) == names for element in elements) else None
 
 
-def _joined(column: list[Any]) -> _Column:
+def _joined(column: list[Any]) -> JoinedLeaf | list[Any]:
     if len(column) < _LEAST or set(map(type, column)) != {np.ndarray}:
         return column
     dtype: np.dtype[Any] = column[0].dtype
@@ -56,18 +45,13 @@ def _joined(column: list[Any]) -> _Column:
         return column
     if any(array.dtype is not dtype or array.ndim != 1 for array in column):
         return column
-    return _Joined(np.concatenate(column), list(map(len, column)))
+    return JoinedLeaf(np.concatenate(column), np.cumsum([0, *map(len, column)]))
 
 
-def _arrived(names: tuple[object, ...] | None, columns: list[_Column], kept: Integers | None, filtered: int) -> Block:
+def _arrived(
+    names: tuple[object, ...] | None, leaves: list[JoinedLeaf | list[Any]], kept: Integers | None, filtered: int
+) -> Block:
     """Return the block that was sent."""
-    parts = [_parts(column) if isinstance(column, _Joined) else column for column in columns]
-    elements = (
-        parts[0] if names is None else [dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True)]
-    )
-    return Block(elements, kept, filtered)
-
-
-def _parts(joined: _Joined) -> list[Element]:
-    bounds = accumulate(joined.lengths, initial=0)
-    return [joined.values[start:stop].copy() for start, stop in pairwise(bounds)]
+    if names is None and isinstance(leaves[0], list):
+        return Block(leaves[0], kept, filtered)
+    return Block(cast("list[Element]", JoinedElements(names, leaves)), kept, filtered)

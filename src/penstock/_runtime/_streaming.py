@@ -36,6 +36,7 @@ from penstock._streaming import (
     read_inline,
 )
 from penstock._tree import flatten, is_array
+from penstock.batching import shown
 from penstock.errors import InternalError, WorkerError
 
 
@@ -218,4 +219,5 @@ class ThreadReader:
 def _array_bytes(parts: list[tuple[range, Block]]) -> int:
     """Return the bytes of the arrays of the first element; 0 where there is none."""
     elements = next((block.elements for _, block in parts if block.elements), None)
-    return 0 if elements is None else sum(leaf.nbytes for leaf in flatten(elements[0])[0] if is_array(leaf))
+    first = [] if elements is None else shown(elements, [0])
+    return sum(leaf.nbytes for element in first for leaf in flatten(element)[0] if is_array(leaf))

@@ -32,11 +32,13 @@ from penstock.batching import (
     concat_then_split,
     filled,
     form_of,
+    kept,
     lengths_of,
     max_rows,
     plan_of_sequences,
     row_blocks,
     rows_of,
+    shown,
     whole_pieces,
 )
 from penstock.errors import GraphError, StateError
@@ -218,6 +220,29 @@ class _Open(NamedTuple):
         return found
 
 
+class _Documents(NamedTuple):
+    """The documents of open sequences, and then those of a block."""
+
+    held: list[Element]
+    read: Sequence[Element]
+
+    def shown(self, numbers: list[int]) -> list[Element]:
+        """Return some documents to copy from."""
+        return self._chosen(numbers, shown)
+
+    def kept(self, numbers: list[int]) -> list[Element]:
+        """Return some documents to keep."""
+        return self._chosen(numbers, kept)
+
+    def _chosen(
+        self, numbers: list[int], choose: Callable[[Sequence[Element], Sequence[int]], list[Element]]
+    ) -> list[Element]:
+        held = self.held
+        first = len(held)
+        chosen = iter(choose(self.read, [number - first for number in numbers if number >= first]))
+        return [held[number] if number < first else next(chosen) for number in numbers]
+
+
 class _Placed(NamedTuple):
     """Assigned pieces. Sequences are numbered from 0, and those that were open before come first."""
 
@@ -255,7 +280,7 @@ class Packer:
         Raises:
             GraphError: a document can't be packed; then none of the block is packed.
         """
-        form = form_of(self._packing, intake.elements[0]) if self._form is None else self._form
+        form = form_of(self._packing, shown(intake.elements, [0])[0]) if self._form is None else self._form
         lengths = lengths_of(self._packing, form, intake.elements)
         placed = _place(self._packing, lengths, intake.consumed, self._open)
         self._form = form
@@ -277,13 +302,13 @@ class Packer:
         held = self._open
         fates = _fates(placed)
         log = self._begin_log(intake, placed, fates)
-        elements = held.elements + intake.elements
+        read = _Documents(held.elements, intake.elements)
         provenance = np.concatenate([held.provenance, intake.provenance])
         new = placed.pieces._replace(document=placed.pieces.document + len(held.elements))
         pieces = Pieces(*map(np.concatenate, zip(held.pieces, new, strict=True)))
         fate = fates[np.concatenate([held.sequence, placed.sequence])]
         stays = fate >= 0
-        documents = elements, provenance, held.starts, intake.starts
+        documents = read, provenance, held.starts, intake.starts
         kept = Pieces(*(part[stays] for part in pieces))
         self._open = _kept(documents, kept, fate[stays], placed.bins)
         count = len(placed.closed)
@@ -298,7 +323,7 @@ class Packer:
         rows = self._batched or max_rows(self._packing, form)
         spans = row_blocks(count, rows, rows - self._given)
         self._given = (self._given + count) % rows if self._batched else 0
-        return (_chunk(self._packing, form, (plan, *span), (elements, provenance), after) for span in spans)
+        return (_chunk(self._packing, form, (plan, *span), (read, provenance), after) for span in spans)
 
     def _begin_log(self, intake: Intake, placed: _Placed, fates: Integers) -> TokenLog:
         """Return the log from which the tokens of this block's sequences are made."""
@@ -316,7 +341,7 @@ def _chunk(
     packing: Packing,
     form: Form,
     span: tuple[PackingPlan, int, int],
-    documents: tuple[list[Element], Provenance],
+    documents: tuple[_Documents, Provenance],
     after: Callable[[int], Token],
 ) -> Chunk:
     """Return the sequences [first, stop) of a block's plan."""
@@ -325,7 +350,8 @@ def _chunk(
     bounds = plan.bounds[first : stop + 1]
     start, end = int(bounds[0]), int(bounds[-1])
     numbers = plan.document[start:end]
-    columns = filled(packing, form, plan.span(first, stop), [read[number] for number in numbers.tolist()])
+    chosen = read.kept(numbers.tolist()) if packing.meta else read.shown(numbers.tolist())  # meta leaves are delivered
+    columns = filled(packing, form, plan.span(first, stop), chosen)
     own = provenance[plan.document[bounds[:-1]]]
     # A document that is cut begins several sequences, which must not share their random streams.
     own[:, ORDINAL] = nested_ordinals(own[:, ORDINAL], plan.offset[bounds[:-1]] // packing.features[0][1])
@@ -396,7 +422,7 @@ def _place(packing: Packing, lengths: Integers, consumed: int, held: _Open) -> _
 
 
 def _kept(
-    documents: tuple[list[Element], Provenance, list[tuple[Sequence[Token], int]], Sequence[Token]],
+    documents: tuple[_Documents, Provenance, list[tuple[Sequence[Token], int]], Sequence[Token]],
     pieces: Pieces,
     sequence: Integers,
     bins: OpenBins,
@@ -404,18 +430,18 @@ def _kept(
     """Return the open sequences of some pieces, with the documents of these pieces only.
 
     Args:
-        documents: elements and provenance, references to the starts of the first ones, and the starts of the others.
+        documents: they and their provenance, references to the starts of the first ones, and the others' starts.
         pieces: of these documents.
         sequence: the open sequence of each piece.
         bins: the sequences' rooms.
     """
-    elements, provenance, old, new = documents
+    read, provenance, old, new = documents
     used, numbers = np.unique(pieces.document, return_inverse=True)
     chosen: list[int] = used.tolist()
     starts: list[tuple[Sequence[Token], int]]
     starts = [old[number] if number < len(old) else (new, number - len(old)) for number in chosen]
     kept = pieces._replace(document=numbers.reshape(-1).astype(np.int64))
-    return _Open([elements[number] for number in chosen], provenance[used], starts, kept, sequence, bins)
+    return _Open(read.kept(chosen), provenance[used], starts, kept, sequence, bins)
 
 
 def _check_opened(packing: Packing, opened: OpenTokens, documents: Mapping[Token, Element]) -> None:

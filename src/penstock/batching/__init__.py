@@ -25,6 +25,10 @@ from penstock.batching._grouping import concat_then_split as concat_then_split
 from penstock.batching._grouping import plan_of_sequences as plan_of_sequences
 from penstock.batching._images import normalize_images as normalize_images
 from penstock.batching._images import scale_and_shift as scale_and_shift
+from penstock.batching._joined import JoinedElements as JoinedElements
+from penstock.batching._joined import JoinedLeaf as JoinedLeaf
+from penstock.batching._joined import kept as kept
+from penstock.batching._joined import shown as shown
 from penstock.batching._leaf import LeafError as LeafError
 from penstock.batching._leaf import LeafSpec as LeafSpec
 from penstock.batching._leaf import as_value as as_value

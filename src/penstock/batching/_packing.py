@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._tree import is_array
 from penstock.batching._grouping import Long, PackingPlan
+from penstock.batching._joined import JoinedElements, JoinedLeaf
 from penstock.batching._pack import How, fill_rows, padding_token
 from penstock.errors import GraphError, InternalError, UsageError
 
@@ -214,11 +215,7 @@ def lengths_of(packing: Packing, form: Form, documents: Sequence[Element]) -> ND
     Raises:
         GraphError: one of them has another form.
     """
-    columns = columns_of(form, documents)
-    for name, column, dtype in zip(form.features, columns, form.dtypes, strict=True):
-        if not (_are_arrays(column) and set(map(_ndim, column)) <= {1} and _have_dtype(column, dtype)):
-            _refuse(column, dtype, name)
-    lengths = [np.fromiter(map(len, column), np.int64, len(column)) for column in columns]
+    lengths = _joined_lengths(form, documents) or _lengths(form, documents)
     if not packing.is_shared:
         table = np.stack(lengths, axis=1)
         _check_whole(packing, table)
@@ -232,6 +229,30 @@ def lengths_of(packing: Packing, form: Form, documents: Sequence[Element]) -> ND
                 f"pack({{{form.features[0]!r}: …, {name!r}: …}}), or name one of them in meta=."
             )
     return lengths[0]
+
+
+def _joined_lengths(form: Form, documents: Sequence[Element]) -> list[NDArray[np.int64]] | None:
+    """Return the lengths of each feature, if the documents are joined and have the form."""
+    if not isinstance(documents, JoinedElements) or documents.is_used:
+        return None
+    if len(documents.names or ()) != form.leaves:
+        return None
+    leaves = dict(zip(documents.names or (BARE,), documents.leaves, strict=True))
+    lengths: list[NDArray[np.int64]] = []
+    for name, dtype in zip(form.features, form.dtypes, strict=True):
+        leaf = leaves.get(name)
+        if not isinstance(leaf, JoinedLeaf) or leaf.values.dtype != dtype:
+            return None
+        lengths.append(np.diff(leaf.starts))
+    return lengths
+
+
+def _lengths(form: Form, documents: Sequence[Element]) -> list[NDArray[np.int64]]:
+    columns = columns_of(form, documents)
+    for name, column, dtype in zip(form.features, columns, form.dtypes, strict=True):
+        if not (_are_arrays(column) and set(map(_ndim, column)) <= {1} and _have_dtype(column, dtype)):
+            _refuse(column, dtype, name)
+    return [np.fromiter(map(len, column), np.int64, len(column)) for column in columns]
 
 
 def columns_of(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
