@@ -21,6 +21,10 @@ known what a function keeps; NumPy itself requests it from `native/core/recycled
 `recycle_arrays`. Rejected: malloc's own thresholds, which would hold for the whole of the user's process; processes of
 ours have them (`_processes/_begin.py`), and others keep as little as `keep_memory_of_blocks` says.
 
+**Offered memory** is the part of a region in which a worker process expects a function to make its result
+(`offer_array`). NumPy gives it to the next array of exactly its size. A function may keep
+that array: if one still uses the memory when an offer ends, its pages become private (`native/core/offered.hpp`).
+
 Private regions are for the threads of one process (`Memory.allocate`), shared ones for several processes
 (`create_region`, `open_region`). Shared memory has no name: a process maps it by its descriptor, and it is freed with
 the last process that does.
@@ -40,8 +44,11 @@ from numpy.typing import NDArray
 from penstock._native import Lease as Lease
 from penstock._native import Region as Region
 from penstock._native import allow_recycled as _allow_recycled
+from penstock._native import end_offer as _end_offer
+from penstock._native import is_offer_free as _is_offer_free
 from penstock._native import lease as _lease
 from penstock._native import living_leases as _living_leases
+from penstock._native import offer_block as _offer_block
 from penstock._native import open_region as _open_region
 from penstock._native import recycle_arrays as _recycle_arrays
 from penstock._native import recycled_bytes as _recycled_bytes
@@ -236,6 +243,31 @@ def _numpy_core() -> ModuleType | None:
         with suppress(ImportError):
             return importlib.import_module(name)
     return None
+
+
+_kept: Final[list[Region]] = []  # memory that has private pages, since arrays use them
+
+
+def offer_array(memory: Region, start_bytes: int, size_bytes: int) -> None:
+    """Give a part of shared memory to the next array of exactly its size that this thread makes, until `end_offer`."""
+    recycle_arrays()
+    _offer_block(memory, start_bytes, size_bytes)
+
+
+def is_offer_free() -> bool:
+    """Return whether no array is in the part that is offered."""
+    return _is_offer_free()
+
+
+def end_offer(memory: Region) -> bool:
+    """End the offer in some memory; return whether an array still uses that part.
+
+    Then its pages are private to this process from now on, and other processes don't see what is written there.
+    """
+    is_used = _end_offer()
+    if is_used:
+        _kept.append(memory)  # it stays mapped
+    return is_used
 
 
 RECYCLED_BYTES: Final = 64_000_000

@@ -556,6 +556,19 @@ def allow_recycled(more_bytes: int) -> None:
     Change the number of bytes without an array that this process keeps at most, which is 0 at first.
     """
 
+def offer_block(region: Region, start: int, size_bytes: int) -> None:
+    """
+    Give a part of a region to the next array of exactly its size, made in a thread that has called recycle_arrays.
+    """
+
+def is_offer_free() -> bool:
+    """Return whether no array is in the offered block."""
+
+def end_offer() -> bool:
+    """
+    End the offer; return whether an array still uses the block. Its memory must then stay mapped for ever, and is private.
+    """
+
 def recycled_bytes() -> int:
     """Return the number of kept bytes that no array uses."""
 

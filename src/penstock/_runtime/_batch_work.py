@@ -26,9 +26,9 @@ from penstock._runtime._batches import (
     Merger,
     Rows,
     StepRange,
-    apply_above,
     direct_keys,
     evaluate_rows,
+    finished_batches,
     reads_directly,
     row_coordinates,
     rows_of,
@@ -36,7 +36,8 @@ from penstock._runtime._batches import (
     with_masks,
 )
 from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work, step_of
-from penstock._runtime._shared_values import contiguous
+from penstock._runtime._sent_batches import SentRun, received, send
+from penstock._runtime._sent_elements import received_elements, send_elements
 from penstock._tree import is_array, map_leaves
 from penstock.batching import Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
 from penstock.errors import InternalError, UsageError
@@ -113,6 +114,8 @@ class BatchWork(Work):
             memory_units=rows,
         )
         super().__init__(shape)
+        self._delivers = has_room and not has_merge  # whether blocks of processes make what is delivered
+        self._memory: Lease | Region | None = None  # of results, in the consumer
         # For each leaf an array, a list, or None.
         self._columns: list[Any] = [] if layout is None or row_bytes or makes_batches else layout.columns(rows)
 
@@ -120,8 +123,10 @@ class BatchWork(Work):
         return BatchTask(self.step_range, self._cut, None if self.layout is None else self.layout.pickled)
 
     def use(self, memory: Lease | Region) -> None:
-        """Make the columns of the rows views of leased memory, which lives as long as they do."""
-        if self.layout is not None:
+        """Make the columns of the rows, or the batches, views of leased memory, which lives as long as they do."""
+        if self._delivers:
+            self._memory = memory
+        elif self.layout is not None:
             # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
             self._columns = self.layout.columns(self._bounds[-1], cast("memoryview", memory))
 
@@ -130,13 +135,13 @@ class BatchWork(Work):
 
     def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
         """Write rows into memory; add the elements to the results if the layout isn't known, else the texts."""
-        if self.layout is None:
+        if self.layout is None and self.room is not None:
+            results += send_elements(lambda: evaluate_rows(self._program, self._spans(start, stop), context), self.room)
+        elif self.layout is None:
             results += evaluate_rows(self._program, self._spans(start, stop), context)
             self._learn(results)
         elif self._makes_batches:
-            columns = self.layout.columns(stop - start)
-            self._fill(columns, 0, range(start, stop), context)
-            results += self._made(self.layout.batches(columns, self._bounds_in(start, stop)), start, context)
+            results += self._sent(self.layout, start, stop, context)
         else:
             self._fill(self._columns, start, range(start, stop), context)
             if self._lists:
@@ -165,14 +170,18 @@ class BatchWork(Work):
             self._learned.is_irregular = True
             raise
 
-    def _made(self, stacked: list[Element], start: int, context: Context) -> Iterator[Element]:
-        """Yield the batches of a block that begins with row `start`, with the steps above applied."""
-        steps = self.step_range.part(step_of(self._bounds, start), len(stacked))
+    def _sent(self, layout: Layout, start: int, stop: int, context: Context) -> list[SentRun]:
+        """Make the batches of a block, with the steps above applied, in the room for them; return what is sent."""
+        if self.room is None:
+            raise InternalError("a worker process that makes batches has room for them")
+        columns, bounds = layout.columns(stop - start), self._bounds_in(start, stop)
+        self._fill(columns, 0, range(start, stop), context)
+        batches = layout.batches(columns, bounds)
+        steps = self.step_range.part(step_of(self._bounds, start), len(batches))
         context.times.lap(self._program.batch, 0)
-        for index, batch in enumerate(with_masks(self._program, self._shard, steps, stacked)):
-            unit = steps.unit(index)
-            rows = rows_of(self._program, self._shard, unit)
-            yield contiguous(apply_above(self._program, rows, unit, batch, context))
+        stacked = with_masks(self._program, self._shard, steps, batches)
+        made = finished_batches(self._program, self._shard, steps, stacked, context)
+        return send(made, steps.steps, self.room)
 
     def _learn(self, elements: list[Element]) -> None:
         step = self._program.batch
@@ -192,8 +201,8 @@ class BatchWork(Work):
     def merge(self, parts: Sequence[list[Any]], context: Context) -> Iterator[Element]:
         """Merge the rows of each step, and apply the steps above the batch."""
         context.times.start(0)
-        units = [self.step_range.unit(index) for index in range(self.step_range.steps)]
         if self.layout is None:
+            units = [self.step_range.unit(index) for index in range(self.step_range.steps)]
             merge = Merger(self._program, context)
             elements = list(itertools.chain.from_iterable(parts))
             self._learn(elements)  # other processes may have computed all of them
@@ -202,10 +211,9 @@ class BatchWork(Work):
             return
         batches = self._stacked(parts)
         context.times.lap(self._program.batch, 0)
-        for unit, batch in zip(units, batches, strict=True):
-            # Rows of processes are in shared memory: a function may write to them, and crash.
-            own = map_leaves(_copy, batch) if self._is_shared else batch
-            yield apply_above(self._program, rows_of(self._program, self._shard, unit), unit, own, context)
+        # Rows of processes are in shared memory: a function may write to them, and crash.
+        own = (map_leaves(_copy, batch) for batch in batches) if self._is_shared else batches
+        yield from finished_batches(self._program, self._shard, self.step_range, own, context)
 
     @property
     def found_layout(self) -> Layout | None:
@@ -233,8 +241,13 @@ class BatchWork(Work):
         if self.shape.has_merge:
             return [_copied_out(batch, copied_bytes) for batch in merged] if self._columns and copied_bytes else merged
         # Without a batch, each step has one row, which is delivered as it is.
-        if self.layout is None or self._makes_batches:
-            return list(itertools.chain.from_iterable(parts))
+        results = itertools.chain.from_iterable(parts)
+        if self._delivers:
+            memory, self._memory = self._memory, None  # so that small batches, which are copied, don't keep it
+            receive = received if self._makes_batches else received_elements
+            return list(receive(results, cast("Lease", memory), copied_bytes))
+        if self.layout is None:
+            return list(results)
         return self._stacked(parts, copied_bytes)
 
     def _stacked(self, parts: Sequence[list[Any]], copied_bytes: int = 0) -> list[Element]:

@@ -10,6 +10,8 @@ short path, for records that are only read.
 
 import itertools
 import time
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -319,7 +321,7 @@ def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, contex
     """Apply the steps above the batch to a merged batch; each sees the location that the definition gives it."""
     if not program.above:
         return batch
-    return _applied(_maps(program), batch, _Locations(program, unit, lambda: rows), context)
+    return _applied(_maps(program), batch, _Locations(program, lambda: (unit, rows)), context)
 
 
 def _applied(
@@ -355,16 +357,16 @@ def _maps(program: Batches) -> tuple[Map, ...]:
 class _Locations:
     """The locations that the definition gives a batch at the steps above it, computed on request."""
 
-    def __init__(self, program: Batches, unit: Unit, rows: "Callable[[], Rows]") -> None:
+    def __init__(self, program: Batches, find: "Callable[[], tuple[Unit, Rows]]") -> None:
         self._program = program
-        self._unit = unit
-        self._rows = rows
+        self._find = find
 
     def at(self, step: Map) -> Location:
         """Return the location at one of the steps."""
-        program, rows = self._program, self._rows()
+        program = self._program
+        unit, rows = self._find()
         index = next(index for index, each in enumerate(program.above) if each is step)
-        at = _coordinates(program, self._unit)[index]
+        at = _coordinates(program, unit)[index]
         seed = _seed_position(program, rows, program.above[index + 1 :], at)
         epochs, positions = row_coordinates([(rows, 0, 1)])
         _, part, key = locate(program.rows, int(epochs[0]), int(positions[0]))
@@ -392,6 +394,35 @@ def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...
 def row_origins(program: Batches, rows: Rows, start: int, stop: int) -> tuple[Origin, ...]:
     """Return the origins of rows [start, stop) of a step's batch."""
     return origins(program.rows, *row_coordinates([(rows, start, stop)]))
+
+
+def _unit_and_rows(program: Batches, shard: Shard, step_range: StepRange, index: int) -> tuple[Unit, Rows]:
+    unit = step_range.unit(index)
+    return unit, rows_of(program, shard, unit)
+
+
+def finished_batches(
+    program: Batches, shard: Shard, step_range: StepRange, batches: Iterable[Element], context: Context
+) -> Iterator[Element]:
+    """Yield the merged batches of some steps with the steps above the batch applied, each when it is requested.
+
+    Where these take little time, they are timed in two of the batches, which count for all.
+    """
+    above, weight = _maps(program), 1
+    for index, batch in enumerate(batches):
+        locations = _Locations(program, partial(_unit_and_rows, program, shard, step_range, index))
+        if not weight:
+            yield _applied(above, batch, locations, context, 0)
+            continue
+        context.times.resume()
+        began = time.perf_counter()
+        finished = _applied(above, batch, locations, context, weight)
+        if weight > 1:
+            weight = 0
+        elif time.perf_counter() - began < SHORT_SECONDS:
+            weight = step_range.steps - index - 1  # the next one counts for all that are left
+        yield finished
+        del finished
 
 
 class InlineBatches:
@@ -431,7 +462,7 @@ class InlineBatches:
         """Apply the steps above the batch to a merged batch."""
         if not self._above:
             return batch
-        locations = _Locations(self._program, unit, lambda: self._rows(unit))
+        locations = _Locations(self._program, lambda: (unit, self._rows(unit)))
         if self._untimed < self._every:
             self._untimed += 1
             return _applied(self._above, batch, locations, self._context, 0)

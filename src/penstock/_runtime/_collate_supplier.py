@@ -93,7 +93,8 @@ class CollateSupplier(Supplier[CollateJob]):
         with self._scheduler.owned():  # no thread still makes a job of the batches before
             self._waiting.clear()
         self._fold = self._open_fold(self._step_range.after(self._steps, self._token), self._run.collate)
-        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, self._window)
+        window = self._window
+        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, lambda: window)
 
     def close(self) -> None:
         """Cancel the jobs and the fold."""

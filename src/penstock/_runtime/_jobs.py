@@ -28,6 +28,7 @@ from penstock._graph import Context, Integers, Node, Upcoming, parents_of_block,
 from penstock._memory import Lease, Region
 from penstock._pickles import Pickled, dump_by_value
 from penstock._plan import Plan
+from penstock._runtime._room import Room
 from penstock._runtime._shared_values import joined
 from penstock.errors import WorkerError
 
@@ -100,7 +101,8 @@ class Learned(Generic[AnyLayout]):
         self.merge_seconds: float | None = None
         """The time of a batch, beyond that of its rows."""
         self.merged_row_bytes = 0.0
-        """The largest memory that a row and its part of the merged batch took, where both are in shared memory."""
+        """The largest memory that a row and its part of the batch took in shared memory."""
+        self._is_merged = False
         self.element_bytes: int | None = None
         """The bytes of the arrays of an element that is read in order; None before the first span was taken."""
         self.has_crashed = False
@@ -125,6 +127,11 @@ class Learned(Generic[AnyLayout]):
         """Record the time of merging some batches, including that of the steps above the batch; 0 for no merge."""
         if seconds:
             self.merge_seconds = self._smoothed(self.merge_seconds, seconds / steps)
+
+    def took_memory(self, bytes_each: float, *, is_merged: bool) -> None:
+        """Record the memory that a row and its part of the batch took; a merge has both, and more than a block."""
+        known = self.merged_row_bytes if is_merged == self._is_merged else 0.0
+        self.merged_row_bytes, self._is_merged = max(known, bytes_each), is_merged
 
     def sized(self, element_bytes: int) -> None:
         """Record the size of an element; 0 where there was no element."""
@@ -217,11 +224,13 @@ class Work(ABC):
         shape: the rows of the job, and the memory for them; constant.
         given: the content that a fold has given for each block, by its number; the merge is the block after all others.
         has_crashed: whether the merge has crashed another process.
+        room: the memory for results, in a worker process that delivers them; None elsewhere.
     """
 
     shape: Shape
     given: dict[int, Any]
     has_crashed = False
+    room: Room | None = None
 
     def __init__(self, shape: Shape, given: dict[int, Any] | None = None) -> None:
         self.shape = shape

@@ -23,6 +23,7 @@ MAX_POSITIONS: Final = 1 << 14  # positions of a job, over all block inputs: man
 SPAN_BYTES: Final = 4_000_000  # elements of a job of a block input: they wait in memory for the fold
 MIN_PARENTS: Final = 2.0  # parents of a job of known bytes, at least: one in two jobs is evaluated twice
 MAX_PARENT_BATCHES: Final = 1 << 12  # batches of a job that has whole parents: a parent may have as many rows
+LARGE_ELEMENT_BYTES: Final = 1 << 24  # an element without a batch of which workers have one each ahead, not two
 COPIED_BYTES: Final = 1 << 16  # arrays that are copied out of a job's memory: kept labels don't keep the images
 
 # -- Blocks, and the ring.

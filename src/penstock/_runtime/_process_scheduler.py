@@ -185,7 +185,8 @@ class ProcessScheduler(Scheduler):
 
     def begins_alone(self, client: Client, job: Job[Work]) -> bool:
         # Rows of unknown layout are in memory twice, as elements and merged, so there is only one such batch at a time.
-        return job.has_merge and not client.learned.knows_memory
+        # Elements without a batch may be so large that workers have fewer of them ahead.
+        return job.work.shape.has_room and not client.learned.knows_memory
 
     def _times_of(self, client: Client) -> int:
         """Return the number of the memory for the times of a client's steps: a part for each worker."""
@@ -287,11 +288,12 @@ class ProcessScheduler(Scheduler):
             client.learned.layout = client.learned.layout or layout
             used_bytes, needed = place.stop, needed + place.stop
         else:
+            job.work.use(lease)
             job.parts = parts_of(self._job_table, slot, job.blocks, lease, copied_bytes)
             used_bytes = needed
         client.region_pool.use(number, used_bytes)
         each = needed / max(job.work.shape.memory_units, 1)
-        client.learned.merged_row_bytes = max(client.learned.merged_row_bytes, each)
+        client.learned.took_memory(each, is_merged=job.has_merge)
 
     def _at_work(self) -> list[AtWork]:
         found: list[AtWork] = []

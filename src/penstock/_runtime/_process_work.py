@@ -4,9 +4,10 @@ A job travels as a *task*, a small value from which the process makes the same j
 each region of the scheduler's memory when it first needs it.
 
 Rows are written straight into their batch where their layout is known. Else elements are written into spill memory, for
-the process that merges them, or for the consumer. Merged batches are written one by one, so that a process has one at a
-time. A block that raises is marked as failed; the consumer computes it again, so that the user's exception is raised in
-the consumer's thread.
+the process that merges them, or for the fold. Merged batches are written one by one, so that a process has one at a
+time. Where a block makes what is delivered, its arrays are written, or made, in place (`_sent_batches`,
+`_sent_elements`). A block that raises is marked as failed; the consumer computes it again, so that the user's exception
+is raised in the consumer's thread.
 """
 
 import fcntl
@@ -35,6 +36,7 @@ from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTa
 from penstock._runtime._jobs import BeforeRow, Job, NotedError, Task, Unsendable, Work
 from penstock._runtime._policy import BLOCKS, SLOTS
 from penstock._runtime._processors import CpuThrottle, shared_processors
+from penstock._runtime._room import Offers, Room
 from penstock._runtime._shared_values import contiguous, read, write
 from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
 from penstock.batching import LayoutMismatchError
@@ -122,6 +124,11 @@ class Regions:
                 os.close(descriptor)
         return self.known[number]
 
+    def reopen(self, number: int) -> Region:
+        """Return a region that was opened again: a part of it isn't shared any more."""
+        del self.known[number]
+        return self.get(number)
+
     def keep(self, living: tuple[int, ...]) -> None:
         """Release all regions but those with some numbers."""
         for number in self.known.keys() - living:
@@ -198,6 +205,7 @@ class _Worker:
         self._throttle = CpuThrottle(job_table, ring, number, shared_processors(program.plan.num_workers))
         self._programs = {OWNERS_PLAN: program}
         self._regions = Regions(SharedDescriptors(pipe))
+        self._offers = Offers()
         self._events: list[Event] = []  # of the current block
         self._is_elsewhere = False  # whether only the consumer can compute the current block
         self._context = Context(observe=self._events.append, substituted=self._substituted, draws=GlobalDraws())
@@ -331,23 +339,36 @@ class _Worker:
         if described.crashing_rows:
             context = replace(context, crashing_rows=_crashing_rows(described))
         parents_before = context.kept.parent_seconds
-        rows = job.run_block(block, context, before_row)
+        shape = job.work.shape
+        delivers = shape.has_room and not shape.has_merge
+        memory = described.region if delivers else described.spill
+        region = None if memory is None or not shape.sends_results else self._regions.get(memory)
+        if delivers and region is not None:
+            job.work.room = Room(region, partial(self._take_room, slot, len(region)), self._offers)
+        try:
+            rows = job.run_block(block, context, before_row)
+        finally:
+            if self._offers.was_kept and memory is not None:
+                self._offers.was_kept = False
+                region = self._regions.reopen(memory)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
         self._job_table.count(slot, rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
         self._throttle.worked(seconds, cpu_seconds, self._throttle.waits() - waits)
         job.work.given = {}
-        shape = job.work.shape
-        memory = described.region if shape.has_room and not shape.has_merge else described.spill
-        if memory is None or not shape.sends_results:
+        if region is None:
             return
         pickled = dump_by_value(job.parts[block])
         job.parts[block] = []
-        region = self._regions.get(memory)
-        start = self._job_table.take_room(slot, aligned(pickled.nbytes))
-        if start + pickled.nbytes > len(region):
-            raise _NoRoomError(start + pickled.nbytes)
+        start = self._take_room(slot, len(region), pickled.nbytes)
         write(pickled, region, start)
         self._job_table.put(slot, block, start, pickled.nbytes)
+
+    def _take_room(self, slot: int, most_bytes: int, size_bytes: int) -> int:
+        """Reserve room in a slot's memory, and return its start."""
+        start = self._job_table.take_room(slot, aligned(size_bytes))
+        if start + size_bytes > most_bytes:
+            raise _NoRoomError(start + size_bytes)
+        return start
 
     def _merge(self, claim: Claim, described: Described, job: Job[Work], before_row: BeforeRow | None) -> None:
         if described.spill is None or described.region is None:

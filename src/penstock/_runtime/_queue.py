@@ -58,6 +58,7 @@ from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._policy import (
     ISOLATED_TIMES,
     JOB_SECONDS,
+    LARGE_ELEMENT_BYTES,
     MAX_JOB_BATCHES,
     MAX_PARENT_BATCHES,
     MAX_POSITIONS,
@@ -112,6 +113,10 @@ class JobCutter(ABC, Generic[AnyJob]):
     def next_job(self) -> AnyJob | None:
         """Return the next job, or None at the end."""
 
+    def window_now(self) -> int:
+        """Return the largest number of jobs that are being computed or ready, by what is known of their memory."""
+        return self.window
+
 
 def _rows_of_batch(plan: Plan) -> int:
     return max(plan.batch_size // plan.shard.count, 1)
@@ -129,6 +134,10 @@ class Cutter(JobCutter[BatchJob]):
         self._number, self._next = 0, 0  # the current step range, and its next step
         self._is_isolated = client.memory_provider is not None
         self._jobs_with_memory = self.window + 1 + client.ahead
+
+    def window_now(self) -> int:
+        is_large = self._program.batch is None and self._learned.merged_row_bytes >= LARGE_ELEMENT_BYTES
+        return max(self._plan.prefetch, self._workers) if is_large else self.window
 
     def next_job(self) -> BatchJob | None:
         if self._number < len(self._step_ranges) and self._next == self._step_ranges[self._number].steps:
@@ -171,7 +180,11 @@ class Cutter(JobCutter[BatchJob]):
         seconds = self._learned.row_seconds
         row_bytes = 0.0 if layout is None else layout.row_bytes
         merge_seconds: float | None = 0.0
-        if self._program.above or row_layout(self._program, self._learned) is None:
+        # Blocks that make batches themselves have no merge; the time of the first batches' merge says little of them.
+        makes_batches = not whole and self._may_make_batches and row_layout(self._program, self._learned) is not None
+        if makes_batches:
+            row_bytes = max(row_bytes, self._learned.merged_row_bytes)
+        elif self._program.above or row_layout(self._program, self._learned) is None:
             row_bytes = max(row_bytes, self._learned.merged_row_bytes)
             if self._program.above or self._program.batch is not None:
                 merge_seconds = self._learned.merge_seconds
@@ -265,7 +278,7 @@ class JobQueue(Generic[AnyJob]):
         scheduler: Scheduler,
         client: Client,
         make_job: Callable[[], AnyJob | None],
-        window: int,
+        window: Callable[[], int],
         *,
         queues: int = 1,
         ended: Callable[[], None] | None = None,
@@ -276,7 +289,7 @@ class JobQueue(Generic[AnyJob]):
             scheduler: computes the jobs.
             client: the client that the jobs belong to.
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
-            window: the largest number of jobs that are being computed or ready, at least 1.
+            window: returns the largest number of jobs that are being computed or ready, at least 1; it never grows.
             queues: the maximum number of queues of the client. If it is 1, workers arm jobs, too; otherwise only the
                 consumer does.
             ended: called when the jobs are given up, so that no worker waits for records that won't arrive; may be
@@ -285,9 +298,11 @@ class JobQueue(Generic[AnyJob]):
         self._scheduler = scheduler
         self._client = client
         self._make_job = make_job
-        self._window = window = min(window, max(SLOTS_EACH // queues, 1))
+        self._find_window = window
+        self._most_window = max(SLOTS_EACH // queues, 1)
+        self._window = min(window(), self._most_window)
         self._memory = client.plan.memory
-        self._most_regions = window + 1 + client.ahead
+        self._most_regions = self._window + 1 + client.ahead
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # waits for a slot or for memory
         self._ended = False
@@ -298,7 +313,7 @@ class JobQueue(Generic[AnyJob]):
             client.queues.append(self._give_up)
             if queues == 1:
                 client.arm_more = self._arm_ahead
-                client.region_pool.most_idle = window + 1 + client.ahead
+                client.region_pool.most_idle = self._window + 1 + client.ahead
             self._arm_ahead()
 
     def next_job_nowait(self) -> AnyJob | None:
@@ -420,6 +435,7 @@ class JobQueue(Generic[AnyJob]):
 
     def _arm_all(self) -> None:
         self._scheduler.collect()
+        self._narrow_window()
         while not self._ended and len(self._armed) < self._window_now() and self._scheduler.has_free_slot:
             if self._made is None:
                 self._made = self._make_job()
@@ -432,6 +448,12 @@ class JobQueue(Generic[AnyJob]):
                 self._made = None
             else:
                 return
+
+    def _narrow_window(self) -> None:
+        window = min(self._find_window(), self._most_window)
+        if window < self._window:
+            self._window = window
+            self._most_regions = self._client.region_pool.most_idle = window + 1 + self._client.ahead
 
     def _window_now(self) -> int:
         """Return how many jobs may be armed at a time now."""
@@ -494,7 +516,7 @@ def open_queue(
 
         ahead = IOPrefetch(cutter.node, next_job, cutter.read_ahead)
         next_job, ended = ahead.next_job, ahead.close
-    return kind(scheduler, client, next_job, cutter.window, queues=cutter.queues, ended=ended)
+    return kind(scheduler, client, next_job, cutter.window_now, queues=cutter.queues, ended=ended)
 
 
 class ReadyQueue(JobQueue[AnyJob]):

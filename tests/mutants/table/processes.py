@@ -41,6 +41,10 @@ PROCESSES: Final[Faults] = {
         ),
     },
     "_runtime/_process_work.py": {
+        "worker: a function's array and a later element share memory": (
+            *("region = self._regions.reopen(memory)", "pass"),
+            "workers/processes/test_merging.py::test_large_elements_arrive_as_functions_returned_them",
+        ),
         "worker: the rows of a block that crashed a worker are computed together": (
             *("if self._job_table.crashes(slot, block):", "if self._job_table.crashes(slot, block) > 1:"),
             *("workers/processes/trouble/test_deadly.py", "workers/processes/trouble/test_deaths.py"),
@@ -68,8 +72,14 @@ PROCESSES: Final[Faults] = {
     },
     "_runtime/_batch_work.py": {
         "worker: a merge writes to the rows that its successor needs": (
-            *("map_leaves(_copy, batch) if self._is_shared else batch", "batch"),
+            *("(map_leaves(_copy, batch) for batch in batches) if self._is_shared else batches", "batches"),
             "workers/processes/test_collate_jobs.py::test_a_crash_leaves_the_batch_unchanged",
+        ),
+    },
+    "_runtime/_sent_batches.py": {
+        "worker: an array that a batch has twice arrives as two": (
+            *("not leaves or len(set(map(id, leaves))) < len(leaves)", "not leaves"),
+            "workers/processes/test_merging.py::test_batches_arrive_as_functions_returned_them",
         ),
     },
     "_runtime/_worker_processes.py": {

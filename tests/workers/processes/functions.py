@@ -14,7 +14,7 @@ import psutil
 from numpy.typing import NDArray
 
 import penstock as ps
-from tests.equivalence.kinds import is_list_or_tuple
+from tests.equivalence.kinds import is_dict, is_list_or_tuple
 
 DEADLY = 37
 LATE = 3_000
@@ -368,3 +368,93 @@ ELEMENTS: dict[str, Callable[[int], Any]] = {
 def element_of(kind: str, number: int) -> Any:
     """Return an element of some kind."""
     return ELEMENTS[kind](number)
+
+
+BATCHES: list[Callable[[NDArray[Any]], Any]] = [
+    lambda batch: batch,
+    lambda batch: {"inputs": batch[:-1], "targets": batch[1:]},
+    lambda batch: {"targets": batch[1:], "inputs": batch[:-1]},
+    lambda batch: (batch.astype(np.float32), np.tile(batch, (3, 1))[:, ::-1]),
+    lambda batch: [batch, batch],
+    lambda batch: np.asfortranarray(np.tile(batch, (3, 1))),
+    lambda batch: np.arange(int(batch[0]) % 7),
+    lambda batch: np.zeros((0, batch[0] % 7), np.complex64),
+    lambda batch: {"sum": np.array(batch.sum()), "text": batch.astype(str)},
+    lambda batch: np.frombuffer(batch.tobytes(), batch.dtype),  # read-only
+    lambda batch: batch.astype(">i4"),
+    lambda batch: {"rows": batch.tolist(), "none": None},
+    lambda batch: batch > 3,
+]
+
+
+def batch_of_a_kind(batch: NDArray[Any]) -> Any:
+    """Return a batch of one of the kinds; a few in a row are of the same."""
+    function = BATCHES[int(batch[0]) // 12 % len(BATCHES)]
+    return function(batch)
+
+
+DOCUMENTS: dict[str, Callable[[int], Any]] = {
+    "arrays": lambda number: np.arange(number % 9, dtype=np.uint16) + number,
+    "dicts": lambda number: {"x": np.arange(number % 9), "id": number, "tags": np.full(number % 3, number)},
+}
+
+
+def document_of(kind: str, number: int) -> Any:
+    """Return a document of some kind."""
+    return DOCUMENTS[kind](number)
+
+
+def triples(document: Any) -> bool:
+    """Keep most documents, and change each that is asked about."""
+    tokens: NDArray[Any] = document["x"] if is_dict(document) else document
+    tokens *= 3
+    return len(tokens) != 5
+
+
+LARGE = 300_000
+_remembered: dict[int, NDArray[np.int32]] = {}
+
+
+def _remembers(number: int) -> NDArray[np.int32]:
+    if number % 3 not in _remembered:
+        _remembered[number % 3] = np.full(LARGE, number % 3, np.int32)
+    return _remembered[number % 3]
+
+
+LARGE_ELEMENTS: dict[str, Callable[[int], Any]] = {
+    "made": lambda number: np.full(LARGE, number, np.int32),
+    "zeroes": lambda number: np.zeros(LARGE, np.int32) if number % 2 else np.ones(LARGE, np.int32),
+    "with a label": lambda number: {
+        "label": number,
+        "image": np.full((LARGE // 100, 100), number),
+        "text": str(number),
+    },
+    "after others": lambda number: np.cumsum(np.full(LARGE, number, np.int32) * 2, dtype=np.int32) + 1,
+    "two": lambda number: (np.full(LARGE, number, np.int32), np.full(LARGE, -number, np.int32)),
+    "in turn": lambda number: [np.full(LARGE, number, np.int32), np.full(LARGE, -number, np.int32)][:: (-1) ** number],
+    "one twice": lambda number: [np.full(LARGE, number, np.int32)] * 2,
+    "parts": lambda number: {"all": (whole := np.full(LARGE, number, np.int32)), "half": whole[::2]},
+    "transposed": lambda number: np.full((LARGE // 100, 100), number, np.int32).T,
+    "sizes in turn": lambda number: np.full(LARGE + number % 3, number, np.int32),
+    "read-only": lambda number: np.frombuffer(np.full(LARGE, number, np.int32).tobytes(), np.int32),
+    "resized": lambda number: np.resize(np.arange(number + 1, dtype=np.int32), LARGE),
+    "remembered": _remembers,
+}
+
+
+def huge(number: int) -> NDArray[np.uint8]:
+    """Return an element of 16 MB."""
+    return np.full(1 << 24, number, np.uint8)
+
+
+def large_element_of(kind: str, number: int) -> Any:
+    """Return an element with large arrays, of some kind."""
+    return LARGE_ELEMENTS[kind](number)
+
+
+def fails_at_large(number: int) -> NDArray[np.int32]:
+    """Return a large array; raise for one number, after making its array."""
+    made = np.full(LARGE, number, np.int32)
+    if number == DEADLY:
+        raise ValueError(f"not {len(made)} times {DEADLY}")
+    return made

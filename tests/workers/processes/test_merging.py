@@ -13,6 +13,7 @@ import pytest
 import penstock as ps
 from tests.constants import SetConstant
 from tests.equivalence.definition import digest
+from tests.equivalence.kinds import is_dict, is_list_or_tuple, is_numpy
 from tests.workers.processes import functions
 from tests.workers.processes.shared_memory import mapped_regions, open_regions, shared_bytes
 
@@ -53,6 +54,68 @@ def test_elements_in_order_arrive_as_they_were(kind: str) -> None:
     dataset = ps.range(60).map(partial(functions.element_of, kind)).window_shuffle(5)
     with processes(dataset, 1) as loader:
         assert list(map(digest, loader)) == list(map(digest, dataset))
+
+
+@pytest.mark.parametrize("is_filtered", [False, True])
+@pytest.mark.parametrize("kind", functions.DOCUMENTS)
+def test_joined_documents_are_packed_as_single_ones(kind: str, *, is_filtered: bool) -> None:
+    """Sequences are those of the definition, also where a predicate writes to documents, and with leaves of meta=."""
+    documents = ps.range(3_000).map(partial(functions.document_of, kind))
+    documents = documents.filter(functions.triples) if is_filtered else documents
+    dataset = documents.pack(16, meta=("id", "tags") if kind == "dicts" else ())
+    with processes(dataset, 2) as loader:
+        assert list(map(digest, loader)) == list(map(digest, dataset))
+
+
+@pytest.mark.parametrize("kind", functions.LARGE_ELEMENTS)
+def test_large_elements_arrive_as_functions_returned_them(kind: str) -> None:
+    """Wherever their arrays were made, what else was made before, and also if the function keeps them."""
+    dataset = ps.range(24).map(partial(functions.large_element_of, kind))
+    with processes(dataset, 2) as loader:
+        for batches in (loader, loader):
+            for found, expected in zip(batches, ps.Loader(dataset), strict=True):
+                assert described(found) == described(expected)
+                for leaf in leaves_of(found):
+                    if leaf.flags.writeable:
+                        leaf += 1  # no other element changes
+
+
+def test_few_large_elements_are_in_memory_at_a_time() -> None:
+    """Those ahead, one for each worker, and the one in use share memory, and there is no copy of them there."""
+    with processes(ps.range(20).map(functions.huge), 2, prefetch=2) as loader:
+        assert 2.5 < max(shared_bytes() for _ in loader) / (1 << 24) < 3.5
+
+
+def test_large_elements_arrive_after_one_that_failed() -> None:
+    """The memory in which a function made an array before it raised is used for further ones."""
+    with processes(ps.range(60).map(functions.fails_at_large), 1) as loader:
+        batches = iter(loader)
+        found = [next(batches)[-1] for _ in range(functions.DEADLY)]
+        with pytest.raises(ValueError, match="not 300000 times"):
+            next(batches)
+        loader.seek(functions.DEADLY + 1)
+        assert [*found, *(element[-1] for element in loader)] == [n for n in range(60) if n != functions.DEADLY]
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_batches_arrive_as_functions_returned_them(num_workers: int) -> None:
+    """Their types, dtypes, shapes, orders of axes and keys, and what may be written to, whatever the one before was."""
+    dataset = ps.range(900).batch(4, remainder="keep").map(functions.batch_of_a_kind)
+    inline = [described(batch) for batch in ps.Loader(dataset)]
+    with processes(dataset, num_workers) as loader:
+        assert [[described(batch) for batch in loader] for _ in range(3)] == [inline] * 3
+
+
+def described(batch: Any) -> Any:
+    """Return the digest of a batch, and what it doesn't show of the arrays."""
+    leaves = leaves_of(batch)
+    return digest(batch), [(leaf.flags.writeable, leaf.flags.fnc) for leaf in leaves], len(set(map(id, leaves)))
+
+
+def leaves_of(batch: Any) -> list[Any]:
+    """Return the arrays in a batch or an element."""
+    leaves: list[Any] = list(batch.values()) if is_dict(batch) else list(batch) if is_list_or_tuple(batch) else [batch]
+    return [leaf for leaf in leaves if is_numpy(leaf)]
 
 
 @pytest.mark.parametrize("merge", [None, functions.joined], ids=["stacked", "merged"])

@@ -244,7 +244,7 @@ class InOrder(JobQueue[DrawnJob]):
         self._rules = rules
         self._least, most = bounds
         self._allowed = self._least + 1  # batches in memory, the one in use included
-        super().__init__(scheduler, client, sampled.next_job, most)
+        super().__init__(scheduler, client, sampled.next_job, lambda: most)
 
     def _window_now(self) -> int:
         # The first batch is in memory twice, as elements and collated, so it is computed alone. The following jobs are

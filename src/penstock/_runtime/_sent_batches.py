@@ -1,0 +1,205 @@
+"""Batches on their way from a worker process to the consumer: their arrays are written in place, their places are sent.
+
+To pickle an array, and to load it, takes the two processes some microseconds, as long as many functions of a batch. So
+the arrays of a batch are written straight into the job's memory, each batch while it is in the processor's caches, and
+the consumer makes arrays over these places. Consecutive batches of one form, which is the rule, are a *run*: their
+places follow each other, so that one tuple is sent for all of them.
+
+That is for batches that are an array, or a dict, list or tuple of arrays. Others travel as pickles.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._graph import Element
+from penstock._memory import Lease, Region, aligned
+from penstock._runtime._room import Room
+from penstock._runtime._shared_values import contiguous
+
+_KINDS: Final = "biufc"
+_Arrays: TypeAlias = Sequence[NDArray[Any]]
+
+
+class _Leaf(NamedTuple):
+    """The form of an array, and its place in the memory of its batch."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+    offset: int
+
+
+class _Form(NamedTuple):
+    """The containers and arrays of a batch, without their contents."""
+
+    container: type[object] | None
+    """The dict, list or tuple that the arrays are in; None for an array alone."""
+    keys: tuple[object, ...]
+    leaves: tuple[_Leaf, ...]
+    size_bytes: int
+
+    def columns(self, count: int, memory: Region | Lease, start_bytes: int) -> list[NDArray[Any]]:
+        """Return arrays over memory, with a leading axis of `count` batches, for each array of a batch."""
+        buffer = cast("memoryview", memory)
+        return [
+            np.ndarray((count, *shape), dtype, buffer, start_bytes + offset, (self.size_bytes, *strides))
+            for shape, dtype, strides, offset in self.leaves
+        ]
+
+    def batches(self, columns: list[list[NDArray[Any]]]) -> list[Element]:
+        """Return batches of this form, from the arrays of each leaf."""
+        if self.container is None:
+            return columns[0]
+        rows = zip(*columns, strict=True)
+        if self.container is dict:
+            return [dict(zip(self.keys, row, strict=True)) for row in rows]
+        return list(map(self.container, rows))
+
+
+SentRun: TypeAlias = tuple[bytes, int, int] | list[Element]
+"""The pickled form of a run, the number of its batches, and the start of its memory; or batches that are pickled."""
+
+
+@lru_cache
+def _form_of(pickled: bytes) -> _Form:
+    form: _Form = pickle.loads(pickled)
+    return form
+
+
+def received(runs: Iterable[SentRun], memory: Lease, copied_bytes: int) -> Iterator[Element]:
+    """Yield the batches that were sent.
+
+    Args:
+        runs: what was sent of them.
+        memory: that of the job.
+        copied_bytes: arrays of at most this size are copied out of it.
+    """
+    for run in runs:
+        if isinstance(run, list):
+            yield from run
+            continue
+        form = _form_of(run[0])
+        columns = form.columns(run[1], memory, run[2])
+        yield from form.batches([_divided(column, copied_bytes) for column in columns])
+
+
+def _divided(column: NDArray[Any], copied_bytes: int) -> list[NDArray[Any]]:
+    is_copied = column[0].nbytes <= copied_bytes
+    return [array.copy() for array in column] if is_copied else list(column)
+
+
+class _Writer:
+    """Writes consecutive batches of one form.
+
+    The first batch has memory of its own; the second one gets memory for all that are left. So batches of different
+    forms reserve no more than they need.
+    """
+
+    def __init__(self, batch: Element, arrays: _Arrays, room: Room) -> None:
+        self._room = room
+        self._form = _form(batch, arrays)
+        self._type: type[object] = type(batch)
+        self._kinds = [(array.shape, array.dtype) for array in arrays]
+        self._ended: list[tuple[int, int]] = []  # the runs before the current one: their batches, and their starts
+        self._count, self._most, self._start_bytes = 0, 1, room.take(self._form.size_bytes)
+        self._columns = self._form.columns(1, room.memory, self._start_bytes)
+
+    def write(self, batch: Element, arrays: _Arrays, left: int) -> bool:
+        """Write the next of `left` batches; return whether it has the form."""
+        if type(batch) is not self._type or [(array.shape, array.dtype) for array in arrays] != self._kinds:
+            return False
+        if self._form.keys and _keys(batch) != self._form.keys:
+            return False
+        if self._count == self._most:
+            self._reserve(left)
+        for column, array in zip(self._columns, arrays, strict=True):
+            column[self._count] = array
+        self._count += 1
+        return True
+
+    def _reserve(self, left: int) -> None:
+        """Reserve memory for `left` batches: the run goes on there, or another one begins."""
+        start_bytes = self._room.take(left * self._form.size_bytes)
+        if start_bytes == self._start_bytes + self._most * self._form.size_bytes:
+            self._most += left
+        else:  # another worker has reserved memory in between
+            self._ended.append((self._count, self._start_bytes))
+            self._count, self._most, self._start_bytes = 0, left, start_bytes
+        self._columns = self._form.columns(self._most, self._room.memory, self._start_bytes)
+
+    def sent(self) -> list[SentRun]:
+        """Return what is sent of the batches."""
+        form = pickle.dumps(self._form)
+        return [(form, *run) for run in (*self._ended, (self._count, self._start_bytes))]
+
+
+def send(batches: Iterable[Element], count: int, room: Room) -> list[SentRun]:
+    """Write `count` batches into the room, each when it has been made; return what is sent of them."""
+    runs: list[SentRun] = []
+    writer: _Writer | None = None
+    made = iter(batches)
+    for left in range(count, 0, -1):
+        batch = next(made)
+        arrays = _arrays(batch)
+        if writer is not None and (arrays is None or not writer.write(batch, arrays, left)):
+            runs += writer.sent()
+            writer = None
+        if arrays is None:
+            runs.append([contiguous(batch)])
+        elif writer is None:
+            writer = _Writer(batch, arrays, room)
+            writer.write(batch, arrays, left)
+        del batch, arrays  # so that their memory can become the next one's
+    return runs if writer is None else runs + writer.sent()
+
+
+def _arrays(batch: object) -> _Arrays | None:
+    """Return the arrays of a batch; None if anything of it would not arrive as it is."""
+    container = type(batch)
+    leaves: list[Any]
+    if container is np.ndarray:
+        leaves = [batch]
+    elif container is dict:
+        items = cast("dict[object, Any]", batch)
+        leaves = list(items.values()) if set(map(type, items)) == {str} else []
+    elif container is list or container is tuple:
+        leaves = list(cast("list[Any]", batch))
+    else:
+        return None
+    if not leaves or len(set(map(id, leaves))) < len(leaves):  # a pickle keeps that two are the same array
+        return None
+    return leaves if all(type(leaf) is np.ndarray and is_plain(leaf) for leaf in leaves) else None
+
+
+def is_plain(array: NDArray[Any]) -> bool:
+    """Return whether nothing is lost if only the array's shape, dtype and bytes are sent."""
+    dtype, flags = array.dtype, array.flags
+    if dtype.kind not in _KINDS or not dtype.isnative or dtype.metadata is not None:
+        return False
+    return array.ndim > 0 and flags.writeable and not flags.fnc  # an array in the order of Fortran stays so
+
+
+def _form(batch: Element, arrays: _Arrays) -> _Form:
+    leaves: list[_Leaf] = []
+    end = 0
+    for array in arrays:
+        strides = [array.itemsize]
+        for length in array.shape[:0:-1]:
+            strides.append(strides[-1] * length)
+        leaves.append(_Leaf(array.shape, array.dtype.str, tuple(strides[::-1]), end))
+        end = aligned(end + array.nbytes)
+    return _Form(_container(batch), _keys(batch), tuple(leaves), end)
+
+
+def _container(batch: object) -> type[object] | None:
+    container = type(batch)
+    return None if container is np.ndarray else container
+
+
+def _keys(batch: object) -> tuple[object, ...]:
+    return tuple(cast("dict[object, object]", batch)) if type(batch) is dict else ()
