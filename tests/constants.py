@@ -13,6 +13,7 @@ _MODULES: Final = {
     "RETRY_WAITS_SECONDS": "penstock.sources._reading",
     "SLOW_SECONDS": "penstock._loader._hints",
     "STALL_SECONDS": "penstock._runtime._failing_work",
+    "_PATIENCE_SECONDS": "penstock.ray._pool",
     "_ROOM_BYTES": "penstock._runtime._process_scheduler",
 }
 SetConstant: TypeAlias = Callable[[str, Any], None]

@@ -54,6 +54,7 @@ COMBINED_ELEMENTS: Final = Decision("elements that are added to an object of com
 PACK_DOCUMENTS: Final = Decision("documents that a pack takes in together", 1, 256)
 FOLD_BATCHES: Final = Decision("batches that the thread of the folds passes on together", 1, _ENDLESS)
 MESSAGE_BATCHES: Final = Decision("batches of a message from the helper process", 1, 64)
+SPAN_BATCHES: Final = Decision("batches of a span that a process of a pool computes", 1, 64)
 MESSAGE_JOBS: Final = Decision("whether a whole job may be a message", 0, 1)
 RANGE_POSITIONS: Final = Decision("positions of a range of a scan", 1, 1 << 14)
 READ_KEYS: Final = Decision("records of one request to an async source", 1, _ENDLESS)

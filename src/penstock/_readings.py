@@ -42,8 +42,8 @@ workers were idle and later batches complete, but the next one wasn't. "memory":
 kept the memory of batches.
 "storage": the workers waited for records that had been requested. "fold": the thread that runs the steps in order was
 at work. "placing": the batch was copied to a device. "start": the first batch of an iterator, while workers start.
-"helper": the helper process of `isolated=True` was at work. "delivery": the batch was complete, and was copied, or
-computed again after an error.
+"helper": the helper process of `isolated=True`, or the processes of a pool, were at work. "delivery": the batch was
+complete, and was copied, or computed again after an error.
 """
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 

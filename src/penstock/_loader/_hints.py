@@ -57,7 +57,7 @@ class Hints:
         self._plan = plan
         self._readings = readings
         self._progress = progress
-        self._is_inline = plan.place == "inline" and not plan.isolated
+        self._is_inline = plan.is_computed_here
         self._look_at = LOOKED_AT_SECONDS if self._is_inline and plan.program.uses_workers else inf
         self._slow = 0
         self._has_named_empty = False

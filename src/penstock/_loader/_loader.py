@@ -35,8 +35,8 @@ from penstock._loader._progress import IndexedProgress, Progress, StreamingProgr
 from penstock._loader._publisher import Publisher
 from penstock._loader._verify import verified
 from penstock._os import Closer
-from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, parse_memory, share_place
-from penstock._runtime import Runtime, StepRange, Stream, chosen
+from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, on_pool, parse_memory, share_place
+from penstock._runtime import RemoteWorkers, Runtime, StepRange, Stream, WorkerPool, chosen
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
@@ -96,7 +96,7 @@ class Loader(Generic[T_co]):
             functions have side effects in this program, such as a count. Pass another loader to share its workers, if
             it has any, as long as it isn't closed. Each loader has its own memory, order and state, and closing or
             leaving this one doesn't affect that one; leave `num_workers` out then, and set only `num_batch_workers`
-            and `read_ahead` in `limits`.
+            and `read_ahead` in `limits`. Pass a `penstock.ray.Pool` to compute in processes of a Ray cluster.
         isolated: True runs all of this in one helper process, its workers included, so that the trainer's process
             computes nothing and only receives. Functions and scripts must meet the conditions of "processes".
         ordered: False delivers batches as they become ready, so that a slow one doesn't delay those after it. An epoch
@@ -132,7 +132,7 @@ class Loader(Generic[T_co]):
         dataset: Dataset[T_co],
         *,
         num_workers: int | Literal["auto"] | None = None,
-        workers: "Workers | Loader[object]" = "auto",
+        workers: "Workers | Loader[object] | WorkerPool" = "auto",
         isolated: bool = False,
         ordered: bool = True,
         shard: Shard | None = None,
@@ -145,10 +145,12 @@ class Loader(Generic[T_co]):
         _need_kind(workers)
         limits = Limits() if limits is None else limits
         owner = Loader._shared(workers) if isinstance(workers, Loader) else None
+        pool = workers.__penstock_workers__() if isinstance(workers, WorkerPool) else None
+        kind: Workers | Loader[object] = "auto" if isinstance(workers, WorkerPool) else workers
         if num_workers is None:
-            num_workers = "auto" if workers != "auto" and owner is None else 0
+            num_workers = "auto" if kind != "auto" and owner is None else 0
         if owner is None:
-            place, count = choose_place(num_workers, workers)
+            place, count = choose_place(num_workers, kind)
         else:
             place, count = share_place(owner.plan, num_workers, limits, isolated=isolated)
         self._dataset = dataset
@@ -165,15 +167,16 @@ class Loader(Generic[T_co]):
             ordered=ordered,
             isolated=isolated,
         )
-        self._plan: Plan = (
-            replace(plan, why="another loader's" if count else "")
-            if isinstance(workers, Loader)
-            else chosen(plan, num_workers, workers)
-        )
+        if pool is not None:
+            self._plan: Plan = on_pool(plan, num_workers, pool.text)
+        elif isinstance(kind, Loader):
+            self._plan = replace(plan, why="another loader's" if count else "")
+        else:
+            self._plan = chosen(plan, num_workers, kind)
         check_threads(self._plan)
         indexed = self._plan.is_indexed
         self._progress: Progress = IndexedProgress(self._plan) if indexed else StreamingProgress(self._plan)
-        self._runtime = _runtime_of(self._plan, owner)
+        self._runtime = _runtime_of(self._plan, owner, pool)
         readings = self._runtime.readings
         self._hints = Hints(self._plan, readings, self._progress)
         self._publisher = Publisher(self._plan, self._runtime, self._progress)
@@ -721,7 +724,9 @@ class Loader(Generic[T_co]):
 explain_methods(Loader, __init__="Loader")
 
 
-def _runtime_of(plan: Plan, owner: SharedWorkers | None) -> Runtime:
+def _runtime_of(plan: Plan, owner: SharedWorkers | None, pool: RemoteWorkers | None) -> Runtime:
+    if pool is not None:
+        return pool.open_runtime(plan)
     if plan.isolated:
         return _runtime.IsolatedRuntime(plan)
     return Runtime(plan, owner=None if owner is None else owner.runtime)

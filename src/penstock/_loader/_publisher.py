@@ -157,7 +157,8 @@ class Publisher(PagePublisher):
 
     def _starts_slowly(self) -> bool:
         plan = self._plan
-        return plan.isolated or plan.place == "processes" or (plan.place == "threads" and not plan.is_indexed)
+        elsewhere = plan.isolated or plan.place == "processes" or bool(plan.remote)
+        return elsewhere or (plan.place == "threads" and not plan.is_indexed)
 
     def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
         plan, readings, runtime = self._plan, self._readings, self._runtime()

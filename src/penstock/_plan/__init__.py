@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock._plan._lower import check_threads as check_threads
     from penstock._plan._lower import choose_place as choose_place
     from penstock._plan._lower import lower as lower
+    from penstock._plan._lower import on_pool as on_pool
     from penstock._plan._lower import parse_memory as parse_memory
     from penstock._plan._lower import share_place as share_place
     from penstock._plan._program import Batches as Batches
@@ -30,6 +31,7 @@ else:
         choose_place="penstock._plan._lower",
         explain="penstock._plan._explain",
         lower="penstock._plan._lower",
+        on_pool="penstock._plan._lower",
         parse_memory="penstock._plan._lower",
         share_place="penstock._plan._lower",
     )

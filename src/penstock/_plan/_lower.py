@@ -4,6 +4,7 @@
 """
 
 import sys
+from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 from penstock._frozen import frozen
@@ -107,6 +108,11 @@ def share_place(owner: Plan, num_workers: object, limits: Limits, *, isolated: o
             f"workers=loader takes the workers of that loader ({owner.workers_text}), however many; got "
             f"num_workers={num_workers!r} beside it. Leave num_workers out"
         )
+    if owner.remote:
+        raise UsageError(
+            f"workers=loader takes workers of this program; that loader has {owner.remote}. Give this one the pool "
+            "itself: workers=pool"
+        )
     if isolated or owner.isolated:
         whose = "this loader" if isolated else "that loader"
         raise UsageError(
@@ -120,6 +126,30 @@ def share_place(owner: Plan, num_workers: object, limits: Limits, *, isolated: o
             "Give them to that loader; num_batch_workers and read_ahead may differ"
         )
     return owner.place, owner.num_workers
+
+
+def on_pool(plan: Plan, num_workers: object, pool: str) -> Plan:
+    """Return a plan whose batches the processes of a pool compute.
+
+    Args:
+        plan: the plan, inline.
+        num_workers: the argument beside `workers=pool`, which must be left out.
+        pool: a description of the processes.
+    """
+    if num_workers != 0:
+        raise UsageError(
+            f"workers=pool takes the workers of the pool ({pool}); got num_workers={num_workers!r} beside it. Leave "
+            "num_workers out"
+        )
+    if plan.isolated:
+        raise UsageError("workers=pool computes in other processes already; leave isolated=True out")
+    if not plan.is_indexed:
+        refuse(
+            plan.node,
+            "workers=pool computes batches anywhere by their numbers, and this dataset can only be read in order. Use "
+            'num_workers=n with workers="processes".',
+        )
+    return replace(plan, remote=pool)
 
 
 def parse_memory(memory: int | str | None) -> int | None:

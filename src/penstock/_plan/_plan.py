@@ -231,6 +231,8 @@ class Plan:
     """Whether batches are delivered in order; otherwise as they become ready."""
     isolated: bool = False
     """Whether a helper process runs everything, including the workers."""
+    remote: str = ""
+    """The processes of other hosts that compute all batches; empty if none do."""
     why: str = ""
     """The reason for these workers, if the loader chose them."""
 
@@ -258,8 +260,15 @@ class Plan:
         return self.program.streaming
 
     @property
+    def is_computed_here(self) -> bool:
+        """Whether the consumer's thread computes each batch when it is requested."""
+        return self.place == "inline" and not self.isolated and not self.remote
+
+    @property
     def workers_text(self) -> str:
         """A description of the workers."""
+        if self.remote:
+            return self.remote
         where = " in a helper process" if self.isolated else ""
         if self.place == "inline":
             return f"inline{where}"

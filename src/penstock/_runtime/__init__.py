@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock._runtime._jobs import Work as Work
     from penstock._runtime._policy import COPIED_BYTES as COPIED_BYTES
     from penstock._runtime._policy import MAX_JOB_BATCHES as MAX_JOB_BATCHES
+    from penstock._runtime._pool import RemoteWorkers as RemoteWorkers
+    from penstock._runtime._pool import WorkerPool as WorkerPool
     from penstock._runtime._process_scheduler import ProcessScheduler as ProcessScheduler
     from penstock._runtime._processors import usable_processors as usable_processors
     from penstock._runtime._queue import JobQueue as JobQueue
@@ -48,6 +50,7 @@ else:
         ProcessScheduler="penstock._runtime._process_scheduler",
         ReadyQueue="penstock._runtime._queue",
         Recorder="penstock._runtime._recorder",
+        RemoteWorkers="penstock._runtime._pool",
         Runtime="penstock._runtime._runtime",
         Scheduler="penstock._runtime._scheduler",
         Shape="penstock._runtime._jobs",
@@ -57,6 +60,7 @@ else:
         Unit="penstock._runtime._batches",
         Where="penstock._runtime._batches",
         Work="penstock._runtime._jobs",
+        WorkerPool="penstock._runtime._pool",
         Workers="penstock._runtime._autotune",
         block_rows="penstock._runtime._chunk_sizes",
         chosen="penstock._runtime._autotune",

@@ -77,7 +77,7 @@ from penstock._runtime._policy import (
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import shared
-from penstock._runtime._streams import EndOfEpoch, JobStream, Stream, Supplier
+from penstock._runtime._streams import EndOfEpoch, JobStream, Owner, Stream, Supplier
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
 from penstock._tree import flatten
@@ -358,7 +358,57 @@ class Received:
         self.error = error
 
 
-class HelperSupplier(Supplier[Received]):
+class ReceivedSupplier(Supplier[Received]):
+    """Batches that another process computes, with its runtime; they arrive several at a time.
+
+    Args:
+        owner: the owner of the process.
+        recorder: gets the events that arrive with the batches.
+        plan: the plan of the loader.
+        step_ranges: the steps.
+    """
+
+    def __init__(self, owner: Owner, recorder: Recorder, plan: Plan, step_ranges: list[StepRange]) -> None:
+        super().__init__(owner)
+        self._recorder = recorder
+        self._nodes = list(walk(plan.node))
+        self._remaining = Remaining(step_ranges)
+        self._failing: Unit | None = None
+        self._deaths = 0  # in a row
+
+    def results(self, job: Received) -> list[Element]:
+        batches, job.batches = job.batches, []
+        return batches
+
+    def delivered(self, job: Received, index: int, batch: Element) -> Token:
+        del batch
+        report = job.reports[index]
+        if report is not NO_REPORT:
+            self._count(report)
+        # A later batch wouldn't show that the first one crashes no process.
+        if self._remaining.remove_delivered(report.token):
+            self._deaths = 0
+        return report.token
+
+    def error(self, job: Received) -> BaseException | None:
+        error, job.error = job.error, None
+        self._count(job.reports[-1])
+        if not isinstance(error, EndOfEpoch):
+            self._failing = self._remaining.unit_of(job.reports[-1].token)
+        return error
+
+    def failing(self, job: Received | None, index: int) -> Unit | None:
+        del job, index
+        return self._failing
+
+    def _count(self, report: BatchReport) -> None:
+        for event in report.events:
+            self._recorder.observe(event)
+        for number, kept, dropped in report.filtered:
+            self._recorder.count_filtered(self._nodes[number], kept, dropped)
+
+
+class HelperSupplier(ReceivedSupplier):
     """Messages of batches that a helper process computes. It opens itself.
 
     Args:
@@ -369,16 +419,11 @@ class HelperSupplier(Supplier[Received]):
     """
 
     def __init__(self, helpers: Helpers, plan: Plan, step_ranges: list[StepRange], ahead: int) -> None:
-        super().__init__(helpers)
+        super().__init__(helpers, helpers.recorder, plan, step_ranges)
         self._helpers = helpers
-        self._recorder = helpers.recorder
-        self._nodes = list(walk(plan.node))
         self._memory = plan.memory
         self._usually_kept = KEPT_MESSAGES + ahead  # messages
-        self._remaining = Remaining(step_ranges)
-        self._failing: Unit | None = None
         self._arrived: Received | None = None  # a message that `is_ready` has received
-        self._deaths = 0  # in a row
         self._lost = False  # whether the process has died
         self._closed = False
         self._is_running = False  # whether the run has not ended
@@ -413,31 +458,11 @@ class HelperSupplier(Supplier[Received]):
         if self._is_running and process is not None:
             self._helpers.cancel(process, self._run)
 
-    def results(self, job: Received) -> list[Element]:
-        batches, job.batches = job.batches, []
-        return batches
-
-    def delivered(self, job: Received, index: int, batch: Element) -> Token:
-        del batch
-        report = job.reports[index]
-        if report is not NO_REPORT:
-            self._count(report)
-        # A later batch wouldn't show that the first one crashes no helper.
-        if self._remaining.remove_delivered(report.token):
-            self._deaths = 0
-        return report.token
-
     def error(self, job: Received) -> BaseException | None:
-        error, job.error = job.error, None
-        self._count(job.reports[-1])
+        error = super().error(job)
         if not isinstance(error, EndOfEpoch):
             self._process = None
-            self._failing = self._remaining.unit_of(job.reports[-1].token)
         return error
-
-    def failing(self, job: Received | None, index: int) -> Unit | None:
-        del job, index
-        return self._failing
 
     def fileno(self) -> int | None:
         if self._process is None:
@@ -520,10 +545,7 @@ class HelperSupplier(Supplier[Received]):
         return Received(batches, reports, EndOfEpoch() if packed_error is None else unpack_error(packed_error))
 
     def _count(self, report: BatchReport) -> None:
-        for event in report.events:
-            self._recorder.observe(event)
-        for number, kept, dropped in report.filtered:
-            self._recorder.count_filtered(self._nodes[number], kept, dropped)
+        super()._count(report)
         note_rows(self._helpers.crashing_rows, report.crashing_rows)
 
     def _warn_of_kept(self, process: LoaderHelper) -> None:

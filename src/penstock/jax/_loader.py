@@ -22,7 +22,7 @@ from penstock.errors import GraphError, UsageError
 
 if TYPE_CHECKING:
     from penstock._loader import Loader as ArrayLoader
-    from penstock._runtime import Workers
+    from penstock._runtime import WorkerPool, Workers
 
 
 # Imported by name, since type checkers don't find JAX where it isn't installed.
@@ -96,7 +96,7 @@ class Loader(PlacedLoader):
         *,
         ahead: int = 1,
         num_workers: int | Literal["auto"] | None = None,
-        workers: "Workers | ArrayLoader[object]" = "auto",
+        workers: "Workers | ArrayLoader[object] | WorkerPool" = "auto",
         isolated: bool = False,
         ordered: bool = True,
         shard: Shard | None = None,
@@ -120,7 +120,7 @@ class Loader(PlacedLoader):
         )
         self._placing = Placing(sharding, self._plan.shard)
         self._keeps_memory = self._placing.is_on_host()
-        if self._plan.place != "inline" or self._plan.isolated:
+        if not self._plan.is_computed_here:
             self._thread = PlacementThread("penstock-placing")
         # On CPU devices only that thread can place ahead, and placed batches may hold all of `memory=`.
         on_request = self._keeps_memory and (self._thread is None or self._plan.memory is not None)

@@ -70,7 +70,7 @@ class Report:
         waits: the causes of noticeable waits and their seconds, the longest first: "inline" (the consumer's thread
             computes the batches), "workers", "stragglers" (later batches were complete), "memory" (the consumer keeps
             that of batches), "storage", "fold" (the thread that runs the steps in order), "placing" (on a device),
-            "start" (the first batch of an iterator), "helper" (of `isolated=True`), "delivery".
+            "start" (the first batch of an iterator), "helper" (of `isolated=True`, or a pool), "delivery".
         wait_p50_seconds: the median of the waits for a batch.
         wait_p99_seconds: the 99th percentile.
         pauses: the number of pauses of the consumer, such as for an evaluation: times between two requests of more than

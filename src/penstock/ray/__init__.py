@@ -1,7 +1,9 @@
-"""Work for the hosts of a Ray cluster: files of a dataset, written by tasks on all hosts.
+"""Work for the hosts of a Ray cluster: the batches of loaders, and the files of a dataset.
 
 import penstock.ray
 
+with penstock.ray.Pool(32) as pool, ps.Loader(dataset, workers=pool) as loader:
+    ...
 penstock.ray.write(dataset, "/shared/train", "parquet")
 """
 
@@ -9,6 +11,7 @@ from penstock._optional import need
 
 need("ray", "Ray", extra="ray")
 
+from penstock.ray._pool import Pool
 from penstock.ray._write import write
 
-__all__ = ["write"]
+__all__ = ["Pool", "write"]

@@ -31,7 +31,7 @@ from penstock.transport import ITEM_BYTES
 
 if TYPE_CHECKING:
     from penstock._loader import Loader as ArrayLoader
-    from penstock._runtime import Workers
+    from penstock._runtime import WorkerPool, Workers
 
 
 _from_numpy: Final[Callable[[NDArray[Any]], torch.Tensor]] = vars(torch)["from_numpy"]  # torch has no types for it
@@ -93,7 +93,7 @@ class Loader(PlacedLoader):
         device: torch.device | str | int | None = None,
         ahead: int = 1,
         num_workers: int | Literal["auto"] | None = None,
-        workers: "Workers | ArrayLoader[object]" = "auto",
+        workers: "Workers | ArrayLoader[object] | WorkerPool" = "auto",
         isolated: bool = False,
         ordered: bool = True,
         shard: Shard | None = None,

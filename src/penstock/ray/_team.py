@@ -1,0 +1,156 @@
+"""The processes of a pool, as the program that started them sees them: which of them are ready, and how busy.
+
+Ray decides where a process runs, and when: perhaps never, if the cluster has too few processors. So spans are given
+only to processes that have answered once. A process that was lost is replaced by another, which may have to wait in the
+same way.
+"""
+
+import importlib
+import threading
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock._os import Bell
+from penstock.errors import WorkerError
+from penstock.ray._worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
+
+_SPANS: Final = 2  # of a process: one that it computes, and one that it has already received
+_STARTS: Final = 3  # of each process that fails to start
+
+
+class Member:
+    """A process of a pool.
+
+    Attributes:
+        number: its number in the pool.
+        host: its host; empty before it has started.
+        pid: its process's ID; 0 before it has started.
+    """
+
+    def __init__(self, number: int, actor: object) -> None:
+        self.number = number
+        self.host, self.pid = "", 0
+        self.spans = 0  # that it has, of all loaders
+        self.actor: Any = actor
+
+
+class Team:
+    """Owns the processes of a pool. Any thread may call it.
+
+    Ray calls back in a thread of its own, which must not wait for Ray; so callbacks only take notes and ring bells, and
+    no call of Ray is made with the lock held.
+
+    Args:
+        count: the number of processes.
+        options: of the actors, as `ray.remote` takes them.
+    """
+
+    def __init__(self, count: int, options: Mapping[str, Any]) -> None:
+        self._make: Callable[[int], Any] = ray.remote(**options)(Worker).remote
+        self._lock = threading.RLock()  # over all below; the garbage collector may call this anywhere
+        self._members: dict[int, Member] = {}
+        self._missing = set(range(count))
+        self._failures = 0  # in a row, of processes that never started
+        self._failure: BaseException | None = None
+        self._bells: frozenset[Bell] = frozenset()  # rung when a process is ready, or has room for a span
+        self.count = count
+        self.is_closed = False
+        self.repair()
+
+    def listen(self, bell: Bell) -> None:
+        """Ring a bell when a process may have room for a span."""
+        with self._lock:
+            self._bells |= {bell}
+
+    def unlisten(self, bell: Bell) -> None:
+        """Ring it no more."""
+        with self._lock:
+            self._bells -= {bell}
+
+    @property
+    def ready(self) -> int:
+        """The number of processes that have started, and were not lost."""
+        with self._lock:
+            return sum(bool(member.pid) for member in self._members.values())
+
+    def repair(self) -> None:
+        """Start the processes that are missing.
+
+        Raises:
+            WorkerError: they don't start, again and again.
+        """
+        with self._lock:
+            failure = self._failure if self._failures >= _STARTS * self.count else None
+            missing = sorted(() if self.is_closed or failure is not None else self._missing)
+            self._missing -= {*missing}
+            if failure is not None:
+                self._failures = 0  # the next call tries again
+        if failure is not None:
+            raise WorkerError(f"the processes of {self.text} don't start: {str(failure).strip()}") from failure
+        for number in missing:
+            member = Member(number, self._make(number))
+            with self._lock:
+                self._members[number] = member
+            started: Future[tuple[str, int]] = member.actor.start.remote().future()
+            started.add_done_callback(partial(self._started, member))
+
+    @property
+    def text(self) -> str:
+        """A description of the processes."""
+        return f"{self.count} {'process' if self.count == 1 else 'processes'} of a Ray cluster"
+
+    def take(self, *, besides: Member | None = None) -> Member | None:
+        """Return a process with room for a span, the idlest one, and count that span; None if there is none."""
+        with self._lock:
+            able = [each for each in self._members.values() if each.pid and each.spans < _SPANS and each is not besides]
+            member = min(able, key=lambda each: each.spans, default=None)
+            if member is not None:
+                member.spans += 1
+            return member
+
+    def give_back(self, member: Member) -> None:
+        """Count a span less; any thread, also one of Ray, may call this."""
+        with self._lock:
+            member.spans -= 1
+        self._ring()
+
+    def lose(self, member: Member) -> bool:
+        """Count a process as lost; return whether it wasn't yet."""
+        with self._lock:
+            is_first = self._members.get(member.number) is member
+            if is_first:
+                del self._members[member.number]
+                self._missing.add(member.number)
+            return is_first
+
+    def close(self) -> None:
+        """End the processes."""
+        with self._lock:
+            self.is_closed = True
+            members, self._members = self._members, {}
+        if ray.is_initialized():
+            for member in members.values():
+                ray.kill(member.actor)
+        self._ring()
+
+    def _started(self, member: Member, done: "Future[tuple[str, int]]") -> None:
+        error = done.exception()
+        if error is None:
+            member.host, member.pid = done.result()
+        else:
+            self.lose(member)
+        with self._lock:
+            self._failures = 0 if error is None else self._failures + 1
+            self._failure = error
+        self._ring()
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            bell.ring()

@@ -1,0 +1,253 @@
+"""A loader whose batches processes of a Ray cluster compute has the batches and the state of any other loader."""
+
+import asyncio
+import doctest
+import importlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import penstock as ps
+from penstock.errors import ClosedError, GraphError, UsageError, WorkerError
+from penstock.testing import assert_same
+
+ray: Any = pytest.importorskip("ray")
+door: Any = importlib.import_module("penstock.ray")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Generator[Any]:
+    """Two processes, on two hosts."""
+    with door.Pool(2) as pool:
+        yield pool
+
+
+def element(number: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return an element of several kinds of leaves."""
+    return {
+        "noise": rng.random(3),
+        "text": f"number {number}",
+        "when": np.datetime64(number, "s"),
+        "big": np.full(30_000, number, ">u2"),
+    }
+
+
+def described() -> ps.Dataset[Any]:
+    """Return a dataset of random elements in batches, with a step above them."""
+    made = ps.range(200, seed=7).shuffle().random_map(element).batch(8, remainder="keep")
+    return made.map(lambda batch: batch | {"sum": batch["noise"].sum()})
+
+
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of the docstring prints what it says."""
+    monkeypatch.chdir(tmp_path)
+    assert doctest.testmod(importlib.import_module("penstock.ray._pool")).failed == 0
+
+
+def test_batches_and_states_are_those_of_any_loader(pool: Any) -> None:
+    """Two epochs are equal byte for byte; a state of either loader continues in the other, also on other ranks."""
+    expected = ps.Loader(described())
+    with ps.Loader(described(), workers=pool) as loader:
+        for _ in range(2):
+            for found, wanted in zip(loader, expected, strict=True):
+                assert_same(found, wanted)
+                assert found["big"].flags.writeable
+        assert "2 processes of a Ray cluster" in repr(loader)
+        batches = iter(loader)
+        _ = [next(batches) for _ in range(5)]
+        state = loader.state_dict()
+        rest = list(batches)
+    resumed = ps.Loader(described())
+    resumed.load_state_dict(state)
+    assert_same(list(resumed), rest)
+    parts: list[list[Any]] = []
+    for rank in range(2):
+        with ps.Loader(described(), workers=pool, shard=ps.Shard(rank, 2)) as loader:
+            loader.load_state_dict(state)
+            parts.append([batch["text"] for batch in loader])
+    assert [first + second for first, second in zip(*parts, strict=True)] == [batch["text"] for batch in rest]
+
+
+def test_loaders_share_a_pool(pool: Any) -> None:
+    """Two loaders that take turns, and one that was left early, each get their own batches."""
+    with ps.Loader(described(), workers=pool) as one, ps.Loader(ps.range(90).batch(9), workers=pool) as other:
+        next(iter(one))
+        pairs = list(zip(one, other, strict=False))
+    assert_same([pair[1] for pair in pairs], list(ps.range(90).batch(9)))
+    wanted = list(ps.Loader(described()))  # epoch 0
+    assert len(pairs) == 10 < len(wanted)
+    assert_same([pair[0]["text"] for pair in pairs], [batch["text"] for batch in list(described().epoch(1))[:10]])
+
+
+class OddError(Exception):
+    """An exception of a function of the dataset."""
+
+
+def odd(number: int) -> int:
+    """Return the number, unless it is 55."""
+    if number == 55:
+        raise OddError("an odd one")
+    return number
+
+
+def test_an_exception_comes_after_the_batches_before_it(pool: Any) -> None:
+    """It has its type, its step and its host, comes again at the next call, and can be passed by a seek."""
+    with ps.Loader(ps.range(100).map(odd).batch(10), workers=pool) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0] for _ in range(5)] == [0, 10, 20, 30, 40]
+        for _ in range(2):
+            with pytest.raises(OddError, match="an odd one") as caught:
+                next(batches)
+            notes = "\n".join(caught.value.__notes__)
+            assert "step 5" in notes
+            assert "On host" in notes
+        loader.seek(6)
+        assert [batch[0] for batch in loader] == [60, 70, 80, 90]
+
+
+def test_events_of_elements_are_counted_once(pool: Any) -> None:
+    """Elements that were left out or replaced elsewhere are in the loader's own record."""
+    dataset = ps.range(100).map(odd, name="odd", on_error=ps.Substitute()).batch(10)
+    with ps.Loader(dataset, workers=pool) as loader:
+        assert_same(list(loader), list(dataset))
+        assert [(event.step, event.position) for event in loader.replaced()] == [("odd", 55)]
+
+
+def killing(marks: Path, positions: tuple[int, ...], own: int) -> Callable[[int], int]:
+    """Return a function that kills the process of Ray that is the first to compute some numbers."""
+
+    def kill(number: int) -> int:
+        mark = marks / str(number)
+        if os.getpid() != own and number in positions and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    return kill
+
+
+def test_killed_processes_are_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Processes that die in the middle of a batch change no batch; their deaths are recorded."""
+    kill = killing(tmp_path, (3, 150, 260), os.getpid())
+    dataset = ps.range(400).map(kill).batch(4)
+    with caplog.at_level(logging.WARNING, "penstock"), door.Pool(2) as pool, ps.Loader(dataset, workers=pool) as loader:
+        assert_same(list(loader), list(dataset))
+        assert len(loader.deaths()) == 3
+    assert len(list(tmp_path.iterdir())) == 3
+    assert "was lost" in caplog.text
+
+
+def test_a_step_that_kills_each_process_is_named() -> None:
+    """After the third process the error names the step; the batches before it were delivered."""
+    own = os.getpid()
+
+    def die(number: int) -> int:
+        if os.getpid() != own and number == 22:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    with door.Pool(1) as pool, ps.Loader(ps.range(40).map(die).batch(4), workers=pool) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0] for _ in range(5)] == [0, 4, 8, 12, 16]
+        with pytest.raises(WorkerError, match="the batch of step 5"):
+            next(batches)
+
+
+def test_a_lost_host_costs_only_time(cluster: Any) -> None:
+    """While all processes are on a host that is killed, another host takes them over; the batches are the same."""
+    hosts = [cluster.add_node(num_cpus=2, resources={"spare": 2}, object_store_memory=100_000_000)]
+    dataset = ps.range(3000).map(lambda number: sum(range(10_000)) * 0 + number).batch(3)
+    with door.Pool(2, options={"resources": {"spare": 1}}) as pool, ps.Loader(dataset, workers=pool) as loader:
+        found: list[Any] = []
+        for batch in loader:
+            found.append(batch)
+            if len(found) == 20:
+                cluster.remove_node(hosts.pop(), allow_graceful=False)
+                hosts.append(cluster.add_node(num_cpus=2, resources={"spare": 2}, object_store_memory=100_000_000))
+        assert loader.deaths()
+    cluster.remove_node(hosts.pop())
+    assert_same(found, list(dataset))
+
+
+def test_a_silent_process_is_not_waited_for() -> None:
+    """While a process is stopped by SIGSTOP, the other one computes all that the trainer waits for."""
+    dataset = ps.range(200).map(lambda number: np.array([number, os.getpid()])).batch(2)
+    with door.Pool(2) as pool, ps.Loader(dataset, workers=pool) as loader:
+        batches = iter(loader)
+        found = [next(batches)]
+        stopped = psutil.Process(int(found[0][0, 1]))
+        stopped.suspend()
+        try:
+            found += batches
+        finally:
+            stopped.resume()
+        assert [int(row[0]) for batch in found for row in batch] == list(range(200))
+        assert len({int(row[1]) for batch in found for row in batch}) == 2
+
+
+def test_without_any_process_the_trainer_computes(
+    set_constant: Callable[[str, object], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """If Ray has no room for the processes, the loader delivers the same batches, and says that it is alone."""
+    set_constant("_PATIENCE_SECONDS", 0.0)
+    dataset = ps.range(20).map(odd).batch(5)
+    options = {"resources": {"missing": 1}}
+    with caplog.at_level(logging.WARNING, "penstock"), door.Pool(2, options=options) as pool:
+        assert_same(list(ps.Loader(dataset, workers=pool)), list(dataset))
+    assert "no process of the pool has been ready" in caplog.text
+
+
+def test_a_host_with_another_version_refuses(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch raises an error that names both versions."""
+    monkeypatch.setattr(ps, "__version__", "9.9.9")
+    with (
+        ps.Loader(ps.range(8).batch(2), workers=pool) as loader,
+        pytest.raises(UsageError, match=r"has Penstock 0\.1\.0, and host .* has 9\.9\.9"),
+    ):
+        next(iter(loader))
+
+
+def test_closing_a_pool_ends_its_processes() -> None:
+    """The processes end with the pool, and its loaders say that it was closed."""
+    pool = door.Pool(1)
+    loader = ps.Loader(ps.range(80).map(lambda _: os.getpid()).batch(2), workers=pool)
+    batches = iter(loader)
+    process = psutil.Process(int(next(batches)[0]))
+    pool.close()
+    process.wait(20)
+    with pytest.raises(ClosedError, match="the pool was closed"):
+        _ = list(batches)
+    with pytest.raises(ClosedError, match="the pool was closed"):
+        ps.Loader(ps.range(8), workers=pool)
+
+
+def test_what_a_pool_cannot_do_is_refused(pool: Any) -> None:
+    """The errors say what to use instead."""
+    owner = ps.Loader(ps.range(8), workers=pool)
+    refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (UsageError, "num_workers=4 beside it", lambda: ps.Loader(ps.range(8), workers=pool, num_workers=4)),
+        (UsageError, "leave isolated=True out", lambda: ps.Loader(ps.range(8), workers=pool, isolated=True)),
+        (GraphError, "can only be read in order", lambda: ps.Loader(ps.stream([1, 2]), workers=pool)),
+        (UsageError, "itself: workers=pool", lambda: ps.Loader(ps.range(8), workers=owner)),
+        (UsageError, "num_workers", lambda: door.Pool(0)),
+        (UsageError, "options must be a mapping", lambda: door.Pool(1, options=3)),
+    ]
+    for error, text, call in refused:
+        with pytest.raises(error, match=text):
+            call()
+
+
+def test_batches_can_be_awaited(pool: Any) -> None:
+    """`async for` gets the same batches, without a wait that blocks the event loop."""
+
+    async def collect() -> list[Any]:
+        return [batch async for batch in ps.Loader(ps.range(30).batch(3), workers=pool)]
+
+    assert_same(asyncio.run(collect()), list(ps.range(30).batch(3)))
