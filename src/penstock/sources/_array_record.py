@@ -91,7 +91,8 @@ class ArrayRecord:
         return self._ends[-1]
 
     def __getitem__(self, key: SupportsIndex) -> bytes:
-        return self.read(np.array([as_key(key, len(self))]))[0]
+        found = as_key(key, len(self))
+        return self._read_file(bisect_right(self._ends, found), [found])[0]
 
     def read(self, keys: Sequence[int] | Keys) -> list[bytes]:
         """Return the record of each key.

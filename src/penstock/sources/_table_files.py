@@ -185,11 +185,12 @@ class TableFiles:
         rows, size = self._counted(block)
         if not size or not rows.batches:
             return None
-        sink = need_arrow().BufferOutputStream()
-        with need_arrow("pyarrow.ipc").new_stream(sink, rows.batches[0].schema) as stream:
-            for batch in rows.batches:
-                stream.write_batch(batch)
-        return sink.getvalue()
+        pyarrow = need_arrow()
+        measured = pyarrow.MockOutputStream()
+        _write_stream(rows.batches, measured)
+        content = pyarrow.allocate_buffer(measured.size())
+        _write_stream(rows.batches, pyarrow.FixedSizeBufferWriter(content))
+        return content
 
     def _decode(self, block: int, names: Sequence[str]) -> tuple[ArrowRows, int]:
         """Return the rows of a block, and the bytes that were allocated for them.
@@ -209,6 +210,12 @@ class TableFiles:
                 f"{len(rows)}. The file is damaged: write it again."
             )
         return rows, size
+
+
+def _write_stream(batches: Sequence[Array], sink: Array) -> None:
+    with need_arrow("pyarrow.ipc").new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
 
 
 @frozen
