@@ -1,19 +1,22 @@
 """Blocks that worker processes share: each is decoded once, and killed processes leave nothing wrong."""
 
+import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 import penstock as ps
-from penstock.sources import Parquet
+from penstock.sources import HDF5, MDS, ArrayRecord, Arrow, Parquet, Source, Zarr, read_records
 from penstock.testing import assert_same
 
 pyarrow: Any = pytest.importorskip("pyarrow")
@@ -132,6 +135,70 @@ def test_a_copy_without_its_original_decodes_for_itself(tmp_path: Path) -> None:
     other = Parquet(tmp_path / "a.parquet")
     pickle.dumps(other)  # its memory may have the descriptor of the first one
     assert_same(pickle.loads(sent).read(range(len(expected))), expected)
+
+
+def arrow(folder: Path) -> Source:
+    """Compressed record batches."""
+    numbers = np.arange(90)
+    table = pyarrow.table({"text": [f"é{number}" for number in numbers], "id": numbers})
+    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    with pyarrow.ipc.new_file(str(folder / "a.arrow"), table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=20)
+    return Arrow(folder / "a.arrow")
+
+
+def hdf5(folder: Path) -> Source:
+    """Chunks of numbers and texts."""
+    h5py: Any = pytest.importorskip("h5py")
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(400.0).reshape(100, 4), chunks=(10, 4), compression="gzip")
+        file.create_dataset("text", data=[f"é{n}" for n in range(100)], dtype=h5py.string_dtype(), chunks=(10,))
+    return HDF5(folder / "a.h5")
+
+
+def zarr(folder: Path) -> Source:
+    """Chunks of an array."""
+    library: Any = pytest.importorskip("zarr")
+    made = library.create_array(str(folder / "a.zarr"), shape=(100, 3), chunks=(10, 3), dtype="float32")
+    made[:] = np.arange(300).reshape(100, 3)
+    return Zarr(folder / "a.zarr")
+
+
+def mds(folder: Path) -> Source:
+    """A compressed shard."""
+    samples = np.array([2, 16, 17, 18], "<u4").tobytes() + bytes([7, 8])
+    content = zstandard.compress(samples)
+    columns = {"column_names": ["x"], "column_encodings": ["int8"], "column_sizes": [1]}
+    files = {"raw_data": {"basename": "a.mds", "bytes": 18}, "zip_data": {"basename": "a.zstd", "bytes": len(content)}}
+    shard = {**columns, **files, "samples": 2, "format": "mds", "version": 2, "compression": "zstd"}
+    (folder / "index.json").write_text(json.dumps({"shards": [shard]}))
+    (folder / "a.zstd").write_bytes(content)
+    return MDS(folder)
+
+
+def array_record(folder: Path) -> Source:
+    """Groups of records."""
+    module: Any = pytest.importorskip("array_record.python.array_record_module")
+    writer = module.ArrayRecordWriter(str(folder / "a.array_record"), "group_size:10")
+    for number in range(100):
+        writer.write(f"record {number}".encode())
+    writer.close()
+    return ArrayRecord(folder / "a.array_record")
+
+
+@pytest.mark.usefixtures("started_zarr")
+@pytest.mark.parametrize("make", [arrow, hdf5, zarr, mds, array_record])
+def test_a_copy_needs_no_file_that_another_has_decoded(tmp_path: Path, make: Callable[[Path], Source]) -> None:
+    """Blocks of each format are shared: one copy decodes them all, and another reads them after the files are gone."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    sent = pickle.dumps(source := make(folder))
+    first, second = pickle.loads(sent), pickle.loads(sent)
+    keys = range(len(source))
+    expected = first.read(keys)
+    assert_same(second.read([0]), expected[:1])  # it has found its index
+    shutil.rmtree(folder)
+    assert_same([second.read(keys), read_records(source, np.arange(len(source)))], [expected, expected])
 
 
 FORKS = """

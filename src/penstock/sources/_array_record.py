@@ -25,6 +25,7 @@ from penstock._os import renewed_after_fork
 from penstock.errors import CorruptRecordError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
 from penstock.sources._local_files import LocalFile, PathLike, digest_of, find_files
+from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 from penstock.sources._table_files import check_unchanged
 
@@ -48,8 +49,8 @@ class ArrayRecord:
 
     Args:
         paths: a path, a glob such as `"data/train.array_record*"` (sorted by name), or a list of these, in its order.
-        decoded_bytes: how much of groups with several records each process keeps, in bytes; one group is always kept.
-            Default: 256 MiB.
+        decoded_bytes: how much of groups with several records is kept, in bytes; one group is always kept. Worker
+            processes keep them together. Default: 256 MiB.
 
     Raises:
         UsageError: `paths` has no file, or a folder.
@@ -78,11 +79,12 @@ class ArrayRecord:
         self._ends = list(accumulate(layout.records for layout in self._layouts))
         self._blocks = _blocks_of(self._files, self._layouts)
         self._decoded_bytes = decoded_bytes
+        self._shared = SharedBlocks(len(self._blocks) - 1, decoded_bytes)
         self._begin()
 
     def _begin(self) -> None:
         """Begin without records and readers, as every process does."""
-        self._kept = KeptBlocks[list[bytes]](self._decoded_bytes)
+        self._kept = KeptBlocks[list[bytes]](self._decoded_bytes, self._shared)
         self._waste = Waste("group", self._decoded_bytes)
         self._readers = _Readers(self._files)
         self._starts: list[int] = self._blocks.tolist()

@@ -91,6 +91,9 @@ class ArrowRows:
         self._length: int = self._starts[-1]
         self._made: list[_Columns | None] = [None] * len(self._batches)
 
+    def __reduce__(self) -> tuple[Callable[..., "ArrowRows"], tuple[Any, ...]]:
+        return _rows_of_stream, (_stream_of(self._batches), self._names, self._style is PLAIN)
+
     @property
     def batches(self) -> Sequence[Array]:
         """The record batches that have rows."""
@@ -150,6 +153,28 @@ class ArrowRows:
             made = [(name, column_of(batch.column(name), self._style).at) for name in self._names]
             self._made[number] = made
         return made
+
+
+def _stream_of(batches: Sequence[Array]) -> Array | None:
+    """Return batches as a stream of Arrow's in one buffer; the pickle of a slice would have all of its batch."""
+    if not batches:
+        return None
+    measured = need_arrow().MockOutputStream()
+    _write(batches, measured)
+    content = need_arrow().allocate_buffer(measured.size())
+    _write(batches, need_arrow().FixedSizeBufferWriter(content))
+    return content
+
+
+def _write(batches: Sequence[Array], sink: Array) -> None:
+    with need_arrow("pyarrow.ipc").new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+
+
+def _rows_of_stream(content: Array | None, names: Sequence[str], is_plain: bool) -> ArrowRows:  # noqa: FBT001 - pickled
+    batches = [] if content is None else list(need_arrow("pyarrow.ipc").open_stream(content))
+    return ArrowRows(batches, names, PLAIN if is_plain else NUMPY)
 
 
 def names_of(schema: Array, place: str) -> tuple[str, ...]:

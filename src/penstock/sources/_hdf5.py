@@ -24,6 +24,7 @@ from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
 from penstock.sources._local_files import PathLike, digest_of, find_files, raise_source_error
 from penstock.sources._mapped import map_file
+from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 from penstock.sources._table_files import check_unchanged
 
@@ -51,8 +52,8 @@ class HDF5:
         paths: a path, a glob such as `"data/*.h5"` (sorted by name), or a list of these, in its order.
         names: the datasets, such as `["image", "train/label"]`, in the order of the records. Default: all that have
             rows, with their groups, sorted by name.
-        decoded_bytes: how much of decoded chunks each process keeps, in bytes; one block is always kept. Default: 256
-            MiB.
+        decoded_bytes: how much of decoded chunks is kept, in bytes; one block is always kept. Worker processes keep
+            them together. Default: 256 MiB.
 
     Raises:
         UsageError: `paths` has no file, or a folder; a dataset doesn't exist, or has no rows; datasets of one file have
@@ -95,11 +96,14 @@ class HDF5:
         self._ends = list(accumulate(layout.rows for layout in self._layouts))
         self._blocks = _blocks_of(self._layouts)
         self._decoded_bytes = decoded_bytes
+        # What is mapped is shared already, and would be copied.
+        is_mapped = any(place.offset is not None for layout in self._layouts for place in layout.places)
+        self._shared = SharedBlocks(0 if is_mapped else len(self._blocks) - 1, decoded_bytes)
         self._begin()
 
     def _begin(self) -> None:
         """Begin without rows, as every process does."""
-        self._kept = KeptBlocks[_Rows](self._decoded_bytes)
+        self._kept = KeptBlocks[_Rows](self._decoded_bytes, self._shared)
         self._waste = Waste("block of chunks", self._decoded_bytes)
         self._maps: dict[int, NDArray[np.uint8]] = {}
         self._starts: list[int] = self._blocks.tolist()

@@ -6,6 +6,7 @@
   - Of several threads that need a block, one decodes it, and the others wait. Different blocks are decoded at the same
     time. If the decoding fails, each waiting thread tries by itself, and so gets the error itself.
   - A forked child begins without blocks, and waits for no thread of its parent.
+  - Of several processes that have copies of one source, one decodes a block (`_shared_blocks.py`).
 
 `Waste` warns, once, where reads need other blocks than those that are kept.
 """
@@ -18,6 +19,7 @@ from typing import Final, Generic, TypeVar
 
 from penstock._os import renewed_after_fork
 from penstock.errors import UsageError
+from penstock.sources._shared_blocks import SharedBlocks
 
 T = TypeVar("T")
 DECODED_BYTES: Final = 256 << 20
@@ -55,10 +57,12 @@ class KeptBlocks(Generic[T]):
 
     Args:
         bound_bytes: what the kept blocks may have in all.
+        shared: the blocks that other processes have decoded.
     """
 
-    def __init__(self, bound_bytes: int) -> None:
+    def __init__(self, bound_bytes: int, shared: SharedBlocks) -> None:
         self._bound_bytes = bound_bytes
+        self._shared = shared
         self.renew_after_fork()
         renewed_after_fork(self)
 
@@ -79,7 +83,7 @@ class KeptBlocks(Generic[T]):
             return known[0]
 
     def opened(self, block: int, decode: Callable[[int], tuple[T, int]]) -> T:
-        """Return a block, decoded here or by another thread."""
+        """Return a block, decoded here, by another thread or by another process."""
         while (known := self.get(block)) is None:
             with self._lock:
                 other = self._opening.get(block)
@@ -91,14 +95,15 @@ class KeptBlocks(Generic[T]):
         else:
             return known
         try:
-            rows, size = decode(block)
+            self._shed(self._shared.excess_bytes)
+            rows, size = self._shared.opened(block, decode)
             self._keep(block, rows, size)
         finally:
             with self._lock:
                 self._opening.pop(block).set()
         return rows
 
-    def shed(self, size: int) -> None:
+    def _shed(self, size: int) -> None:
         """Drop the least recently used blocks, until they had `size` bytes in all, or none is left."""
         with self._lock:
             while size > 0 and self._kept:

@@ -20,6 +20,7 @@ from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, chec
 from penstock.sources._lerobot_meta import Clips, Description, Episodes, Feature, describe
 from penstock.sources._local_files import PathLike, digest_of, stat_file
 from penstock.sources._parquet import Parquet
+from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 from penstock.sources._table_files import missing_column
 
@@ -55,8 +56,8 @@ class LeRobot:
             all, and `"task"`.
         episodes: the numbers of the episodes to read, in their order. Default: all.
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`.
-        decoded_bytes: how much of the episodes' rows each process keeps, in bytes; one is always kept. Default: 256
-            MiB.
+        decoded_bytes: how much of the episodes' rows is kept, in bytes; one is always kept. Worker processes keep them
+            together. Default: 256 MiB.
 
     Raises:
         UsageError: there is no such dataset, version, feature or episode; a difference isn't a whole number of frames.
@@ -111,11 +112,12 @@ class LeRobot:
         text = f"{self._names} {self._numbers.tolist()} {[(name, d.tolist()) for name, d in self._deltas.items()]}"
         self._digest = digest_of(self._films.files, f"{self._table.fingerprint()} {text}")
         self._decoded_bytes = decoded_bytes
+        self._shared = SharedBlocks(len(self._numbers), decoded_bytes)
         self._begin()
 
     def _begin(self) -> None:
         """Begin without rows, as every process does."""
-        self._kept = KeptBlocks[dict[str, Values]](self._decoded_bytes)
+        self._kept = KeptBlocks[dict[str, Values]](self._decoded_bytes, self._shared)
         self._waste = Waste("episode", self._decoded_bytes)
 
     def __len__(self) -> int:

@@ -20,6 +20,7 @@ from penstock.sources._litdata_index import Encoding, parsing_index, read_index
 from penstock.sources._litdata_values import Items, Tokens
 from penstock.sources._local_files import PathLike, RecordFiles
 from penstock.sources._shards import Samples
+from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Record, as_key
 
 _MAX_ITEM_BYTES: Final = 2**31 - 1
@@ -56,8 +57,8 @@ class LitData(RecordFiles):
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
             written, a warning is logged, and the index stays in memory.
         progress: show progress on stderr, if that is a terminal or a notebook, and the scan takes more than 0.5 s.
-        decoded_bytes: how much of decompressed blocks each process keeps, in bytes; one block is always kept. Default:
-            256 MiB.
+        decoded_bytes: how much of decompressed blocks is kept, in bytes; one block is always kept. Worker processes
+            keep them together. Default: 256 MiB.
 
     Raises:
         UsageError: the folder has no index; its chunks are encrypted, or compressed by another program than zstd; an
@@ -106,7 +107,6 @@ class LitData(RecordFiles):
         )
         self._layouts = [layout_of(chunk, encoding, windows) for chunk in chunks]
         self._decoded_bytes = decoded_bytes
-        self._begin()
         files, scans = [layout.file for layout in self._layouts], [layout.scan for layout in self._layouts]
         super().__init__(files, scans, cache=cache, progress=progress)
         if windows is not None and len(self) == 0:
@@ -119,10 +119,12 @@ class LitData(RecordFiles):
             for layout, count in zip(self._layouts, self._index.counts, strict=True)
         ]
         self._first_blocks = [0, *accumulate(blocks)]  # of each chunk
+        self._shared = SharedBlocks(self._first_blocks[-1], decoded_bytes)
+        self._begin()
 
     def _begin(self) -> None:
         """Begin without decompressed blocks, as every process does."""
-        self._kept = KeptBlocks[Block](self._decoded_bytes)
+        self._kept = KeptBlocks[Block](self._decoded_bytes, self._shared)
         noun = next((layout.blocks.noun for layout in self._layouts if layout.blocks), "")
         self._waste = Waste(noun, self._decoded_bytes)
 

@@ -33,6 +33,7 @@ from penstock.sources._shards import (
     decompressed_samples,
     text_in_index,
 )
+from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Record, as_key
 
 _VERSION: Final = 2
@@ -57,8 +58,8 @@ class MDS(RecordFiles):
 
     A `pkl` column is refused: reading a pickle runs code that the file contains.
 
-    A shard that is compressed by zstd or gzip is decompressed as a whole, and each process keeps those that were used
-    last, up to `decoded_bytes`. So shuffle such shards with `shuffle(blocks=True, live=4)`, or decompress them once: if
+    A shard that is compressed by zstd or gzip is decompressed as a whole, and those that were used last are kept, up to
+    `decoded_bytes`. So shuffle such shards with `shuffle(blocks=True, live=4)`, or decompress them once: if
     there is a decompressed shard beside a compressed one, as Streaming leaves it, that is read.
 
     The first use reads the offsets at the beginning of each shard that isn't compressed, and keeps them in a cache
@@ -72,8 +73,8 @@ class MDS(RecordFiles):
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be
             written, a warning is logged, and the index stays in memory.
         progress: show progress on stderr, if that is a terminal or a notebook, and the scan takes more than 0.5 s.
-        decoded_bytes: how much of decompressed shards each process keeps, in bytes; one shard is always kept. Default:
-            256 MiB.
+        decoded_bytes: how much of decompressed shards is kept, in bytes; one shard is always kept. Worker processes
+            keep them together. Default: 256 MiB.
 
     Raises:
         UsageError: the folder has no index, or a shard is compressed by another program, has another format, other
@@ -121,6 +122,7 @@ class MDS(RecordFiles):
         self._decoded_bytes = decoded_bytes
         codecs: list[Codec | None] = [_codec_of(shard) for shard in shards]
         self._compressed = {number: shards[number] for number, codec in enumerate(codecs) if codec is not None}
+        self._shared = SharedBlocks(len(shards) if self._compressed else 0, decoded_bytes)
         self._begin()
         files = [_file_of(shard, codec) for shard, codec in zip(shards, codecs, strict=True)]
         scans = [_scan_of(shard, codec) for shard, codec in zip(shards, codecs, strict=True)]
@@ -128,7 +130,7 @@ class MDS(RecordFiles):
 
     def _begin(self) -> None:
         """Begin without decompressed shards, as every process does."""
-        self._kept = KeptBlocks[Samples](self._decoded_bytes)
+        self._kept = KeptBlocks[Samples](self._decoded_bytes, self._shared)
         self._waste = Waste("shard", self._decoded_bytes)
 
     def __getstate__(self) -> dict[str, Any]:

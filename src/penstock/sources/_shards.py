@@ -6,6 +6,7 @@ MDS calls the file a shard, LitData a chunk. A file that is compressed is decomp
 
 import os
 from collections.abc import Callable
+from pickle import PickleBuffer
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -28,15 +29,18 @@ class Samples:
         offsets: the place of each sample in the content, and the end of the last one.
     """
 
-    content: bytes
+    content: bytes | memoryview
     offsets: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def __reduce__(self) -> tuple[type["Samples"], tuple[PickleBuffer, NDArray[np.int64]]]:
+        return Samples, (PickleBuffer(self.content), self.offsets)
+
     def __getitem__(self, sample: int) -> bytes:
         """Return the bytes of a sample in [0, number of samples)."""
-        return self.content[self.offsets.item(sample) : self.offsets.item(sample + 1)]
+        return bytes(self.content[self.offsets.item(sample) : self.offsets.item(sample + 1)])
 
 
 def head_bytes(samples: int) -> int:

@@ -38,25 +38,27 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias, overload
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._os import renewed_after_fork
+from penstock._pickles import Pickled, dump, load
 
 fcntl: Any = importlib.import_module("fcntl") if sys.platform == "linux" else None
 
 _NAME: Final = "penstock-blocks"
 _TOKEN_BYTES: Final = 16
 _ROOM: Final = 4  # times the bound, in addresses: a hole for a block is found though others lie scattered
+_COPIED_BYTES: Final = 256  # an array up to this size is copied, as a view would take as much
 _TABLE: Final = -1  # in place of a block's number, for the lock of the table
 _OFFSET, _SIZE, _OPENED = range(3)  # the columns of the table
 
 _Address: TypeAlias = tuple[int, int, bytes]
-Content = NDArray[np.uint8]
-Decode = Callable[[int], Any]
-"""Returns the content of a block, an object with a buffer; None for a block that isn't worth sharing."""
+T = TypeVar("T")
+Opened = tuple[T, int]
+"""A block, and the bytes that it takes."""
 
 
 class SharedBlocks:
@@ -73,7 +75,7 @@ class SharedBlocks:
         self._memory: _Memory | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._memory is None and self._bound_bytes and sys.platform == "linux":
+        if self._memory is None and self._blocks and self._bound_bytes and sys.platform == "linux":
             self._memory = _created(self._blocks, self._bound_bytes)
         address = None if self._memory is None else self._memory.address
         return {"_blocks": self._blocks, "_bound_bytes": self._bound_bytes, "_memory": address}
@@ -83,17 +85,17 @@ class SharedBlocks:
         memory = None if address is None else _opened(address, state["_blocks"], state["_bound_bytes"])
         self.__dict__.update(state, _memory=memory)
 
-    def opened(self, block: int, decode: Decode) -> Content | None:
+    def opened(self, block: int, decode: Callable[[int], Opened[T]]) -> Opened[T]:
         """Return a block, decoded here or by another process.
 
         Args:
             block: its number.
-            decode: decodes it.
+            decode: decodes it, into an object that can be pickled. One that takes no bytes isn't shared.
 
         Returns:
-            Its bytes, which nobody may write to; None if it isn't shared.
+            The block, whose arrays nobody may write to, and its size.
         """
-        return None if self._memory is None else self._memory.opened(block, decode)
+        return decode(block) if self._memory is None else self._memory.opened(block, decode)
 
     @property
     def excess_bytes(self) -> int:
@@ -165,26 +167,26 @@ class _Memory:
         """This process, its descriptor, and bytes that tell the memory from any other."""
         return os.getpid(), self._descriptor, self._token
 
-    def opened(self, block: int, decode: Decode) -> Content | None:
-        """Return a block that is kept, or decode it; None if it isn't to be shared."""
+    def opened(self, block: int, decode: Callable[[int], Opened[T]]) -> Opened[T]:
+        """Return a block that is kept, or decode it."""
         with self._lock:
             while self._dropped:
                 self._end_use(self._dropped.popleft())
             self._uses[block] += 1
-        content: Content | None = None
+        decoded: Opened[T] | None = None
         is_kept = False
         try:
             self._set_lock(block, fcntl.F_RDLCK)
             if self._table[block, _SIZE] <= 0:
-                content = self._decoded(block, decode)
-            is_kept = self._table.item(block, _SIZE) > 0
+                decoded = self._decoded(block, decode)
+            is_kept = decoded is None or self._table.item(block, _SIZE) > 0
         finally:
             if not is_kept:
                 with self._lock:
                     self._end_use(block)
-        return self._content(block) if is_kept else content
+        return decoded if decoded is not None and not is_kept else self._loaded(block)
 
-    def _decoded(self, block: int, decode: Decode) -> Content | None:
+    def _decoded(self, block: int, decode: Callable[[int], Opened[T]]) -> Opened[T] | None:
         """Decode a block, unless another process did meanwhile.
 
         Returns:
@@ -192,22 +194,21 @@ class _Memory:
         """
         self._set_lock(block, fcntl.F_UNLCK)
         self._set_lock(block, fcntl.F_WRLCK)
-        content: Content | None = None
+        decoded: Opened[T] | None = None
         if self._table[block, _SIZE] <= 0:
             decoded = decode(block)
-            content = None if decoded is None else np.frombuffer(decoded, np.uint8)
-            if content is not None:
-                self._write(block, content)
+            if decoded[1]:
+                self._write(block, dump(decoded[0]))
         self._set_lock(block, fcntl.F_RDLCK)
-        return content
+        return decoded
 
-    def _content(self, block: int) -> Content:
+    def _loaded(self, block: int) -> Opened[Any]:
         self._table[block, _OPENED] = time.monotonic_ns()
         size, offset = self._table.item(block, _SIZE), self._table.item(block, _OFFSET)
         content = np.frombuffer(self._map, np.uint8, size, offset)
         content.flags.writeable = False
         weakref.finalize(content, self._dropped.append, block).atexit = False
-        return content
+        return load(content.data, copied_bytes=_COPIED_BYTES), size
 
     def _end_use(self, block: int) -> None:
         self._uses[block] -= 1
@@ -215,21 +216,23 @@ class _Memory:
             del self._uses[block]
             self._set_lock(block, fcntl.F_UNLCK)
 
-    def _write(self, block: int, content: Content) -> None:
+    def _write(self, block: int, content: Pickled) -> None:
         """Write a block that this process has locked, if there is room."""
-        size = len(content)
+        size = content.nbytes
         with self._lock, self._table_locked():
             if self._table[block, _SIZE]:  # its process was killed
                 self._free(block)
             self._make_room(_whole_pages(size))
-            offset = self._hole(_whole_pages(size)) if size else None
+            offset = self._hole(_whole_pages(size))
             if offset is None:
                 return
             self._table[block] = offset, -size, time.monotonic_ns()
-        written = 0
         try:
-            while written < size:
-                written += os.pwrite(self._descriptor, content.data[written:], offset + written)
+            for begin, piece in content.pieces:
+                rest, place = memoryview(piece).cast("B"), offset + begin
+                while rest:
+                    written = os.pwrite(self._descriptor, rest, place)
+                    rest, place = rest[written:], place + written
         except OSError:
             with self._lock, self._table_locked():
                 self._free(block)

@@ -6,7 +6,7 @@ file counts nothing.
 
 The first row of each block is found once for each file, and kept in a cache directory by `OffsetIndex`, whose records
 are blocks here. A copy of a source in another process gets these numbers and the names of the files. It opens the files
-by itself, and shares the blocks that either decodes (`_shared_blocks.py`), as streams of Arrow's.
+by itself, and the copies share the blocks that they decode.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ class TableFiles:
 
     def _begin(self) -> None:
         """Begin without blocks, as every process does."""
-        self._kept = KeptBlocks[ArrowRows](self._decoded_bytes)
+        self._kept = KeptBlocks[ArrowRows](self._decoded_bytes, self._shared)
         self._waste = Waste(self._noun, self._decoded_bytes)
 
     def __len__(self) -> int:
@@ -167,30 +167,10 @@ class TableFiles:
         return self._kept.opened(block, self._open) if known is None else known
 
     def _open(self, block: int) -> tuple[ArrowRows, int]:
-        self._kept.shed(self._shared.excess_bytes)
-        content = self._shared.opened(block, self._encoded)
-        if content is None:
-            return self._counted(block)
-        with need_arrow("pyarrow.ipc").open_stream(need_arrow().py_buffer(content)) as stream:
-            return ArrowRows(list(stream), self._names, NUMPY), len(content)
-
-    def _counted(self, block: int) -> tuple[ArrowRows, int]:
         rows, size = self._decode(block, self._names)
         if size:
             self._waste.add(len(rows), self)
         return rows, size
-
-    def _encoded(self, block: int) -> Array | None:
-        """Return a block as a stream of Arrow's, for other processes; None if they can map it from its file."""
-        rows, size = self._counted(block)
-        if not size or not rows.batches:
-            return None
-        pyarrow = need_arrow()
-        measured = pyarrow.MockOutputStream()
-        _write_stream(rows.batches, measured)
-        content = pyarrow.allocate_buffer(measured.size())
-        _write_stream(rows.batches, pyarrow.FixedSizeBufferWriter(content))
-        return content
 
     def _decode(self, block: int, names: Sequence[str]) -> tuple[ArrowRows, int]:
         """Return the rows of a block, and the bytes that were allocated for them.
@@ -210,12 +190,6 @@ class TableFiles:
                 f"{len(rows)}. The file is damaged: write it again."
             )
         return rows, size
-
-
-def _write_stream(batches: Sequence[Array], sink: Array) -> None:
-    with need_arrow("pyarrow.ipc").new_stream(sink, batches[0].schema) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
 
 
 @frozen

@@ -24,6 +24,7 @@ from penstock._optional import need
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
 from penstock.sources._local_files import PathLike, raise_source_error
+from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 _METADATA: Final = ("zarr.json", ".zarray", ".zgroup")
@@ -52,8 +53,8 @@ class Zarr:
         path: the folder of an array or a group.
         names: the arrays of a group, such as `["image", "train/label"]`, in the order of the records. Default: all that
             have rows, with their groups, sorted by name.
-        decoded_bytes: how much of decoded chunks each process keeps, in bytes; one block is always kept. Default: 256
-            MiB.
+        decoded_bytes: how much of decoded chunks is kept, in bytes; one block is always kept. Worker processes keep
+            them together. Default: 256 MiB.
 
     Raises:
         UsageError: the folder is no store; an array doesn't exist, or has no rows; or arrays have different numbers of
@@ -94,12 +95,13 @@ class Zarr:
         )
         self._blocks = np.unique(np.append(np.arange(0, max(1, self._length), rows), self._length))
         self._decoded_bytes = decoded_bytes
+        self._shared = SharedBlocks(len(self._blocks) - 1, decoded_bytes)
         self._begin()
         self._arrays: Mapping[str, _Array] | None = opened
 
     def _begin(self) -> None:
         """Begin without rows, as every process does."""
-        self._kept = KeptBlocks[_Rows](self._decoded_bytes)
+        self._kept = KeptBlocks[_Rows](self._decoded_bytes, self._shared)
         self._waste = Waste("block of chunks", self._decoded_bytes)
         self._starts: list[int] = self._blocks.tolist()
         self._arrays = None
