@@ -120,13 +120,15 @@ def _created(blocks: int, bound_bytes: int) -> "_Memory | None":
 def _opened(address: _Address, blocks: int, bound_bytes: int) -> "_Memory | None":
     process, descriptor, token = address
     try:
+        if not os.readlink(f"/proc/{process}/fd/{descriptor}").startswith(f"/memfd:{_NAME}"):
+            return None  # of another process with that number, such as one on another machine
         opened = _open_again(descriptor, process)
     except OSError:
         return None
     try:
         if os.pread(opened, _TOKEN_BYTES, 0) == token:
             return _Memory(opened, blocks, bound_bytes)
-    except OSError:  # it is no memory any more
+    except OSError:  # too many open files
         pass
     os.close(opened)
     return None
