@@ -92,7 +92,8 @@ class ArrowRows:
         self._made: list[_Columns | None] = [None] * len(self._batches)
 
     def __reduce__(self) -> tuple[Callable[..., "ArrowRows"], tuple[Any, ...]]:
-        return _rows_of_stream, (_stream_of(self._batches), self._names, self._style is PLAIN)
+        style = "PLAIN" if self._style is PLAIN else "NUMPY"
+        return _rows_of_stream, (_stream_of(self._batches), self._names, style)
 
     @property
     def batches(self) -> Sequence[Array]:
@@ -172,9 +173,9 @@ def _write(batches: Sequence[Array], sink: Array) -> None:
             stream.write_batch(batch)
 
 
-def _rows_of_stream(content: Array | None, names: Sequence[str], is_plain: bool) -> ArrowRows:  # noqa: FBT001 - pickled
+def _rows_of_stream(content: Array | None, names: Sequence[str], style: str) -> ArrowRows:
     batches = [] if content is None else list(need_arrow("pyarrow.ipc").open_stream(content))
-    return ArrowRows(batches, names, PLAIN if is_plain else NUMPY)
+    return ArrowRows(batches, names, {"PLAIN": PLAIN, "NUMPY": NUMPY}[style])
 
 
 def names_of(schema: Array, place: str) -> tuple[str, ...]:
