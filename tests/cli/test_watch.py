@@ -12,7 +12,8 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,16 +75,19 @@ def views_of(pid: int, columns: tuple[int, int]) -> tuple[int, list[str]]:
         preexec_fn=take_terminal,
     ) as program:
         os.close(slave)
+        steps: list[Callable[[], object]] = [
+            partial(set_columns, master, columns[1]),
+            partial(os.write, master, b"\x03"),
+        ]
+        seen = 0
         while select.select([master], [], [], 20)[0]:
-            before = text.count(end)
             try:
                 text += os.read(master, 1 << 16).decode()
             except OSError:  # the terminal's last program has ended
                 break
-            if before < 2 <= text.count(end):
-                set_columns(master, columns[1])
-            elif before < 4 <= text.count(end):
-                os.write(master, b"\x03")
+            if steps and text.count(end) >= seen + 2:  # on a busy machine there may be many views in one read
+                seen = text.count(end)
+                steps.pop(0)()
     os.close(master)
     return program.returncode, text.split(end)
 
@@ -95,7 +99,7 @@ def set_columns(terminal: int, columns: int) -> None:
 
 def test_a_terminal_shows_a_view_that_is_redrawn(training: "subprocess.Popen[str]") -> None:
     """Each view is drawn in the place of the last one and fits the terminal; Ctrl-C ends the command with status 0."""
-    status, [first, second, _, last, rest] = views_of(training.pid, (80, 40))
+    status, [first, second, *_, last, rest] = views_of(training.pid, (80, 40))
     assert (status, rest.replace("^C", "")) == (0, "")
     for view, columns in ((first, 80), (second, 80), (last, 40)):
         lines = re.sub(r"\x1b\[[0-9]*[A-Z]", "", view).strip().splitlines()
