@@ -111,10 +111,11 @@ def _created(blocks: int, bound_bytes: int) -> "_Memory | None":
     try:
         os.ftruncate(descriptor, _table_bytes(blocks) + _whole_pages(_ROOM * bound_bytes))
         os.pwrite(descriptor, os.urandom(_TOKEN_BYTES), 0)
-        return _Memory(descriptor, blocks, bound_bytes)
+        memory = _Memory(descriptor, blocks, bound_bytes)
     except OSError:  # the limit of files' sizes, or no /proc
         os.close(descriptor)
         return None
+    return memory if memory.works() else None
 
 
 def _opened(address: _Address, blocks: int, bound_bytes: int) -> "_Memory | None":
@@ -163,6 +164,16 @@ class _Memory:
         opened = _open_again(self._descriptor)
         self._closing()
         self._begin(opened)
+
+    def works(self) -> bool:
+        """Return whether the system has what this needs; a sandbox that stands in for Linux may lack it."""
+        try:
+            self._set_lock(_TABLE, fcntl.F_WRLCK)
+            self._set_lock(_TABLE, fcntl.F_UNLCK)
+            self._map.madvise(mmap.MADV_REMOVE, self._begin_bytes, mmap.PAGESIZE)
+        except OSError:
+            return False
+        return True
 
     @property
     def address(self) -> _Address:
