@@ -21,6 +21,7 @@ Guarantees:
   - Nothing is overwritten or freed under a living array.
   - The memory ends with the last process that has it, however these end.
   - A forked child locks for itself.
+  - A process makes at most `_MAX_MEMORIES`; the blocks of further sources aren't shared.
 
 An open file has one owner of locks. So within a process, `_uses` counts the uses of a block, and its lock ends with the
 last one. Arrays are dropped at any moment, also while the lock is held: a drop only notes the block, and the next call
@@ -51,6 +52,7 @@ fcntl: Any = importlib.import_module("fcntl") if sys.platform == "linux" else No
 _NAME: Final = "penstock-blocks"
 _TOKEN_BYTES: Final = 16
 _ROOM: Final = 4  # times the bound, in addresses: a hole for a block is found though others lie scattered
+_MAX_MEMORIES: Final = 64  # in a process, of two descriptors each; further sources decode for each process
 _COPIED_BYTES: Final = 256  # an array up to this size is copied, as a view would take as much
 _TABLE: Final = -1  # in place of a block's number, for the lock of the table
 _OFFSET, _SIZE, _OPENED = range(3)  # the columns of the table
@@ -104,6 +106,8 @@ class SharedBlocks:
 
 
 def _created(blocks: int, bound_bytes: int) -> "_Memory | None":
+    if len(_memories) >= _MAX_MEMORIES:
+        return None
     try:
         descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
     except OSError:  # too many open files
@@ -150,6 +154,7 @@ class _Memory:
         self._begin_bytes = _table_bytes(blocks)
         self.excess_bytes = 0
         self._begin(descriptor)
+        _memories.add(self)
         renewed_after_fork(self)
 
     def _begin(self, descriptor: int) -> None:
@@ -307,6 +312,10 @@ class _Memory:
 def _open_again(descriptor: int, process: int | str = "self") -> int:
     """Return a descriptor of another open file with the same memory."""
     return os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+
+
+_memories: Final[weakref.WeakSet[_Memory]] = weakref.WeakSet()
+"""The memories of this process."""
 
 
 def _table_bytes(blocks: int) -> int:
