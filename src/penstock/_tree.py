@@ -14,7 +14,8 @@ import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 import numpy as np
@@ -89,6 +90,21 @@ def unflatten(structure: Structure, leaves: Iterable[object]) -> Element:
     if len(given) != structure.num_leaves:
         raise UsageError(f"leaves must be as many as the structure's, {structure.num_leaves}; got {len(given)}.")
     return _put_together(structure, iter(given))
+
+
+def unflatten_each(structure: Structure, leaves: Sequence[Sequence[object]], count: int) -> list[Element]:
+    """Return `count` elements of this structure, each as `unflatten` does, in less time.
+
+    Args:
+        structure: the structure.
+        leaves: for each leaf those of all elements.
+        count: the number of elements.
+
+    Example:
+        >>> unflatten_each(flatten({"b": 1, "a": (2, 3)})[1], ["xu", "yv", "zw"], 2)
+        [{'b': 'x', 'a': ('y', 'z')}, {'b': 'u', 'a': ('v', 'w')}]
+    """
+    return _put_each_together(structure, iter(leaves), count)
 
 
 def map_leaves(function: Callable[[Any], object], element: Element) -> Element:
@@ -283,6 +299,17 @@ def _put_together(structure: Structure, leaves: Iterator[object]) -> Element:
     if structure.container is None:
         return next(leaves)
     return _filled(structure.container, structure.keys, [_put_together(child, leaves) for child in structure.children])
+
+
+def _put_each_together(structure: Structure, leaves: Iterator[Sequence[object]], count: int) -> list[Element]:
+    container, keys = structure.container, structure.keys
+    if container is None:
+        return list(next(leaves))
+    children = [_put_each_together(child, leaves, count) for child in structure.children]
+    parts = zip(*children, strict=True) if children else itertools.repeat((), count)
+    if container is dict:
+        return [dict(zip(keys, part, strict=True)) for part in parts]
+    return [_filled(container, keys, list(part)) for part in parts]
 
 
 def _filled(kind: type, keys: tuple[Hashable, ...], children: list[Any]) -> Element:

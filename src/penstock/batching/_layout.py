@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from penstock._caught import raised_by_handler
 from penstock._frozen import frozen
 from penstock._processes import pickled_for_processes
-from penstock._tree import Element, Structure, flatten, is_array, leaf_paths, unflatten
+from penstock._tree import Element, Structure, flatten, is_array, leaf_paths, unflatten, unflatten_each
 from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, has_padding, kind_of, values_of
 from penstock.batching._merge import Batch, Column, new_array, stack
 from penstock.batching._stack_arrays import split_dicts, split_sequences, write_run
@@ -142,7 +142,7 @@ def cut(structure: Structure, columns: Sequence[Column], bounds: Sequence[int], 
     parts = [_parts(column, bounds, copied_bytes) for column in columns]
     if structure.container is None and len(parts) == 1:
         return parts[0]  # bare arrays, the most frequent case
-    return [unflatten(structure, [part[index] for part in parts]) for index in range(len(bounds) - 1)]
+    return unflatten_each(structure, parts, len(bounds) - 1)
 
 
 def copied(leaf: Column, max_bytes: int) -> Column:
