@@ -112,9 +112,11 @@ class InterruptibleIterator(ABC, Generic[At]):
         batch: object = _NOTHING
         requested, waiting = perf_counter(), self._clock.waits.waiting
         waiting[0] = requested
-        with Caught(Exception) as caught, shown(self._name()):
-            batch = self._advance(held)
-        waiting[0] = 0.0
+        try:
+            with Caught(Exception) as caught, shown(self._name()):
+                batch = self._advance(held)
+        finally:
+            waiting[0] = 0.0  # also after Ctrl-C
         error = None if caught.error is None else caught.taken()
         try:
             if error is not None:
