@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import penstock as ps
 from penstock.errors import GraphError, UsageError
 from tests.equivalence.definition import delivered, digest, digests, epoch_of, outcomes, positions_of, raised, rank_of
-from tests.equivalence.functions import with_origin
 from tests.equivalence.verbs import Combined, RefusedError, combined, put
 
 INLINE: dict[str, Any] = {}
@@ -61,12 +60,17 @@ def check(names: Sequence[str], made: Combined, *places: dict[str, Any]) -> None
     number = zlib.crc32("|".join(names).encode())  # another one for each, the same in every run
     if number % 2:
         check_resume(dataset, epochs, places, number % 7)
-    dataset = dataset.map_with_origin(with_origin, name="observed")
+    dataset = dataset.map_with_origin(_observed, name="observed")
     if not number % 2:
         observed = (digests(epoch_of(dataset, 0)), digests(epoch_of(dataset, 1)))
         check_resume(dataset, observed, places, number % 7)
     if number % 3 == 0:
         check_rank(dataset, number // 6 % 2)
+
+
+def _observed(element: Any, origin: ps.Origin) -> Any:
+    address = (origin.epoch, origin.position, origin.key, origin.seed >> 1, origin.ordinal)
+    return {"element": element, "origin": address, "index": -1 if origin.index is None else origin.index}
 
 
 def check_resume(
