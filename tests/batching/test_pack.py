@@ -187,7 +187,8 @@ class Block(NamedTuple):
 @st.composite
 def blocks(draw: st.DrawFn) -> Block:
     """Draw rows of pieces, empty ones too, of documents of some dtype."""
-    dtype = np.dtype(draw(st.sampled_from(["u1", "<u2", ">i4", "i8", "f4", "c16"])))
+    name: str = draw(st.sampled_from(["u1", "<u2", ">i4", "i8", "f4", "c16"]))
+    dtype = np.dtype(name)
     sizes = draw(st.lists(st.integers(0, 9), min_size=1, max_size=6))
     documents = [(np.arange(size) * 3 + 20 * number + 1).astype(dtype) for number, size in enumerate(sizes)]
     capacity = draw(st.integers(0, 12))
