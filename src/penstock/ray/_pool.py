@@ -64,8 +64,8 @@ _BYTES_AHEAD: Final = 256_000_000  # of batches that wait: below the third of a 
 _AHEAD: Final = 3  # spans for each process: two that it has, and one that waits for its turn
 _DEATHS: Final = 3  # of processes with the same step, in a row
 _PATIENCE_SECONDS: Final = 10.0  # without any process, or for a first span: starting takes seconds
-_LATE_SECONDS: Final = 1.0  # for the next span, at least: computing it twice costs processor time
-_LATE_TIMES: Final = 10.0  # the time that a span usually takes: a process may have another one before it
+_LATE_SECONDS: Final = 0.3  # for the next span, at least; then it is computed twice, if another process is idle
+_LATE_TIMES: Final = 4.0  # the time that a span usually takes: a process may have another one before it
 
 
 class Pool:
