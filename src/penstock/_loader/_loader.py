@@ -506,8 +506,8 @@ class Loader(Generic[T_co]):
     def report(self) -> Report:
         """Return where the time of a batch goes, what the training waits for, and what would help; `print` it.
 
-        It may be called at any time and in any thread; nothing has to be switched on before. With `isolated=True` the
-        report has the waits, but not yet the times of steps, which the helper process keeps.
+        It may be called at any time and in any thread; nothing has to be switched on before. With `isolated=True`
+        or a pool the report has the waits, but not yet the times of steps, which other processes keep.
 
         Example:
             >>> import penstock as ps

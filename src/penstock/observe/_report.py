@@ -24,7 +24,7 @@ CAUSE_TEXTS: Final[dict[Cause, str]] = {
     "fold": "the steps in order",
     "placing": "placing",
     "start": "the start",
-    "helper": "the helper process",
+    "helper": "other processes",
     "delivery": "delivery",
 }
 
@@ -129,7 +129,7 @@ class Report:
         """The name of the step that limits the rate, or another limit; None if it can't be known yet.
 
         "the consumer" if it waits less than a tenth of the time after the first batch. Else the cause of most of its
-        waits: "memory", "stragglers", "placing", "the helper process"; where it waits for computation, the step that
+        waits: "memory", "stragglers", "placing", "the other processes"; where it waits for computation, the step that
         takes most of the time.
         """
         return bottleneck_of(self._model, self.waits)

@@ -31,13 +31,13 @@ _NAMES: Final[dict[Cause, str]] = {
     "memory": "memory",
     "stragglers": "stragglers",
     "placing": "placing",
-    "helper": "the helper process",
+    "helper": "the other processes",
 }
 _REMEDIES: Final = {
     "memory": "raise memory=, keep fewer batches, or pass copy=True: workers are idle for want of memory",
     "stragglers": "raise prefetch, so that workers have other batches to do while one is late, or pass ordered=False",
     "placing": "raise ahead, so that more batches are copied before they are requested",
-    "helper": "raise num_workers: the helper process computes more slowly than the training",
+    "helper": "raise num_workers, or that of the pool: other processes compute more slowly than the training",
 }
 
 
