@@ -308,7 +308,13 @@ def test_damaged_datasets(tmp_path: Path) -> None:
     write_table(data, rows_of(0)[:7])
     with pytest.raises(CorruptRecordError, match=r"row 0 of group 0 of file 'episode_000001.parquet' must begin episo"):
         LeRobot(root)[25]
+    write_table(data, [*rows_of(1)[:2], {**rows_of(1)[2], "observation.images.wrist": None}, *rows_of(1)[3:]])
+    with pytest.raises(CorruptRecordError, match=r"row 2 of .*0001.parquet' must have the bytes of its image 'observ"):
+        LeRobot(root)[25]
     data.write_bytes(content)
+    (root / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "pick"}')
+    with pytest.raises(CorruptRecordError, match=r"row 0 of .*0001.parquet' must have a task 1 in meta; 'robot' has"):
+        LeRobot(root)[25]
     (root / "meta/episodes.jsonl").write_text('{"episode_index": 0}')
     with pytest.raises(CorruptRecordError, match=r"episodes.jsonl' must be as LeRobot writes it: KeyError: 'length'"):
         LeRobot(root)

@@ -222,17 +222,27 @@ class LeRobot:
                 f"of {self._name!r} says; it has other rows. Restore the dataset."
             )
         self._waste.add(count, self)
-        columns = {name: self._column(name, rows) for name in self._names if name not in self._clips}
+        columns = {name: self._column(name, rows, begin) for name in self._names if name not in self._clips}
         return columns, sum(map(_bytes_of, columns.values()))
 
-    def _column(self, name: str, rows: Sequence[Record]) -> Values:
-        if name == _TASK:
-            return [self._tasks.get(int(row[_TASK_INDEX])) for row in rows]
-        values = [row[name] for row in rows]
-        feature = self._features[name]
-        if feature.dtype == "image":
-            return [value["bytes"] for value in values]
-        return _stacked(values, feature)
+    def _column(self, name: str, rows: Sequence[Record], begin: int) -> Values:
+        """Return the values of a column.
+
+        Raises:
+            CorruptRecordError: a task or an image is missing.
+        """
+        feature = self._features.get(name)
+        if feature is not None and feature.dtype != "image":
+            return _stacked([row[name] for row in rows], feature)
+        found = [self._tasks.get(int(row[_TASK_INDEX])) if feature is None else row[name]["bytes"] for row in rows]
+        if None in found:
+            lacking = rows[found.index(None)]
+            what = f"a task {lacking[_TASK_INDEX]} in meta" if feature is None else f"the bytes of its image {name!r}"
+            raise CorruptRecordError(
+                f"{self._table.describe_key(begin + found.index(None))} must have {what}; {self._name!r} has none. "
+                "Restore the dataset, or write it again."
+            )
+        return found
 
 
 @frozen
