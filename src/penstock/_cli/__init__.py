@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 import penstock
-from penstock._cli import bench, demo, inspect, lint, look, trace, watch, write
+from penstock._cli import bench, demo, index, inspect, lint, look, trace, watch, write
 from penstock._cli.demo.training import RunError
 from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, WRONG_CALL, explain_error
 from penstock.errors import MissingDependencyError, SourceError, UsageError
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     demo.add_parser(commands.add_parser)
     write.add_parser(commands.add_parser)
+    index.add_parser(commands.add_parser)
     inspect.add_parser(commands.add_parser)
     watch.add_parser(commands.add_parser)
     look.add_parser(commands.add_parser)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.sources._lerobot import LeRobot as LeRobot
     from penstock.sources._litdata import LitData as LitData
     from penstock.sources._lmdb import Lmdb as Lmdb
+    from penstock.sources._local_files import indexing_beside as indexing_beside
     from penstock.sources._mds import MDS as MDS
     from penstock.sources._megatron import Megatron as Megatron
     from penstock.sources._parquet import Parquet as Parquet
@@ -83,6 +84,7 @@ else:
         LeRobot="penstock.sources._lerobot",
         LitData="penstock.sources._litdata",
         Lmdb="penstock.sources._lmdb",
+        indexing_beside="penstock.sources._local_files",
         MDS="penstock.sources._mds",
         Megatron="penstock.sources._megatron",
         Parquet="penstock.sources._parquet",

@@ -13,7 +13,8 @@ A `LocalFile` has the size and time that show later changes.
 once, and they are kept in a cache directory, in one file for each indexed file and kind of scan, named by a hash of
 both. It begins with a line of JSON, which holds the indexed file's size and time and the checksum of the rest: the
 offsets, as little-endian int64. A cache file that doesn't match in any of these is written again. It is written under
-another name and renamed, so that any number of processes may write it at once, and each reads a whole one.
+another name and renamed, so that any number of processes may write it at once, and each reads a whole one. `penstock
+index` writes such files beside the data (`indexing_beside`), in a folder `.penstock`, where they are found, too.
 
 `RecordFiles` joins both: it is the base class of the sources whose records are spans of bytes in files. A subclass
 supplies the scan, and the function that parses a record's bytes.
@@ -30,7 +31,8 @@ import weakref
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, BinaryIO, ClassVar, Final, NoReturn, Protocol, Self, SupportsIndex, TypeGuard, cast
@@ -48,6 +50,8 @@ PathLike = str | os.PathLike[str]
 MAX_OPEN: Final = 128  # descriptors of an `OpenFiles`
 _BLOCK_BYTES: Final = 4 << 20  # read together, at the rate of a disk or an object store
 _HEADER_BYTES: Final = 256
+_BESIDE: Final = ".penstock"  # a folder beside files, with their indexes
+_is_beside: Final = ContextVar("is_beside", default=False)
 _OFFSET: Final = np.dtype("<i8")
 Offsets = NDArray[np.int64]
 _CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the processor's cache between the read and the search
@@ -449,7 +453,9 @@ class OffsetIndex:
         for number, file in enumerate(files):
             if number in self._kept:
                 continue
-            cached = _read_cached(self._cache_path(number), _description(file, self._scans[number]))
+            description = _description(file, self._scans[number])
+            found = (_read_cached(path, description) for path in self._places(number))
+            cached = next((offsets for offsets in found if offsets is not None), None)
             if cached is None:
                 missing.append((number, file))
             else:
@@ -485,17 +491,36 @@ class OffsetIndex:
             raise SourceError(
                 f"{file.path!r} changed while it was being indexed. Wait until it is written, and try again."
             )
-        path, description = self._cache_path(number), _description(file, scan)
+        path, description = self._places(number)[0], _description(file, scan)
         if _write_cached(path, description, offsets):
             cached = _read_cached(path, description)
             if cached is not None:
                 return cached, True
+        if _is_beside.get():
+            raise SourceError(f"cannot write the index of {file.path!r} beside it. Check the folder's permissions.")
         return offsets, False
 
-    def _cache_path(self, number: int) -> str:
-        name = f"{self._scans[number].kind}\0{os.path.realpath(self._files[number].path)}"
-        digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=16)
-        return os.path.join(self._cache, f"{digest.hexdigest()}.offsets")
+    def _places(self, number: int) -> list[str]:
+        """Return where the offsets of a file may be; a scan writes them to the first."""
+        scan, file = self._scans[number], self._files[number]
+        beside = os.path.join(os.path.dirname(file.path), _BESIDE, _index_name(scan, file.name))
+        cached = os.path.join(self._cache, _index_name(scan, os.path.realpath(file.path)))
+        return [beside] if _is_beside.get() else [cached, beside]
+
+
+def _index_name(scan: Scan, file: str) -> str:
+    name = f"{scan.kind}\0{file}".encode(errors="surrogateescape")
+    return f"{hashlib.blake2b(name, digest_size=16).hexdigest()}.offsets"
+
+
+@contextlib.contextmanager
+def indexing_beside() -> Generator[None]:
+    """Make sources that are created here write their indexes beside their files, for all machines that read these."""
+    token = _is_beside.set(True)
+    try:
+        yield
+    finally:
+        _is_beside.reset(token)
 
 
 def _stat_again(known: LocalFile) -> LocalFile:

@@ -1,0 +1,56 @@
+"""`penstock index` writes the indexes of files beside them, and sources use them there."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import CorruptRecordError
+from penstock.sources import Tar
+from tests.cli.command import main
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(folder: Path) -> Path:
+    """Write a tar file of two records, and return its path."""
+    folder.mkdir()
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for name in ("1.txt", "2.txt"):
+            tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+    return folder / "a.tar"
+
+
+def test_files_are_indexed_once_for_all_machines(tmp_path: Path, capsys: Output) -> None:
+    """Another machine, whose cache is empty, doesn't read the headers again; a file that changed is indexed again."""
+    path = write(tmp_path / "data")
+    assert main(["index", str(path), str(path.parent / "*.tar")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{shown}: Tar(2 records in 1 file)" for shown in (path, path.parent / "*.tar")
+    ]
+    assert len(list(path.parent.glob(".penstock/*"))) == 1
+    assert not (tmp_path / "cache").exists()
+    content, time_ns = bytearray(path.read_bytes()), path.stat().st_mtime_ns
+    content[512 + 150] ^= 1  # the checksum of the second header, which is compared when the file is indexed
+    path.write_bytes(content)
+    os.utime(path, ns=(time_ns, time_ns))
+    assert [record["__key__"] for record in Tar(path).read([0, 1])] == ["1", "2"]
+    os.utime(path)
+    with pytest.raises(CorruptRecordError, match="right checksum"):
+        Tar(path)
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: Output) -> None:
+    """The message names the file; sources that only read it keep their index elsewhere."""
+    path = write(tmp_path / "data")
+    (path.parent / ".penstock").write_text("in the way")
+    assert main(["index", str(path)]) == 2
+    assert "cannot write the index of" in capsys.readouterr().err
+    assert len(Tar(path)) == 2
