@@ -6,6 +6,7 @@ position of the first element, how many elements have values that aren't finite,
 have the same value. `findings` says what is wrong with the sum.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
@@ -113,7 +114,7 @@ class LeafSummary:
 
     def _add_array(self, position: int, array: NDArray[Any]) -> None:
         self.size += array.nbytes
-        self.kinds.setdefault(str(array.dtype), position)
+        self.kinds.setdefault(_dtype_name(array.dtype), position)
         self.axes.add(array.ndim)
         if array.shape not in self.shapes and len(self.shapes) < _MOST_SHAPES:
             self.shapes[array.shape] = position
@@ -181,8 +182,11 @@ class Summary:
             Exception: of an object's own code, as it is converted to an array.
         """
         leaves, structure = flatten(element)
-        for path, leaf in zip(leaf_paths(structure), leaves, strict=True):
-            self.leaves.setdefault(path, LeafSummary(position)).add(position, leaf)
+        for path, leaf in zip(_paths_of(structure), leaves, strict=True):
+            known = self.leaves.get(path)
+            if known is None:
+                known = self.leaves[path] = LeafSummary(position)
+            known.add(position, leaf)
         self.rows += 1
         self._note_structure(structure, position)
 
@@ -218,6 +222,16 @@ class Summary:
         """The mean size of an element, in bytes."""
         good = self.rows - self.failed
         return sum(leaf.size for leaf in self.leaves.values()) / good if good else 0.0
+
+
+@functools.lru_cache(maxsize=64)
+def _paths_of(structure: Structure) -> tuple[str, ...]:
+    return leaf_paths(structure)
+
+
+@functools.lru_cache(maxsize=64)
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
 
 
 def _is_alike(one: Structure, other: Structure) -> bool:
