@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,18 @@ def test_blocks_stay_within_the_bound(tmp_path: Path) -> None:
     for keys in (range(0, GROUPS * ROWS, 7), range(GROUPS * ROWS - 1, 0, -11)):
         assert_same([copy[key] for key in keys], [expected[key] for key in keys])
         assert 3 * GROUP_BYTES < memory_bytes() <= 8 * GROUP_BYTES
+
+
+def test_copies_that_need_the_same_groups_at_once(tmp_path: Path) -> None:
+    """Copies that look for a group at the same moment all get it, though the one that decoded it goes on using it."""
+    source = Parquet(write(tmp_path / "a.parquet"))
+    keys = range(0, GROUPS * ROWS, ROWS)
+    expected = source.read(keys)
+    sent = pickle.dumps(source)
+    with ThreadPoolExecutor(8) as threads:
+        copies = [pickle.loads(sent) for _ in range(8)]
+        for key, record in zip(keys, expected, strict=True):
+            assert_same(list(threads.map(methodcaller("__getitem__", key), copies)), [record] * 8)
 
 
 def test_a_copy_without_its_original_decodes_for_itself(tmp_path: Path) -> None:

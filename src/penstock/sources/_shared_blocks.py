@@ -6,11 +6,14 @@ the source is pickled, as it is for worker processes; a copy opens it by the pro
 A copy that can't, such as one on another machine, decodes for itself alone.
 
 The memory begins with a table, which has the place and the size of each block. Locks are those of Linux for open files
-(`F_OFD_SETLK`), one for each block and one for the table. They wait without polling, and end with their process, so a
+(`F_OFD_SETLK`), two for each block and one for the table. They wait without polling, and end with their process, so a
 killed one leaves nothing locked:
-  - To decode a block, a process locks it exclusively. Another process that needs it waits, and then finds it.
-  - To read a block, a process locks it with others, until the last array over it was dropped.
-  - To free a block, a process locks the table, and the block exclusively: a block that is in use stays.
+  - To look for a block, and to decode it if there is none, a process takes the first lock alone. Another process that
+    needs the block waits, and then finds it.
+  - To use a block, a process takes the second lock together with others, until the last array over it was dropped.
+  - To free a block, a process takes the lock of the table, and both of the block alone, without waiting for these.
+
+Two locks are needed: with one, a process that waits to decode would wait for the end of the other one's use.
 
 The size of a block is written after its content, and is negative before and while it is freed. So a killed process
 leaves a block whole, or to be decoded again.
@@ -55,6 +58,7 @@ _ROOM: Final = 4  # times the bound, in addresses: a hole for a block is found t
 _MAX_MEMORIES: Final = 64  # in a process, of two descriptors each; further sources decode for each process
 _COPIED_BYTES: Final = 256  # an array up to this size is copied, as a view would take as much
 _TABLE: Final = -1  # in place of a block's number, for the lock of the table
+_DECODED, _USED = range(2)  # the locks of a block
 _OFFSET, _SIZE, _OPENED = range(3)  # the columns of the table
 
 _Address: TypeAlias = tuple[int, int, bytes]
@@ -173,8 +177,8 @@ class _Memory:
     def works(self) -> bool:
         """Return whether the system has what this needs; a sandbox that stands in for Linux may lack it."""
         try:
-            self._set_lock(_TABLE, fcntl.F_WRLCK)
-            self._set_lock(_TABLE, fcntl.F_UNLCK)
+            self._set_lock(_DECODED, _TABLE, fcntl.F_WRLCK)
+            self._set_lock(_DECODED, _TABLE, fcntl.F_UNLCK)
             self._map.madvise(mmap.MADV_REMOVE, self._begin_bytes, mmap.PAGESIZE)
         except OSError:
             return False
@@ -194,31 +198,20 @@ class _Memory:
         decoded: Opened[T] | None = None
         is_kept = False
         try:
-            self._set_lock(block, fcntl.F_RDLCK)
+            self._set_lock(_DECODED, block, fcntl.F_WRLCK)
             if self._table[block, _SIZE] <= 0:
-                decoded = self._decoded(block, decode)
-            is_kept = decoded is None or self._table.item(block, _SIZE) > 0
+                decoded = decode(block)
+                if decoded[1]:
+                    self._write(block, dump(decoded[0]))
+            is_kept = self._table.item(block, _SIZE) > 0
+            if is_kept:
+                self._set_lock(_USED, block, fcntl.F_RDLCK)
         finally:
-            if not is_kept:
-                with self._lock:
+            with self._lock:
+                self._set_lock(_DECODED, block, fcntl.F_UNLCK)
+                if not is_kept:
                     self._end_use(block)
         return decoded if decoded is not None and not is_kept else self._loaded(block)
-
-    def _decoded(self, block: int, decode: Callable[[int], Opened[T]]) -> Opened[T] | None:
-        """Decode a block, unless another process did meanwhile.
-
-        Returns:
-            What was decoded here, which may not have been written.
-        """
-        self._set_lock(block, fcntl.F_UNLCK)
-        self._set_lock(block, fcntl.F_WRLCK)
-        decoded: Opened[T] | None = None
-        if self._table[block, _SIZE] <= 0:
-            decoded = decode(block)
-            if decoded[1]:
-                self._write(block, dump(decoded[0]))
-        self._set_lock(block, fcntl.F_RDLCK)
-        return decoded
 
     def _loaded(self, block: int) -> Opened[Any]:
         self._table[block, _OPENED] = time.monotonic_ns()
@@ -232,7 +225,7 @@ class _Memory:
         self._uses[block] -= 1
         if not self._uses[block]:
             del self._uses[block]
-            self._set_lock(block, fcntl.F_UNLCK)
+            self._set_lock(_USED, block, fcntl.F_UNLCK)
 
     def _write(self, block: int, content: Pickled) -> None:
         """Write a block that this process has locked, if there is room."""
@@ -265,11 +258,24 @@ class _Memory:
         for block in kept[np.argsort(self._table[kept, _OPENED])].tolist():
             if excess <= 0:
                 break
-            if block not in self._uses and self._set_lock(block, fcntl.F_WRLCK, wait=False):
-                self._free(block)
-                self._set_lock(block, fcntl.F_UNLCK)
+            if block not in self._uses and self._freed(block):
                 excess -= sizes.item(block)
         self.excess_bytes = max(0, excess)
+
+    def _freed(self, block: int) -> bool:
+        """Free a block, unless another process decodes or uses it.
+
+        Returns:
+            Whether it is free.
+        """
+        is_free = False
+        if self._set_lock(_DECODED, block, fcntl.F_WRLCK, wait=False):
+            is_free = self._set_lock(_USED, block, fcntl.F_WRLCK, wait=False)
+            if is_free:
+                self._free(block)
+                self._set_lock(_USED, block, fcntl.F_UNLCK)
+            self._set_lock(_DECODED, block, fcntl.F_UNLCK)
+        return is_free
 
     def _hole(self, size: int) -> int | None:
         """Return the offset of the first hole of `size` bytes."""
@@ -289,19 +295,19 @@ class _Memory:
 
     @contextmanager
     def _table_locked(self) -> Generator[None]:
-        self._set_lock(_TABLE, fcntl.F_WRLCK)
+        self._set_lock(_DECODED, _TABLE, fcntl.F_WRLCK)
         try:
             yield
         finally:
-            self._set_lock(_TABLE, fcntl.F_UNLCK)
+            self._set_lock(_DECODED, _TABLE, fcntl.F_UNLCK)
 
-    def _set_lock(self, block: int, kind: int, *, wait: bool = True) -> bool:
-        """Set or end the lock of a block.
+    def _set_lock(self, which: int, block: int, kind: int, *, wait: bool = True) -> bool:
+        """Set or end one of the two locks of a block.
 
         Returns:
             Whether it is set; it isn't if it would have to wait, and may not.
         """
-        place = struct.pack("@hhqqi0q", kind, os.SEEK_SET, block + 1, 1, 0)
+        place = struct.pack("@hhqqi0q", kind, os.SEEK_SET, 2 * (block + 1) + which, 1, 0)
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, place)
         except BlockingIOError:
