@@ -27,6 +27,7 @@ _ONE_CORE: Final = (0.7, 1.25)
 _BUSY_THREADS: Final = 1.5
 _MOST_WORKERS: Final = 64
 _UNHURRIED: Final = 1e-9
+_PASSED_SECONDS: Final = 50e-6  # at least, for a batch that a worker made; threads take turns, processes send it
 _NAMES: Final[dict[Cause, str]] = {
     "memory": "memory",
     "stragglers": "stragglers",
@@ -165,7 +166,10 @@ class Model:
         """Return the prediction for another number of workers, at least 1."""
         more = f"{count - self.workers} worker{'s' if count - self.workers > 1 else ''} more"
         # More threads only wait longer for the interpreter's lock.
-        limits = (self if self.holds_interpreter else replace(self, workers=count)).limits()
+        changed = self if self.holds_interpreter else replace(self, workers=count)
+        if not self.workers:
+            changed = replace(changed, consumer_seconds=max(self.consumer_seconds, _PASSED_SECONDS))
+        limits = changed.limits()
         return self._predicted(more if self.workers else f"{count} worker{'s' if count > 1 else ''}", limits)
 
     def _predicted(self, change: str, limits: dict[str, float], step: str | None = None) -> WhatIf:
