@@ -108,6 +108,27 @@ def test_an_import_that_starts_threads(make_function: MakeFunction, caplog: pyte
     assert "threads" in warning
 
 
+def test_modules_that_import_one_that_starts_threads(
+    make_function: MakeFunction, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server finds all of them at one go, also those that import it indirectly, and imports the others ahead."""
+    starts = "import threading\nif attempt > 1: threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    make_function("penstock_test_library", starts)
+    first = make_function("penstock_test_first", "import penstock_test_library\nlater_too = None")
+    second = make_function("penstock_test_second", "from penstock_test_first import later_too")
+    third = make_function("penstock_test_third", "")
+    with started(first, second, third) as child:
+        pid, imported_by = received(child)
+        assert pid == imported_by
+        counts = {each.stem: len(each.read_text()) for each in tmp_path.glob("*.count")}
+    # In the program, in the server, and in the process; what the server can import, it imports again.
+    assert counts == dict.fromkeys((f"penstock_test_{name}" for name in ("library", "first", "second", "third")), 3)
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    assert "penstock_test_first" in warning
+    assert "imports penstock_test_library, which starts threads" in warning
+    assert "so penstock_test_second can't be imported ahead, either" in warning
+
+
 def test_killed_while_the_server_imports(make_function: MakeFunction, tmp_path: Path) -> None:
     """A process that was given up while the server imported for it is never forked; others are, once that is over."""
     os.mkfifo(tmp_path / "gate")

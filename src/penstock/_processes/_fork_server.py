@@ -13,8 +13,8 @@ Guarantees:
     So where the server is killed meanwhile, no process works that the program doesn't know.
   - If the program closes or shuts down the status socket of a process, that is killed, or never forked.
   - If the import of a module fails or starts threads, the program gets a message, and each process imports the module
-    itself. To get rid of the threads, the server executes itself again in the same process, without that module; its
-    children stay its children.
+    itself. To get rid of the threads, the server executes itself again in the same process, without that module and
+    those that import it; its children stay its children.
   - It ends with the program, also in the middle of an import, and then kills the processes that it has forked.
 """
 
@@ -38,6 +38,7 @@ from typing import Any, Final, NoReturn, TypedDict
 from penstock._caught import Caught
 from penstock._processes._begin import watch_parent
 from penstock._processes._fork_preparation import Preparation, adopt, inheriting
+from penstock._processes._thread_starters import ThreadStarters, count_threads
 
 START: Final = b"start"
 MAX_DESCRIPTORS: Final = 250  # sent with one message; the system allows 253
@@ -45,6 +46,7 @@ IMPORT: Final = b"import"
 SPARE: Final = b"spare"
 NO_SPARE: Final = b"no spare"
 _REASON_CHARACTERS: Final = 500
+_IMPORTED_AS: Final = {"__main__": "__mp_main__"}
 _inherited: Final[list[int]] = []  # descriptors, in a process that has got its work
 
 
@@ -96,6 +98,7 @@ class _Server:
             self._children[watched] = _Child(pid, watched, socket.socket(fileno=status))
         self._tried = set(begun["excluded"])
         self._failures = list(begun["failures"])  # modules and reasons, not reported yet
+        self._starters = ThreadStarters()
         self._spares = begun["spares"]
         self._blank: tuple[_Child, socket.socket] | None = None
         self._has_started = False
@@ -269,25 +272,41 @@ class _Server:
         if not wanted:
             return
         self._drop_spare()  # it hasn't imported them
+        starting: list[str] = []
         for name in wanted:
             self._tried.add(name)
             with self._ending_with_program():
-                before = _count_threads()
-                with Caught() as caught, inheriting():
+                before = count_threads()
+                with Caught() as caught, inheriting(), self._starters.importing(_IMPORTED_AS.get(name, name)):
                     if name == "__main__":
                         adopt(prepared, with_main=True)
                     else:
                         importlib.import_module(name)
-                has_threads = _count_threads() > before
+                if count_threads() > before:
+                    starting.append(name)
             if caught.error is not None:
                 self._failures.append((name, f"{type(caught.error).__name__}: {caught.error}"[:_REASON_CHARACTERS]))
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the module may have set another handler
             del caught
-            if has_threads:
-                self._failures.append((name, "it starts threads, and a process that has some can't be forked"))
-                self._execute_again(name, message)
+        if starting:
+            self._leave_out(starting, wanted, message)
         gc.collect()
         gc.freeze()  # otherwise the garbage collector of each process writes to all shared pages
+
+    def _leave_out(self, starting: list[str], wanted: list[str], message: bytes) -> NoReturn:
+        """Continue without modules whose import has started threads, and without others that import the same ones."""
+        starters: dict[str, list[str]] = {}
+        for name in wanted:
+            imported_as = _IMPORTED_AS.get(name, name)
+            starter = self._starters.starter_in(imported_as) or (imported_as if name in starting else None)
+            if starter is not None:
+                starters.setdefault(starter, []).append(name)
+        for starter, (first, *others) in starters.items():
+            how = "" if starter == _IMPORTED_AS.get(first, first) else f"imports {starter}, which "
+            also = f" (so {', '.join(others)} can't be imported ahead, either)" if others else ""
+            reason = f"it {how}starts threads, and a process that has some can't be forked{also}"
+            self._failures.append((first, reason[:_REASON_CHARACTERS]))
+        self._execute_again([name for names in starters.values() for name in names], message)
 
     @contextmanager
     def _ending_with_program(self) -> Generator[None]:
@@ -306,12 +325,12 @@ class _Server:
             thread.join()
             os.close(over)
 
-    def _execute_again(self, without: str, message: bytes) -> NoReturn:
+    def _execute_again(self, without: list[str], message: bytes) -> NoReturn:
         for child in list(self._children.values()):
             if child.status is None:  # it has been killed
                 self._reap(child)
         begun = self._begun.copy()
-        begun["excluded"] = [*begun["excluded"], without]
+        begun["excluded"] = [*begun["excluded"], *without]
         begun["failures"] = self._failures
         begun["spares"] = self._spares
         begun["children"] = [
@@ -322,10 +341,6 @@ class _Server:
         begun["message"], begun["pending"] = message.decode("latin-1"), self._pending
         _make_inheritable(_descriptors(begun), inheritable=True)
         os.execv(sys.executable, [*sys.orig_argv[:-1], json.dumps(begun)])
-
-
-def _count_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
 
 
 def _descriptors(begun: Begun) -> list[int]:
