@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from penstock._caught import Caught
 
@@ -42,10 +42,12 @@ class ThreadStarters:
         original = cast("Callable[..., ModuleType]", builtins.__import__)
 
         def noted(*given: object, **named: object) -> ModuleType:
-            arguments: dict[str, Any] = {**dict(zip(_PARAMETERS, given, strict=False)), **named}
-            variables, members = arguments.get("globals") or {}, arguments.get("fromlist") or ()
+            arguments = dict(zip(_PARAMETERS, given, strict=False)) | named
+            variables = cast("dict[str, object]", arguments.get("globals") or {})
+            members = cast("Sequence[str]", arguments.get("fromlist") or ())
             importer, imported = str(variables.get("__name__", name)), str(arguments["name"])
-            if level := arguments.get("level", 0):
+            level = cast("int", arguments.get("level", 0))
+            if level:
                 with Caught(Exception):  # the import itself raises it
                     package = str(variables.get("__package__") or importer)
                     imported = importlib.util.resolve_name("." * level + imported, package)
