@@ -295,7 +295,7 @@ class _Fold:
         self._provenance, self._index = no_provenance(), 0  # the newest chunk's, and which of its elements is newest
         self._given: list[_Given] = []
         self.added = 0
-        """How many elements were added since `given`."""
+        """The number of elements that were added since `given`."""
 
     def add(self, chunk: Chunk, index: int) -> None:
         """Add an element of a chunk to the object."""

@@ -23,7 +23,7 @@ Check: TypeAlias = Literal[
     "failed", "structure", "dtype", "ragged", "nan", "constant", "batch", "ranks", "memory", "shared"
 ]
 Merging: TypeAlias = Literal["stack", "pad", "own"]
-"""How rows become a batch: leaves are stacked, or padded first, or a function of the user's does it."""
+"""The way in which rows become a batch: leaves are stacked, or padded first, or a function of the user's does it."""
 
 _Key = TypeVar("_Key")
 

@@ -74,7 +74,7 @@ class Episodes:
 
 @frozen
 class Description:
-    """What a dataset says of itself.
+    """The description that a dataset has of itself.
 
     Attributes:
         root: its folder.

@@ -1,4 +1,4 @@
-"""What other programs write beside tar files: the places of their records, and lists of files.
+"""Files that other programs write beside tar files: the places of their records, and lists of files.
 
 Two programs write an index, from which a scan needs no walk through all headers:
   - Energon writes `a.tar.idx`: the offsets of the first member of each record, and last that of the end mark, as

@@ -20,8 +20,8 @@ from penstock.batching import Stack
 from penstock.errors import UsageError
 
 Way: TypeAlias = Literal["inline", "threads", "processes", "free data", "torch", "beside"]
-"""How batches are made: by a loader without workers, with threads or with processes; of data that costs nothing; by
-torch's loader; by one of the user's."""
+"""The way in which batches are made: by a loader without workers, with threads or with processes; of data that costs
+nothing; by torch's loader; by one of the user's."""
 WAYS: Final[tuple[Way, ...]] = get_args(Way)
 
 _RECORDED: Final = 16  # elements that data which costs nothing repeats
@@ -31,7 +31,7 @@ _SAMPLES: Final = 4  # of the memory
 
 @frozen
 class Request:
-    """What is to be measured.
+    """A measurement to be made.
 
     Attributes:
         way: how batches are made.
@@ -50,7 +50,7 @@ class Request:
 
 @frozen
 class Measured:
-    """What was measured, after the first batch.
+    """The figures of a measurement, after the first batch.
 
     Attributes:
         batches: their number.
