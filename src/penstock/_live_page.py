@@ -34,6 +34,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
+from penstock._caught import Caught
+
 _NAME: Final = "penstock-loader"
 _LINK: Final = f"/memfd:{_NAME}"
 _KIND: Final = b"penstock live "
@@ -93,7 +95,7 @@ if sys.platform == "linux":
     import fcntl
 
     def _new_memory() -> mmap.mmap:
-        with suppress(OSError):  # such as too many open files
+        with Caught(OSError):  # such as too many open files; the exception of a signal's handler passes
             descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
                 os.ftruncate(descriptor, SIZE_BYTES)

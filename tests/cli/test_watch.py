@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -242,3 +243,21 @@ def test_a_script_shows_its_own_loader(capsys: Output) -> None:
     assert last.endswith("limit: the consumer")
     with pytest.raises(ps.errors.UsageError, match="interval must be above 0"):
         loader.watch(interval=0)
+
+
+def test_a_handlers_exception_while_the_page_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes, also if it is an OSError, which the system raises where it has no memory for a page."""
+
+    def time_out(*_: object) -> None:
+        raise TimeoutError("the program's own")
+
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, time_out)
+    try:
+        monkeypatch.setattr(os, "memfd_create", interrupted)
+        with pytest.raises(TimeoutError, match="the program's own"):
+            LivePage()
+    finally:
+        signal.signal(signal.SIGUSR1, before)

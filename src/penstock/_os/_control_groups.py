@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from penstock._caught import Caught
+
 
 class ControlGroup(NamedTuple):
     """A control group, as the folder that has its files."""
@@ -59,8 +61,6 @@ def _memory_limits(root: str) -> Iterator[int]:
 
 def _lines(path: str) -> list[str]:
     """Return the lines of a file; none if it can't be read."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    with Caught(OSError), open(path, encoding="utf-8") as file:  # the exception of a signal's handler passes
+        return file.read().splitlines()
+    return []
