@@ -35,6 +35,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from penstock._caught import Caught
+from penstock._os import uninterrupted
 
 _NAME: Final = "penstock-loader"
 _LINK: Final = f"/memfd:{_NAME}"
@@ -94,8 +95,9 @@ class LivePage:
 if sys.platform == "linux":
     import fcntl
 
+    @uninterrupted  # otherwise an exception of a signal's handler could leave the descriptor open, or be lost
     def _new_memory() -> mmap.mmap:
-        with Caught(OSError):  # such as too many open files; the exception of a signal's handler passes
+        with Caught(OSError):  # such as too many open files
             descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
                 os.ftruncate(descriptor, SIZE_BYTES)
