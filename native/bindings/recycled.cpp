@@ -121,9 +121,8 @@ void bind_recycled(nb::module_& module) {
     module.def("is_offer_free", [] { return offered.is_free(); }, "Return whether no array is in the offered block.");
     module.def(
         "end_offer", [] { return offered.end(); },
-        "End the offer; return whether an array still uses the block. Its memory must then stay mapped for ever, and "
-        "is "
-        "private.");
+        "End the offer; return whether an array still uses the block, whose memory is then private and must stay "
+        "mapped.");
     module.def(
         "recycled_bytes", [] { return recycled.bytes(); }, "Return the number of kept bytes that no array uses.");
 }

@@ -3,7 +3,7 @@
 // A user's function allocates its result; where that is known to be as large as the last one, the result's place in
 // memory of ours is offered, and nothing has to be copied. Arrays that are freed before leave the block to the next
 // one. If an array still uses the block when the offer ends, since the function keeps it, the block's pages become
-// private memory of this process, with the same contents: whoever else maps the memory may write to it from then on.
+// private memory of this process, with the same contents, so that later writes of other processes don't change it.
 //
 // One thread at a time calls the functions: in a process of Python, the one that holds the GIL.
 #pragma once
@@ -15,7 +15,7 @@ namespace penstock {
 
 class OfferedBlock {
   public:
-    // Offers a block. It stays mapped until `end`, and for ever if that returns true.
+    // Offers a block. It must stay mapped until `end`, and as long as the process runs if that returns true.
     void offer(void* block, std::size_t size);
     // The block, if an array of `size` bytes gets it; else nullptr.
     void* take(std::size_t size);

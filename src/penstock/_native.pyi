@@ -566,7 +566,7 @@ def is_offer_free() -> bool:
 
 def end_offer() -> bool:
     """
-    End the offer; return whether an array still uses the block. Its memory must then stay mapped for ever, and is private.
+    End the offer; return whether an array still uses the block, whose memory is then private and must stay mapped.
     """
 
 def recycled_bytes() -> int:

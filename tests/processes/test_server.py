@@ -117,13 +117,16 @@ def test_modules_that_import_one_that_starts_threads(
     first = make_function("penstock_test_first", "import penstock_test_library\nlater_too = None")
     second = make_function("penstock_test_second", "from penstock_test_first import later_too")
     third = make_function("penstock_test_third", "")
-    with started(first, second, third) as child:
+    failing = make_function("penstock_test_failing", "if attempt == 2: raise RuntimeError('not in the server')")
+    with started(failing, first, second, third) as child:
         pid, imported_by = received(child)
-        assert pid == imported_by
+        assert pid == imported_by  # the server doesn't try again, and reports the failure once
         counts = {each.stem: len(each.read_text()) for each in tmp_path.glob("*.count")}
     # In the program, in the server, and in the process; what the server can import, it imports again.
-    assert counts == dict.fromkeys((f"penstock_test_{name}" for name in ("library", "first", "second", "third")), 3)
-    (warning,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    names = ("failing", "library", "first", "second", "third")
+    assert counts == dict.fromkeys((f"penstock_test_{name}" for name in names), 3)
+    failure, warning = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    assert "RuntimeError: not in the server" in failure
     assert "penstock_test_first" in warning
     assert "imports penstock_test_library, which starts threads" in warning
     assert "so penstock_test_second can't be imported ahead, either" in warning

@@ -273,6 +273,7 @@ class _Server:
             return
         self._drop_spare()  # it hasn't imported them
         starting: list[str] = []
+        failing: list[str] = []
         for name in wanted:
             self._tried.add(name)
             with self._ending_with_program():
@@ -285,16 +286,17 @@ class _Server:
                 if count_threads() > before:
                     starting.append(name)
             if caught.error is not None:
+                failing.append(name)
                 self._failures.append((name, f"{type(caught.error).__name__}: {caught.error}"[:_REASON_CHARACTERS]))
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the module may have set another handler
             del caught
         if starting:
-            self._leave_out(starting, wanted, message)
+            self._leave_out(starting, failing, wanted, message)
         gc.collect()
         gc.freeze()  # otherwise the garbage collector of each process writes to all shared pages
 
-    def _leave_out(self, starting: list[str], wanted: list[str], message: bytes) -> NoReturn:
-        """Continue without modules whose import has started threads, and without others that import the same ones."""
+    def _leave_out(self, starting: list[str], failing: list[str], wanted: list[str], message: bytes) -> NoReturn:
+        """Continue without modules that start threads, others that import the same ones, and those that failed."""
         starters: dict[str, list[str]] = {}
         for name in wanted:
             imported_as = _IMPORTED_AS.get(name, name)
@@ -306,7 +308,7 @@ class _Server:
             also = f" (so {', '.join(others)} can't be imported ahead, either)" if others else ""
             reason = f"it {how}starts threads, and a process that has some can't be forked{also}"
             self._failures.append((first, reason[:_REASON_CHARACTERS]))
-        self._execute_again([name for names in starters.values() for name in names], message)
+        self._execute_again([*failing, *(name for names in starters.values() for name in names)], message)
 
     @contextmanager
     def _ending_with_program(self) -> Generator[None]:
