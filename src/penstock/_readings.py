@@ -82,12 +82,22 @@ class StepTimes(native.StepTimes):
 
     def __init__(self, numbers: Mapping[int, int] | None = None, words: "np.ndarray[Any, Any] | None" = None) -> None:
         known = {} if numbers is None else dict(numbers)
-        super().__init__(np.zeros(words_for(known)) if words is None else words, known, _count(known), _WORDS)
+        super().__init__(_new_words(known) if words is None else words, known, _count(known), _WORDS)
 
 
 def words_for(numbers: Mapping[int, int]) -> int:
     """Return the number of float64 words that the times of numbered steps need."""
-    return _TOTAL + _WORDS * (_count(numbers) + 1) + _LAP_WORDS * KEPT_LAPS
+    return _first_lap(numbers) + _LAP_WORDS * KEPT_LAPS
+
+
+def _first_lap(numbers: Mapping[int, int]) -> int:
+    return _TOTAL + _WORDS * (_count(numbers) + 1)
+
+
+def _new_words(numbers: Mapping[int, int]) -> "np.ndarray[Any, Any]":
+    words: np.ndarray[Any, Any] = np.empty(words_for(numbers))
+    words[: _first_lap(numbers)] = 0.0  # not the laps: they are counted, and zeros for them take 50 us of a first batch
+    return words
 
 
 def _count(numbers: Mapping[int, int]) -> int:
@@ -207,7 +217,7 @@ class Readings:
         """Return the times of a thread, by its role; a later thread of that role continues them."""
         found = self._times.get(role)
         if found is None:
-            words = np.zeros(words_for(self.numbers))
+            words = _new_words(self.numbers)
             self.add(words, role)
             found = self._times[role] = StepTimes(self.numbers, words)
         return found
@@ -242,7 +252,7 @@ class Readings:
 
     def spans(self) -> list[tuple[str, list[tuple[int, float, float]]]]:
         """Return the role of each thread and process, and its last laps: the step's number, the end, the seconds."""
-        first = _TOTAL + _WORDS * (_count(self.numbers) + 1)
+        first = _first_lap(self.numbers)
         return [(role, _laps(words.copy(), first)) for role, words in zip(self._roles, self._words, strict=False)]
 
 

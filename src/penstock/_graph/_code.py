@@ -32,8 +32,8 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,7 @@ _SAMPLED_VALUES: Final = 1024
 _MAX_HELD: Final = 1 << 15  # values of a function that are visited
 _MAX_HELD_BY_ONE: Final = 64  # of these, for each value of a set
 _HELD_BYTES: Final = 1 << 16  # a larger array or text counts by a sample
+_KEPT: Final = 1024  # code objects whose texts are kept, and types: loaders that follow each other have the same ones
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
 _NAMESPACES: Final = frozenset({"argparse", "types"})
@@ -110,10 +111,12 @@ def _drop_held(number: int, ended: object) -> None:
 
 def _held_digits(function: Callable[..., Any]) -> str:
     package = _package(_innermost(function))
-    first = _Held(package)
-    first.text(function)
-    text = _Held(package, first.named).text(function)
-    if text == _Held(package, first.named, with_state=False).text(function):
+    walk = first = _Held(package)
+    text = first.text(function)
+    if first.chooses:
+        walk = _Held(package, first.named)
+        text = walk.text(function)
+    if not walk.has_state or text == _Held(package, first.named, with_state=False).text(function):
         return ""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
@@ -158,10 +161,15 @@ class _Walk:
 
     def __init__(self, package: str, *, with_state: bool, depth: int = 0) -> None:
         self.package = package
-        self.with_state = with_state
+        self._with_state = with_state
         self._depth = depth
         # By id, with their numbers. The objects are held, so that no id is used again.
         self._met: dict[int, tuple[int, object]] = {}
+
+    @property
+    def with_state(self) -> bool:
+        """Whether values that may change while a program runs count; only such values ask."""
+        return self._with_state
 
     def text(self, value: object) -> str:
         """Return the text of a value; different values have different texts."""
@@ -171,8 +179,7 @@ class _Walk:
             return _name(type(value))
         self._depth += 1
         try:
-            describe = next(describe for kind, describe in _DESCRIBE if isinstance(value, kind))
-            return describe(value, self)
+            return _describer(type(value), value.__class__)(value, self)
         finally:
             self._depth -= 1
 
@@ -185,13 +192,23 @@ class _Walk:
         return self._sibling().text(value)
 
     def _sibling(self) -> "_Walk":
-        return _Walk(self.package, with_state=self.with_state, depth=self._depth)
+        return _Walk(self.package, with_state=self._with_state, depth=self._depth)
+
+    @property
+    def visited(self) -> int:
+        """The number of visited values, in a walk that has a limit of them."""
+        return 0
+
+    def visits(self, values: int, levels: int) -> bool:
+        """Count values whose text is known as visited; return False, and count none, if a limit may be near."""
+        del values
+        return self._depth + levels <= _DEEPEST
 
     def sample(self, values: Sequence[object]) -> Sequence[object]:
         """Return the values that count: all of them, unless the time is bounded."""
         return values
 
-    def names(self, code: types.CodeType) -> None:
+    def names(self, names: frozenset[str]) -> None:
         """Record the names in a function's code."""
 
     def counts(self, owner: type, name: str) -> bool:
@@ -239,6 +256,22 @@ class _Held(_Walk):
         self.named: set[str] = set()
         self._counted = counted
         self._left = _MAX_HELD
+        self._asked: set[str] = set()  # what was asked in this walk, and in those of its siblings
+
+    @property
+    def with_state(self) -> bool:
+        self._asked.add("state")
+        return self._with_state
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the walk has visited values that may change while a program runs."""
+        return "state" in self._asked
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the walk has visited objects of which only attributes that code names count."""
+        return "names" in self._asked
 
     def text(self, value: object) -> str:
         self._left -= 1
@@ -250,8 +283,9 @@ class _Held(_Walk):
         return super().text(value)
 
     def _sibling(self) -> _Walk:
-        walk = _Held(self.package, self._counted, with_state=self.with_state, depth=self._depth)
+        walk = _Held(self.package, self._counted, with_state=self._with_state, depth=self._depth)
         walk._left = min(self._left, _MAX_HELD_BY_ONE)
+        walk._asked = self._asked
         return walk
 
     def sample(self, values: Sequence[object]) -> Sequence[object]:
@@ -260,11 +294,24 @@ class _Held(_Walk):
         chosen = np.linspace(0, len(values) - 1, _SAMPLED_VALUES).astype(np.int64).tolist()
         return [len(values), *(values[number] for number in chosen)]
 
-    def names(self, code: types.CodeType) -> None:
-        self.named.update(_names(code))
+    @property
+    def visited(self) -> int:
+        return _MAX_HELD - self._left
+
+    def visits(self, values: int, levels: int) -> bool:
+        if self._left < values + _MAX_HELD_BY_ONE or not super().visits(values, levels):
+            return False
+        self._left -= values
+        return True
+
+    def names(self, names: frozenset[str]) -> None:
+        self.named |= names
 
     def counts(self, owner: type, name: str) -> bool:
-        return self._counted is None or name in self._counted or not self._is_partly_used(owner)
+        if not self._is_partly_used(owner):
+            return True
+        self._asked.add("names")
+        return self._counted is None or name in self._counted
 
     def follows(self, thing: object) -> bool:
         return _package(thing) not in sys.stdlib_module_names and super().follows(thing)
@@ -284,7 +331,8 @@ def _of_function(function: types.FunctionType, walk: _Walk) -> str:
     again = walk.again(function)
     if again is not None:
         return again
-    walk.names(function.__code__)
+    names = _names(function.__code__)
+    walk.names(names)
     parts = [
         _of_code(function.__code__, walk),
         walk.text(function.__defaults__),
@@ -292,8 +340,8 @@ def _of_function(function: types.FunctionType, walk: _Walk) -> str:
         walk.texts(map(_held, function.__closure__ or ())),
     ]
     # co_names includes names of attributes. One that is also a global adds its value needlessly, but always the same.
-    names = sorted(set(_names(function.__code__)) & function.__globals__.keys())
-    parts += [f"{name} = {_of_global(function.__globals__[name], walk)}" for name in names]
+    found = sorted(names & function.__globals__.keys())
+    parts += [f"{name} = {_of_global(function.__globals__[name], walk)}" for name in found]
     return f"function {' '.join(parts)}"
 
 
@@ -304,11 +352,11 @@ def _held(cell: types.CellType) -> object:
         return "nothing"
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+@functools.lru_cache(_KEPT)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Return the names in a function's code, nested functions included."""
+    nested = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return frozenset(code.co_names).union(*nested)
 
 
 def _of_global(value: object, walk: _Walk) -> str:
@@ -317,9 +365,42 @@ def _of_global(value: object, walk: _Walk) -> str:
     return walk.text(value)
 
 
+class _CodeText(NamedTuple):
+    """The text of a function's code, as all walks of one kind give it that aren't near their limits.
+
+    Attributes:
+        text: of the byte code and the constants, nested functions included.
+        values: the number of values that a walk visits for it.
+        levels: how deep they are nested.
+    """
+
+    text: str
+    values: int
+    levels: int
+
+
 def _of_code(code: types.CodeType, walk: _Walk) -> str:
+    known = _code_text(type(walk), code)
+    return known.text if walk.visits(known.values, known.levels) else _new_code_text(code, walk)
+
+
+@functools.lru_cache(_KEPT)
+def _code_text(kind: type[_Walk], code: types.CodeType) -> _CodeText:
+    walk = kind("", with_state=True)
+    text = _new_code_text(code, walk)
+    return _CodeText(text, walk.visited, _levels(code) - 1)
+
+
+def _new_code_text(code: types.CodeType, walk: _Walk) -> str:
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     return f"{code.co_code.hex()} {code.co_exceptiontable.hex()} {counts} {code.co_names} {walk.texts(code.co_consts)}"
+
+
+def _levels(constant: object) -> int:
+    inner = constant.co_consts if isinstance(constant, types.CodeType) else constant
+    if not isinstance(inner, (tuple, frozenset)):
+        return 0
+    return 1 + max(map(_levels, cast("Iterable[object]", inner)), default=0)
 
 
 def _of_class(kind: type, walk: _Walk) -> str:
@@ -447,7 +528,7 @@ def _of_object(value: object, walk: _Walk) -> str:
 def _of_content(value: object, walk: _Walk) -> str:
     kind: Any = type(value)
     thing: Any = value
-    if dataclasses.is_dataclass(kind) and (walk.with_state or thing.__dataclass_params__.frozen):
+    if dataclasses.is_dataclass(kind) and (thing.__dataclass_params__.frozen or walk.with_state):
         fields = [field.name for field in dataclasses.fields(kind) if field.compare]
         return _of_members({name: getattr(value, name) for name in fields}, walk, type(value))
     if not walk.with_state:
@@ -483,3 +564,11 @@ _DESCRIBE: Final[tuple[tuple[Any, Callable[[Any, _Walk], str]], ...]] = (
     (re.Pattern, _of_pattern),
     (object, _of_object),
 )
+
+
+@functools.lru_cache(_KEPT)
+def _describer(kind: type, stated: type) -> Callable[[Any, _Walk], str]:
+    """Return the function that describes a value, of its type and its `__class__`, which differ for a proxy."""
+    return next(
+        describe for described, describe in _DESCRIBE if issubclass(kind, described) or issubclass(stated, described)
+    )

@@ -157,8 +157,9 @@ class Publisher(PagePublisher):
 
     def _starts_slowly(self) -> bool:
         plan = self._plan
-        elsewhere = plan.isolated or plan.place == "processes" or bool(plan.remote)
-        return elsewhere or (plan.place == "threads" and not plan.is_indexed)
+        if plan.isolated or plan.remote:
+            return True
+        return plan.place != "inline" and not plan.is_indexed  # else the first wait of 0.1 s makes the page
 
     def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
         plan, readings, runtime = self._plan, self._readings, self._runtime()

@@ -110,10 +110,12 @@ class ProcessScheduler(Scheduler):
         limits, shard = self._owner.plan.limits, self._owner.plan.shard
         # Each rank has its own seeds: programs often set the same global seed on all ranks.
         seeds = observe_seeds().child(shard.rank, shard.count)
+        # A worker learns the kind of its work with the first job; until then the fork server has imported each kind.
+        needs = needs_of(self._owners_plan, (kind.__module__ for kind in Work.__subclasses__()))
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            work=ProcessWork(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
+            work=ProcessWork(partial(work, needs=needs), descriptors, limits.timeout),
             owner=self,
             seeds=seeds,
             starting=Starting(limits.start_method, limits.worker_threads, is_imported(), keeps_spare=True),

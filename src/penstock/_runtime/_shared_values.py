@@ -4,6 +4,7 @@ A pickle is written with the data of its arrays beside it, so a reader can use t
 """
 
 import pickle
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from mmap import mmap
@@ -145,7 +146,7 @@ def _packed(value: object) -> Pickled:
         del error  # otherwise its traceback would keep it and the value
 
 
-def needs_of(region: Region) -> bytes:
-    """Return a pickle that names the modules of a shared plan, as far as the beginning of the plan names them."""
+def needs_of(region: Region, modules: Iterable[str] = ()) -> bytes:
+    """Return a pickle that names the modules of a shared plan, as far as its beginning names them, and further ones."""
     stream = stream_of(memoryview(cast("memoryview", region)))
-    return naming(modules_of(bytes(stream[:SCANNED_BYTES])))
+    return naming((*modules_of(bytes(stream[:SCANNED_BYTES])), *modules))
