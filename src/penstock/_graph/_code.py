@@ -380,12 +380,13 @@ class _CodeText(NamedTuple):
 
 
 def _of_code(code: types.CodeType, walk: _Walk) -> str:
-    known = _code_text(type(walk), code)
+    kind: Callable[..., _Walk] = type(walk)
+    known = _code_text(kind, code)
     return known.text if walk.visits(known.values, known.levels) else _new_code_text(code, walk)
 
 
 @functools.lru_cache(_KEPT)
-def _code_text(kind: type[_Walk], code: types.CodeType) -> _CodeText:
+def _code_text(kind: Callable[..., _Walk], code: types.CodeType) -> _CodeText:
     walk = kind("", with_state=True)
     text = _new_code_text(code, walk)
     return _CodeText(text, walk.visited, _levels(code) - 1)
