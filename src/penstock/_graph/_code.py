@@ -33,7 +33,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,10 +45,10 @@ _SAMPLED_VALUES: Final = 1024
 _MAX_HELD: Final = 1 << 15  # values of a function that are visited
 _MAX_HELD_BY_ONE: Final = 64  # of these, for each value of a set
 _HELD_BYTES: Final = 1 << 16  # a larger array or text counts by a sample
-_KEPT: Final = 1024  # code objects whose texts are kept, and types: loaders that follow each other have the same ones
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
 _NAMESPACES: Final = frozenset({"argparse", "types"})
+_Value = TypeVar("_Value")
 _NAMED: Final = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
@@ -92,21 +92,35 @@ def held_values(function: Callable[..., Any]) -> str:
         >>> held_values(len)
         ''
     """
-    known = _held_values.get(id(function))
-    if known is not None and known[0]() is function:
-        return known[1]
-    digits = _held_digits(function)
-    with contextlib.suppress(TypeError):  # some objects have no weak references
-        _held_values[id(function)] = weakref.ref(function, functools.partial(_drop_held, id(function))), digits
-    return digits
+    return _held_values.of(function, functools.partial(_held_digits, function))
 
 
-_held_values: Final[dict[int, tuple["weakref.ref[Callable[..., Any]]", str]]] = {}
+class _Kept(Generic[_Value]):
+    """Values of objects, by identity, as long as the objects live.
+
+    A dict of the objects would compare them: CPython compares nested code in a time that doubles with each level.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[weakref.ref[object], _Value]] = {}
+
+    def of(self, thing: object, compute: Callable[[], _Value]) -> _Value:
+        """Return the value of an object; compute it the first time."""
+        known = self._values.get(id(thing))
+        if known is not None and known[0]() is thing:
+            return known[1]
+        value = compute()
+        with contextlib.suppress(TypeError):  # some objects have no weak references
+            self._values[id(thing)] = weakref.ref(thing, functools.partial(self._drop, id(thing))), value
+        return value
+
+    def _drop(self, number: int, ended: object) -> None:
+        if number in self._values and self._values[number][0] is ended:
+            del self._values[number]
 
 
-def _drop_held(number: int, ended: object) -> None:
-    if number in _held_values and _held_values[number][0] is ended:
-        del _held_values[number]
+_held_values: Final[_Kept[str]] = _Kept()
+_names_in: Final[_Kept[frozenset[str]]] = _Kept()  # by code
 
 
 def _held_digits(function: Callable[..., Any]) -> str:
@@ -154,10 +168,25 @@ def _name(thing: object) -> str:
     return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
 
 
+class _CodeText(NamedTuple):
+    """The text of a function's code, as all walks of one kind give it that aren't near their limits.
+
+    Attributes:
+        text: of the byte code and the constants, nested functions included.
+        values: the number of values that a walk visits for it.
+        levels: how deep they are nested.
+    """
+
+    text: str
+    values: int
+    levels: int
+
+
 class _Walk:
     """A walk from a function to everything it depends on, which visits no object twice."""
 
     whole_bytes: int = _WHOLE_BYTES  # a larger array counts by a sample
+    code_texts: ClassVar[_Kept[_CodeText]] = _Kept()
 
     def __init__(self, package: str, *, with_state: bool, depth: int = 0) -> None:
         self.package = package
@@ -179,7 +208,9 @@ class _Walk:
             return _name(type(value))
         self._depth += 1
         try:
-            return _describer(type(value), value.__class__)(value, self)
+            find = functools.partial(_describer, value)
+            is_proxy = value.__class__ is not type(value)
+            return (find() if is_proxy else _describers.of(type(value), find))(value, self)
         finally:
             self._depth -= 1
 
@@ -248,6 +279,7 @@ class _Held(_Walk):
     """
 
     whole_bytes = _HELD_BYTES
+    code_texts = _Kept()
 
     def __init__(
         self, package: str, counted: set[str] | None = None, *, with_state: bool = True, depth: int = 0
@@ -331,10 +363,11 @@ def _of_function(function: types.FunctionType, walk: _Walk) -> str:
     again = walk.again(function)
     if again is not None:
         return again
-    names = _names(function.__code__)
+    code = function.__code__
+    names = _names_in.of(code, functools.partial(_names, code))
     walk.names(names)
     parts = [
-        _of_code(function.__code__, walk),
+        _of_code(code, walk),
         walk.text(function.__defaults__),
         walk.text(tuple(sorted((function.__kwdefaults__ or {}).items()))),
         walk.texts(map(_held, function.__closure__ or ())),
@@ -352,7 +385,6 @@ def _held(cell: types.CellType) -> object:
         return "nothing"
 
 
-@functools.lru_cache(_KEPT)
 def _names(code: types.CodeType) -> frozenset[str]:
     """Return the names in a function's code, nested functions included."""
     nested = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
@@ -365,28 +397,12 @@ def _of_global(value: object, walk: _Walk) -> str:
     return walk.text(value)
 
 
-class _CodeText(NamedTuple):
-    """The text of a function's code, as all walks of one kind give it that aren't near their limits.
-
-    Attributes:
-        text: of the byte code and the constants, nested functions included.
-        values: the number of values that a walk visits for it.
-        levels: how deep they are nested.
-    """
-
-    text: str
-    values: int
-    levels: int
-
-
 def _of_code(code: types.CodeType, walk: _Walk) -> str:
-    kind: Callable[..., _Walk] = type(walk)
-    known = _code_text(kind, code)
+    known = walk.code_texts.of(code, functools.partial(_code_text, type(walk), code))
     return known.text if walk.visits(known.values, known.levels) else _new_code_text(code, walk)
 
 
-@functools.lru_cache(_KEPT)
-def _code_text(kind: Callable[..., _Walk], code: types.CodeType) -> _CodeText:
+def _code_text(kind: type[_Walk], code: types.CodeType) -> _CodeText:
     walk = kind("", with_state=True)
     text = _new_code_text(code, walk)
     return _CodeText(text, walk.visited, _levels(code) - 1)
@@ -565,11 +581,8 @@ _DESCRIBE: Final[tuple[tuple[Any, Callable[[Any, _Walk], str]], ...]] = (
     (re.Pattern, _of_pattern),
     (object, _of_object),
 )
+_describers: Final[_Kept[Callable[[Any, _Walk], str]]] = _Kept()  # by type
 
 
-@functools.lru_cache(_KEPT)
-def _describer(kind: type, stated: type) -> Callable[[Any, _Walk], str]:
-    """Return the function that describes a value, of its type and its `__class__`, which differ for a proxy."""
-    return next(
-        describe for described, describe in _DESCRIBE if issubclass(kind, described) or issubclass(stated, described)
-    )
+def _describer(value: object) -> Callable[[Any, _Walk], str]:
+    return next(describe for kind, describe in _DESCRIBE if isinstance(value, kind))
