@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock._graph._code import held_values
 from penstock.batching import Pad
 from tests.graph.identified import (
     KINDS,
@@ -152,6 +155,27 @@ def test_equal_values_are_one() -> None:
     assert code_identity(closing_over(np.arange(6)[::2])) == code_identity(closing_over(np.array([0, 2, 4])))
     assert code_identity(Plain([3], {"x": 1})) == code_identity(Plain([3], {"x": 1}))
     assert code_identity(Counting(3, calls=1)) == code_identity(Counting(3, calls=2))
+
+
+@given(st.integers(0, 40), st.integers(0, 17))
+def test_kept_texts_are_those_of_a_new_walk(levels: int, partials: int) -> None:
+    """The text of code is kept between walks. A digest is that of a walk that uses none, also near a walk's limits."""
+    nested = module_of(f"function = lambda value: {'lambda value: ' * levels}((1, (2, 3.0)), {{4, (5,)}})").function
+    for _ in range(partials):
+        nested = functools.partial(len, (nested,))
+
+    def refuses(walk: object, values: int, levels: int) -> bool:
+        del walk, values, levels
+        return False
+
+    def digests() -> list[str]:
+        return [code_identity(nested), code_identity(nested, with_state=False), held_values(nested)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("_Walk", "_Held"):
+            patch.setattr(f"penstock._graph._code.{kind}.visits", refuses)
+        expected = digests()
+    assert [digests(), digests()] == [expected, expected]
 
 
 def test_recursive_objects_have_an_identity() -> None:
