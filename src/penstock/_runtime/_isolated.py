@@ -28,7 +28,6 @@ collector runs.
 
 import itertools
 import logging
-import os
 import pickle
 import threading
 import warnings
@@ -40,7 +39,7 @@ from typing import cast
 from penstock._caught import Caught
 from penstock._graph import Element, walk
 from penstock._memory import Region
-from penstock._os import Bell, DaemonThread, uninterrupted
+from penstock._os import Bell, DaemonThread, renewed_after_fork, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import (
     FUNCTION_SECONDS,
@@ -171,6 +170,7 @@ class Helpers:
 
     Attributes:
         bytes_in_flight: in the helper's and the shared memory, as last reported.
+        is_closed: whether this was closed, or left to a fork; a lost process alone doesn't close it.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder, crashing_rows: dict[tuple[int, ...], Exception]) -> None:
@@ -197,13 +197,13 @@ class Helpers:
         self._current: LoaderHelper | None = None
         self._sending = threading.Lock()
         self._runs = 0
-        self._is_closed, self._pid = False, os.getpid()
+        self.is_closed = False
+        renewed_after_fork(self)
         self._supervisor.end_with_program(self.close)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether this was closed, or left to a fork; a lost process alone doesn't close it."""
-        return self._is_closed or os.getpid() != self._pid  # asked for each batch
+    def renew_after_fork(self) -> None:
+        """Leave the helpers to the parent."""
+        self.is_closed = True
 
     def check(self) -> None:
         """Raise if the helpers belong to the process that this one was forked from."""
@@ -255,7 +255,7 @@ class Helpers:
         if not self._supervisor.is_owned_here:
             return
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
             self._supervisor.refuse()
             self._current = None
             processes = list(self._processes)
