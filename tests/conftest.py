@@ -19,6 +19,7 @@ from tests.leaks import settled_module as settled_module
 from tests.leaks import settled_process as settled_process
 from tests.leaks import started_zarr as started_zarr
 from tests.profiles import IS_LONG, PROFILE
+from tests.programs.forked import forked_programs as forked_programs
 
 # A shell that runs the tests in the background may have left SIGINT ignored, which every child would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)

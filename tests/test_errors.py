@@ -1,8 +1,6 @@
 """The tree of errors, on which callers rely: base classes, attributes, and pickling between processes."""
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock import errors, events
+from tests.programs.forked import outcome
 
 TREE: dict[str, list[type]] = {
     "PenstockError": [Exception],
@@ -85,13 +84,13 @@ def test_a_missing_dependency_says_what_to_run() -> None:
     assert error.extra == "demo"
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize(("door", "module"), [("torch", "torch"), ("jax", "jax"), ("ray", "ray")])
 def test_a_package_for_a_missing_framework_says_what_to_run(door: str, module: str) -> None:
     """The error of importing it names the extra."""
-    program = f"import sys; sys.modules[{module!r}] = None; import penstock.{door}"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert run.stderr.splitlines()[-1].startswith("penstock.errors.MissingDependencyError: ")
-    assert f"pip install 'penstock[{door}]'" in run.stderr
+    lines = outcome(f"import sys; sys.modules[{module!r}] = None; import penstock.{door}").stderr.splitlines()
+    assert lines[-1].startswith("penstock.errors.MissingDependencyError: ")
+    assert f"pip install 'penstock[{door}]'" in lines[-1]
 
 
 CLOSED: dict[str, Callable[[ps.Loader], object]] = {

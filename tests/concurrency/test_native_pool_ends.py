@@ -5,8 +5,6 @@ import contextlib
 import gc
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Coroutine
@@ -21,23 +19,25 @@ from tests.concurrency.conftest import NewLoop
 from tests.concurrency.loops import on_loop, on_loops
 from tests.concurrency.native_extension import Extension
 from tests.concurrency.test_native_pool import is_held
-from tests.promptness import PATIENCE_SECONDS
+from tests.programs import forked
+from tests.programs.forked import Ended
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 
-def outcome(program: str, library: Path) -> tuple[int, str, str]:
-    """Run a program in a new interpreter, with the extension and a pool's names; return its exit status and output."""
+def outcome(program: str, library: Path) -> Ended:
+    """Run a program with the extension and a pool's names."""
     head = f"""
-        import asyncio, os, signal, threading
+        import asyncio, faulthandler, os, signal, threading
         from pathlib import Path
         from penstock.concurrency import NativeJob, NativeThreadPool
         from tests.concurrency.native_extension import load
         extension = load(Path({str(library)!r}))
         def filling(target):
             return NativeJob.from_extension(extension.filling(target))
+        faulthandler.enable()
     """
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(head) + textwrap.dedent(program)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    return result.returncode, result.stdout, result.stderr
+    return forked.outcome(textwrap.dedent(head) + textwrap.dedent(program))
 
 
 def left_by_its_loop(extension: Extension, new_loop: NewLoop, running: bytearray, queued: bytearray) -> None:

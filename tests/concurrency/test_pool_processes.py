@@ -21,6 +21,7 @@ from penstock.errors import UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, on_loop, on_loops, run_on
 from tests.processes.helping import ends_promptly, watched
+from tests.programs.forked import outcome
 from tests.promptness import PATIENCE_SECONDS, is_prompt
 
 pytestmark = pytest.mark.each_value
@@ -101,7 +102,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 REAPED = """
-import asyncio, os, signal, sys
+import asyncio, os, signal
 from penstock.concurrency import WorkerPool
 from penstock.errors import WorkerError
 from tests.concurrency import workers
@@ -109,7 +110,7 @@ from tests.concurrency import workers
 async def main():
     async with WorkerPool(workers.Plain, 1, place="process") as pool:
         pid = await (await pool.assign(os.getpid))
-        if sys.argv[1] == "busy":
+        if doing == "busy":
             await pool.assign(workers.wait_for_ever)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -122,13 +123,12 @@ except WorkerError as error:
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("doing", ["busy", "idle"])
 def test_another_waitpid_takes_the_exit_code(doing: str) -> None:
     """A process whose exit code was taken by another `waitpid` is still reported as dead."""
-    run = subprocess.run(
-        [sys.executable, "-c", REAPED, doing], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
-    )  # in a program of its own: Python keeps such a process among its children for ever
-    assert (run.stdout, run.stderr) == ("None\n", "")
+    # In a program of its own, since Python keeps such a process among its children for ever.
+    assert outcome(f"doing = {doing!r}\n{REAPED}") == (0, "None\n", "")
 
 
 def test_a_death_is_noticed_beside_living_children() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock._dataset._field_names import ARGUMENTS, ATTRIBUTES, LOADER, PACKAGE, POSITIONAL, Remedy
+from tests.programs.forked import outcome
 
 
 class Fold:
@@ -239,11 +240,11 @@ def test_an_error_inside_a_verb_passes_unchanged() -> None:
         ps.range(3).map(len).check()  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_python_still_suggests_verbs() -> None:
     """A misspelt verb has Python's own suggestion."""
-    program = "import penstock as ps; ps.range(3).shufle()"
-    run = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
-    assert "'Dataset' object has no attribute 'shufle'. Did you mean: 'shuffle'?" in run.stderr
+    errors = outcome("import penstock as ps; ps.range(3).shufle()").stderr
+    assert "'Dataset' object has no attribute 'shufle'. Did you mean: 'shuffle'?" in errors
 
 
 def test_public_packages_complete_their_names() -> None:

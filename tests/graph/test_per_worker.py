@@ -1,10 +1,7 @@
 """`PerWorker`: each worker makes its function once, keeps it, and closes it when the worker ends."""
 
 import logging
-import os
 import pickle
-import subprocess
-import sys
 import threading
 from typing import Any, Self
 
@@ -14,6 +11,7 @@ import pytest
 import penstock as ps
 from penstock import PerWorker
 from penstock.errors import UsageError
+from tests.programs.forked import outcome
 
 
 class Log:
@@ -204,9 +202,7 @@ print("child" if child == 0 else "parent", named(1), flush=True) if child == 0 e
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_program_ends_and_forks() -> None:
     """A program closes its own objects at its end; a forked child makes its own, and leaves its parent's open."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True)
-    assert run.stdout.splitlines() == ["True", "child True", "closed True", "closed True"]
-    assert not run.stderr
+    assert outcome(PROGRAM) == (0, "True\nchild True\nclosed True\nclosed True\n", "")

@@ -12,9 +12,10 @@ import pytest
 
 import penstock
 from tests.profiles import IS_LONG
+from tests.programs.forked import Ended, outcome
 from tests.promptness import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.each_value
+pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
 
 CHECKOUT = Path(__file__).parents[2]
 SOURCES = Path(penstock.__file__).parents[1]
@@ -83,29 +84,21 @@ def opened(dataset, **arguments):
 """
 
 
-def command(text: str) -> list[str]:
-    """Return the command that runs a program after the preamble; processes of its own don't run it again."""
-    program = f"if __name__ == '__main__':\n{textwrap.indent(textwrap.dedent(text).strip(), '    ')}\n"
-    return [sys.executable, "-c", PREAMBLE + program]
+def whole(text: str) -> str:
+    """Return a program with the preamble; processes of its own don't run it again."""
+    return f"{PREAMBLE}if __name__ == '__main__':\n{textwrap.indent(textwrap.dedent(text).strip(), '    ')}\n"
 
 
-def environment() -> dict[str, str]:
-    """Return the environment in which a program finds Penstock and the tests."""
-    return {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}", "PYTHONFAULTHANDLER": ""}
-
-
-def run(text: str) -> "subprocess.CompletedProcess[str]":
+def run(text: str) -> Ended:
     """Run a program to its end."""
-    return subprocess.run(
-        command(text), env=environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
+    return outcome(whole(text))
 
 
 def start(text: str) -> "subprocess.Popen[str]":
     """Start a program in a session of its own."""
     return subprocess.Popen(
-        command(text),
-        env=environment(),
+        [sys.executable, "-c", whole(text)],
+        env={**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}", "PYTHONFAULTHANDLER": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -159,7 +152,7 @@ PROGRAMS = {
 def test_a_program_ends_in_silence(text: str) -> None:
     """A program that ends while a loader works for it prints nothing, also if requests are never answered."""
     ended = run(text)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert ended == (0, "", "")
 
 
 @WORKERS
@@ -209,7 +202,7 @@ def test_a_fork_can_not_use_a_started_loader(kind: str) -> None:
         print(os.waitstatus_to_exitcode(status), count)
         """
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "12 400\n", "")
+    assert ended == (0, "12 400\n", "")
 
 
 @FORKS
@@ -227,7 +220,7 @@ def test_a_fork_may_make_a_loader_of_its_own() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "22\n", "")
+    assert ended == (0, "22\n", "")
 
 
 @FORKS
@@ -247,7 +240,7 @@ def test_a_fork_has_an_event_loop_of_its_own(workers: int) -> None:
         print(os.waitstatus_to_exitcode(status), [batch.tolist() for batch in dataset] == before)
         """
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "21 True\n", "")
+    assert ended == (0, "21 True\n", "")
 
 
 @FORKS
@@ -274,7 +267,7 @@ def test_a_fork_can_not_use_a_loader_with_a_placement_thread(isolated: bool) -> 
         print(sum(len(batch) for batch in batches) + 4 * (step + 1) == 400)
         """
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n10\nTrue\n", "")
+    assert ended == (0, "True\n10\nTrue\n", "")
 
 
 @FORKS
@@ -297,7 +290,7 @@ def test_a_fork_can_not_use_the_processes_of_a_loader(opened: str, most: int) ->
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), next(batches).tolist())
         """
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "7 [8, 9, 10, 11]\n", "")
+    assert ended == (0, "7 [8, 9, 10, 11]\n", "")
 
 
 INTERRUPTED = """
@@ -443,7 +436,7 @@ def test_many_interrupts_lose_no_batch(kind: str, workers: int) -> None:
         print(interrupted > 0)
         """
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+    assert ended == (0, "True\n", "")
 
 
 def test_a_stuck_function_does_not_keep_the_program() -> None:
@@ -560,4 +553,4 @@ NUMBERS, AWAITED = "ps.range(6, seed=1)", "ps.read(Awaited(6), seed=1)"
 def test_ctrl_c_at_every_instruction(kind: str, rows: str, loader: str, workers: int) -> None:
     """Interrupted once, at any instruction of the loader, a kept iterator delivers every batch once, in order."""
     ended = run(STRUCK.format(kind=kind, rows=rows, loader=loader, workers=workers, stride=STRIDE))
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+    assert ended == (0, "True\n", "")

@@ -5,15 +5,16 @@ import os
 import resource
 import select
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 from types import FrameType
 
 import pytest
 
 from penstock._os import Bell, CommonBell
+from tests.programs.forked import outcome
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 
 def test_a_ring_before_the_wait_ends_it() -> None:
@@ -188,7 +189,7 @@ def test_no_interrupt_is_lost_at_any_point_of_a_wait(send: str) -> None:
         thread.join()
         print(interrupted)
     """
-    assert _run(program).stdout == "1500\n"
+    assert outcome(program).stdout == "1500\n"
 
 
 def test_an_interrupt_ends_the_process_from_within_a_wait() -> None:
@@ -206,15 +207,9 @@ def test_an_interrupt_ends_the_process_from_within_a_wait() -> None:
         threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT), daemon=True).start()
         ring.wait_ready(0)
     """
-    result = _run(program)
+    result = outcome(program)
     assert "KeyboardInterrupt" in result.stderr
     assert result.returncode in {-signal.SIGINT, 130}
-
-
-def _run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=50, check=False
-    )
 
 
 def _open_descriptors() -> int:

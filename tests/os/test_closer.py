@@ -1,7 +1,6 @@
 """A closer closes once: on request, when its owner is dropped, or at exit; and no interrupt is lost."""
 
 import gc
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -10,6 +9,7 @@ import pytest
 
 from penstock._native import CallWhenDropped
 from penstock._os import Closer
+from tests.programs.forked import outcome
 
 
 class Owner:
@@ -137,16 +137,17 @@ def test_an_error_of_a_drop_is_printed_and_not_raised(monkeypatch: pytest.Monkey
     assert raised == [OSError]
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_closed_at_the_end_of_the_program() -> None:
     """An owner that is still there is closed in good order, while all modules are there."""
     program = (
         "from penstock._os import Closer\n"
         "kept = [Closer(lambda number=number: print('closed', number)) for number in range(2)]\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (ended.stdout, ended.stderr) == ("closed 1\nclosed 0\n", "")
+    assert outcome(program) == (0, "closed 1\nclosed 0\n", "")
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_interrupted_as_it_is_made_it_closes_at_the_end_of_the_program() -> None:
     """A Ctrl-C may come when it is kept for the program's end, and its maker doesn't know it yet."""
     program = (
@@ -162,8 +163,7 @@ def test_interrupted_as_it_is_made_it_closes_at_the_end_of_the_program() -> None
         "except KeyboardInterrupt as error:\n"
         "    kept = error\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (ended.stdout, ended.stderr) == ("closed\n", "")
+    assert outcome(program) == (0, "closed\n", "")
 
 
 def test_an_uninitialised_object_calls_nothing() -> None:

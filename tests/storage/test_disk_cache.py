@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
+from tests.programs.forked import outcome
 from tests.storage.caches import MISSING
 from tests.storage.filling import IDENTITY, element_of, is_element, opened
 
@@ -199,22 +200,21 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 FULL_DISK = """
-import logging, resource, sys
+import logging, resource
 logging.basicConfig(format="%(message)s")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 from tests.storage.filling import opened
-cache = opened(sys.argv[1])
+cache = opened({path!r})
 print([cache.put(position, bytes(9_000)) for position in range(20)].count(True))
 print([cache.get(position) == bytes(9_000) for position in range(20)].count(True))
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_full_disk_declines_and_says_so_once(tmp_path: Path) -> None:
     """When a write fails, kept elements stay readable, nothing is raised, and one line is logged."""
-    run = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True, check=True
-    )
-    assert run.stdout.split() == ["11", "11"]
+    run = outcome(FULL_DISK.format(path=str(tmp_path)))
+    assert (run.returncode, run.stdout) == (0, "11\n11\n")
     assert run.stderr.count("takes no more elements") == 1
     assert len(run.stderr.splitlines()) == 1
     cache = opened(tmp_path)

@@ -1,8 +1,6 @@
 """A lease comes back exactly once, when the last view over it dies, wherever and however that happens."""
 
 import gc
-import subprocess
-import sys
 import textwrap
 import threading
 import weakref
@@ -14,6 +12,7 @@ import pytest
 from penstock._memory import ALIGNMENT, Memory, aligned, array_over
 from penstock._os import Bell
 from penstock.errors import UsageError
+from tests.programs.forked import outcome
 
 
 def bytes_of(holder: object) -> memoryview:
@@ -170,12 +169,11 @@ threading.Thread(target=lambda view: threading.Event().wait(), args=(held.pop(),
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("kind", HELD)
 def test_memory_may_be_held_to_the_end_of_the_interpreter(kind: str) -> None:
     """Memory held by globals, cycles and running threads at exit ends the process silently, with status 0."""
-    command = [sys.executable, "-c", textwrap.dedent(HELD[kind]) + HOLDERS]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert outcome(textwrap.dedent(HELD[kind]) + HOLDERS) == (0, "", "")
 
 
 @pytest.mark.parametrize(

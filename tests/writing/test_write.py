@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import GraphError, UsageError
+from tests.cli.command import main
 
 pyarrow = pytest.importorskip("pyarrow")
 FORMATS = ("arrow", "parquet", "tokens", "tar", "jsonl")
@@ -249,20 +250,22 @@ def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
         ps.write(numbers(), tmp_path, num_workers=0)
 
 
-def test_the_command_writes_parts(tmp_path: Path) -> None:
+def test_the_command_writes_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`penstock write MODULE:NAME PATH --part K/N` writes what the function writes, and prints it."""
     ps.write(numbers(), tmp_path / "alone", "tar", shard_bytes=60_000, num_workers=0)
-    command = [sys.executable, "-m", "penstock", "write"]
     options = ["--format", "tar", "--shard-bytes", "60000", "--num-workers", "0", "--part"]
 
-    def run(name: str, part: str) -> "subprocess.CompletedProcess[str]":
-        arguments = [*command, name, str(tmp_path / "parts"), *options, part]
-        return subprocess.run(arguments, capture_output=True, text=True, check=False)
+    def run(name: str, part: str) -> tuple[int, str]:
+        status = main(["write", name, str(tmp_path / "parts"), *options, part])
+        printed = capsys.readouterr()
+        return status, (printed.err if status else printed.out).rstrip()
 
-    assert run("tests.writing.test_write:numbers", "1/2").stdout.rstrip().endswith("other parts are missing")
-    assert run("tests.writing.test_write:numbers", "0/2").stdout.rstrip().endswith("complete")
+    for part, end in (("1/2", "other parts are missing"), ("0/2", "complete")):
+        status, text = run("tests.writing.test_write:numbers", part)
+        assert status == 0
+        assert text.endswith(end)
     assert digests(tmp_path / "parts") == digests(tmp_path / "alone")
     for name, text in (("data", "MODULE:NAME"), ("no_such:x", "no module"), ("json:dumps_", "has no")):
-        failed = run(name, "0/1")
-        assert failed.returncode == 2
-        assert text in failed.stderr
+        status, message = run(name, "0/1")
+        assert status == 2
+        assert text in message

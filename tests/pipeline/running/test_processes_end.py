@@ -14,18 +14,22 @@ import pytest
 
 import penstock
 from penstock.pipeline import PipelineBuilder
+from tests.programs import forked
+from tests.programs.forked import Ended
 from tests.promptness import is_prompt
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
 SOURCES = str(Path(penstock.__file__).parents[1])
 PATIENCE_SECONDS = 100.0
 PROMPTLY_SECONDS = 5.0
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="there are no forks and POSIX signals here")
 
 HEAD = """
-import asyncio, gc, itertools, os, signal, sys, threading
+import asyncio, gc, itertools, os, signal, sys, threading, warnings
 from penstock.errors import PenstockError, UsageError
 from penstock.pipeline import PipelineBuilder
 
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on Python warns of every fork while threads run
 never = threading.Event()
 
 def stuck(item):
@@ -58,25 +62,12 @@ def build(source=None, op=abs, **how):
 """
 
 
-def command(program: str) -> list[str]:
-    """Return the command that runs a program in a new interpreter."""
-    # From 3.12 on Python warns of every fork while threads run.
-    return [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HEAD + textwrap.dedent(program)]
-
-
-def environment() -> dict[str, str]:
-    """Return the environment in which a program finds Penstock."""
-    return {**os.environ, "PYTHONPATH": SOURCES, "PYTHONFAULTHANDLER": ""}
-
-
-def outcome(program: str) -> tuple[int, str, str]:
-    """Run a program to its end, and return its exit status and output."""
+def outcome(program: str) -> Ended:
+    """Run a program to its end, which doesn't take long."""
     began = time.monotonic()
-    result = subprocess.run(
-        command(program), env=environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
+    ended = forked.outcome(HEAD + textwrap.dedent(program))
     assert is_prompt(time.monotonic() - began, PROMPTLY_SECONDS)
-    return result.returncode, result.stdout, result.stderr
+    return ended
 
 
 STUCK = [
@@ -226,7 +217,11 @@ def test_ctrl_c(built: str, read: str) -> None:
     {READS[read]}
     """
     with subprocess.Popen(
-        command(program), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", HEAD + textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": SOURCES, "PYTHONFAULTHANDLER": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "read\n"

@@ -1,8 +1,5 @@
 """Extensions, built by themselves from the public headers, exchange bytes with Python without a copy."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +10,7 @@ import pytest
 
 from penstock.transport import Bytes, leased_slots
 from tests.extensions import build, load
+from tests.programs.forked import outcome
 from tests.transport.owners import Memory, every_owner_goes
 
 SOURCE = Path(__file__).parent / "native_bytes.cpp"
@@ -148,6 +146,7 @@ def test_other_types_may_offer_their_bytes(extension: Extension) -> None:
     extension.drop_elsewhere()
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_threads_of_cpp_may_drop_while_python_ends(library: Path) -> None:
     """Handles over Python's objects that C++ still drops while the interpreter ends don't hang, crash or say a word."""
     program = f"""
@@ -158,10 +157,8 @@ def test_threads_of_cpp_may_drop_while_python_ends(library: Path) -> None:
         extension.keep(bytearray(8))
         extension.drop_in_the_background([bytearray(8) for _ in range(300_000)])
     """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
     for _ in range(3):
-        result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+        assert outcome(program) == (0, "", "")
 
 
 def test_threads_of_python_share_with_cpp(extension: Extension) -> None:

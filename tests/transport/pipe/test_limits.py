@@ -5,8 +5,6 @@ import os
 import resource
 import socket
 import struct
-import subprocess
-import sys
 import tempfile
 import threading
 from multiprocessing import get_context
@@ -16,8 +14,8 @@ import pytest
 
 from penstock.errors import EndOfPipeError, MessageError, PeerError, PenstockError, UsageError
 from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
+from tests.programs.forked import outcome
 from tests.promptness import PATIENCE_SECONDS
-from tests.transport.arena.peers import environment
 from tests.transport.pipe.children import element_of, free_path, is_element, receive_and_keep, running
 from tests.transport.pipe.test_hostile import stranger
 
@@ -227,20 +225,22 @@ def test_a_failure_with_a_long_text_is_sent(*, allow_pickle: bool) -> None:
         failing.join()
 
 
-def run(program: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Run a program that has both ends at hand."""
-    preamble = "import os, sys, numpy as np\nfrom penstock.transport import TensorPipeReader, TensorPipeWriter\n"
-    command = [sys.executable, *options, "-c", preamble + program]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+OPEN = """
+import numpy as np, warnings
+from penstock.transport import TensorPipeReader, TensorPipeWriter
+{warns}
+reader = TensorPipeReader()
+writer = TensorPipeWriter(reader.address)
+writer.send(np.ones(100_000))
+{ends}
+"""
 
 
-OPEN = "reader = TensorPipeReader()\nwriter = TensorPipeWriter(reader.address)\nwriter.send(np.ones(100_000))\n"
-
-
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("ends", ["", "kept = reader.receive()", "cycle = [reader, writer]; cycle.append(cycle)"])
 def test_a_program_that_leaves_ends_open_ends_in_silence(ends: str) -> None:
     """Unless it asks for the warnings, and then those are all it gets."""
-    done = run(OPEN + ends)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    lines = [line for line in run(OPEN + ends, "-W", "default").stderr.splitlines() if not line.startswith(" ")]
+    assert outcome(OPEN.format(warns="", ends=ends)) == (0, "", "")
+    warned = outcome(OPEN.format(warns="warnings.simplefilter('default')", ends=ends)).stderr
+    lines = [line for line in warned.splitlines() if not line.startswith(" ")]
     assert all("ResourceWarning" in line or "sys:1" in line for line in lines), lines
