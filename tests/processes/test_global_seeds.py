@@ -1,15 +1,14 @@
 """The global random generators of worker processes differ between processes, and repeat from run to run."""
 
 import json
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes.helping import program
+from tests.processes.helping import program as script
+from tests.programs.forked import outcome
 
 SECONDS = 150.0  # of a busy machine; a test may take 180
 
@@ -186,12 +185,11 @@ def flat(found: Any) -> list[tuple[float, ...]]:
 
 def drawn(when: str, method: str, places: str, folder: Path, text: str = PROGRAM) -> tuple[Any, Any]:
     """Return what the processes of two runs of a program drew, by the place that they worked for."""
+    folders = [folder / name for name in ("first", "second")]
+    for each in folders:
+        each.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        runs: list[subprocess.Popen[str]] = []
-        for name in ("first", "second"):
-            (folder / name).mkdir(exist_ok=True)
-            arguments = (when, method, places, str(folder / name))
-            runs.append(stack.enter_context(program(text, folder / name, *arguments)))
+        runs = [stack.enter_context(script(text, each, when, method, places, str(each))) for each in folders]
         printed = [run.communicate(timeout=SECONDS) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], printed
     first, second = (json.loads(output) for output, _ in printed)
@@ -264,32 +262,33 @@ if __name__ == "__main__":
 
 def test_a_program_that_seeds_again(tmp_path: Path) -> None:
     """A pipeline's process draws the same numbers again where the program has seeded its generators again."""
-    with program(REPEATED, tmp_path) as running:
+    with script(REPEATED, tmp_path) as running:
         output, errors = running.communicate(timeout=SECONDS)
     first, second, third = output.splitlines()
     assert first == second != third, errors
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_importing_torch_fails_and_succeeds_later(tmp_path: Path) -> None:
     """A process whose first import of torch fails seeds it at the next one."""
-    pytest.importorskip("torch")
-    script = """
-import importlib, sys
+    (tmp_path / "torch.py").write_text(f"import ctypes\n{TORCH}")
+    program = """
+import sys
+sys.path.insert(0, {folder!r})
 from penstock._processes._seeding import observe_seeds, seed_process
 seeds = observe_seeds()
 seed_process(seeds)
-sys.modules["ctypes"] = None  # which torch needs
+sys.modules["ctypes"] = None
 try:
     import torch
 except ImportError:
     pass
 else:
     raise AssertionError
-for name in [name for name in sys.modules if name == "ctypes" or name.split(".")[0] == "torch"]:
-    del sys.modules[name]
+del sys.modules["ctypes"]
 import torch
-first = torch.initial_seed()
+first = torch.get_rng_state().tobytes()
 seed_process(seeds)
-assert torch.initial_seed() == first
+assert torch.get_rng_state().tobytes() == first
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=SECONDS, cwd=tmp_path)
+    assert outcome(program.format(folder=str(tmp_path))) == (0, "", "")

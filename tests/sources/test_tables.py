@@ -18,7 +18,6 @@ from penstock.testing import SourceTests, assert_same
 from tests.profiles import fewer
 
 pa: Any = pytest.importorskip("pyarrow")
-datasets: Any = pytest.importorskip("datasets")
 
 from tests.sources.arrow_values import records_of, tables  # noqa: E402 - it needs pyarrow
 
@@ -37,6 +36,11 @@ RECORDS = [
     {"id": np.int16(5), "text": None, "tokens": np.array([], np.uint16), "box": BOX, "kind": "y"},
     {"id": None, "text": TABLE["text"][2].as_py(), "tokens": None, "box": BOX, "kind": "x"},
 ]
+
+
+def hugging_face() -> Any:
+    """Return the library, whose import takes seconds: only the process that runs these tests needs it."""
+    return pytest.importorskip("datasets")
 
 
 class Exported:
@@ -115,6 +119,7 @@ class TestShuffledHuggingFace(SourceTests):
     def make_source(self) -> Source:
         """Return the selection."""
         texts = ["a", "bb", "ccc"]
+        datasets = hugging_face()
         parts = [datasets.Dataset.from_dict({"text": [t], "tokens": [[5] * len(t)]}) for t in texts]
         return as_source(datasets.concatenate_datasets(parts).select([2, 0, 2, 1]))
 
@@ -132,7 +137,7 @@ def test_rows_are_those_of_pyarrow(table: Any) -> None:
 def test_records_of_hugging_face_are_its_own(table: Any, data: st.DataObject) -> None:
     """Records equal those of `dataset[key]`, of the same types, whether or not the values can be read directly."""
     try:
-        dataset = datasets.Dataset(table)
+        dataset = hugging_face().Dataset(table)
     except (TypeError, ValueError, KeyError, NotImplementedError):  # some types of Arrow have no feature
         return
     keys = data.draw(st.lists(st.integers(0, len(table) - 1), max_size=5)) if len(table) else []
@@ -148,6 +153,7 @@ def test_records_of_hugging_face_are_its_own(table: Any, data: st.DataObject) ->
 
 def test_a_format_or_a_feature_of_hugging_face_is_applied() -> None:
     """A dataset reads its own records if it has a format, also one that is set later, a transform, or a feature."""
+    datasets = hugging_face()
     dataset = datasets.Dataset.from_dict({"x": [1, 2], "y": ["a", "b"]})
     source = as_source(dataset)
     assert source[1] == {"x": 2, "y": "b"}
@@ -165,8 +171,10 @@ def test_a_format_or_a_feature_of_hugging_face_is_applied() -> None:
 
 def test_lengths_of_hugging_face_follow_its_indices() -> None:
     """Lengths are those of the selected records; a format, which may change them, is refused."""
-    dataset = datasets.Dataset.from_dict({"tokens": [[1], [1, 2], [], [1, 2, 3]]}).select(
-        [3, 0, 3], keep_in_memory=True
+    dataset = (
+        hugging_face()
+        .Dataset.from_dict({"tokens": [[1], [1, 2], [], [1, 2, 3]]})
+        .select([3, 0, 3], keep_in_memory=True)
     )
     source: Any = as_source(dataset)
     assert source.lengths("tokens").tolist() == [3, 1, 3]
@@ -223,7 +231,7 @@ def test_fingerprints_change_with_columns_and_rows() -> None:
         assert one != other
     again = pa.concat_tables([tables[0].slice(0, 1), tables[0].slice(1)])
     assert ps.read(again).fingerprint == ps.read(tables[0]).fingerprint
-    dataset = datasets.Dataset(tables[0])
+    dataset = hugging_face().Dataset(tables[0])
     assert source_fingerprint(as_source(dataset)) == "datasets.arrow_dataset.Dataset-2"
 
 

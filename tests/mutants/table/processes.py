@@ -164,6 +164,18 @@ PROCESSES: Final[Faults] = {
             *("with HeldInterrupts():\n return function(*args, **kwargs)", "return function(*args, **kwargs)"),
             "os/test_interrupts.py",
         ),
+        "interrupts: an inner scope replaces the outer one's handlers": (
+            *("if outer is not None and outer.holds():", "if False:"),
+            "os/test_interrupts.py",
+        ),
+        "interrupts: an inner scope holds nothing where the outer one waits": (
+            *("if outer is not None and outer.holds():", "if outer is not None:"),
+            "os/test_interrupts.py",
+        ),
+        "interrupts: a call keeps its object": (
+            *("held.undo = None  # no call;", "pass  # no call;"),
+            "os/test_interrupts.py",
+        ),
     },
     "_runtime/_isolated.py": {
         "isolated: batches of an earlier run are taken": (

@@ -72,7 +72,7 @@ BODIES = {
         "print(train())",
         "[[100, 101, 102, 103], [104, 105, 106, 107]]",
     ),
-    "torch's class": (
+    "classes for torch": (
         "import torch\n"
         "from penstock.torch import DataLoader\n"
         "class Squares(torch.utils.data.Dataset):\n"
@@ -80,18 +80,14 @@ BODIES = {
         "        return 6\n"
         "    def __getitem__(self, index):\n"
         "        return torch.tensor(index * index)\n"
-        "print([batch.tolist() for batch in DataLoader(Squares(), batch_size=3, num_workers=2)])",
-        "[[0, 1, 4], [9, 16, 25]]",
-    ),
-    "named tuples": (
-        "from penstock.torch import DataLoader\n"
+        "print([batch.tolist() for batch in DataLoader(Squares(), batch_size=3, num_workers=2)])\n"
         "class Points:\n"
         "    def __len__(self):\n"
         "        return 9\n"
         "    def __getitem__(self, index):\n"
         "        return Point(index, [index, -index])\n"
         "print([type(batch) is Point and batch.x.tolist() for batch in DataLoader(Points(), 3, num_workers=2)])",
-        "[[0, 1, 2], [3, 4, 5], [6, 7, 8]]",
+        "[[0, 1, 4], [9, 16, 25]]\n[[0, 1, 2], [3, 4, 5], [6, 7, 8]]",
     ),
 }
 
@@ -113,7 +109,8 @@ def run(script: Path | None, text: str, *arguments: str) -> tuple[int, str, str]
 
 
 @pytest.mark.parametrize(
-    ("name", "by_pipe"), [*((name, False) for name in BODIES), ("an exception", True), ("torch's class", True)]
+    ("name", "by_pipe"),
+    [*((name, False) for name in BODIES), ("an exception", True), ("classes for torch", True)],
 )
 def test_an_unguarded_script_runs_once(tmp_path: Path, name: str, *, by_pipe: bool) -> None:
     """Its functions, classes and exceptions are the same in the program, and no process runs its top level again."""
