@@ -136,58 +136,31 @@ def test_a_semaphore_that_another_program_left_is_no_leak() -> None:
     os.unlink(f"/dev/shm/sem.mp-{pid}")
 
 
-WITHOUT_LEAKS = {
-    "a thread, a process and a file that the test itself ends": (
-        """
-        import subprocess, sys, threading
-        def test_is_tidy(tmp_path):
-            thread = threading.Thread(target=print)
-            thread.start()
-            subprocess.run([sys.executable, "-c", ""], check=True)
-            with open(tmp_path / "file", "w"):
-                thread.join()
-        """,
-        {"passed": 1},
-    ),
-    "objects that only a reference cycle holds": (
-        """
-        import os
-        class Owner:
-            def __init__(self):
-                self.itself = self
-                self.descriptor = os.open(__file__, os.O_RDONLY)
-            def __del__(self):
-                os.close(self.descriptor)
-        def test_drops_a_cycle():
-            Owner()
-        """,
-        {"passed": 1},
-    ),
-    "a failing test, which is reported once": (
-        """
-        import os
-        def test_fails():
-            os.open(__file__, os.O_RDONLY)
-            assert False
-        """,
-        {"failed": 1},
-    ),
-}
+def test_no_leak_is_reported(inner: pytest.Pytester) -> None:
+    """What a test ends, or only garbage holds, is no leak; a failing test shows its own failure alone.
 
-
-@pytest.mark.parametrize("name", WITHOUT_LEAKS)
-def test_no_leak_is_reported(inner: pytest.Pytester, name: str) -> None:
-    """What a test ends, or only garbage holds, is no leak; a failing test shows its own failure alone."""
-    program, outcomes = WITHOUT_LEAKS[name]
-    inner.makepyfile(program)
-    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(**outcomes)
-
-
-def test_a_failed_test_keeps_nothing(inner: pytest.Pytester) -> None:
-    """Resources in the frames of a failed test, the last of its file, are released before the next file's tests."""
+    Resources in the frames of a failed test, the last of its file, are released before the next file's tests.
+    """
     inner.makepyfile(
         test_first="""
-            import sys
+            import os, subprocess, sys, threading
+            def test_is_tidy(tmp_path):
+                thread = threading.Thread(target=print)
+                thread.start()
+                subprocess.run([sys.executable, "-c", ""], check=True)
+                with open(tmp_path / "file", "w"):
+                    thread.join()
+            class Closing:
+                def __init__(self):
+                    self.itself = self
+                    self.descriptor = os.open(__file__, os.O_RDONLY)
+                def __del__(self):
+                    os.close(self.descriptor)
+            def test_drops_a_cycle():
+                Closing()
+            def test_fails_with_a_leak():
+                os.open(__file__, os.O_RDONLY)
+                assert False
             class Owner:
                 def __init__(self):
                     self.itself = self
@@ -203,4 +176,4 @@ def test_a_failed_test_keeps_nothing(inner: pytest.Pytester) -> None:
                 assert sys.is_released
         """,
     )
-    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(failed=1, passed=1)
+    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(failed=2, passed=3)

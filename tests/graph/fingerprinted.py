@@ -1,8 +1,8 @@
-"""Datasets whose fingerprints are compared between processes; run as a script, the module prints them as JSON."""
+"""Datasets whose fingerprints are compared between processes; run as a script, the module prints what must agree."""
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 import penstock as ps
 from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy
+from tests.graph.identified import identities
 
 
 def classify(word: str) -> str:
@@ -46,5 +47,15 @@ DATASETS: dict[str, ps.Dataset] = {
     "arrays": ps.read({"x": np.arange(6), "y": np.zeros((6, 2))}).subset(3),
 }
 
+
+def agreed(datasets: Mapping[str, ps.Dataset]) -> dict[str, Any]:
+    """Return the fingerprints, in datasets and in the states of loaders, and the identities of functions."""
+    return {
+        "datasets": {name: dataset.fingerprint for name, dataset in datasets.items()},
+        "states": {name: ps.Loader(dataset).state_dict()["fingerprint"] for name, dataset in datasets.items()},
+        "functions": identities(),
+    }
+
+
 if __name__ == "__main__":
-    json.dump({name: dataset.fingerprint for name, dataset in DATASETS.items()}, sys.stdout)
+    json.dump(agreed(DATASETS), sys.stdout)

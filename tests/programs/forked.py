@@ -1,8 +1,8 @@
 """Programs that begin in no time: forks of a process that has imported NumPy and Penstock.
 
 The start of Python and these imports take a fifth of a second of processor time, and a fork takes a few milliseconds.
-The program is the rest of the fork's main module: it has one thread, no script and streams of its own, and Python ends
-it as it ends any other. A program whose promise is about imports, options or a script needs a Python of its own.
+The program is the rest of the fork's main module: it has one thread and streams of its own, and Python ends it as it
+ends any other. A program whose promise is about imports or options needs a Python of its own.
 """
 
 import os
@@ -150,3 +150,13 @@ def outcome(program: str) -> Ended:
     """Run a program to its end; a test that does so uses the fixture `forked_programs`."""
     assert _server is not None
     return _server.run(textwrap.dedent(program))
+
+
+def script_outcome(script: Path, *arguments: str) -> Ended:
+    """Run a script to its end, as `outcome` runs a program."""
+    return outcome(f"""
+        import sys
+        __file__ = {str(script)!r}
+        sys.argv, sys.path[0] = [__file__, *{arguments!r}], {str(script.parent)!r}
+        exec(compile(open(__file__).read(), __file__, "exec"))
+    """)

@@ -2,12 +2,9 @@
 
 import asyncio
 import gc
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ import penstock as ps
 from tests.dataset.functions import keep
 from tests.loader.asynchronous.server import PATIENCE_SECONDS, dataset_of
 from tests.places import in_places
+from tests.programs.forked import outcome
 
 WORKERS = in_places("inline", "thread", "threads")
 KINDS = pytest.mark.parametrize("kind", ["indexed", "ordered"])
@@ -292,10 +290,10 @@ def test_the_last_loader_closes_the_session_of_its_sources(place: dict[str, Any]
     assert len(source.loops) == 1
 
 
-def test_a_session_is_closed_at_the_end_of_the_program(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_programs")
+def test_a_session_is_closed_at_the_end_of_the_program() -> None:
     """A program that indexes a dataset, or leaves its loader open, has `aclose` awaited at its end."""
-    script = tmp_path / "script.py"
-    script.write_text(
+    program = (
         "import penstock as ps\n"
         "class Source:\n"
         "    def __len__(self): return 4\n"
@@ -306,12 +304,10 @@ def test_a_session_is_closed_at_the_end_of_the_program(tmp_path: Path) -> None:
         "print(dataset[0].tolist())\n"
     )
     for more in ("", "loader = ps.Loader(dataset)\nprint(len(list(loader)))\n"):
-        with script.open("a") as file:
-            file.write(more)
-        found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+        found = outcome(program + more)
         assert found.stdout.splitlines()[-1] == "closed"
         assert found.stdout.count("closed") == 1
-        assert found.stderr == ""
+        assert (found.returncode, found.stderr) == (0, "")
 
 
 @WORKERS

@@ -13,6 +13,7 @@ import pytest
 
 import penstock as ps
 from tests.dataset.functions import double, is_odd
+from tests.programs.forked import script_outcome
 from tests.runtime.autotune.choices import obstacle
 from tests.runtime.plans import plan_of
 
@@ -121,13 +122,16 @@ def run(*arguments: str, text: str = "") -> list[str]:
     return ended.stdout.splitlines()
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_that_would_run_again_starts_no_processes_unasked(tmp_path: Path, name: str) -> None:
     """Processes are safe if the running statement is below the usual guard."""
     text, expected = SCRIPTS[name]
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE + textwrap.dedent(text))
-    without_cloudpickle, with_it = run(str(script))
+    ended = script_outcome(script)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    without_cloudpickle, with_it = ended.stdout.splitlines()
     assert without_cloudpickle.startswith(expected)
     assert with_it == "sent"  # all that the script defines travels by value
 

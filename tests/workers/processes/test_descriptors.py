@@ -1,31 +1,28 @@
 """With few file descriptors, worker processes work, or the error names the limit."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.programs.forked import outcome
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
 PROGRAM = """
-import resource, sys
+import resource
 import penstock as ps
 
-if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    with ps.Loader(ps.range(400).batch(8), num_workers=4, workers="processes") as loader:
-        print(sum(map(len, loader)))
+resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+with ps.Loader(ps.range(400).batch(8), num_workers=4, workers="processes") as loader:
+    print(sum(map(len, loader)))
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("files", [*range(20, 64, 6), 96])
-def test_without_descriptors_an_error_says_so(files: int, tmp_path: os.PathLike[str]) -> None:
+def test_without_descriptors_an_error_says_so(files: int) -> None:
     """They may run out when the loader is made, a process is started, or memory is sent. Nothing hangs."""
-    script = os.path.join(tmp_path, "program.py")
-    with open(script, "w", encoding="ascii") as file:
-        file.write(PROGRAM)
-    run = subprocess.run([sys.executable, script, str(files)], capture_output=True, text=True, check=False, timeout=60)
+    run = outcome(PROGRAM.format(files=files))
     if run.returncode:
         assert "Too many open files" in run.stderr or "ulimit -n" in run.stderr
         assert "Exception in thread" not in run.stderr

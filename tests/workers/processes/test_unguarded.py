@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from tests.programs.forked import script_outcome
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the fork server is Linux's"),
     pytest.mark.each_value,
+    pytest.mark.usefixtures("forked_programs"),
 ]
 SOURCES = str(Path(ps.__file__).parents[1])
 
@@ -96,10 +98,12 @@ def run(script: Path | None, text: str, *arguments: str) -> tuple[int, str, str]
     """Run a program from a file or through a pipe; return its exit code, output and errors."""
     if script is not None:
         script.write_text(text)
+        code, printed, complaint = script_outcome(script, *arguments)
+        return code, printed.strip(), complaint.strip()
     ended = subprocess.run(
-        [sys.executable, "-" if script is None else str(script), *arguments],
+        [sys.executable, "-", *arguments],
         env={**os.environ, "PYTHONPATH": SOURCES},
-        input=text if script is None else "",
+        input=text,
         capture_output=True,
         text=True,
         timeout=120,

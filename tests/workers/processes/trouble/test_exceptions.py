@@ -2,8 +2,6 @@
 
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,10 @@ import pytest
 import penstock as ps
 from penstock.errors import WorkerError
 from tests.constants import SetConstant
-from tests.promptness import PATIENCE_SECONDS
+from tests.programs.forked import script_outcome
 from tests.workers.processes import functions
 from tests.workers.processes.trouble import raising
 
-CHECKOUT = str(Path(__file__).parents[4])
-SOURCES = str(Path(ps.__file__).parents[1])
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 STEPS = range(len(raising.KINDS))
 
@@ -149,15 +145,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_exceptions_of_a_script_arrive(tmp_path: Path) -> None:
     """Exceptions of types that the program itself defines have these types when they are raised."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}"}
-    program = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
-    )
-    assert program.stderr == ""
+    program = script_outcome(script)
+    assert (program.returncode, program.stderr) == (0, "")
     first, second = program.stdout.splitlines()
     assert first.startswith("function: number 0 in step 'fails' at epoch 0, position 0")
     assert second == "preparation: number 0"
