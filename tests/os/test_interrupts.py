@@ -127,13 +127,14 @@ def test_a_result_that_reaches_the_caller_is_not_taken_back(*, fails: bool) -> N
 
 
 class Keeping:
-    """Holds another scope within its own, as a call of a function that starts something does."""
+    """Has another scope where it waits, as a call of a function that starts something does."""
 
     @holding_interrupts
     def take(self, held: HeldInterrupts) -> str:
         """Take an item."""
         held.undo = self.keep
-        with HeldInterrupts():
+        held.allow()
+        with HeldInterrupts():  # notes the handlers that are set, which are of the scope around it
             return "item"
 
     def keep(self) -> None:
