@@ -54,3 +54,26 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: Out
     assert main(["index", str(path)]) == 2
     assert "cannot write the index of" in capsys.readouterr().err
     assert len(Tar(path)) == 2
+
+
+def test_the_sources_of_a_dataset_are_indexed_with_their_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    """A dataset names sources that ps.read(path) doesn't make; afterwards, another machine only reads their indexes."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.csv").write_text("x;y\n1;2\n3;4\n")
+    (tmp_path / "sources_to_index.py").write_text(
+        "import penstock as ps\n"
+        f"table = ps.read(ps.sources.Csv({str(data / 'a.csv')!r}, delimiter=';'))\n"
+        f"lines = ps.read({str(data / 'a.csv')!r}).map(len)\n"
+        "numbers = ps.range(3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["index", "sources_to_index:table", "sources_to_index:lines"]) == 0
+    assert capsys.readouterr().out.count("the files of its sources are indexed, 1 so far\n") == 2
+    assert not (tmp_path / "cache").exists()
+    assert len(list(data.glob(".penstock/*"))) == 2  # one for each kind of scan
+    assert main(["index", "sources_to_index:numbers"]) == 2
+    assert "no source that keeps an index" in capsys.readouterr().err

@@ -51,7 +51,7 @@ MAX_OPEN: Final = 128  # descriptors of an `OpenFiles`
 _BLOCK_BYTES: Final = 4 << 20  # read together, at the rate of a disk or an object store
 _HEADER_BYTES: Final = 256
 _BESIDE: Final = ".penstock"  # a folder beside files, with their indexes
-_is_beside: Final = ContextVar("is_beside", default=False)
+_indexed_beside: Final[ContextVar[set[str] | None]] = ContextVar("indexed_beside", default=None)
 _OFFSET: Final = np.dtype("<i8")
 Offsets = NDArray[np.int64]
 _CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the processor's cache between the read and the search
@@ -468,6 +468,9 @@ class OffsetIndex:
                     (mapped if is_cached else self._kept)[number] = offsets
         self._check_counts(mapped)
         self._files = files
+        indexed = _indexed_beside.get()
+        if indexed is not None:
+            indexed.update(file.path for file in files)
         return mapped
 
     def _check_counts(self, mapped: dict[int, Offsets]) -> None:
@@ -496,7 +499,7 @@ class OffsetIndex:
             cached = _read_cached(path, description)
             if cached is not None:
                 return cached, True
-        if _is_beside.get():
+        if _indexed_beside.get() is not None:
             raise SourceError(f"cannot write the index of {file.path!r} beside it. Check the folder's permissions.")
         return offsets, False
 
@@ -505,7 +508,7 @@ class OffsetIndex:
         scan, file = self._scans[number], self._files[number]
         beside = os.path.join(os.path.dirname(file.path), _BESIDE, _index_name(scan, file.name))
         cached = os.path.join(self._cache, _index_name(scan, os.path.realpath(file.path)))
-        return [beside] if _is_beside.get() else [cached, beside]
+        return [cached, beside] if _indexed_beside.get() is None else [beside]
 
 
 def _index_name(scan: Scan, file: str) -> str:
@@ -514,13 +517,18 @@ def _index_name(scan: Scan, file: str) -> str:
 
 
 @contextlib.contextmanager
-def indexing_beside() -> Generator[None]:
-    """Make sources that are created here write their indexes beside their files, for all machines that read these."""
-    token = _is_beside.set(True)
+def indexing_beside() -> Generator[set[str]]:
+    """Make sources that are created here write their indexes beside their files, for all machines that read these.
+
+    Yields:
+        A set to which each source adds the paths of its files, once they are indexed.
+    """
+    indexed: set[str] = set()
+    token = _indexed_beside.set(indexed)
     try:
-        yield
+        yield indexed
     finally:
-        _is_beside.reset(token)
+        _indexed_beside.reset(token)
 
 
 def _stat_again(known: LocalFile) -> LocalFile:
