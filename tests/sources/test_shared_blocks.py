@@ -86,10 +86,10 @@ def write(path: Path) -> Path:
     return path
 
 
-def loaded(source: Counted, epochs: int = 1) -> None:
+def loaded(source: Counted, epochs: int = 1, num_workers: int = 4) -> None:
     """Load shuffled batches in worker processes, and compare them with their definition."""
     dataset = ps.read(source, seed=3).shuffle().repeat(epochs).batch(40, merge=list)
-    with ps.Loader(dataset, num_workers=4, workers="processes") as loader:
+    with ps.Loader(dataset, num_workers=num_workers, workers="processes") as loader:
         for batch, expected in zip(loader, dataset, strict=True):
             assert_same(batch, expected)
 
@@ -238,3 +238,77 @@ def test_a_forked_child_decodes_for_its_parent(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     path = write(tmp_path / "a.parquet")
     subprocess.run([sys.executable, "-c", FORKS, str(path)], env=environment, check=True, timeout=60)
+
+
+RANK = """
+import sys
+from pathlib import Path
+from tests.sources.test_shared_blocks import Counted, loaded
+source = Counted(Path(sys.argv[1]), 1 << 28)
+print("made", flush=True)
+for _ in sys.stdin:
+    loaded(source, num_workers=2)
+    print("loaded", flush=True)
+"""
+
+
+class Rank:
+    """A rank of a job, as torchrun starts it.
+
+    Args:
+        path: the Parquet file that it loads.
+        rank: its number.
+        port: that of its job.
+    """
+
+    def __init__(self, path: Path, rank: int, port: int) -> None:
+        job = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a-test", "MASTER_PORT": str(port)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **job}
+        command = [sys.executable, "-c", RANK, str(path)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def wait_for(self, line: str) -> None:
+        """Wait until it prints a line."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == f"{line}\n"
+
+    def load(self) -> None:
+        """Let it load all batches."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("load\n")
+        self.process.stdin.flush()
+
+    def end(self, number: int = 0) -> None:
+        """Let it end, or kill it by a signal."""
+        if number:
+            self.process.send_signal(number)
+        self.process.communicate(timeout=60)
+
+
+def test_the_ranks_of_a_job_decode_each_group_once(tmp_path: Path) -> None:
+    """Ranks that are separate programs share the groups, also after the first is killed; another job has its own."""
+    path = write(tmp_path / "a.parquet")
+    names = Path("/proc/net/unix")
+    before = names.read_text().count("@penstock-")
+    first, second = ranks = [Rank(path, rank, os.getpid()) for rank in range(2)]
+    other = Rank(path, 0, os.getpid() + 1)
+    for rank in (*ranks, other):
+        rank.wait_for("made")
+    for rank in ranks:
+        rank.load()
+    for rank in ranks:
+        rank.wait_for("loaded")
+    log = path.with_suffix(".log")
+    assert len(log.read_text().split()) == GROUPS
+    other.load()
+    other.wait_for("loaded")
+    assert len(log.read_text().split()) == 2 * GROUPS
+    first.end(signal.SIGKILL)
+    second.load()
+    second.wait_for("loaded")
+    assert len(log.read_text().split()) == 2 * GROUPS
+    second.end(signal.SIGKILL)
+    other.end()
+    assert names.read_text().count("@penstock-") == before

@@ -24,7 +24,7 @@ from penstock._optional import need
 from penstock._os import renewed_after_fork
 from penstock.errors import CorruptRecordError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
-from penstock.sources._local_files import LocalFile, PathLike, digest_of, find_files
+from penstock.sources._local_files import LocalFile, PathLike, digest_of, find_files, identity_of
 from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 from penstock.sources._table_files import check_unchanged
@@ -79,7 +79,7 @@ class ArrayRecord:
         self._ends = list(accumulate(layout.records for layout in self._layouts))
         self._blocks = _blocks_of(self._files, self._layouts)
         self._decoded_bytes = decoded_bytes
-        self._shared = SharedBlocks(len(self._blocks) - 1, decoded_bytes)
+        self._shared = SharedBlocks(len(self._blocks) - 1, decoded_bytes, identity_of(self._files, "ArrayRecord"))
         self._begin()
 
     def _begin(self) -> None:

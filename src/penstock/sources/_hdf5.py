@@ -22,7 +22,7 @@ from penstock._frozen import frozen
 from penstock._optional import need
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
-from penstock.sources._local_files import PathLike, digest_of, find_files, raise_source_error
+from penstock.sources._local_files import PathLike, digest_of, find_files, identity_of, raise_source_error
 from penstock.sources._mapped import map_file
 from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
@@ -98,7 +98,8 @@ class HDF5:
         self._decoded_bytes = decoded_bytes
         # What is mapped is shared already, and would be copied.
         is_mapped = any(place.offset is not None for layout in self._layouts for place in layout.places)
-        self._shared = SharedBlocks(0 if is_mapped else len(self._blocks) - 1, decoded_bytes)
+        identity = identity_of(self._files, f"HDF5 {first.described}")
+        self._shared = SharedBlocks(0 if is_mapped else len(self._blocks) - 1, decoded_bytes, identity)
         self._begin()
 
     def _begin(self) -> None:

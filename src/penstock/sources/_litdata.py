@@ -18,7 +18,7 @@ from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, chec
 from penstock.sources._litdata_chunks import Block, Blocks, Windows, layout_of
 from penstock.sources._litdata_index import Encoding, parsing_index, read_index
 from penstock.sources._litdata_values import Items, Tokens
-from penstock.sources._local_files import PathLike, RecordFiles
+from penstock.sources._local_files import PathLike, RecordFiles, identity_of
 from penstock.sources._shards import Samples
 from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Record, as_key
@@ -119,7 +119,8 @@ class LitData(RecordFiles):
             for layout, count in zip(self._layouts, self._index.counts, strict=True)
         ]
         self._first_blocks = [0, *accumulate(blocks)]  # of each chunk
-        self._shared = SharedBlocks(self._first_blocks[-1], decoded_bytes)
+        identity = identity_of(files, f"LitData {length} {encoding}")
+        self._shared = SharedBlocks(self._first_blocks[-1], decoded_bytes, identity)
         self._begin()
 
     def _begin(self) -> None:

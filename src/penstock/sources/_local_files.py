@@ -739,3 +739,11 @@ def digest_of(files: Sequence[LocalFile], described: str = "") -> str:
     for file in files:
         digest.update(f"{file.name!r} {file.size}\n".encode())
     return digest.hexdigest()
+
+
+def identity_of(files: Sequence[LocalFile], described: str) -> str:
+    """Return a digest of the paths, sizes and times of files, and of a text that describes what is read of them."""
+    digest = hashlib.blake2b(described.encode(), digest_size=16)
+    for file in files:
+        digest.update(f"\n{file.path!r} {file.size} {file.mtime_ns}".encode())
+    return digest.hexdigest()

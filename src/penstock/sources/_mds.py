@@ -23,7 +23,15 @@ from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._decompress import Codec
 from penstock.sources._encoded import DamageError, array_of, parts_of, pixels_of
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes
-from penstock.sources._local_files import LocalFile, PathLike, RecordFiles, Scan, raise_source_error, stat_file
+from penstock.sources._local_files import (
+    LocalFile,
+    PathLike,
+    RecordFiles,
+    Scan,
+    identity_of,
+    raise_source_error,
+    stat_file,
+)
 from penstock.sources._shards import (
     NUMBER,
     NumberScan,
@@ -122,9 +130,10 @@ class MDS(RecordFiles):
         self._decoded_bytes = decoded_bytes
         codecs: list[Codec | None] = [_codec_of(shard) for shard in shards]
         self._compressed = {number: shards[number] for number, codec in enumerate(codecs) if codec is not None}
-        self._shared = SharedBlocks(len(shards) if self._compressed else 0, decoded_bytes)
-        self._begin()
         files = [_file_of(shard, codec) for shard, codec in zip(shards, codecs, strict=True)]
+        blocks = len(shards) if self._compressed else 0
+        self._shared = SharedBlocks(blocks, decoded_bytes, identity_of(files, "MDS"))
+        self._begin()
         scans = [_scan_of(shard, codec) for shard, codec in zip(shards, codecs, strict=True)]
         super().__init__(files, scans, cache=cache, progress=progress)
 

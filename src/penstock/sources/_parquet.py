@@ -44,7 +44,8 @@ class Parquet(TableFiles):
             written, a warning is logged, and the index stays in memory.
         progress: show progress on stderr, if that is a terminal or a notebook, and the footers take more than 0.5 s.
         decoded_bytes: how much of decoded row groups is kept, in bytes; one group is always kept. On Linux the worker
-            processes of a loader keep them together, and decode each once. Default: 256 MiB.
+            processes of a loader, and the ranks that torchrun starts on a machine, keep them together, and decode each
+            once. Default: 256 MiB, for each rank.
 
     Raises:
         UsageError: `paths` has no file, or a folder; a column doesn't exist; a column differs between files.

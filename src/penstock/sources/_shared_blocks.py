@@ -3,7 +3,9 @@
 Problem: a shuffle by blocks takes each batch from many blocks, so each worker process needs every block, and `n`
 processes decode it `n` times. Solution: one memory without a name for each source. It exists from the moment at which
 the source is pickled, as it is for worker processes; a copy opens it by the process and the descriptor of the original.
-A copy that can't, such as one on another machine, decodes for itself alone.
+A copy that can't, such as one on another machine, decodes for itself alone. The ranks of one job on one machine aren't
+copies of each other. There the memory exists from the first rank's source on, and the others find it by a name
+(`_rendezvous.py`), which has the sizes and times of the files.
 
 The memory begins with a table, which has the place and the size of each block. Locks are those of Linux for open files
 (`F_OFD_SETLK`), two for each block and one for the table. They wait without polling, and end with their process, so a
@@ -21,6 +23,8 @@ leaves a block whole, or to be decoded again.
 Guarantees:
   - A block is decoded once, as long as it is kept.
   - While the blocks have more than `bound_bytes`, each one is in use. The least recently opened ones are freed first.
+    Ranks that share a memory have `bound_bytes` each in it. Each holds a lock of its own, so a rank that ends takes its
+    bytes away.
   - Nothing is overwritten or freed under a living array.
   - The memory ends with the last process that has it, however these end.
   - A forked child locks for itself.
@@ -41,7 +45,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -49,19 +53,23 @@ from numpy.typing import NDArray
 
 from penstock._os import renewed_after_fork
 from penstock._pickles import Pickled, dump, load
+from penstock.sources._rendezvous import job_of, listener_of, name_of, offered
 
 fcntl: Any = importlib.import_module("fcntl") if sys.platform == "linux" else None
 
 _NAME: Final = "penstock-blocks"
 _TOKEN_BYTES: Final = 16
 _ROOM: Final = 4  # times the bound, in addresses: a hole for a block is found though others lie scattered
-_MAX_MEMORIES: Final = 64  # in a process, of two descriptors each; further sources decode for each process
+_MAX_MEMORIES: Final = 64  # in a process, of two or three descriptors each; further sources decode for each process
+_TRIES: Final = 1000  # while another rank begins to listen, which takes it microseconds
 _COPIED_BYTES: Final = 256  # an array up to this size is copied, as a view would take as much
 _TABLE: Final = -1  # in place of a block's number, for the lock of the table
 _DECODED, _USED = range(2)  # the locks of a block
+_LOCK: Final = struct.Struct("@hhqqi0q")  # kind, origin, begin, length, process
 _OFFSET, _SIZE, _OPENED = range(3)  # the columns of the table
 
-_Address: TypeAlias = tuple[int, int, bytes]
+_Address: TypeAlias = tuple[int, int, bytes, int]
+"""A process, its descriptor of the memory, bytes that tell the memory from any other, and the number of ranks."""
 T = TypeVar("T")
 Opened = tuple[T, int]
 """A block, and the bytes that it takes."""
@@ -73,12 +81,14 @@ class SharedBlocks:
     Args:
         blocks: their number.
         bound_bytes: what they may have in all; with 0 none is shared.
+        identity: a text that no source has whose blocks differ, so that ranks of a job can share them; "" if there is
+            none.
     """
 
-    def __init__(self, blocks: int, bound_bytes: int) -> None:
+    def __init__(self, blocks: int, bound_bytes: int, identity: str = "") -> None:
         self._blocks = blocks
         self._bound_bytes = bound_bytes
-        self._memory: _Memory | None = None
+        self._memory = _joined(blocks, bound_bytes, identity) if blocks and bound_bytes and identity else None
 
     def __getstate__(self) -> dict[str, Any]:
         if self._memory is None and self._blocks and self._bound_bytes and sys.platform == "linux":
@@ -109,17 +119,62 @@ class SharedBlocks:
         return 0 if self._memory is None else self._memory.excess_bytes
 
 
-def _created(blocks: int, bound_bytes: int) -> "_Memory | None":
+def _joined(blocks: int, bound_bytes: int, identity: str) -> "_Memory | None":
+    """Return the memory that the ranks of this job have on this machine; the first one makes it.
+
+    Returns:
+        None if this process is no rank, or the only one here, or can't open the memory.
+    """
+    job = job_of(os.environ)
+    if job is None:
+        return None
+    name = name_of(job, f"{blocks} {bound_bytes} {identity}")
+    made: _Memory | None = None
+    with suppress(OSError):
+        for _ in range(_TRIES):
+            process = listener_of(name)
+            if process is not None:
+                found = _found(process, name, blocks, bound_bytes, job.local_ranks)
+                return None if found is None else found.joined_by(job.local_rank)
+            made = made or _created(blocks, bound_bytes, name, job.local_ranks)
+            if made is None or made.offer(name):
+                return None if made is None else made.joined_by(job.local_rank)
+            os.sched_yield()
+    return None
+
+
+def _found(process: int, name: str, blocks: int, bound_bytes: int, ranks: int) -> "_Memory | None":
+    """Return the memory that another rank offers by a name.
+
+    Raises:
+        OSError: it can't be opened.
+    """
+    link = f"/memfd:{_NAME}-{name}"
+    for listed in os.listdir(f"/proc/{process}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(f"/proc/{process}/fd/{listed}").startswith(link):
+                opened = _open_again(int(listed), process)
+                try:
+                    if os.readlink(f"/proc/self/fd/{opened}").startswith(link):
+                        return _Memory(opened, blocks, bound_bytes, ranks)
+                except OSError:  # too many open files
+                    os.close(opened)
+                    raise
+                os.close(opened)
+    return None
+
+
+def _created(blocks: int, bound_bytes: int, name: str = "", ranks: int = 1) -> "_Memory | None":
     if len(_memories) >= _MAX_MEMORIES:
         return None
     try:
-        descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+        descriptor = os.memfd_create(f"{_NAME}-{name}", os.MFD_CLOEXEC)
     except OSError:  # too many open files
         return None
     try:
-        os.ftruncate(descriptor, _table_bytes(blocks) + _whole_pages(_ROOM * bound_bytes))
+        os.ftruncate(descriptor, _table_bytes(blocks) + _whole_pages(_ROOM * ranks * bound_bytes))
         os.pwrite(descriptor, os.urandom(_TOKEN_BYTES), 0)
-        memory = _Memory(descriptor, blocks, bound_bytes)
+        memory = _Memory(descriptor, blocks, bound_bytes, ranks)
     except OSError:  # the limit of files' sizes, or no /proc
         os.close(descriptor)
         return None
@@ -127,7 +182,7 @@ def _created(blocks: int, bound_bytes: int) -> "_Memory | None":
 
 
 def _opened(address: _Address, blocks: int, bound_bytes: int) -> "_Memory | None":
-    process, descriptor, token = address
+    process, descriptor, token, ranks = address
     try:
         if not os.readlink(f"/proc/{process}/fd/{descriptor}").startswith(f"/memfd:{_NAME}"):
             return None  # of another process with that number, such as one on another machine
@@ -136,7 +191,7 @@ def _opened(address: _Address, blocks: int, bound_bytes: int) -> "_Memory | None
         return None
     try:
         if os.pread(opened, _TOKEN_BYTES, 0) == token:
-            return _Memory(opened, blocks, bound_bytes)
+            return _Memory(opened, blocks, bound_bytes, ranks)
     except OSError:  # too many open files
         pass
     os.close(opened)
@@ -146,8 +201,11 @@ def _opened(address: _Address, blocks: int, bound_bytes: int) -> "_Memory | None
 class _Memory:
     """The memory as one process has it open."""
 
-    def __init__(self, descriptor: int, blocks: int, bound_bytes: int) -> None:
-        self._bound_bytes = bound_bytes
+    def __init__(self, descriptor: int, blocks: int, bound_bytes: int, ranks: int) -> None:
+        self._bound_bytes = bound_bytes  # for each rank
+        self._blocks = blocks
+        self._ranks = ranks
+        self._rank: int | None = None
         mapped = _open_again(descriptor)  # the map keeps a copy of it, which a forked child would keep locked
         try:
             self._map = mmap.mmap(mapped, os.fstat(mapped).st_size)
@@ -157,6 +215,7 @@ class _Memory:
         self._table = np.frombuffer(self._map, np.int64, 3 * blocks, _TOKEN_BYTES).reshape(blocks, 3)
         self._begin_bytes = _table_bytes(blocks)
         self.excess_bytes = 0
+        self._ending_offer: Callable[[], object] | None = None
         self._begin(descriptor)
         _memories.add(self)
         renewed_after_fork(self)
@@ -173,6 +232,36 @@ class _Memory:
         opened = _open_again(self._descriptor)
         self._closing()
         self._begin(opened)
+        if self._ending_offer is not None:  # the child may outlive the parent, whose descriptors the name stands for
+            self._ending_offer()
+
+    def joined_by(self, rank: int) -> "_Memory":
+        """Add the bytes of a rank, until its process ends or drops this object.
+
+        Args:
+            rank: this process's, from 0 below the number of ranks.
+
+        Returns:
+            This object.
+        """
+        self._rank = rank
+        self._set_lock(rank, self._blocks, fcntl.F_RDLCK, wait=False)
+        return self
+
+    def _joined_ranks(self) -> int:
+        return max(1, sum(rank == self._rank or self._is_locked(rank, self._blocks) for rank in range(self._ranks)))
+
+    def offer(self, name: str) -> bool:
+        """Offer the memory to the other ranks, until this object or the process ends.
+
+        Returns:
+            Whether it is offered; it isn't if another one is about to be.
+        """
+        descriptor = offered(name)
+        if descriptor is None:
+            return False
+        self._ending_offer = weakref.finalize(self, os.close, descriptor)
+        return True
 
     def works(self) -> bool:
         """Return whether the system has what this needs; a sandbox that stands in for Linux may lack it."""
@@ -186,8 +275,8 @@ class _Memory:
 
     @property
     def address(self) -> _Address:
-        """This process, its descriptor, and bytes that tell the memory from any other."""
-        return os.getpid(), self._descriptor, self._token
+        """The address by which other processes open the memory."""
+        return os.getpid(), self._descriptor, self._token, self._ranks
 
     def opened(self, block: int, decode: Callable[[int], Opened[T]]) -> Opened[T]:
         """Return a block that is kept, or decode it."""
@@ -253,7 +342,7 @@ class _Memory:
     def _make_room(self, size: int) -> None:
         """Free blocks that no process uses, until another one of `size` bytes is within the bound."""
         sizes = _whole_pages(np.abs(self._table[:, _SIZE]))
-        excess = int(sizes.sum()) + size - self._bound_bytes
+        excess = int(sizes.sum()) + size - self._bound_bytes * self._joined_ranks()
         kept = np.flatnonzero(sizes) if excess > 0 else np.empty(0, np.int64)
         for block in kept[np.argsort(self._table[kept, _OPENED])].tolist():
             if excess <= 0:
@@ -302,17 +391,27 @@ class _Memory:
             self._set_lock(_DECODED, _TABLE, fcntl.F_UNLCK)
 
     def _set_lock(self, which: int, block: int, kind: int, *, wait: bool = True) -> bool:
-        """Set or end one of the two locks of a block.
+        """Set or end one of the two locks of a block. The locks of ranks follow those of the last block.
 
         Returns:
             Whether it is set; it isn't if it would have to wait, and may not.
         """
-        place = struct.pack("@hhqqi0q", kind, os.SEEK_SET, 2 * (block + 1) + which, 1, 0)
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, place)
+            fcntl.fcntl(
+                self._descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, _lock_of(which, block, kind)
+            )
         except BlockingIOError:
             return False
         return True
+
+    def _is_locked(self, which: int, block: int) -> bool:
+        """Return whether another open file has a lock."""
+        found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _lock_of(which, block, fcntl.F_WRLCK))
+        return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+
+def _lock_of(which: int, block: int, kind: int) -> bytes:
+    return _LOCK.pack(kind, os.SEEK_SET, 2 * (block + 1) + which, 1, 0)
 
 
 def _open_again(descriptor: int, process: int | str = "self") -> int:

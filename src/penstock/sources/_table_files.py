@@ -30,6 +30,7 @@ from penstock.sources._local_files import (
     Scan,
     default_cache,
     digest_of,
+    identity_of,
     raise_source_error,
     stat_file,
 )
@@ -70,7 +71,8 @@ class TableFiles:
         self._length = self._listed_starts[-1]
         self._described = digest_of(self._files, _text_of(types))
         self._decoded_bytes = decoded_bytes
-        self._shared = SharedBlocks(self._first_blocks[-1], decoded_bytes)
+        identity = identity_of(self._files, f"{type(self).__name__} {_text_of(types)}")
+        self._shared = SharedBlocks(self._first_blocks[-1], decoded_bytes, identity)
         self._begin()
 
     def _begin(self) -> None:
