@@ -4,6 +4,7 @@ import itertools
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,3 +84,10 @@ def _row_sum(array: NDArray[np.generic]) -> int:
 def take_batches(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
     """Return the first `count` batches, for contestants too slow for a whole pass."""
     return itertools.islice(batches, count)
+
+
+def grouped(elements: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of `size` elements; the last one may have fewer."""
+    remaining = iter(elements)
+    while group := list(itertools.islice(remaining, size)):
+        yield group

@@ -2,7 +2,8 @@
 
 Both write the same elements to as many files of as many rows, bring each to the disk, and take its checksum. The first
 pair runs in one thread, over elements that cost a microsecond, so that the overhead shows; the second in two processes,
-over elements that cost about fifty, so that the start of the processes doesn't hide the rest.
+over elements that cost about fifty, so that the start of the processes doesn't hide the rest. Rivals write formats of
+their own, as few files, and neither bring them to the disk nor, but for Streaming, take checksums.
 """
 
 import hashlib
@@ -11,8 +12,8 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,11 @@ def build(bench: Bench) -> Scenario:
         "write",
         f"{count:,} texts of 0.2 to 0.9 kB with a label, as {SHARDS} Arrow files",
         (
-            _contestant(cheap, ALONE, "limit", partial(alone, cheap)),
-            _contestant(cheap, "write, one thread", "ours", partial(ours, cheap, 0), against=ALONE),
-            _contestant(costly, POOL, "limit", partial(pooled, costly)),
-            _contestant(
-                costly, f"write, {PROCESSES} processes", "ours", partial(ours, costly, PROCESSES), against=POOL
-            ),
+            contestant(cheap, ALONE, "limit", partial(alone, cheap)),
+            _ours(cheap, "write, one thread", 0, ALONE),
+            contestant(costly, POOL, "limit", partial(pooled, costly)),
+            _ours(costly, f"write, {PROCESSES} processes", PROCESSES, POOL),
+            *bench.rivals("write", (cheap, costly)),
         ),
     )
 
@@ -74,6 +74,11 @@ class Work:
     count: int
     folder: Path
 
+    @property
+    def shard_bytes(self) -> int:
+        """The size of a file, about."""
+        return self.count * MEAN_BYTES // SHARDS
+
     def emptied(self) -> Path:
         """Return the folder, created and empty."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -84,9 +89,7 @@ class Work:
 def ours(work: Work, num_workers: int) -> None:
     """Write all elements by `write`."""
     dataset = ps.range(work.count).map(work.make)
-    ps.write(
-        dataset, work.emptied(), shard_bytes=work.count * MEAN_BYTES // SHARDS, num_workers=num_workers, progress=False
-    )
+    ps.write(dataset, work.emptied(), shard_bytes=work.shard_bytes, num_workers=num_workers, progress=False)
 
 
 def alone(work: Work) -> None:
@@ -120,7 +123,35 @@ def write_shard(work: Work, shard: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _contestant(work: Work, name: str, role: Role, write: Callable[[], None], against: str | None = None) -> Contestant:
+def _ours(work: Work, name: str, num_workers: int, against: str) -> Contestant:
+    made = contestant(work, name, "ours", partial(ours, work, num_workers))
+    return replace(made, against=(against,), goal=Goal("share", 0.9))
+
+
+def arrow_rows(work: Work) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all Arrow files."""
+    pyarrow: Any = importlib.import_module("pyarrow")
+    for path in sorted(work.folder.glob("*.arrow")):
+        yield from pyarrow.ipc.open_file(str(path)).read_all().to_pylist()
+
+
+def contestant(
+    work: Work,
+    name: str,
+    role: Role,
+    write: Callable[[], object],
+    rows: Callable[[Work], Iterable[Mapping[str, Any]]] = arrow_rows,
+) -> Contestant:
+    """Return a contestant that is timed over whole conversions.
+
+    Args:
+        work: the elements.
+        name: the contestant's name.
+        role: its role.
+        write: writes all elements into the folder, which it empties.
+        rows: reads what was written, in order.
+    """
+
     def run(repeats: int) -> Measurement:
         started = time.perf_counter()
         for _ in range(repeats):
@@ -129,17 +160,8 @@ def _contestant(work: Work, name: str, role: Role, write: Callable[[], None], ag
 
     def output() -> Iterator[Batch]:
         write()
-        pyarrow: Any = importlib.import_module("pyarrow")
-        for path in sorted(work.folder.glob("*.arrow")):
-            for row in pyarrow.ipc.open_file(str(path)).read_all().to_pylist():
-                yield np.frombuffer(hashlib.sha256(f"{row}".encode()).digest(), np.uint8)
+        for row in rows(work):
+            content = f"{row['label']} {row['text']}".encode()
+            yield np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
 
-    return Contestant(
-        name,
-        role,
-        run,
-        per_second("elements"),
-        against=(against,) if against else (),
-        goal=Goal("share", 0.9) if against else None,
-        output=Output(f"the rows of {work.folder.name}", output),
-    )
+    return Contestant(name, role, run, per_second("elements"), output=Output(f"the rows of {work.folder.name}", output))

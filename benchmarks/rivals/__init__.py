@@ -12,7 +12,9 @@ from typing import Any
 
 from benchmarks.scenario import Contestant
 
-RIVALS = ("torch", "grain", "spdl", "torchdata", "webdataset", "streaming", "litdata", "lance", "jax", "standard")
+RIVALS = (
+    "torch", "grain", "spdl", "torchdata", "webdataset", "streaming", "litdata", "lance", "datasets", "jax", "standard",
+)  # fmt: skip
 Contestants = Callable[[Any, ExitStack], tuple[Contestant, ...]]
 
 

@@ -15,7 +15,7 @@ import grain
 import numpy as np
 from absl import flags
 from array_record.python import array_record_module
-from grain.experimental import FirstFitPackIterDataset, device_put, index_shuffle
+from grain.experimental import FirstFitPackIterDataset, WindowShuffleMapDataset, device_put, index_shuffle
 from numpy.typing import NDArray
 
 from benchmarks.macro import (
@@ -29,6 +29,7 @@ from benchmarks.macro import (
     resume,
     resume_kinds,
     shuffle,
+    shuffle_blocks,
     tiny,
     tokens,
 )
@@ -40,6 +41,7 @@ from penstock.sources import ArrayRecord
 
 NAME = "Grain inline"
 INLINE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+WINDOW = 1 << 15  # records of a shuffle by windows
 PREFIX = 64  # batches of a pass; a whole one of 1 M elements takes seconds
 
 
@@ -103,6 +105,17 @@ def _index_shuffle(name: str, size: int) -> Contestant:
         return Measurement(repeats * count, time.perf_counter() - started)
 
     return Contestant(f"Grain's index_shuffle, n = {name}", "rival", run, NANOSECONDS, facts=lambda: {"bytes held": 0})
+
+
+def _shuffle_blocks(work: shuffle_blocks.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    count = work.blocks * shuffle_blocks.RECORDS
+    window = min(WINDOW, count)
+    dataset = WindowShuffleMapDataset(grain.MapDataset.range(count), window_size=window, seed=7)
+
+    def keys() -> NDArray[np.int64]:
+        return np.array([dataset[position] for position in range(count)])
+
+    return (shuffle_blocks.by_epoch(work, f"Grain's shuffle by windows of {window:,}", "rival", keys),)
 
 
 def _random_map(work: random_map.Work, _: ExitStack) -> tuple[Contestant, ...]:
@@ -307,6 +320,7 @@ CONTESTANTS: dict[str, Contestants] = {
     "tokens": _tokens,
     "packing": _packing,
     "shuffle": _shuffle,
+    "shuffle-blocks": _shuffle_blocks,
     "random-map": _random_map,
     "mix": _mix,
     "resume": _resume,

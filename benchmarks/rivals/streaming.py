@@ -1,24 +1,29 @@
-"""MosaicML Streaming: random records of its shards, which Penstock reads, too."""
+"""MosaicML Streaming: random records of its shards, which Penstock reads, too; its shuffles; and its writer."""
 
 # The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 
+import numpy as np
 import streaming
+from streaming.base.shuffle import get_shuffle
 
-from benchmarks.macro import formats
+from benchmarks.macro import formats, parquet_lanes, shuffle_blocks, write
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Contestant
+from benchmarks.streams import grouped
 from penstock.sources import MDS, read_records
+
+COLUMNS = {"text": "str", "label": "int64"}
+BLOCK = 1 << 15  # records over which it spreads those of a shard
 
 
 def _formats(work: formats.Texts, scope: ExitStack) -> tuple[Contestant, ...]:
     folder = str(work.folder / "mds")
-    with streaming.MDSWriter(out=folder, columns={"text": "str", "label": "int64"}) as writer:
-        for label, text in enumerate(work.texts):
-            writer.write({"text": text, "label": label})
+    _write_shards(folder, ({"text": text, "label": label} for label, text in enumerate(work.texts)))
     dataset = streaming.StreamingDataset(local=folder, batch_size=1)
     source = scope.enter_context(MDS(folder, cache=work.folder))
     return (
@@ -28,4 +33,55 @@ def _formats(work: formats.Texts, scope: ExitStack) -> tuple[Contestant, ...]:
     )
 
 
-CONTESTANTS: dict[str, Contestants] = {"formats": _formats}
+def _write_shards(folder: str, elements: Iterable[formats.Record], **options: object) -> None:
+    with streaming.MDSWriter(out=folder, columns=COLUMNS, **options) as writer:
+        for element in elements:
+            writer.write(element)
+
+
+def _shuffle_blocks(work: shuffle_blocks.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    sizes = np.full(work.blocks, shuffle_blocks.RECORDS)
+
+    def contestant(algorithm: str) -> Contestant:
+        keys = partial(get_shuffle, algorithm, sizes, 1, 7, 0, BLOCK)
+        return shuffle_blocks.by_epoch(work, f"Streaming's {algorithm}, blocks of {BLOCK:,}", "rival", keys)
+
+    return tuple(map(contestant, ("py1e", "py1br", "py1s")))
+
+
+def _write(works: tuple[write.Work, write.Work], _: ExitStack) -> tuple[Contestant, ...]:
+    work, _ = works
+
+    def convert() -> None:
+        folder, elements = work.emptied() / "mds", map(work.make, range(work.count))
+        _write_shards(str(folder), elements, size_limit=work.shard_bytes, hashes=["xxh3_64"])
+
+    def rows(work: write.Work) -> Iterable[formats.Record]:
+        with MDS(work.folder / "mds", cache=work.folder) as source:
+            yield from source.read(range(len(source)))
+
+    return (write.contestant(work, "Streaming, MDSWriter", "rival", convert, rows),)
+
+
+def _parquet_lanes(work: parquet_lanes.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    folder = str(work.folder / "mds")
+    elements = ({"text": text, "label": label} for label, text in enumerate(work.texts))
+    _write_shards(folder, elements, size_limit=parquet_lanes.GROUP * parquet_lanes.MEAN_BYTES)
+    rows = parquet_lanes.ROWS
+    dataset = streaming.StreamingDataset(
+        local=folder, shuffle=True, shuffle_block_size=parquet_lanes.LIVE * parquet_lanes.GROUP, batch_size=rows
+    )
+
+    def batches() -> Iterator[parquet_lanes.Columns]:
+        for batch in grouped(dataset, rows):
+            yield [record["text"] for record in batch], [record["label"] for record in batch]
+
+    return (parquet_lanes.contestant(work, "Streaming, its shards, py1e", "rival", batches),)
+
+
+CONTESTANTS: dict[str, Contestants] = {
+    "formats": _formats,
+    "parquet-lanes": _parquet_lanes,
+    "shuffle-blocks": _shuffle_blocks,
+    "write": _write,
+}

@@ -1,9 +1,10 @@
-"""WebDataset: images from tar files, one for each worker of a DataLoader, with as many workers as cores."""
+"""WebDataset: images from tar files, one for each worker of a DataLoader, as many as cores; and its writer."""
 
 # The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 import tarfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import numpy as np
 import webdataset
 from numpy.typing import NDArray
 
-from benchmarks.macro import images
+from benchmarks.macro import images, write
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Contestant
+from penstock.sources import Tar
 
 SHUFFLED = 256  # images held to be shuffled
 
@@ -47,4 +49,22 @@ def _write_tar(work: images.Work, part: int) -> Path:
     return path
 
 
-CONTESTANTS: dict[str, Contestants] = {"images": _images}
+def _write(works: tuple[write.Work, write.Work], _: ExitStack) -> tuple[Contestant, ...]:
+    cheap, _ = works
+
+    def convert() -> None:
+        pattern = str(cheap.emptied() / "%05d.tar")
+        with webdataset.ShardWriter(pattern, maxcount=-(-cheap.count // write.SHARDS), verbose=0) as writer:
+            for number in range(cheap.count):
+                element = cheap.make(number)
+                writer.write({"__key__": f"{number:09}", "txt": element["text"], "cls": element["label"]})
+
+    def rows(work: write.Work) -> Iterator[dict[str, Any]]:
+        with Tar(work.folder / "*.tar", cache=work.folder) as source:
+            for record in source.read(range(len(source))):
+                yield {"text": record["txt"].decode(), "label": int(record["cls"])}
+
+    return (write.contestant(cheap, "WebDataset, ShardWriter", "rival", convert, rows),)
+
+
+CONTESTANTS: dict[str, Contestants] = {"images": _images, "write": _write}
