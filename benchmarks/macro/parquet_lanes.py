@@ -8,7 +8,7 @@ often a group is decoded in an epoch, by all processes together. Rivals read the
 import importlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -67,10 +67,9 @@ def build(bench: Bench) -> Scenario:
         f"files, in batches of {ROWS}",
         (
             contestant(work, SCAN, "limit", partial(_scanned, work)),
-            _ours(bench, work, "inline", KEPT),
-            _ours(bench, work, "processes", KEPT, num_workers=2),
-            _ours(bench, work, "processes", KEPT, num_workers=4),
-            _ours(bench, work, "inline", 2 * groups),
+            _ours(bench, work, "inline"),
+            _ours(bench, work, "processes", 2 if bench.smoke else 4),
+            _ours(bench, work, "inline", is_lanes=False),
             *bench.rivals("parquet-lanes", work),
         ),
     )
@@ -94,18 +93,19 @@ def _scanned(work: Work) -> Iterator[Columns]:
                 yield batch.column("text").to_pylist(), batch.column("label").to_numpy()
 
 
-def _ours(bench: Bench, work: Work, place: Place, kept: int, num_workers: int = 2) -> Contestant:
+def _ours(bench: Bench, work: Work, place: Place, num_workers: int = 0, *, is_lanes: bool = True) -> Contestant:
+    kept = KEPT if is_lanes else 2 * work.groups
     source = Parquet(work.paths, cache=work.folder, decoded_bytes=kept * GROUP * MEAN_BYTES)
-    is_lanes = kept < work.groups
     where, loader = open_loader(bench.scope, _dataset(source, is_lanes=is_lanes), place, num_workers)
     made = contestant(work, f"{where}, {'by blocks' if is_lanes else 'uniform'}", "ours", partial(_columns, loader))
 
     def facts() -> Mapping[str, float]:
-        counted = Counted(source, work.folder / "groups.log")
-        _, loader = open_loader(bench.scope, _dataset(counted, is_lanes=is_lanes), place, num_workers)
-        for _ in loader:
-            pass
-        return {"decodings of a group": counted.reads() / work.groups}
+        source = Counted(Parquet(work.paths, cache=work.folder, decoded_bytes=kept * GROUP * MEAN_BYTES), work.folder)
+        with ExitStack() as scope:
+            _, loader = open_loader(scope, _dataset(source, is_lanes=is_lanes), place, num_workers)
+            for _ in loader:
+                pass
+        return {"decodings of a group": source.reads() / work.groups}
 
     return replace(made, goal=Goal("share", 0.9) if place == "inline" else None, facts=facts)
 
@@ -147,14 +147,14 @@ class Counted:
 
     Args:
         source: the source.
-        log: a file, to which each read adds a byte.
+        folder: a folder for a file, to which each read adds a byte.
     """
 
-    def __init__(self, source: Parquet, log: Path) -> None:
+    def __init__(self, source: Parquet, folder: Path) -> None:
         self.source = source
         self.blocks = source.blocks
-        self.log = log
-        log.write_bytes(b"")
+        self.log = folder / "reads"
+        self.log.write_bytes(b"")
 
     def __len__(self) -> int:
         return len(self.source)
