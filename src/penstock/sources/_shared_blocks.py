@@ -3,6 +3,7 @@
 Problem: a shuffle by blocks takes each batch from many blocks, so each worker process needs every block, and `n`
 processes decode it `n` times. Solution: one memory without a name for each source. It exists from the moment at which
 the source is pickled, as it is for worker processes; a copy opens it by the process and the descriptor of the original.
+It also exists from the first fork on, so that forked children, such as the workers of torch's DataLoader, have it.
 A copy that can't, such as one on another machine, decodes for itself alone. The ranks of one job on one machine aren't
 copies of each other. There the memory exists from the first rank's source on, and the others find it by a name
 (`_rendezvous.py`), which has the sizes and times of the files.
@@ -89,10 +90,15 @@ class SharedBlocks:
         self._blocks = blocks
         self._bound_bytes = bound_bytes
         self._memory = _joined(blocks, bound_bytes, identity) if blocks and bound_bytes and identity else None
+        _originals.add(self)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def share(self) -> None:
+        """Make the memory, if there is none."""
         if self._memory is None and self._blocks and self._bound_bytes and sys.platform == "linux":
             self._memory = _created(self._blocks, self._bound_bytes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.share()
         address = None if self._memory is None else self._memory.address
         return {"_blocks": self._blocks, "_bound_bytes": self._bound_bytes, "_memory": address}
 
@@ -111,7 +117,8 @@ class SharedBlocks:
         Returns:
             The block, whose arrays nobody may write to, and its size.
         """
-        return decode(block) if self._memory is None else self._memory.opened(block, decode)
+        memory = self._memory  # another thread may make it meanwhile
+        return decode(block) if memory is None else memory.opened(block, decode)
 
     @property
     def excess_bytes(self) -> int:
@@ -421,6 +428,17 @@ def _open_again(descriptor: int, process: int | str = "self") -> int:
 
 _memories: Final[weakref.WeakSet[_Memory]] = weakref.WeakSet()
 """The memories of this process."""
+_originals: Final[weakref.WeakSet[SharedBlocks]] = weakref.WeakSet()
+"""The blocks of sources that this process has made, not those of copies."""
+
+
+def _share_all() -> None:
+    for blocks in list(_originals):
+        blocks.share()
+
+
+if sys.platform == "linux":
+    os.register_at_fork(before=_share_all)
 
 
 def _table_bytes(blocks: int) -> int:
