@@ -11,6 +11,7 @@ Guarantees:
     `MASTER_PORT`. Ranks of a job wait for each other anyway, so a stopped one holds up no other program.
 """
 
+import errno
 import hashlib
 import os
 import socket
@@ -89,16 +90,20 @@ def offered(name: str) -> int | None:
     """Offer a name.
 
     Returns:
-        A descriptor whose end ends the offer; None if another process is about to offer the name.
+        A descriptor whose end ends the offer; None if another process offers the name, or is about to.
+
+    Raises:
+        OSError: the system lacks such names.
     """
-    offer = _socket()
-    try:
-        offer.bind(_address(name))
+    with _socket() as offer:
+        try:
+            offer.bind(_address(name))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return None
+            raise
         offer.listen(_BACKLOG)
-    except OSError:
-        offer.close()
-        return None
-    return offer.detach()
+        return offer.detach()
 
 
 def _socket() -> socket.socket:
