@@ -29,7 +29,7 @@ def _parquet_lanes(work: parquet_lanes.Work, _: ExitStack) -> tuple[Contestant, 
 
 
 def _write(works: tuple[write.Work, write.Work], _: ExitStack) -> tuple[Contestant, ...]:
-    cheap, _ = works
+    cheap = works[0]
     datasets.disable_progress_bars()
 
     def save() -> None:
@@ -40,7 +40,8 @@ def _write(works: tuple[write.Work, write.Work], _: ExitStack) -> tuple[Contesta
         made.save_to_disk(str(folder / "saved"), num_shards=write.SHARDS)
 
     def rows(work: write.Work) -> Iterator[dict[str, Any]]:
-        return iter(datasets.load_from_disk(str(work.folder / "saved")))
+        saved: Any = datasets.load_from_disk(str(work.folder / "saved"))
+        return iter(saved)
 
     return (write.contestant(cheap, "datasets, save_to_disk", "rival", save, rows),)
 

@@ -50,7 +50,7 @@ def _shuffle_blocks(work: shuffle_blocks.Work, _: ExitStack) -> tuple[Contestant
 
 
 def _write(works: tuple[write.Work, write.Work], _: ExitStack) -> tuple[Contestant, ...]:
-    work, _ = works
+    work = works[0]
 
     def convert() -> None:
         folder, elements = work.emptied() / "mds", map(work.make, range(work.count))

@@ -50,7 +50,7 @@ def _write_tar(work: images.Work, part: int) -> Path:
 
 
 def _write(works: tuple[write.Work, write.Work], _: ExitStack) -> tuple[Contestant, ...]:
-    cheap, _ = works
+    cheap = works[0]
 
     def convert() -> None:
         pattern = str(cheap.emptied() / "%05d.tar")

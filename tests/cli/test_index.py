@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_the_sources_of_a_dataset_are_indexed_with_their_arguments(
         "numbers = ps.range(3)\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert main(["index", "sources_to_index:table", "sources_to_index:lines"]) == 0
     assert capsys.readouterr().out.count("the files of its sources are indexed, 1 so far\n") == 2
     assert not (tmp_path / "cache").exists()
