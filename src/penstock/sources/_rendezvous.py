@@ -15,7 +15,6 @@ import errno
 import hashlib
 import os
 import socket
-import struct
 import sys
 from collections.abc import Mapping
 from typing import Final
@@ -24,7 +23,7 @@ from penstock._frozen import frozen
 
 _JOB: Final = ("MASTER_ADDR", "MASTER_PORT")
 _RANKS: Final = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
+_CREDENTIALS_BYTES: Final = 12  # process, user and group, as three ints
 _BACKLOG: Final = 4096  # of connections, which nobody accepts; a rank makes one for each source
 
 
@@ -79,8 +78,8 @@ def listener_of(name: str) -> int | None:
             found.connect(_address(name))
         except ConnectionRefusedError:
             return None
-        content = found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, _ = _CREDENTIALS.unpack(content)
+        content = found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_BYTES)
+    process, user, _ = memoryview(content).cast("i")
     if user != os.geteuid():
         raise PermissionError
     return process
