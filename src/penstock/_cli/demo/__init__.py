@@ -1,4 +1,4 @@
-"""`penstock demo`: a training run on real digits, or the throughput on a folder of the user's images."""
+"""`penstock demo`: a training run on real digits, a cluster that loses hosts, or the user's own images."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from penstock._cli.demo.cluster import run_on_ray
 from penstock._cli.demo.digits import Setting, run_story
 from penstock._cli.demo.images import measure
 from penstock._cli.terminal import Terminal
@@ -28,7 +29,14 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--ray",
+        action="store_true",
+        help="instead of training: compute the batches on three hosts of a Ray cluster on this machine, kill one, stop "
+        "another, and compare; needs: pip install 'penstock[demo,ray]'",
+    )
+    kinds.add_argument(
         "--images",
         metavar="DIR",
         type=Path,
@@ -62,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     terminal = Terminal(sys.stdout)
     if arguments.images is not None:
         return measure(arguments.images, arguments.size, arguments.num_workers, arguments.report, terminal)
-    return run_story(Setting(arguments.directory, arguments.report, arguments.epochs, arguments.num_workers), terminal)
+    setting = Setting(arguments.directory, arguments.report, arguments.epochs, arguments.num_workers)
+    return run_on_ray(setting, terminal) if arguments.ray else run_story(setting, terminal)
 
 
 def _count(least: int) -> Callable[[str], int]:

@@ -112,13 +112,13 @@ def run_story(setting: Setting, terminal: Terminal) -> int:
     check_report(setting.report)
     require_pillow()
     began = time.perf_counter()
-    with _working_directory(setting.directory) as directory:
+    with working_directory(setting.directory) as directory:
         terminal.line(
             terminal.colour(
                 "Penstock: one run without interruption, one with killed workers that is killed and resumed", "bold"
             )
         )
-        folder = _write_pictures(directory, terminal, is_kept=setting.directory is not None)
+        folder = write_pictures(directory, terminal, is_kept=setting.directory is not None)
         script = _Script(folder)
         evidence = _run_both(setting, script, directory, terminal)
         claims = judge(evidence)
@@ -195,7 +195,7 @@ def _import(path: Path) -> ModuleType:
 
 
 @contextmanager
-def _working_directory(chosen: Path | None) -> Generator[Path]:
+def working_directory(chosen: Path | None) -> Generator[Path]:
     """Yield the chosen directory, made if it does not exist, or else a temporary one that is removed afterwards."""
     if chosen is not None:
         chosen.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,8 @@ def _working_directory(chosen: Path | None) -> Generator[Path]:
             yield Path(directory)
 
 
-def _write_pictures(directory: Path, terminal: Terminal, *, is_kept: bool) -> Path:
+def write_pictures(directory: Path, terminal: Terminal, *, is_kept: bool) -> Path:
+    """Write the digits into a folder of a directory, say so, and return the folder."""
     folder = directory / "digits"
     count = write_digits(
         folder, lambda share: terminal.progress("data ", share if terminal.is_live else 0.0, "writing PNG files")

@@ -174,12 +174,12 @@ def _resume_elsewhere(images: Images) -> list[Claim]:
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
         next(batches)
         state = loader.state_dict()
-        expected = _digest(next(batches))
+        expected = digest(next(batches))
     with ps.Loader(images.dataset(), num_workers=others) as loader:
         began = time.perf_counter()
         loader.load_state_dict(state)
         seconds = time.perf_counter() - began
-        found = _digest(next(iter(loader)))
+        found = digest(next(iter(loader)))
     detail = (
         f"with {others} workers instead of {images.num_workers}, the next batch has the same SHA-256, {found[:16]}…"
     )
@@ -188,7 +188,8 @@ def _resume_elsewhere(images: Images) -> list[Claim]:
     return [Claim("batches", found == expected, detail), judge_state(len(json.dumps(state))), judge_resume(seconds)]
 
 
-def _digest(batch: dict[str, Any]) -> str:
+def digest(batch: dict[str, Any]) -> str:
+    """Return the SHA-256 of a batch's images and labels, in hex."""
     return hashlib.sha256(batch["image"].tobytes() + batch["label"].tobytes()).hexdigest()
 
 

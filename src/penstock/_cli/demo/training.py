@@ -200,16 +200,20 @@ def add_line(run: Run, line: dict[str, Any]) -> Run:
 
 
 def _workers_of(pid: int) -> list[int]:
-    """Return the worker processes that descend from a process, according to `/proc`; the newest first."""
+    """Return the worker processes that descend from a process; the newest first."""
+    return sorted((each for each, name in descendants(pid).items() if name == _WORKER_NAME), reverse=True)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Return the processes that descend from a process, and their names, according to `/proc`."""
     parents: dict[int, int] = {}
-    workers: list[int] = []
+    names: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             name, _, rest = (folder / "stat").read_text("utf-8", "replace").partition("(")[2].rpartition(")")
             parents[int(folder.name)] = int(rest.split()[1])
-            if name == _WORKER_NAME:
-                workers.append(int(folder.name))
-    return [worker for worker in sorted(workers, reverse=True) if pid in _ancestors(worker, parents)]
+            names[int(folder.name)] = name
+    return {each: name for each, name in names.items() if pid in _ancestors(each, parents)}
 
 
 def _ancestors(pid: int, parents: dict[int, int]) -> set[int]:
