@@ -13,7 +13,8 @@ _MODULES: Final = {
     "RETRY_WAITS_SECONDS": "penstock.sources._reading",
     "SLOW_SECONDS": "penstock._loader._hints",
     "STALL_SECONDS": "penstock._runtime._failing_work",
-    "_PATIENCE_SECONDS": "penstock.ray._pool",
+    "_IDLE_SECONDS": "penstock.ray._team",
+    "_PATIENCE_SECONDS": "penstock.ray._spans",
     "_ROOM_BYTES": "penstock._runtime._process_scheduler",
 }
 SetConstant: TypeAlias = Callable[[str, Any], None]

@@ -195,6 +195,13 @@ def unseen_word() -> "memoryview[float]":
     return memoryview(bytearray(8)).cast("d")
 
 
+class Added(NamedTuple):
+    """What was added to words: their places, which are few, and the differences."""
+
+    places: "np.ndarray[Any, Any]"
+    values: "np.ndarray[Any, Any]"
+
+
 class Readings:
     """All readings of one loader.
 
@@ -212,6 +219,8 @@ class Readings:
         self._times: dict[str, StepTimes] = {}
         self._words: list[np.ndarray[Any, Any]] = []
         self._roles: list[str] = []  # of the words
+        self._taken: np.ndarray[Any, Any] | None = None  # the sums at the last call
+        self._included: np.ndarray[Any, Any] | None = None  # of another host
 
     def times(self, role: str) -> StepTimes:
         """Return the times of a thread, by its role; a later thread of that role continues them."""
@@ -226,6 +235,24 @@ class Readings:
         """Include the times that a thread or a process writes."""
         self._roles.append(role)
         self._words.append(words)
+
+    def taken(self) -> Added:
+        """Return what was added to the sums of all words, without laps, since the last call."""
+        sums = np.zeros(_first_lap(self.numbers))
+        for words in self._words.copy():
+            sums += words[: len(sums)]
+        sums[_LAPS] = 0
+        added = sums if self._taken is None else sums - self._taken
+        self._taken = sums
+        places = np.flatnonzero(added)
+        return Added(places, added[places])
+
+    def include(self, added: Added, role: str) -> None:
+        """Add what the same method of another host's readings has returned."""
+        if self._included is None:
+            self._included = _new_words(self.numbers)
+            self.add(self._included, role)
+        self._included[added.places] += added.values
 
     @property
     def rows(self) -> float:

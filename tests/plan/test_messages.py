@@ -65,7 +65,7 @@ CASES: dict[str, Case] = {
     "num_workers True": refused(NUMBERS, "num_workers must be a whole number", num_workers=True),
     "unknown workers": refused(
         NUMBERS,
-        'workers must be "auto", "threads" or "processes", or a Loader',
+        'workers must be "auto", "threads", "processes" or "ray", or a Loader',
         "got workers='fibers'",
         workers="fibers",
     ),

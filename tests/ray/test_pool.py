@@ -6,6 +6,8 @@ import importlib
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,21 @@ def test_an_exception_comes_after_the_batches_before_it(pool: Any) -> None:
         assert [batch[0] for batch in loader] == [60, 70, 80, 90]
 
 
+def test_a_report_has_the_times_of_other_hosts(pool: Any) -> None:
+    """The time of each step is that of the processes; the elements and batches that it is divided by are, too."""
+    dataset = ps.range(200).map(lambda number: [number] * (sum(range(20_000)) > 0), name="busy").batch(10)
+    with ps.Loader(dataset, workers=pool) as loader:
+        for _ in loader:
+            pass
+        report = loader.report()
+    seconds = {step.name: step.seconds for step in report.steps}
+    assert report.workers == report.processors == 2
+    assert seconds["busy"] == max(seconds.values()) > 10 * 100e-6
+    assert report.work_seconds < 1
+    with ps.Loader(dataset, workers=pool) as loader, pytest.raises(UsageError, match="verify measures with workers of"):
+        loader.verify()
+
+
 def test_events_of_elements_are_counted_once(pool: Any) -> None:
     """Elements that were left out or replaced elsewhere are in the loader's own record."""
     dataset = ps.range(100).map(odd, name="odd", on_error=ps.Substitute()).batch(10)
@@ -144,20 +161,68 @@ def test_killed_processes_are_replaced(tmp_path: Path, caplog: pytest.LogCapture
     assert "was lost" in caplog.text
 
 
-def test_a_step_that_kills_each_process_is_named() -> None:
-    """After the third process the error names the step; the batches before it were delivered."""
-    own = os.getpid()
+def ending(numbers: tuple[int, ...], own: int, *, hangs: bool = False) -> Callable[[int], int]:
+    """Return a function that kills each process which computes some numbers, or hangs there; one process it spares."""
 
-    def die(number: int) -> int:
-        if os.getpid() != own and number == 22:
+    def end(number: int) -> int:
+        if number in numbers:
+            if os.getpid() == own:
+                raise OddError("an odd one")
+            if hangs:
+                signal.pause()
             os.kill(os.getpid(), signal.SIGKILL)
         return number
 
-    with door.Pool(1) as pool, ps.Loader(ps.range(40).map(die).batch(4), workers=pool) as loader:
+    return end
+
+
+def test_a_row_that_kills_each_process_is_named() -> None:
+    """After the third process the error names the row; the batches before it were delivered, those after it follow."""
+    dataset = ps.range(40).map(ending((22,), os.getpid())).batch(4)
+    with door.Pool(1) as pool, ps.Loader(dataset, workers=pool) as loader:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(5)] == [0, 4, 8, 12, 16]
-        with pytest.raises(WorkerError, match="the batch of step 5"):
+        with pytest.raises(WorkerError, match="row 2 of step 5, at epoch 0, position 22, key 22"):
             next(batches)
+        assert loader.deaths()[-1].rows == (2, 3)
+        loader.seek(6)
+        assert [batch[0] for batch in loader] == [24, 28, 32, 36]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_rows_that_end_processes_are_replaced(*, hangs: bool) -> None:
+    """A step with `on_error=` replaces rows that kill processes, or hang in them for longer than the timeout."""
+    end = ending((9, 22), os.getpid(), hangs=hangs)
+    dataset = ps.range(40).map(end, name="end", on_error=ps.Substitute()).batch(4)
+    limits = ps.Limits(timeout=0.5 if hangs else None)
+    with door.Pool(1) as pool, ps.Loader(dataset, workers=pool, limits=limits) as loader:
+        assert_same(list(loader), list(dataset))
+        assert [event.position for event in loader.replaced()] == [9, 22]
+
+
+def test_batches_come_as_they_become_ready(pool: Any, tmp_path: Path) -> None:
+    """With `ordered=False` a late batch doesn't delay those after it; a state has those that were delivered."""
+    gate, opened = tmp_path / "gate", tmp_path / "opened"
+    os.mkfifo(gate)
+    writer = os.open(gate, os.O_RDWR)
+    opened.touch()
+
+    def wait(number: int) -> int:
+        return len(gate.read_bytes()) if number == 0 else number
+
+    dataset = ps.range(60).map(wait).batch(2)
+    with ps.Loader(dataset, workers=pool, ordered=False) as loader:
+        batches = iter(loader)
+        first = [int(next(batches)[0]) for _ in range(10)]
+        state = loader.state_dict()
+        opened.rename(gate)
+        os.close(writer)  # all that read the pipe meet its end
+        rest = [int(batch[0]) for batch in batches]
+    assert 0 not in first
+    assert sorted(first + rest) == list(range(0, 60, 2))
+    with ps.Loader(dataset, workers=pool, ordered=False) as loader:
+        loader.load_state_dict(state)
+        assert sorted(int(batch[0]) for batch in loader) == sorted(rest)
 
 
 def test_a_lost_host_costs_only_time(cluster: Any) -> None:
@@ -228,6 +293,46 @@ def test_closing_a_pool_ends_its_processes() -> None:
         ps.Loader(ps.range(8), workers=pool)
 
 
+NAMED = """
+import sys, ray, penstock as ps, penstock.ray
+from tests.ray.test_pool import pids
+ray.init(sys.argv[1], log_to_driver=False)
+with penstock.ray.Pool(2, name="shared") as pool, ps.Loader(pids(), workers=pool) as loader:
+    print(*sorted({int(pid) for batch in loader for pid in batch}))
+"""
+
+
+def pids() -> ps.Dataset[Any]:
+    """Return a dataset whose elements are the processes that compute them."""
+    return ps.range(2000).map(lambda number: os.getpid() + 0 * (sum(range(20_000)) + number)).batch(4)
+
+
+def test_programs_share_a_pool_by_its_name(cluster: Any, set_constant: Callable[[str, object], None]) -> None:
+    """Another program uses the same processes. They outlive both, start again when needed, and end when idle."""
+    set_constant("_IDLE_SECONDS", 3.0)
+    with door.Pool(2, name="shared") as pool, ps.Loader(pids(), workers=pool) as loader:
+        own = {int(pid) for batch in loader for pid in batch}
+        command = [sys.executable, "-c", NAMED, cluster.address]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert {int(pid) for pid in ended.stdout.split()} == own
+        processes = [psutil.Process(pid) for pid in own]
+        assert psutil.wait_procs(processes, timeout=20)[1] == []
+        again = [psutil.Process(int(pid)) for pid in {int(pid) for batch in loader for pid in batch}]
+        assert not loader.deaths()
+    assert psutil.wait_procs(again, timeout=20)[1] == []
+
+
+def test_a_loader_may_own_its_pool() -> None:
+    """`workers="ray"` starts processes that end with it. By default there are as many as the cluster has room for."""
+    with ps.Loader(pids(), workers="ray", num_workers=1) as loader:
+        process = psutil.Process(int(next(iter(loader))[0]))
+        assert "1 process of a Ray cluster" in repr(loader)
+    process.wait(20)
+    room = int(ray.available_resources()["CPU"])
+    with door.Pool(options={"num_cpus": room}) as pool:
+        assert "1 process of a Ray cluster" in repr(pool)
+
+
 def test_what_a_pool_cannot_do_is_refused(pool: Any) -> None:
     """The errors say what to use instead."""
     owner = ps.Loader(ps.range(8), workers=pool)
@@ -237,6 +342,8 @@ def test_what_a_pool_cannot_do_is_refused(pool: Any) -> None:
         (GraphError, "can only be read in order", lambda: ps.Loader(ps.stream([1, 2]), workers=pool)),
         (UsageError, "itself: workers=pool", lambda: ps.Loader(ps.range(8), workers=owner)),
         (UsageError, "num_workers", lambda: door.Pool(0)),
+        (UsageError, "num_workers", lambda: ps.Loader(ps.range(8), workers="ray", num_workers=0)),
+        (UsageError, "name must be a text", lambda: door.Pool(1, name="")),
         (UsageError, "options must be a mapping", lambda: door.Pool(1, options=3)),
     ]
     for error, text, call in refused:

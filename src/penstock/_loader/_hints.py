@@ -41,7 +41,12 @@ class Counted(Protocol):
 def report_of(plan: Plan, readings: Readings, clock: Counted) -> Report:
     """Return the report of a loader."""
     figures = Measured(clock.batches, clock.elapsed_seconds, clock.wait_seconds)
-    return measured(plan, readings, figures, usable_processors())
+    return measured(plan, readings, figures, processors_of(plan))
+
+
+def processors_of(plan: Plan) -> int:
+    """Return the number of processors for a loader: this program's, or one for each process of its pool."""
+    return plan.num_workers if plan.remote else usable_processors()
 
 
 class Hints:

@@ -35,8 +35,18 @@ from penstock._loader._progress import IndexedProgress, Progress, StreamingProgr
 from penstock._loader._publisher import Publisher
 from penstock._loader._verify import verified
 from penstock._os import Closer
-from penstock._plan import Limits, Plan, Shard, check_threads, choose_place, lower, on_pool, parse_memory, share_place
-from penstock._runtime import RemoteWorkers, Runtime, StepRange, Stream, WorkerPool, chosen
+from penstock._plan import (
+    Limits,
+    Plan,
+    Shard,
+    check_pool,
+    check_threads,
+    choose_place,
+    lower,
+    parse_memory,
+    share_place,
+)
+from penstock._runtime import RemoteWorkers, Runtime, StepRange, Stream, WorkerPool, chosen, pool_of
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
@@ -96,7 +106,8 @@ class Loader(Generic[T_co]):
             functions have side effects in this program, such as a count. Pass another loader to share its workers, if
             it has any, as long as it isn't closed. Each loader has its own memory, order and state, and closing or
             leaving this one doesn't affect that one; leave `num_workers` out then, and set only `num_batch_workers`
-            and `read_ahead` in `limits`. Pass a `penstock.ray.Pool` to compute in processes of a Ray cluster.
+            and `read_ahead` in `limits`. Pass a `penstock.ray.Pool` to compute in processes of a Ray cluster; "ray"
+            starts `num_workers` of them, by default one for each free processor, and ends them with the loader.
         isolated: True runs all of this in one helper process, its workers included, so that the trainer's process
             computes nothing and only receives. Functions and scripts must meet the conditions of "processes".
         ordered: False delivers batches as they become ready, so that a slow one doesn't delay those after it. An epoch
@@ -132,7 +143,7 @@ class Loader(Generic[T_co]):
         dataset: Dataset[T_co],
         *,
         num_workers: int | Literal["auto"] | None = None,
-        workers: "Workers | Loader[object] | WorkerPool" = "auto",
+        workers: "Workers | Literal['ray'] | Loader[object] | WorkerPool" = "auto",
         isolated: bool = False,
         ordered: bool = True,
         shard: Shard | None = None,
@@ -145,8 +156,12 @@ class Loader(Generic[T_co]):
         _need_kind(workers)
         limits = Limits() if limits is None else limits
         owner = Loader._shared(workers) if isinstance(workers, Loader) else None
-        pool = workers.__penstock_workers__() if isinstance(workers, WorkerPool) else None
-        kind: Workers | Loader[object] = "auto" if isinstance(workers, WorkerPool) else workers
+        pool = pool_of(workers, num_workers)
+        kind: Workers | Loader[object] = "auto"
+        if workers == "ray":
+            num_workers = 0
+        elif not isinstance(workers, WorkerPool):
+            kind = workers
         if num_workers is None:
             num_workers = "auto" if kind != "auto" and owner is None else 0
         if owner is None:
@@ -166,9 +181,11 @@ class Loader(Generic[T_co]):
             limits=limits,
             ordered=ordered,
             isolated=isolated,
+            remote="" if pool is None else pool.text,
         )
         if pool is not None:
-            self._plan: Plan = on_pool(plan, num_workers, pool.text)
+            check_pool(plan, num_workers)
+            self._plan: Plan = replace(plan, num_workers=pool.num_workers)
         elif isinstance(kind, Loader):
             self._plan = replace(plan, why="another loader's" if count else "")
         else:
@@ -506,8 +523,9 @@ class Loader(Generic[T_co]):
     def report(self) -> Report:
         """Return where the time of a batch goes, what the training waits for, and what would help; `print` it.
 
-        It may be called at any time and in any thread; nothing has to be switched on before. With `isolated=True`
-        or a pool the report has the waits, but not yet the times of steps, which other processes keep.
+        It may be called at any time and in any thread; nothing has to be switched on before. The processes of a pool
+        send the times of their steps with the batches. With `isolated=True` the report has the waits, but not yet the
+        times of steps, which another process keeps.
 
         Example:
             >>> import penstock as ps
@@ -525,8 +543,8 @@ class Loader(Generic[T_co]):
         A loader always keeps the last 4,096 intervals of each worker, and of its own waits, without those below 50
         microseconds. So nothing has to be switched on before: call this after a slow moment, in any thread. Open the
         file in Perfetto (ui.perfetto.dev), or in Chrome at chrome://tracing. Each worker has a track of the steps that
-        it ran, block by block, and the training one of its waits, with their causes. With `isolated=True` there are
-        only the waits.
+        it ran, block by block, and the training one of its waits, with their causes. With `isolated=True`
+        or a pool there are only the waits.
 
         Args:
             path: of the file, which holds JSON; an existing one is replaced. It is compressed if it ends in ".gz".
@@ -586,7 +604,8 @@ class Loader(Generic[T_co]):
             functions, which can't be replayed.
 
         Raises:
-            UsageError: `seconds` isn't above 0, or no batch was delivered yet, so that nothing is predicted.
+            UsageError: `seconds` isn't above 0; no batch was delivered yet, so that nothing is predicted; or a pool
+                computes the batches, which may have no room for throwaway loaders.
 
         Example:
             >>> import penstock as ps
@@ -598,6 +617,11 @@ class Loader(Generic[T_co]):
             True
         """
         self._need_open()
+        if self._plan.remote:
+            raise UsageError(
+                f"verify measures with workers of this host, and this loader has {self._plan.remote}. Call it on a "
+                "loader of the same dataset with num_workers=n; report() has the predictions for this one"
+            )
         steps = {name: node for name, (node, _) in timed_steps(self._plan, self._runtime.readings).items()}
         return tuple(verified(self._throwaway, self._plan.node, self.report(), steps, seconds))
 

@@ -198,7 +198,7 @@ class IndexedProgress:
         self._step_range: StepRange | None = None
         self._part_end = 0  # the step after the part of the step range that is being read
         self._shard = plan.shard
-        self._may_differ = not plan.ordered and plan.place != "inline"
+        self._may_differ = not plan.ordered and (plan.place != "inline" or bool(plan.remote))
         self._differs = self._may_differ  # from other ranks, within this epoch
         self.at: _At = (0, (), None, ())
         self._known_from = 0  # from this number of delivered batches on, the delivered steps are known

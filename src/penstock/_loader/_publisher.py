@@ -22,11 +22,12 @@ from typing import Final
 
 from penstock._caught import Caught
 from penstock._live_page import LivePage, Seen
+from penstock._loader._hints import processors_of
 from penstock._loader._progress import Progress
 from penstock._os import renewed_after_fork
 from penstock._plan import Plan
 from penstock._readings import Waits, unseen_word
-from penstock._runtime import Runtime, usable_processors
+from penstock._runtime import Runtime
 from penstock.events import Skipped, Substituted, WorkerDied
 from penstock.observe._measured import batches_made
 from penstock.observe._sums import Losses, Position, StepTexts, Sums, dataset_text, step_sums
@@ -149,7 +150,7 @@ class Publisher(PagePublisher):
 
     @cached_property
     def _processors(self) -> int:
-        return usable_processors()
+        return processors_of(self._plan)
 
     @cached_property
     def _dataset(self) -> str:
@@ -169,7 +170,7 @@ class Publisher(PagePublisher):
             at=now,
             since=self._started,
             dataset=self._dataset,
-            workers=0 if plan.place == "inline" or plan.isolated else plan.num_workers,
+            workers=0 if plan.isolated else plan.worker_count,
             workers_text=plan.workers_text,
             processors=self._processors,
             rank=plan.shard.rank,

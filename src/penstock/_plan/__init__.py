@@ -12,10 +12,10 @@ from penstock._plan._plan import StartMethod as StartMethod
 if TYPE_CHECKING:
     from penstock._plan._explain import Explanation as Explanation
     from penstock._plan._explain import explain as explain
+    from penstock._plan._lower import check_pool as check_pool
     from penstock._plan._lower import check_threads as check_threads
     from penstock._plan._lower import choose_place as choose_place
     from penstock._plan._lower import lower as lower
-    from penstock._plan._lower import on_pool as on_pool
     from penstock._plan._lower import parse_memory as parse_memory
     from penstock._plan._lower import share_place as share_place
     from penstock._plan._program import Batches as Batches
@@ -27,11 +27,11 @@ else:
         Batches="penstock._plan._program",
         Explanation="penstock._plan._explain",
         Streaming="penstock._plan._program",
+        check_pool="penstock._plan._lower",
         check_threads="penstock._plan._lower",
         choose_place="penstock._plan._lower",
         explain="penstock._plan._explain",
         lower="penstock._plan._lower",
-        on_pool="penstock._plan._lower",
         parse_memory="penstock._plan._lower",
         share_place="penstock._plan._lower",
     )

@@ -50,8 +50,9 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     limits: Limits,
     ordered: bool = True,
     isolated: object = False,
+    remote: str = "",
 ) -> Plan:
-    """Check all arguments of a loader, and return its plan."""
+    """Check all arguments of a loader, and return its plan; `remote` is as in `Plan`."""
     shard = Shard(0, 1) if shard is None else _checked_shard(shard)
     _check_limits(limits)
     prefetch = need_count("prefetch", prefetch, 1)
@@ -61,16 +62,17 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     if limits.worker_threads is not None:
         need_count("worker_threads", limits.worker_threads, 1)
     if limits.timeout is not None:
-        _check_timeout(limits.timeout, place)
+        _check_timeout(limits.timeout, has_workers=place != "inline" or bool(remote))
     program = program_of(node)
     _check_flag("ordered", ordered)
     _check_flag("copy", copy)
     is_isolated = _checked_isolated(isolated)
-    if is_isolated or place == "processes":
+    if is_isolated or place == "processes" or remote:
         _check_start_method(limits)
     if shard.count > 1:
         check_ranks(node, program, shard)
-    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered, isolated=is_isolated)
+    plan = Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered)
+    return replace(plan, isolated=is_isolated, remote=remote)
 
 
 def program_of(node: Node) -> Batches | Streaming:
@@ -82,7 +84,7 @@ def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
     """Return the place and the number of workers of a loader's arguments; for "auto", provisional ones."""
     if workers not in ("auto", "threads", "processes"):
         raise UsageError(
-            'workers must be "auto", "threads" or "processes", or a Loader whose workers compute for this one too '
+            'workers must be "auto", "threads", "processes" or "ray", or a Loader or a pool that has workers already '
             f"(num_workers=0 computes in the caller's thread); got workers={workers!r}"
         )
     if num_workers == "auto":
@@ -128,18 +130,17 @@ def share_place(owner: Plan, num_workers: object, limits: Limits, *, isolated: o
     return owner.place, owner.num_workers
 
 
-def on_pool(plan: Plan, num_workers: object, pool: str) -> Plan:
-    """Return a plan whose batches the processes of a pool compute.
+def check_pool(plan: Plan, num_workers: object) -> None:
+    """Check that the processes of a pool can compute the batches of a plan.
 
     Args:
-        plan: the plan, inline.
+        plan: the plan, which names the pool.
         num_workers: the argument beside `workers=pool`, which must be left out.
-        pool: a description of the processes.
     """
     if num_workers != 0:
         raise UsageError(
-            f"workers=pool takes the workers of the pool ({pool}); got num_workers={num_workers!r} beside it. Leave "
-            "num_workers out"
+            f"workers=pool takes the workers of the pool ({plan.remote}); got num_workers={num_workers!r} beside it. "
+            "Leave num_workers out"
         )
     if plan.isolated:
         raise UsageError("workers=pool computes in other processes already; leave isolated=True out")
@@ -149,7 +150,6 @@ def on_pool(plan: Plan, num_workers: object, pool: str) -> Plan:
             "workers=pool computes batches anywhere by their numbers, and this dataset can only be read in order. Use "
             'num_workers=n with workers="processes".',
         )
-    return replace(plan, remote=pool)
 
 
 def parse_memory(memory: int | str | None) -> int | None:
@@ -207,12 +207,12 @@ def _checked_isolated(isolated: object) -> bool:
     return bool(isolated)
 
 
-def _check_timeout(timeout: object, place: Place) -> None:
+def _check_timeout(timeout: object, *, has_workers: bool) -> None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MAX_SECONDS:
         raise UsageError(
             f"timeout must be a number of seconds above 0, at most {_MAX_SECONDS:,}, or None; got timeout={timeout!r}"
         )
-    if place == "inline":
+    if not has_workers:
         raise UsageError(
             f"timeout={timeout} needs workers; these are none, and nothing can watch the calling thread while it "
             "computes a batch. Use num_workers above 0, or timeout=None"

@@ -48,6 +48,7 @@ class Limits:
             the thread. The loader stays usable, but this thread computes nothing else until its function returns: the
             next call waits for the same batch again, and `seek` continues after it. In a dataset that is read in order,
             the work of the reading thread for one batch counts, too. `async for` waits for threads without a timeout.
+            A process of a pool that is at one batch for longer ends itself, with its stack in Ray's log.
             Without workers a timeout is refused, because nothing can watch the calling thread.
 
     Example:
@@ -263,6 +264,11 @@ class Plan:
     def is_computed_here(self) -> bool:
         """Whether the consumer's thread computes each batch when it is requested."""
         return self.place == "inline" and not self.isolated and not self.remote
+
+    @property
+    def worker_count(self) -> int:
+        """The number of workers, on whatever hosts; 0 if a batch is computed in one thread."""
+        return 0 if self.place == "inline" and not self.remote else self.num_workers
 
     @property
     def workers_text(self) -> str:

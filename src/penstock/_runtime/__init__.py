@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock._runtime._policy import MAX_JOB_BATCHES as MAX_JOB_BATCHES
     from penstock._runtime._pool import RemoteWorkers as RemoteWorkers
     from penstock._runtime._pool import WorkerPool as WorkerPool
+    from penstock._runtime._pool import pool_of as pool_of
     from penstock._runtime._process_scheduler import ProcessScheduler as ProcessScheduler
     from penstock._runtime._processors import usable_processors as usable_processors
     from penstock._runtime._queue import JobQueue as JobQueue
@@ -61,6 +62,7 @@ else:
         Where="penstock._runtime._batches",
         Work="penstock._runtime._jobs",
         WorkerPool="penstock._runtime._pool",
+        pool_of="penstock._runtime._pool",
         Workers="penstock._runtime._autotune",
         block_rows="penstock._runtime._chunk_sizes",
         chosen="penstock._runtime._autotune",

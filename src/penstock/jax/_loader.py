@@ -96,7 +96,7 @@ class Loader(PlacedLoader):
         *,
         ahead: int = 1,
         num_workers: int | Literal["auto"] | None = None,
-        workers: "Workers | ArrayLoader[object] | WorkerPool" = "auto",
+        workers: "Workers | Literal['ray'] | ArrayLoader[object] | WorkerPool" = "auto",
         isolated: bool = False,
         ordered: bool = True,
         shard: Shard | None = None,

@@ -52,7 +52,7 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
         pauses.count,
         pause_seconds,
         max(elapsed - clock.wait_seconds, 0.0) / max(clock.batches - 1 - pauses.count, 1),
-        0 if plan.place == "inline" else plan.num_workers,
+        plan.worker_count,
         plan.workers_text,
         processors,
         max(readings.busy_seconds / made if made else 0.0, total),

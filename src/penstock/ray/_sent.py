@@ -87,12 +87,19 @@ def send(value: object, node: Node, *, asked: str) -> tuple[Sent, object]:
     return Sent(os.urandom(8).hex(), socket.gethostname(), penstock.__version__, fingerprint(node)), ray.put(memory)
 
 
-def received(sent: Sent, stored: "NDArray[np.uint8]") -> object:
+def received(sent: Sent, stored: "NDArray[np.uint8]", *, is_fresh: bool = False) -> object:
     """Return a value that was sent, if this host has what makes the dataset the same.
+
+    Args:
+        sent: what it is compared with.
+        stored: the pickle.
+        is_fresh: whether to return another copy, which nothing has used.
 
     Raises:
         UsageError: it has another version of Penstock, lacks a module, or has another dataset.
     """
+    if is_fresh:
+        return _checked(sent, stored)
     if sent.key not in _last:
         _last.clear()
         _last[sent.key] = _checked(sent, stored)

@@ -3,10 +3,15 @@
 Ray decides where a process runs, and when: perhaps never, if the cluster has too few processors. So spans are given
 only to processes that have answered once. A process that was lost is replaced by another, which may have to wait in the
 same way.
+
+Processes with a name belong to the cluster. Any program may start them and find them, and none ends them, since it
+can't know whether others use them. So each ends itself when it had no work for ten minutes. A program that still uses
+it starts it again, which takes less than a second.
 """
 
 import importlib
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,13 +21,14 @@ from penstock.errors import WorkerError
 from penstock.ray._worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from concurrent.futures import Future
 
 ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
 
 _SPANS: Final = 2  # of a process: one that it computes, and one that it has already received
 _STARTS: Final = 3  # of each process that fails to start
+_NAMESPACE: Final = "penstock"  # of the names of processes: a program has another one for its own actors
+_IDLE_SECONDS: Final = 600.0  # without work; then a process with a name ends
 
 
 class Member:
@@ -32,12 +38,14 @@ class Member:
         number: its number in the pool.
         host: its host; empty before it has started.
         pid: its process's ID; 0 before it has started.
+        answered: when it has ended a span, by the monotonic clock; 0 for not yet.
     """
 
     def __init__(self, number: int, actor: object) -> None:
         self.number = number
         self.host, self.pid = "", 0
         self.spans = 0  # that it has, of all loaders
+        self.answered = 0.0
         self.actor: Any = actor
 
 
@@ -50,10 +58,12 @@ class Team:
     Args:
         count: the number of processes.
         options: of the actors, as `ray.remote` takes them.
+        name: by which other programs find the processes; None if they belong to this one.
     """
 
-    def __init__(self, count: int, options: Mapping[str, Any]) -> None:
-        self._make: Callable[[int], Any] = ray.remote(**options)(Worker).remote
+    def __init__(self, count: int, options: Mapping[str, Any], name: str | None = None) -> None:
+        self._actors: Any = ray.remote(**options)(Worker)
+        self._name = name
         self._lock = threading.RLock()  # over all below; the garbage collector may call this anywhere
         self._members: dict[int, Member] = {}
         self._missing = set(range(count))
@@ -95,7 +105,7 @@ class Team:
         if failure is not None:
             raise WorkerError(f"the processes of {self.text} don't start: {str(failure).strip()}") from failure
         for number in missing:
-            member = Member(number, self._make(number))
+            member = Member(number, self._made(number))
             with self._lock:
                 self._members[number] = member
             started: Future[tuple[str, int]] = member.actor.start.remote().future()
@@ -104,12 +114,18 @@ class Team:
     @property
     def text(self) -> str:
         """A description of the processes."""
-        return f"{self.count} {'process' if self.count == 1 else 'processes'} of a Ray cluster"
+        where = "a Ray cluster" if self._name is None else f"the pool {self._name!r} of a Ray cluster"
+        return f"{self.count} {'process' if self.count == 1 else 'processes'} of {where}"
 
     def take(self, *, besides: Member | None = None) -> Member | None:
-        """Return a process with room for a span, the idlest one, and count that span; None if there is none."""
+        """Return a process with room for a span, the idlest one, and count that span; None if there is none.
+
+        Args:
+            besides: the process that is late with the span, if one is; then another one takes one span more.
+        """
+        most = _SPANS + (besides is not None)
         with self._lock:
-            able = [each for each in self._members.values() if each.pid and each.spans < _SPANS and each is not besides]
+            able = [each for each in self._members.values() if each.pid and each.spans < most and each is not besides]
             member = min(able, key=lambda each: each.spans, default=None)
             if member is not None:
                 member.spans += 1
@@ -119,6 +135,7 @@ class Team:
         """Count a span less; any thread, also one of Ray, may call this."""
         with self._lock:
             member.spans -= 1
+            member.answered = time.monotonic()
         self._ring()
 
     def lose(self, member: Member) -> bool:
@@ -131,14 +148,23 @@ class Team:
             return is_first
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, if they belong to this program; those of a name end by themselves."""
         with self._lock:
             self.is_closed = True
             members, self._members = self._members, {}
-        if ray.is_initialized():
+        if self._name is None and ray.is_initialized():
             for member in members.values():
                 ray.kill(member.actor)
         self._ring()
+
+    def _made(self, number: int) -> object:
+        """Start a process, or find the one that has the name."""
+        if self._name is None:
+            return self._actors.remote(number)
+        named = self._actors.options(
+            name=f"{self._name} {number}", namespace=_NAMESPACE, lifetime="detached", get_if_exists=True
+        )
+        return named.remote(number, _IDLE_SECONDS)
 
     def _started(self, member: Member, done: "Future[tuple[str, int]]") -> None:
         error = done.exception()

@@ -3,39 +3,52 @@
 Ray makes an actor of `Worker`. A call is a span of steps, with all that is needed to compute it, so a process that has
 just started, in place of a lost one, needs no other preparation. The batches return as one array, the pickle of all of
 them, which the trainer reads in Ray's object store.
+
+A batch that takes longer than `Limits.timeout` ends the process, so that it counts as one that crashes: a thread could
+not end a function that hangs. A step that has ended two processes is computed in a worker process of this one.
 """
 
+import faulthandler
+import importlib
 import os
 import socket
+import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from penstock._caught import Caught
+from penstock._graph import Element
 from penstock._pickles import dump
 from penstock._plan import Plan
 from penstock._processes import pack_error
-from penstock._runtime import Runtime, StepRange
-from penstock._runtime._isolated_helper import BatchReport
-from penstock._runtime._recorder import HelperRecorder, Remembered
+from penstock._runtime import Runtime
+from penstock._runtime._isolated_helper import BatchReport, RunSteps, described_rows, note_rows
+from penstock._runtime._recorder import HelperRecorder
 from penstock._runtime._shared_values import contiguous, write
 from penstock.ray._sent import Failed, Sent, failed, received
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock._graph import Element
+ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
 
-_KEPT: Final = 4  # runtimes: a job has a few loaders, which take turns
+_KEPT: Final = 16  # runtimes: a job has a few loaders, which take turns, and jobs share processes that have a name
+ENDED_ITSELF: Final = "exit_actor() is called"
+"""In Ray's reason for the end of a process that had no work for long."""
 
 
 class Computed(NamedTuple):
     """The batches of a span.
 
     Attributes:
-        block: the pickle of the batches, and of a report for each; one more report is that of the step that failed.
+        block: the pickle of the batches, of a report for each, and of the times of their steps; one more report is that
+            of the step that failed.
         steps: the number of batches.
         seconds: the time that they took.
         host: the host that computed them.
@@ -52,30 +65,52 @@ class Worker:
 
     Args:
         number: the number of the process in its pool.
+        idle_seconds: without work, after which the process ends; None for never.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, idle_seconds: float | None = None) -> None:
         self._number = number
         self._opened: OrderedDict[str, _Opened] = OrderedDict()  # by the keys of what was sent
+        self._idle_seconds = idle_seconds
+        self._used_at = time.monotonic()
+        if idle_seconds is not None:
+            self._look_in(idle_seconds)
 
     def start(self) -> tuple[str, int]:
         """Return the host and the process's ID."""
         return socket.gethostname(), os.getpid()
 
-    def compute(
-        self, sent: Sent, stored: "NDArray[np.uint8]", step_range: StepRange, remembered: Remembered
-    ) -> Computed | Failed:
-        """Return the batches of some steps; `remembered` is the state of the trainer's recorder."""
-        with Caught(Exception) as caught:
-            return self._of(sent, stored).compute(step_range, remembered)
-        return failed(caught.taken())
+    def compute(self, sent: Sent, stored: "NDArray[np.uint8]", work: RunSteps) -> Computed | Failed:
+        """Return the batches of the steps of some work, which is one range."""
+        try:
+            with Caught(Exception) as caught:
+                plan = cast("Plan", received(sent, stored, is_fresh=True)) if work.alone else None
+                return self._of(sent, stored).compute(work, plan)
+            return failed(caught.taken())
+        finally:
+            self._used_at = time.monotonic()
+
+    def end_if_idle(self) -> None:
+        """End the process, if it had no work for long. It calls this itself, so that no work is lost."""
+        if self._idle_seconds is not None:
+            rest = self._used_at + self._idle_seconds - time.monotonic()
+            if rest <= 0:
+                ray.actor.exit_actor()
+            self._look_in(rest)
+
+    def _look_in(self, seconds: float) -> None:
+        """Call `end_if_idle` after some seconds, when the work that is there then was done."""
+        timer = threading.Timer(seconds, ray.get_runtime_context().current_actor.end_if_idle.remote)
+        timer.daemon = True
+        timer.start()
 
     def _of(self, sent: Sent, stored: "NDArray[np.uint8]") -> "_Opened":
         opened = self._opened.get(sent.key)
         if opened is None:
             plan = cast("Plan", received(sent, stored))
             if plan.limits.worker_init is not None:
-                plan.limits.worker_init(self._number)
+                with _watched(plan.limits.timeout):
+                    plan.limits.worker_init(self._number)
             opened = self._opened[sent.key] = _Opened(plan)
             while len(self._opened) > _KEPT:
                 self._opened.popitem(last=False)[1].close()
@@ -89,25 +124,67 @@ class _Opened:
     def __init__(self, plan: Plan) -> None:
         self._recorder = HelperRecorder(plan.node)
         self._runtime = Runtime(plan, self._recorder)
+        self._timeout = plan.limits.timeout
         self.close = self._runtime.close
 
-    def compute(self, step_range: StepRange, remembered: Remembered) -> Computed:
+    def compute(self, work: RunSteps, careful: Plan | None) -> Computed:
+        """Return the batches of some steps; in a worker process, with a plan that nothing has used, if there is one.
+
+        A plan in use may hold open files, which can't be sent to the process.
+        """
         began = time.perf_counter()
-        self._recorder.recall(remembered)
+        self._recorder.recall(work.remembered)
         self._recorder.taken()
+        rows = self._runtime.crashing_rows
+        note_rows(rows, work.crashing_rows)
+        known = len(rows)
         batches: list[Element] = []
         reports: list[BatchReport] = []
-        stream = self._runtime.open_stream([step_range])
         with Caught(Exception) as caught:
-            for _ in range(step_range.steps):
-                batch, _ = stream.next()
+            for batch in self._each(work) if careful is None else self._each_with_care(work, careful):
                 batches.append(contiguous(batch))
-                reports.append(BatchReport(None, *self._recorder.taken()))
-        stream.close()
+                reports.append(BatchReport(None, *self._recorder.taken(), crashing_rows=described_rows(rows, known)))
+                known = len(rows)
         if caught.error is not None:
             error = pack_error(caught.taken(), with_cause=True, contain=Exception)
             reports.append(BatchReport(None, *self._recorder.taken(), error))
-        pickled = dump((batches, reports))
+        pickled = dump((batches, reports, self._runtime.readings.taken()))
         block = np.empty(pickled.nbytes, np.uint8)
         write(pickled, block, 0)
         return Computed(block, len(batches), time.perf_counter() - began, socket.gethostname())
+
+    def _each(self, work: RunSteps) -> Iterator[Element]:
+        (step_range,) = work.step_ranges
+        stream = self._runtime.open_stream([step_range])
+        try:
+            for _ in range(step_range.steps):
+                with _watched(self._timeout):
+                    batch, _ = stream.next()
+                yield batch
+        finally:
+            stream.close()
+
+    def _each_with_care(self, work: RunSteps, plan: Plan) -> Iterator[Element]:
+        (step_range,) = work.step_ranges
+        self._recorder.know(plan.node)
+        plan = replace(plan, place="processes", num_workers=1, prefetch=1, remote="")
+        runtime = Runtime(plan, self._recorder, crashing_rows=self._runtime.crashing_rows)
+        try:
+            stream = runtime.open_alone(step_range)
+            for _ in range(step_range.steps):
+                batch, _ = stream.next()
+                yield batch
+        finally:
+            runtime.close()
+
+
+@contextmanager
+def _watched(timeout: float | None) -> Generator[None]:
+    """End this process if what runs meanwhile takes longer than a timeout; Ray's log then has its stack."""
+    if timeout is not None:
+        faulthandler.dump_traceback_later(timeout, exit=True)
+    try:
+        yield
+    finally:
+        if timeout is not None:
+            faulthandler.cancel_dump_traceback_later()

@@ -93,7 +93,7 @@ class Loader(PlacedLoader):
         device: torch.device | str | int | None = None,
         ahead: int = 1,
         num_workers: int | Literal["auto"] | None = None,
-        workers: "Workers | ArrayLoader[object] | WorkerPool" = "auto",
+        workers: "Workers | Literal['ray'] | ArrayLoader[object] | WorkerPool" = "auto",
         isolated: bool = False,
         ordered: bool = True,
         shard: Shard | None = None,
