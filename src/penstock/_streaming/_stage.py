@@ -419,7 +419,7 @@ class StreamedLocations:
     def keys(self) -> Integers:
         """Return the keys of the elements' records."""
         keys = np.empty(len(self._provenance), np.int64)
-        for number in np.unique(self._provenance[:, INPUT]).tolist():
+        for number in set(self._provenance[:, INPUT].tolist()):
             chosen = self._provenance[:, INPUT] == number
             keys[chosen] = _keys(self._inputs[number].node, self._provenance[chosen])
         return keys

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock._tree import Element, flatten, is_container, leaf_paths, subject, unflatten
+from penstock._tree import Element, flatten, is_container, is_masked, leaf_paths, subject, unflatten
 from penstock.errors import UsageError
 
 OWN_MERGE: Final = "merge the elements yourself with .batch(n, merge=…)"
@@ -64,7 +64,7 @@ def _as_array(leaf: object) -> NDArray[Any]:
     if type(leaf) is np.ndarray:
         return leaf
     if isinstance(leaf, (np.ndarray, np.generic)):
-        if isinstance(leaf, np.ma.MaskedArray):
+        if is_masked(cast("Any", leaf)):
             raise LeafError("a masked array, whose mask would be lost")
         return np.asarray(cast("Any", leaf))
     if isinstance(leaf, bool):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _native
+from penstock._tree import is_masked
 from penstock.batching._grouping import (
     Integers,
     Long,
@@ -349,7 +350,7 @@ def _fill_joined(documents: JoinedDocuments, pieces: _Arrays, targets: _Targets)
 
 def _contiguous(document: NDArray[Any], number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     array = np.asarray(document)
-    if array.dtype != dtype or array.ndim != 1 or isinstance(document, np.ma.MaskedArray):
+    if array.dtype != dtype or array.ndim != 1 or is_masked(document):
         raise UsageError(
             f"a document must be an array of one axis and dtype {dtype}, as out; document {number} is "
             f"{type(document).__qualname__} of dtype {array.dtype} and shape {array.shape}. Convert it, or create out "

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _native
+from penstock._tree import is_masked
 from penstock.batching._leaf import LeafError, LeafSpec, as_value, describe_kind, has_padding, kind_of
 from penstock.batching._merge import new_array
 from penstock.errors import UsageError
@@ -108,7 +109,7 @@ def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -
 
 
 def _is_array(given: object) -> bool:
-    return isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray)
+    return not is_masked(given) and isinstance(given, np.ndarray)
 
 
 def _spec_of(item: object, row: int) -> LeafSpec:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock import _lazy
+from penstock._tree import is_masked
 from penstock.errors import UsageError
 from penstock.sources._mapped import MappedArray, RowTable, find_mapped
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
@@ -258,7 +259,7 @@ class Arrays:
 
 def _as_array(value: object, name: str) -> NDArray[Any]:
     type_name = type(value).__name__
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise UsageError(f"{name} must not be a masked array: records have no mask. Pass data and mask as two arrays.")
     # NumPy would iterate over other objects with a length, such as another dataset.
     if not isinstance(value, list | tuple) and not hasattr(value, "__array__"):
