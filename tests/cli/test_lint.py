@@ -4,12 +4,14 @@ import json
 import os
 import re
 import signal
+from collections import deque
 from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.errors import UsageError
 from tests.cli.command import main
 from tests.places import LINUX
 
@@ -95,6 +97,14 @@ validation = ps.read(Photographs(60)).map(boxes).padded_batch(8)
 above = ps.read(Photographs(100)).map(lambda record: {"label": record["number"] - 100}).batch(8).map(no_negatives)
 huge = ps.range(16).batch(1 << 40, remainder="pad")
 endless = ps.mix({"a": photographs.repeat(), "b": photographs.repeat()}, {"a": 1, "b": 1}).batch(4)
+
+
+def loader() -> ps.Loader[Any]:
+    """Return the loader of a rank, whose batches have 960 kB."""
+    wide = ps.range(108).map(lambda number: np.full(20_000, number)).batch(18)
+    return ps.Loader(wide, shard=ps.Shard(1, 3), num_workers=1, workers="threads", memory=1_500_000)
+
+
 LEAVES = {
     "dtype": "['label'] has several dtypes, and a batch promotes none: int64 in {one}, float64 in key 31",
     "ragged": "['boxes'] has several shapes, and a batch has one: (2, 4) in {one} and (5, 4) in key 30 (file '30.jpg')",
@@ -153,6 +163,18 @@ def test_batches_decide_which_leaves_fit(capsys: Output) -> None:
     assert "batch 8 can't be made: ValueError: too large (in step 'no_negatives')" in capsys.readouterr().out
     assert main(["lint", f"{HERE}:huge", "--num-workers", "0"]) == 1
     assert "a batch takes 8796.09 GB, and 3 in flight 26388.28 GB, of " in capsys.readouterr().out
+
+
+def test_a_loader_is_checked_as_it_is(capsys: Output) -> None:
+    """Its ranks share the batches, and its memory holds the rank's part of a batch; --ranks checks other ones."""
+    assert main(["lint", f"{HERE}:loader", "--num-workers", "0", "--json"]) == 1
+    found = findings(capsys.readouterr().out)
+    assert found.keys() == {"memory"}
+    assert "the loader's memory= has room for 1 of them, which is too small for" in found["memory"]["text"]
+    with loader() as made, pytest.raises(UsageError, match="memory=1500000 is too small"):
+        deque(made, maxlen=1)  # keeps a batch until it has the next one, as a training does
+    assert main(["lint", f"{HERE}:loader", "--num-workers", "0", "--ranks", "4", "--allow", "memory"]) == 1
+    assert "4 ranks can't share it" in capsys.readouterr().out
 
 
 def test_records_of_two_splits_are_compared(capsys: Output) -> None:

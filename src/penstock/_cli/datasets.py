@@ -29,6 +29,24 @@ def named_dataset(text: str) -> penstock.Dataset[object]:
     return cast("penstock.Dataset[object]", found)
 
 
+def named(text: str) -> "penstock.Dataset[Any] | penstock.Loader[Any]":
+    """Return the dataset or loader that MODULE:NAME refers to.
+
+    Args:
+        text: the module, and in it a dataset or a loader, or a function without arguments that returns one.
+
+    Raises:
+        UsageError: there is no such module or name, or it is neither.
+    """
+    found: Any = named_object(text)
+    if not isinstance(found, penstock.Dataset | penstock.Loader) and callable(found):
+        found = found()
+    if not isinstance(found, penstock.Dataset | penstock.Loader):
+        raise UsageError(f"{text} must be a dataset or a loader, or a function that returns one; got {found!r}")
+    named_so: penstock.Dataset[Any] | penstock.Loader[Any] = found
+    return named_so
+
+
 def named_loader(text: str, shard: penstock.Shard | None) -> penstock.Loader[Any]:
     """Return the loader that MODULE:NAME refers to, or a new one of the dataset that it refers to.
 
@@ -39,17 +57,12 @@ def named_loader(text: str, shard: penstock.Shard | None) -> penstock.Loader[Any
     Raises:
         UsageError: there is no such module or name, or it is neither; or it is a loader, and a rank is given.
     """
-    found = named_object(text)
-    if not isinstance(found, penstock.Dataset | penstock.Loader) and callable(found):
-        found = found()
-    is_dataset, is_loader = isinstance(found, penstock.Dataset), isinstance(found, penstock.Loader)
-    if not (is_dataset or is_loader):
-        raise UsageError(f"{text} must be a dataset or a loader, or a function that returns one; got {found!r}")
-    if is_dataset:
-        return penstock.Loader(cast("penstock.Dataset[Any]", found), shard=shard)
+    found = named(text)
+    if isinstance(found, penstock.Dataset):
+        return penstock.Loader(found, shard=shard)
     if shard is not None:
         raise UsageError(f"{text} is a loader, which has a rank of its own; name its dataset, or leave --rank out")
-    return cast("penstock.Loader[Any]", found)
+    return found
 
 
 def named_object(text: str) -> object:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
 
 from penstock._caught import Caught
-from penstock._cli.datasets import METAVAR, named_dataset
-from penstock._cli.lint.inspection import Lint
+from penstock._cli.datasets import METAVAR, named
+from penstock._cli.lint.inspection import Lint, loading_of
 from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, Terminal
 from penstock._runtime import usable_processors
 from penstock.errors import UsageError
@@ -23,7 +23,8 @@ in structure, dtype or shape, NaN and infinity, leaves that are the same everywh
 ranks can't share, and batches that take too much of the memory. Of several datasets, such as
 train and validation, it lists the records that are in two of them.
 
-NAME is a dataset in MODULE, or a function without arguments that returns one. Ctrl-C ends it,
+NAME is a dataset or a loader in MODULE, or a function without arguments that returns one. A
+loader is checked for its own number of ranks, and its memory= for its batches. Ctrl-C ends it,
 with the findings so far; --from continues. The exit status is 1 if there are findings.
 """
 _CHECKS: Final[tuple[Check, ...]] = get_args(Check)
@@ -45,7 +46,12 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--workers", choices=("processes", "threads"), default="processes", help="their kind (default: processes)"
     )
-    parser.add_argument("--ranks", metavar="N", type=_count, default=1, help="check that N ranks can share the batches")
+    parser.add_argument(
+        "--ranks",
+        metavar="N",
+        type=_count,
+        help="check that N ranks can share the batches (default: those of a loader, or 1)",
+    )
     parser.add_argument(
         "--allow",
         metavar="CHECK",
@@ -64,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     compares = len(arguments.names) > 1
     if compares and arguments.start:
         raise UsageError("--from is for one dataset; records of several are compared from the first step on")
-    lints = [Lint(name, named_dataset(name).node, compares=compares) for name in arguments.names]
+    lints = [Lint(name, *loading_of(named(name)), compares=compares) for name in arguments.names]
     output = Output(Terminal(sys.stdout), is_json=arguments.json, allowed=arguments.allow)
     try:
         for lint in lints:

@@ -11,7 +11,7 @@ A dataset that is read in order has no parts. Its loader leaves out the elements
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from penstock._graph import (
     with_parents,
 )
 from penstock._os import memory_limit
-from penstock._plan import Batches, Shard, Streaming
+from penstock._plan import Batches, Plan, Shard, Streaming
 from penstock._plan._lower import check_ranks, program_of
 from penstock._progress import Progress, counted
 from penstock.batching import Pad, Stack
@@ -55,7 +55,6 @@ _MOST_ROWS: Final = 256  # of a part
 _PARTS: Final = 64  # of a dataset, for each worker, at least: the progress is that of parts
 _BLOCK: Final = 16  # elements that are computed together: if one fails, they are computed again
 _CHARACTERS: Final = 200  # of an error
-_PREFETCH: Final = 2  # of a loader, by default
 _MEMORY_SHARE: Final = 0.5  # of the limit, that batches may take: the training needs the rest
 
 
@@ -153,12 +152,31 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" + (f" ({step})" if step else "")
 
 
+class Loading(NamedTuple):
+    """What a loader will do with the dataset."""
+
+    ranks: int = 1
+    prefetch: int = 2
+    memory: int | None = None
+    """The bound for the batches that its workers make, in bytes; None for none."""
+
+
+def loading_of(found: "penstock.Dataset[Any] | penstock.Loader[Any]") -> tuple[Node, Loading]:
+    """Return the dataset that a command line names, or that of a loader, and what the loader will do with it."""
+    if isinstance(found, penstock.Dataset):
+        return found.node, Loading()
+    plan: Plan = vars(found)["_plan"]
+    memory = None if plan.memory is None or plan.place == "inline" else plan.memory // (1 + plan.isolated)
+    return plan.node, Loading(plan.shard.count, plan.prefetch, memory)
+
+
 class Lint:
     """The inspection of one dataset.
 
     Args:
         name: the text that named it.
         node: the dataset.
+        loading: what a loader will do with it.
         compares: whether its records are compared with those of another one.
 
     Attributes:
@@ -169,8 +187,9 @@ class Lint:
         notes: lines about the dataset that are no findings.
     """
 
-    def __init__(self, name: str, node: Node, *, compares: bool) -> None:
+    def __init__(self, name: str, node: Node, loading: Loading, *, compares: bool) -> None:
         self.name = name
+        self._loading = loading
         self.inspected: Part = Part(Summary())
         self.steps: int | None = None
         self.is_complete: bool = False
@@ -249,14 +268,15 @@ class Lint:
 
     # ------------------------------------------------------------------ findings
 
-    def findings(self, ranks: int) -> Iterator[Finding]:
-        """Yield what is wrong, so far."""
+    def findings(self, ranks: int | None = None) -> Iterator[Finding]:
+        """Yield what is wrong, so far, with a number of ranks; None for those of the loader."""
+        ranks = self._loading.ranks if ranks is None else ranks
         found = list(findings(self.summary, self._merging, self._name_of))
         yield from found
         if self.is_complete and not any(each.check in {"failed", "structure", "ragged", "dtype"} for each in found):
             yield from self._of_batches()
         yield from self._of_ranks(ranks)
-        yield from self._of_memory()
+        yield from self._of_memory(max(ranks, 1))
 
     @property
     def _merging(self) -> Merging:
@@ -300,13 +320,20 @@ class Lint:
                 'of them. To change: remainder="drop" or "pad"',
             )
 
-    def _of_memory(self) -> Iterator[Finding]:
+    def _of_memory(self, ranks: int) -> Iterator[Finding]:
         batch, rows = self._program.batch, max(self._batch, 1)
         if batch is not None and batch.value.remainder != "pad":
             rows = min(rows, max(self.summary.rows, 1))
-        size, limit = self.summary.row_bytes * rows, memory_limit()
-        taken = size * (_PREFETCH + 1)
-        text = f"a batch takes {bytes_text(int(size))}, and {_PREFETCH + 1} in flight {bytes_text(int(taken))}"
+        _, prefetch, bound = self._loading
+        size, limit = self.summary.row_bytes * -(-rows // ranks), memory_limit()
+        taken = size * (prefetch + 1)
+        text = f"a batch takes {bytes_text(int(size))}, and {prefetch + 1} in flight {bytes_text(int(taken))}"
+        if bound is not None and taken > bound:
+            taken = bound
+            text += f"; the loader's memory= has room for {int(bound // size)} of them"
+            if 2 * size > bound:
+                why = "which is too small for the batch of the training and the next one"
+                yield Finding("memory", f"{text}, {why}. To change: raise memory=, or smaller batches")
         if limit is not None:
             text += f", of {bytes_text(limit)} here"
         if limit is not None and taken > _MEMORY_SHARE * limit:
