@@ -10,6 +10,7 @@ write to the logger "penstock", whose level silences them.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from math import inf
 from typing import Protocol
 
@@ -49,7 +50,55 @@ def processors_of(plan: Plan) -> int:
     return plan.num_workers if plan.remote else usable_processors()
 
 
-class Hints:
+class WaitHints(ABC):
+    """The hints about waiting of a loader of any kind, where the training's own thread computes the batches.
+
+    Args:
+        is_inline: whether it does; otherwise there are none of these hints.
+        helps: whether workers would help.
+    """
+
+    def __init__(self, *, is_inline: bool, helps: bool) -> None:
+        self._is_inline = is_inline
+        self._look_at = LOOKED_AT_SECONDS if is_inline and helps else inf
+        self._slow = 0
+
+    def waited(self, clock: Counted, seconds: float) -> None:
+        """Look at a noticeable wait for the next batch, before it is counted."""
+        is_slow = self._is_inline and seconds >= SLOW_SECONDS
+        if not is_slow and clock.wait_seconds < self._look_at:
+            return
+        with Caught(Exception):  # the batch was taken from the stream: an error, as of a log's filter, would lose it
+            if is_slow:
+                self._name_slow(clock, seconds)
+            if clock.wait_seconds >= self._look_at:
+                self._look_at = 2 * clock.wait_seconds
+                if self._looked(clock):
+                    self._look_at = inf
+
+    def _name_slow(self, clock: Counted, seconds: float) -> None:
+        self._slow += 1
+        if not is_logged(self._slow):
+            return
+        step, content = self._computed(clock)
+        _logger.warning(
+            "the batch of step %d took %.0f s in the training's own thread: %s%s",
+            step,
+            seconds,
+            content,
+            "" if self._slow == 1 else f"; it is the {self._slow}th of such batches",
+        )
+
+    @abstractmethod
+    def _computed(self, clock: Counted) -> tuple[int, str]:
+        """Return the step whose batch was just computed, and a text of what is in the batch."""
+
+    @abstractmethod
+    def _looked(self, clock: Counted) -> bool:
+        """Log if the training mostly waits, and return whether it does."""
+
+
+class Hints(WaitHints):
     """The hints of one loader.
 
     Args:
@@ -59,44 +108,21 @@ class Hints:
     """
 
     def __init__(self, plan: Plan, readings: Readings, progress: Progress) -> None:
+        super().__init__(is_inline=plan.is_computed_here, helps=plan.program.uses_workers)
         self._plan = plan
         self._readings = readings
         self._progress = progress
-        self._is_inline = plan.is_computed_here
-        self._look_at = LOOKED_AT_SECONDS if self._is_inline and plan.program.uses_workers else inf
-        self._slow = 0
         self._has_named_empty = False
 
-    def waited(self, clock: Counted, seconds: float) -> None:
-        """Look at a noticeable wait for the next batch, before it is counted."""
-        is_slow = self._is_inline and seconds >= SLOW_SECONDS
-        if not is_slow and clock.wait_seconds < self._look_at:
-            return
-        with Caught(Exception):  # the batch was taken from the stream: an error, as of a log's filter, would lose it
-            if is_slow:
-                self._name_slow(seconds)
-            if clock.wait_seconds >= self._look_at:
-                self._look(clock)
-
-    def _name_slow(self, seconds: float) -> None:
-        self._slow += 1
-        if not is_logged(self._slow):
-            return
+    def _computed(self, clock: Counted) -> tuple[int, str]:
+        del clock  # it counts the batches of this process
         unit = self._progress.step_range(self._progress.next_step).first
-        _logger.warning(
-            "the batch of step %d took %.0f s in the training's own thread: %s%s",
-            unit.step,
-            seconds,
-            describe_step(self._plan, unit),
-            "" if self._slow == 1 else f"; it is the {self._slow}th of such batches",
-        )
+        return unit.step, describe_step(self._plan, unit)
 
-    def _look(self, clock: Counted) -> None:
-        self._look_at = 2 * clock.wait_seconds
+    def _looked(self, clock: Counted) -> bool:
         report = report_of(self._plan, self._readings, clock)
         if report.batches < LEAST_BATCHES or report.wait_share < MOSTLY_SHARE or report.bottleneck is None:
-            return
-        self._look_at = inf
+            return False
         _logger.warning(
             "the training has waited for %.0f of %.0f s: it computes its batches in its own thread, without workers, "
             "and most of the time takes %r. To change: %s. loader.report() shows all steps",
@@ -105,6 +131,7 @@ class Hints:
             report.bottleneck,
             report.advice,
         )
+        return True
 
     def name_empty(self, epoch: int, recorder: Recorder) -> None:
         """Log, once, that a whole epoch gave no batch.

@@ -31,7 +31,7 @@ from weakref import WeakMethod
 
 from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
-from penstock._loader._hints import Hints
+from penstock._loader._hints import WaitHints
 from penstock._loader._progress import Progress
 from penstock._os import Closer, uninterrupted
 from penstock._readings import NOTED_SECONDS, Waits
@@ -88,10 +88,10 @@ class Clock:
     """
 
     def __init__(
-        self, waits: Waits | None = None, hints: Hints | None = None, publisher: Publishing | None = None
+        self, waits: Waits | None = None, hints: WaitHints | None = None, publisher: Publishing | None = None
     ) -> None:
         self.waits: Waits = Waits() if waits is None else waits
-        self.hints: Hints | None = hints
+        self.hints: WaitHints | None = hints
         self.publisher: Publishing | None = publisher
         self.batches: int = 0
         self.wait_seconds: float = 0.0

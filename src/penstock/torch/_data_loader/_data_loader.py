@@ -16,6 +16,7 @@ from penstock._readings import Waits
 from penstock.errors import StateError, UsageError
 from penstock.events import WorkerDied
 from penstock.sources import forget_state, forgets, load_state
+from penstock.torch._data_loader._hints import Hints, TimedFetcher, name_empty
 from penstock.torch._data_loader._iterators import StreamsIterator, WorkersIterator
 from penstock.torch._data_loader._live import Described, LivePages
 from penstock.torch._data_loader._pickling import Sealed
@@ -38,6 +39,7 @@ from penstock.torch._data_loader._torch_private import (
     base_seed_of,
     is_data_pipe,
     reported_length,
+    watch_batches,
     watch_elements,
     watch_indices,
 )
@@ -173,6 +175,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         waits = Waits()
         self._pages = LivePages(waits, described, self._deaths)
         self._clock = Clock(waits, publisher=self._pages)
+        self._hints = Hints()
+        self._inline_clock = Clock(hints=self._hints)  # of batches that torch's own iterator makes in this thread
+        self._has_named_empty = False
         self.strict = strict
         self._obstacle: str | None = None  # the reason why torch's own workers load
         self._epoch: Epoch | None = None  # the newest epoch of a map-style dataset
@@ -187,6 +192,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def __iter__(self) -> Any:
         """Return an iterator over an epoch's batches; after `load_state_dict`, over the rest of the saved epoch."""
         is_iterable = isinstance(self.dataset, torch.utils.data.IterableDataset)
+        if not is_iterable and not self._has_named_empty:
+            self._has_named_empty = name_empty(self, self.dataset, self.batch_size)
         if is_iterable and not self.num_workers:
             return self._stream_in_this_thread()
         if is_data_pipe(self.dataset):
@@ -279,6 +286,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         # A state of an epoch's start has a seed, but no indices, so the sampler draws them here.
         is_start = saved is not None and not saved.is_inside
         watch_indices(iterator, lambda indices: epoch.over(iter(sampler) if is_start else indices))
+        watch_batches(iterator, lambda fetcher: TimedFetcher(fetcher, self._inline_clock, self._hints))
         return iterator
 
     def _stream_in_this_thread(self) -> object:
@@ -299,6 +307,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         iterator = super().__iter__()
         self._pass = Pass(saved)
         watch_elements(iterator, self._pass.over)
+        watch_batches(iterator, lambda fetcher: TimedFetcher(fetcher, self._inline_clock, self._hints))
         return iterator
 
     @classmethod

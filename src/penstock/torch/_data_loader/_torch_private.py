@@ -82,6 +82,12 @@ def watch_elements(iterator: object, watched: Callable[[Iterator[object]], objec
     fetcher.dataset_iter = watched(fetcher.dataset_iter)
 
 
+def watch_batches(iterator: object, watched: Callable[[object], object]) -> None:
+    """Replace what one of torch's iterators without workers calls for a batch, as `watch_indices` does for indices."""
+    parts: dict[str, Any] = vars(iterator)
+    parts["_dataset_fetcher"] = watched(parts["_dataset_fetcher"])
+
+
 def shown(name: str) -> AbstractContextManager[object]:
     """Return a scope that torch's profiler shows; where none runs, an empty one, which costs a tenth."""
     return torch.autograd.profiler.record_function(name) if _is_profiled() else nullcontext()
