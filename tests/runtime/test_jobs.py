@@ -49,6 +49,32 @@ def test_threads_compute_rows_of_texts() -> None:
     assert threading.get_ident() not in threads
 
 
+class Noted:
+    """A source of its keys that notes how many of them each call reads."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, key: int) -> int:
+        return key
+
+    def read(self, keys: Any) -> list[int]:
+        """Return the keys."""
+        self.counts.append(len(keys))
+        return list(map(int, keys))
+
+
+def test_hundreds_of_cheap_batches_share_a_job() -> None:
+    """Batches of one item of a microsecond are computed by hundreds, since passing a job on takes longer than these."""
+    source = Noted()
+    with ps.Loader(ps.read(source).batch(1), num_workers=2, workers="threads") as loader:
+        assert [batch.tolist() for batch in loader] == [[key] for key in range(len(source))]
+    assert max(source.counts) > 100
+
+
 class Counted:
     """A slow function of batches that counts its calls."""
 

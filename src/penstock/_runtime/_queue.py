@@ -56,9 +56,11 @@ from penstock._runtime._chunk_sizes import ParentRows, block_rows, units_per_job
 from penstock._runtime._failing_work import Stall
 from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._policy import (
+    CHEAP_JOB_SECONDS,
     ISOLATED_TIMES,
     JOB_SECONDS,
     LARGE_ELEMENT_BYTES,
+    MAX_CHEAP_BATCHES,
     MAX_JOB_BATCHES,
     MAX_PARENT_BATCHES,
     MAX_POSITIONS,
@@ -192,12 +194,14 @@ class Cutter(JobCutter[BatchJob]):
             # The first batch waits for no other; those of its parent element are computed from the same records.
             return self._to_parents_end(step_range, self._parents.wanted(self._rows), MAX_JOB_BATCHES) if whole else 1
         # Workers share the rows of a job; its batches are merged one after the other.
-        by_time = JOB_SECONDS / max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
+        batch_seconds = max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
+        by_time = JOB_SECONDS / batch_seconds
         times = ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < SHARED_BYTES else 1
         most_bytes = min(times * SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
         by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
         if not whole:
-            return units_per_job(JOB_BATCHES, by_time, min(by_bytes, times * MAX_JOB_BATCHES))
+            cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES)
+            return units_per_job(JOB_BATCHES, by_time, min(by_bytes, max(cheap, times * MAX_JOB_BATCHES)))
         wanted = self._parents.wanted(self._rows, knows_bytes=row_bytes > 0)
         to_end = partial(self._to_parents_end, step_range)
         return units_per_job(JOB_BATCHES, by_time, min(by_bytes, MAX_PARENT_BATCHES), wanted, to_end)

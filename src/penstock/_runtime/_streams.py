@@ -214,6 +214,10 @@ class Supplier(ABC, Generic[AnyJob]):
         owner: the owner of what computes the jobs.
     """
 
+    counts = True
+    """Whether each batch is counted by `delivered`; if not, batches come in order, all are delivered, without tokens.
+    """
+
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
 
@@ -271,7 +275,8 @@ class JobStream(Stream, Generic[AnyJob]):
     """Batches that other threads or processes compute, in jobs.
 
     A batch that was computed takes the shortest way. Only at the first batch that is missing in a job, the supplier
-    decides: its error is raised, or it is computed again elsewhere, or here.
+    decides: its error is raised, or it is computed again elsewhere, or here. A batch may be one item that took a
+    microsecond, so the batches of a job are handed over at once, and most are only taken from a list.
 
     Args:
         supplier: opens the jobs, again after each failure.
@@ -286,6 +291,7 @@ class JobStream(Stream, Generic[AnyJob]):
         self._attempts = 0  # at the next batch, by workers
         self._error: Exception | None = None  # for `next` to raise
         self._closed = False
+        self._counts = supplier.counts
         self._jobs = supplier.open()
 
     def next(self) -> tuple[Element, Token]:
@@ -300,6 +306,10 @@ class JobStream(Stream, Generic[AnyJob]):
                 finally:
                     self.waits.waiting[0] = 0.0  # of the page that was made in the wait, if one was
             batch = ready.pop()
+            if ready and not self._counts:  # neither the last batch of the job nor the last one before a failure
+                self._index += 1
+                self._attempts = 0
+                return batch, None
             token = self._delivered(job, batch)
             if batch is not DROPPED:
                 return batch, token
@@ -451,6 +461,7 @@ class BatchSupplier(Supplier[BatchJob]):
         self._scheduler = scheduler
         self._client = client
         self._plan = plan
+        self.counts = not plan.ordered
         self._remaining = step_ranges  # the steps of which no job was taken yet, in order
         self._copied_bytes = sys.maxsize if plan.copy else COPIED_BYTES
         self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())

@@ -139,7 +139,8 @@ def layout_of(element: Element) -> Layout:
 
 def cut(structure: Structure, columns: Sequence[Column], bounds: Sequence[int], copied_bytes: int = 0) -> list[Batch]:
     """Return several batches of a structure, as `Layout.batches` does."""
-    parts = [_parts(column, bounds, copied_bytes) for column in columns]
+    rows = _rows_of_each(bounds)
+    parts = [_parts(column, bounds, rows, copied_bytes) for column in columns]
     if structure.container is None and len(parts) == 1:
         return parts[0]  # bare arrays, the most frequent case
     return unflatten_each(structure, parts, len(bounds) - 1)
@@ -150,8 +151,17 @@ def copied(leaf: Column, max_bytes: int) -> Column:
     return leaf.copy() if is_array(leaf) and leaf.nbytes <= max_bytes else leaf
 
 
-def _parts(column: Column, bounds: Sequence[int], copied_bytes: int) -> list[Column]:
+def _rows_of_each(bounds: Sequence[int]) -> int:
+    """Return the rows of each of several batches; 0 if they differ."""
+    rows = bounds[1] - bounds[0] if len(bounds) > 2 else 0
+    return rows if rows and [*bounds] == [*range(bounds[0], bounds[-1] + 1, rows)] else 0
+
+
+def _parts(column: Column, bounds: Sequence[int], rows: int, copied_bytes: int) -> list[Column]:
     parts: list[Column]
+    if rows and isinstance(column, np.ndarray):  # usual, and takes half of the time
+        batches = column[bounds[0] : bounds[-1]].reshape(len(bounds) - 1, rows, *column.shape[1:])
+        return list(map(np.ndarray.copy, batches) if batches[0].nbytes <= copied_bytes else batches)
     if column is None or len(bounds) == 2:
         parts = [column] * (len(bounds) - 1)
     else:
