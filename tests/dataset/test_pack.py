@@ -113,6 +113,16 @@ def test_sequences_have_little_padding() -> None:
         assert sum(lengths) / (2048 * len(sequences)) > least - (0.02 if planned is None else 0)
 
 
+def test_a_batch_of_sequences_is_filled_where_it_is_delivered() -> None:
+    """The sequences of a batch are in one piece of memory, also where their documents were read in several blocks."""
+    dataset = bare([1 + number * 7 % 9 for number in range(6000)]).pack(8).batch(16)
+    with ps.Loader(dataset) as loader:
+        batches = list(loader)
+    assert digests(batches) == digests(dataset)
+    memories = [{id(array.base) for array in batch.values()} for batch in batches[:-1]]
+    assert all(len(memory) == 1 and memory != {id(None)} for memory in memories)
+
+
 def test_pieces_of_a_document_draw_their_own_randomness() -> None:
     """Sequences that begin with pieces of one document have random streams of their own."""
     dataset = bare([40]).pack(8).random_map(lambda _, rng: rng.random())

@@ -35,8 +35,7 @@ from penstock._streaming import (
     open_stages,
     read_inline,
 )
-from penstock._tree import flatten, is_array
-from penstock.batching import shown
+from penstock.batching import array_bytes
 from penstock.errors import InternalError, WorkerError
 
 
@@ -217,7 +216,6 @@ class ThreadReader:
 
 
 def _array_bytes(parts: list[tuple[range, Block]]) -> int:
-    """Return the bytes of the arrays of the first element; 0 where there is none."""
+    """Return the bytes of the arrays of an element of the first block; 0 where there is none."""
     elements = next((block.elements for _, block in parts if block.elements), None)
-    first = [] if elements is None else shown(elements, [0])
-    return sum(leaf.nbytes for element in first for leaf in flatten(element)[0] if is_array(leaf))
+    return 0 if elements is None else array_bytes(elements) // len(elements)

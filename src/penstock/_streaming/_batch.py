@@ -6,6 +6,8 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from penstock._frozen import frozen
 from penstock._graph import Batch, Element, merge_block, merge_rows, with_mask
 from penstock._streaming._stage import (
@@ -60,13 +62,16 @@ class BatchStage(SameTokenStage):
 
     def _full(self, token: Token, pending: Pending) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
-            if chunk.stacked is not None and self._stacks and len(chunk.elements) == self.size and not pending.count:
-                batch = with_mask(self.step, chunk.stacked, self.size, self.size)
-                yield Chunk([batch], chunk.provenance[:1], chunk.starts[:1], chunk.afters[-1:], [chunk.provenance])
-                continue
             pending.add(chunk)
             while pending.count >= self.size:
-                yield self._merged(pending.take(self.size))
+                whole = pending.take_stacked(self.size) if self._stacks else None
+                yield self._merged(pending.take(self.size)) if whole is None else self._stacked(*whole)
+
+    def _stacked(self, stacked: Element, chunks: list[Chunk]) -> Chunk:
+        """Return the chunk of a batch, which its elements are in already."""
+        provenance = np.concatenate([chunk.provenance for chunk in chunks])
+        batch = with_mask(self.step, stacked, self.size, self.size)
+        return Chunk([batch], provenance[:1], chunks[0].starts[:1], chunks[-1].afters[-1:], [provenance])
 
     def _merged(self, group: Group) -> Chunk:
         rows = group.elements

@@ -13,14 +13,14 @@ For example, in `(34, 0, None, ((0, 0, 4, 1, 0, 3), (32, 0, 7)))` document 34 of
 has the first 4 values of document 0 and the first 3 of document 1, another one the first 7 of document 32. So a state
 has positions only, and a resume computes the documents of open sequences again.
 
-Documents are taken in blocks of up to 256 (`_intakes`), since assigning and filling have a cost for each call. If one
+Documents are taken in blocks of about 1,024 (`_intakes`), since assigning and filling have a cost for each call. If one
 of a block can't be packed, the documents of the block are packed one by one, so that the sequences before it come
 first.
 """
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from penstock._frozen import frozen
 from penstock._graph import Element, Location, row_seed_position
 from penstock._streaming._fold import Folding, FoldStage
 from penstock._streaming._packer import Intake, Packer
-from penstock._streaming._policy import CHUNK_SECONDS, PACKED_DOCUMENTS
+from penstock._streaming._policy import CHUNK_SECONDS, PACKED_BYTES, PACKED_DOCUMENTS
 from penstock._streaming._stage import (
     LARGEST,
     Chunk,
@@ -45,7 +45,7 @@ from penstock._streaming._stage import (
     refuse,
     where_read,
 )
-from penstock.batching import Form, Packing, extra_names, form_of, lengths_of
+from penstock.batching import Form, Packing, array_bytes, extra_names, form_of, lengths_of, together
 from penstock.errors import GraphError
 
 
@@ -262,15 +262,17 @@ class _BrokenError(Exception):
 def _intakes(chunks: Iterator[Chunk], consumed: int) -> Iterator[Intake]:
     """Yield blocks of documents, of as many as are read in 2 ms."""
     held: list[Chunk] = []
-    count = 0
+    count = size_bytes = 0
     most, began = decide(PACK_DOCUMENTS, PACKED_DOCUMENTS), time.perf_counter()
     try:
         for chunk in chunks:
             held.append(chunk)
             count += len(chunk.elements)
-            if count >= most or (count and time.perf_counter() - began > CHUNK_SECONDS):
+            size_bytes += array_bytes(chunk.elements)
+            is_large = count >= most or size_bytes >= PACKED_BYTES
+            if count and (is_large or time.perf_counter() - began > CHUNK_SECONDS):
                 yield _joined(held, consumed)
-                held, count, consumed = [], 0, 0
+                held, count, size_bytes, consumed = [], 0, 0, 0
                 most, began = decide(PACK_DOCUMENTS, PACKED_DOCUMENTS), time.perf_counter()
     except Exception as error:
         if count:
@@ -283,16 +285,21 @@ def _intakes(chunks: Iterator[Chunk], consumed: int) -> Iterator[Intake]:
 def _joined(chunks: list[Chunk], consumed: int) -> Intake:
     if len(chunks) == 1:
         return Intake(*chunks[0][:4], consumed)
-    elements = list(itertools.chain.from_iterable(chunk.elements for chunk in chunks))
-    which = [(chunk, index) for chunk in chunks for index in range(len(chunk.elements))]
-
-    def start(number: int) -> Token:
-        chunk, index = which[number]
-        return chunk.starts[index]
-
-    def after(number: int) -> Token:
-        chunk, index = which[number]
-        return chunk.afters[index]
-
+    elements = together([chunk.elements for chunk in chunks])
     provenance = np.concatenate([chunk.provenance for chunk in chunks])
-    return Intake(elements, provenance, Lazy(len(which), start), Lazy(len(which), after), consumed)
+    starts, afters = _tokens([chunk.starts for chunk in chunks]), _tokens([chunk.afters for chunk in chunks])
+    return Intake(elements, provenance, starts, afters, consumed)
+
+
+def _tokens(parts: list[Sequence[Token]]) -> Sequence[Token]:
+    """Return several sequences of tokens as one: a range if they are consecutive ranges, as those of an input are."""
+    ranges = [part for part in parts if isinstance(part, range) and part.step == 1]
+    if len(ranges) == len(parts) and all(one.stop == other.start for one, other in itertools.pairwise(ranges)):
+        return range(ranges[0].start, ranges[-1].stop)
+    which = [(part, index) for part in parts for index in range(len(part))]
+
+    def token(number: int) -> Token:
+        part, index = which[number]
+        return part[index]
+
+    return Lazy(len(which), token)

@@ -5,8 +5,8 @@ pieces in one call, the pieces are assigned to sequences by the native best fit 
 ("split"), and each closed sequence is filled from arrays of piece, offset and length. Pieces of sequences that stay
 open are kept for the next block, with the documents that they are of and the tokens of those.
 
-The arrays of one block are divided so that a chunk is one batch above (`batched`): then the filled memory is the batch,
-and nothing is copied.
+Where a batch is above (`batched`), its sequences are filled into memory of the batch's size, those of the next block
+after those of the last one: then the filled memory is the batch, and nothing is copied.
 
 Most tokens after sequences are never requested, so a block keeps a log of the pieces and the sequences that they went
 to, as arrays (`TokenLog`). A request for a token replays the log from the last requested token on; the pieces of
@@ -30,15 +30,19 @@ from penstock.batching import (
     Pieces,
     assign_best_fit,
     concat_then_split,
+    empty_columns,
     filled,
     form_of,
+    joined_documents,
     kept,
     lengths_of,
     max_rows,
     plan_of_sequences,
     row_blocks,
+    row_bytes,
     rows_of,
     shown,
+    together,
     whole_pieces,
 )
 from penstock.errors import GraphError, StateError
@@ -50,7 +54,7 @@ Reproduce: TypeAlias = Callable[[Sequence[Token]], tuple[list[Element], Provenan
 class Intake(NamedTuple):
     """A block of documents to pack."""
 
-    elements: list[Element]
+    elements: Sequence[Element]
     provenance: Provenance
     starts: Sequence[Token]
     afters: Sequence[Token]
@@ -68,6 +72,7 @@ OpenTokens: TypeAlias = list[tuple[Token, ...]]
 """For each open sequence, oldest first, the start of the document, the offset and the length of each piece."""
 
 
+_SHARED_BYTES: Final = 1 << 26  # memory of a batch; a larger one is copied, since an epoch may end long before its end
 _FEW: Final = 4  # sequences; if more close between two tokens, the pieces of those are left out
 
 
@@ -201,7 +206,7 @@ def as_lists(pieces: Pieces) -> tuple[list[int], list[int], list[Token]]:
 class _Open(NamedTuple):
     """Open sequences: their documents, and the pieces of these in the order of assignment."""
 
-    elements: list[Element]
+    elements: Sequence[Element]
     provenance: Provenance
     starts: list[tuple[Sequence[Token], int]]
     """The start of each document, as a sequence of tokens and an index."""
@@ -218,29 +223,6 @@ class _Open(NamedTuple):
             tokens, index = self.starts[at]
             found[number] += (tokens[index], *place)
         return found
-
-
-class _Documents(NamedTuple):
-    """The documents of open sequences, and then those of a block."""
-
-    held: list[Element]
-    read: Sequence[Element]
-
-    def shown(self, numbers: list[int]) -> list[Element]:
-        """Return some documents to copy from."""
-        return self._chosen(numbers, shown)
-
-    def kept(self, numbers: list[int]) -> list[Element]:
-        """Return some documents to keep."""
-        return self._chosen(numbers, kept)
-
-    def _chosen(
-        self, numbers: list[int], choose: Callable[[Sequence[Element], Sequence[int]], list[Element]]
-    ) -> list[Element]:
-        held = self.held
-        first = len(held)
-        chosen = iter(choose(self.read, [number - first for number in numbers if number >= first]))
-        return [held[number] if number < first else next(chosen) for number in numbers]
 
 
 class _Placed(NamedTuple):
@@ -268,6 +250,7 @@ class Packer:
         self._packing = packing
         self._batched = batched
         self._given = 0  # sequences since the last whole batch
+        self._memory: dict[str, Any] | None = None  # of the batch that is being filled
         self._open = _reopened(packing, reproduce, token[3])
         self._form = form_of(packing, self._open.elements[0]) if self._open.elements else None
         self._next = Next(token[:1], 0, token[1], token[2:3])
@@ -302,15 +285,15 @@ class Packer:
         held = self._open
         fates = _fates(placed)
         log = self._begin_log(intake, placed, fates)
-        read = _Documents(held.elements, intake.elements)
+        read = together([held.elements, intake.elements])
         provenance = np.concatenate([held.provenance, intake.provenance])
         new = placed.pieces._replace(document=placed.pieces.document + len(held.elements))
         pieces = Pieces(*map(np.concatenate, zip(held.pieces, new, strict=True)))
         fate = fates[np.concatenate([held.sequence, placed.sequence])]
         stays = fate >= 0
         documents = read, provenance, held.starts, intake.starts
-        kept = Pieces(*(part[stays] for part in pieces))
-        self._open = _kept(documents, kept, fate[stays], placed.bins)
+        open_pieces = Pieces(*(part[stays] for part in pieces))
+        self._open = _kept_open(documents, open_pieces, fate[stays], placed.bins)
         count = len(placed.closed)
         plan = plan_of_sequences(Pieces(*(part[~stays] for part in pieces)), -1 - fate[~stays], count)
         before = self._last
@@ -322,8 +305,27 @@ class Packer:
 
         rows = self._batched or max_rows(self._packing, form)
         spans = row_blocks(count, rows, rows - self._given)
-        self._given = (self._given + count) % rows if self._batched else 0
-        return (_chunk(self._packing, form, (plan, *span), (read, provenance), after) for span in spans)
+        given, self._given = self._given, (self._given + count) % rows if self._batched else 0
+        return (
+            _chunk(self._packing, form, (plan, *span), (read, provenance), after, self._memory_of(form, span, given))
+            for span in spans
+        )
+
+    def _memory_of(self, form: Form, span: tuple[int, int], given: int) -> tuple[dict[str, Any] | None, int]:
+        """Return the memory of a batch, and the row from which a block's sequences [first, stop) are filled into it.
+
+        Args:
+            form: the form of the documents.
+            span: the sequences.
+            given: the number of sequences of the batch before the block's first one.
+        """
+        first, stop = span
+        row = 0 if first else given
+        if not 0 < self._batched * row_bytes(self._packing, form) <= _SHARED_BYTES or self._packing.meta:
+            return None, 0
+        memory = self._memory if row else empty_columns(self._packing, form, self._batched)
+        self._memory = memory if row + stop - first < self._batched else None
+        return memory, row
 
     def _begin_log(self, intake: Intake, placed: _Placed, fates: Integers) -> TokenLog:
         """Return the log from which the tokens of this block's sequences are made."""
@@ -341,29 +343,35 @@ def _chunk(
     packing: Packing,
     form: Form,
     span: tuple[PackingPlan, int, int],
-    documents: tuple[_Documents, Provenance],
+    documents: tuple[Sequence[Element], Provenance],
     after: Callable[[int], Token],
+    memory: tuple[dict[str, Any] | None, int],
 ) -> Chunk:
-    """Return the sequences [first, stop) of a block's plan."""
+    """Return the sequences [first, stop) of a block's plan, in memory from some row on; None for new memory."""
     plan, first, stop = span
+    whole, row = memory
+    own = None if whole is None else {name: column[row : row + stop - first] for name, column in whole.items()}
     read, provenance = documents
     bounds = plan.bounds[first : stop + 1]
     start, end = int(bounds[0]), int(bounds[-1])
     numbers = plan.document[start:end]
-    chosen = read.kept(numbers.tolist()) if packing.meta else read.shown(numbers.tolist())  # meta leaves are delivered
-    columns = filled(packing, form, plan.span(first, stop), chosen)
-    own = provenance[plan.document[bounds[:-1]]]
+    if not packing.meta and joined_documents(form, read) is not None:
+        columns = filled(packing, form, plan.span(first, stop, keeps_numbers=True), read, own)
+    else:
+        choose = kept if packing.meta else shown  # meta leaves are delivered
+        columns = filled(packing, form, plan.span(first, stop), choose(read, numbers.tolist()), own)
+    located = provenance[plan.document[bounds[:-1]]]
     # A document that is cut begins several sequences, which must not share their random streams.
-    own[:, ORDINAL] = nested_ordinals(own[:, ORDINAL], plan.offset[bounds[:-1]] // packing.features[0][1])
+    located[:, ORDINAL] = nested_ordinals(located[:, ORDINAL], plan.offset[bounds[:-1]] // packing.features[0][1])
     count, cuts = stop - first, (bounds - start).tolist()
     rows = Lazy(count, lambda index: provenance[numbers[cuts[index] : cuts[index + 1]]])
     starts = Lazy(count, lambda index: after(first + index - 1))
     afters = Lazy(count, lambda index: after(first + index))
     if packing.meta:
-        return Chunk(rows_of(columns), own, starts, afters, rows)
+        return Chunk(rows_of(columns), located, starts, afters, rows)
     # A batch that is the whole chunk never reads its rows.
     elements = cast("list[Element]", _Rows(columns, count))
-    return Chunk(elements, own, starts, afters, rows, columns)
+    return Chunk(elements, located, starts, afters, rows, columns if whole is None else whole, row)
 
 
 class _Rows(Sequence[Element]):
@@ -421,8 +429,8 @@ def _place(packing: Packing, lengths: Integers, consumed: int, held: _Open) -> _
     return placed
 
 
-def _kept(
-    documents: tuple[_Documents, Provenance, list[tuple[Sequence[Token], int]], Sequence[Token]],
+def _kept_open(
+    documents: tuple[Sequence[Element], Provenance, list[tuple[Sequence[Token], int]], Sequence[Token]],
     pieces: Pieces,
     sequence: Integers,
     bins: OpenBins,
@@ -440,8 +448,8 @@ def _kept(
     chosen: list[int] = used.tolist()
     starts: list[tuple[Sequence[Token], int]]
     starts = [old[number] if number < len(old) else (new, number - len(old)) for number in chosen]
-    kept = pieces._replace(document=numbers.reshape(-1).astype(np.int64))
-    return _Open(read.kept(chosen), provenance[used], starts, kept, sequence, bins)
+    own = pieces._replace(document=numbers.reshape(-1).astype(np.int64))
+    return _Open(kept(read, chosen), provenance[used], starts, own, sequence, bins)
 
 
 def _check_opened(packing: Packing, opened: OpenTokens, documents: Mapping[Token, Element]) -> None:

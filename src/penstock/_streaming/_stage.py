@@ -73,7 +73,9 @@ class Chunk(NamedTuple):
     rows: Sequence[Provenance] | None = None
     """Of batches: the provenance of each batch's rows."""
     stacked: Element | None = None
-    """Of elements that are the rows of arrays in one piece of memory: these arrays, equal to the stacked elements."""
+    """Of elements that are consecutive rows of arrays: these arrays, which may have the rows of later chunks, too."""
+    first_row: int = 0
+    """The row of the first element in these arrays."""
 
     def part(self, start: int, stop: int) -> "Chunk":
         """Return the elements [start, stop)."""
@@ -167,6 +169,24 @@ class Pending:
         if chunk.elements:
             self._chunks.append(chunk)
             self.count += len(chunk.elements)
+
+    def take_stacked(self, count: int) -> tuple[Element, list[Chunk]] | None:
+        """Take the first `count` elements, if they are all rows of some arrays; return these, and the chunks.
+
+        Returns:
+            None where they aren't; then nothing was taken.
+        """
+        stacked, row = self._chunks[0].stacked, 0
+        if stacked is None or self._first or len(next(iter(stacked.values()))) != count:
+            return None
+        for number, chunk in enumerate(self._chunks, 1):
+            if chunk.stacked is not stacked or chunk.first_row != row:
+                return None
+            row += len(chunk.elements)
+            if row == count:
+                self.count -= count
+                return stacked, [self._chunks.popleft() for _ in range(number)]
+        return None
 
     def take(self, count: int) -> Group:
         """Take the first `count` elements; `count` is from 1 to the number of elements in the queue."""

@@ -327,6 +327,22 @@ def fill_rows(
         raise UsageError(f"{error}. Pass the documents of the plan, and rows of its capacity.") from None
 
 
+def documents_taken(documents: JoinedDocuments, numbers: NDArray[np.int64]) -> JoinedDocuments:
+    """Return some documents, in memory of their own.
+
+    Example:
+        >>> documents_taken(JoinedDocuments(np.arange(4), np.array([0, 1, 2, 4])), np.array([2, 0])).tokens.tolist()
+        [2, 3, 0]
+    """
+    lengths = np.diff(documents.starts)[numbers]
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    tokens = np.empty(int(starts[-1]), documents.tokens.dtype)
+    # All of them are the pieces of one row.
+    pieces = numbers, np.zeros_like(numbers), lengths, np.array([0, len(numbers)])
+    _fill_joined(documents, pieces, (tokens.reshape(1, -1), padding_token(0, tokens.dtype), None, None))
+    return JoinedDocuments(tokens, starts)
+
+
 _Arrays: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 _Targets: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[np.int32] | None, NDArray[np.int32] | None]
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._tree import is_array
 from penstock.batching._grouping import Long, PackingPlan
-from penstock.batching._joined import JoinedElements, JoinedLeaf
-from penstock.batching._pack import How, fill_rows, padding_token
+from penstock.batching._joined import JoinedElements
+from penstock.batching._pack import How, JoinedDocuments, fill_rows, padding_token
 from penstock.errors import GraphError, InternalError, UsageError
 
 Element: TypeAlias = Any  # user data
@@ -231,20 +231,26 @@ def lengths_of(packing: Packing, form: Form, documents: Sequence[Element]) -> ND
     return lengths[0]
 
 
-def _joined_lengths(form: Form, documents: Sequence[Element]) -> list[NDArray[np.int64]] | None:
-    """Return the lengths of each feature, if the documents are joined and have the form."""
+def joined_documents(form: Form, documents: Sequence[Element]) -> list[JoinedDocuments] | None:
+    """Return the arrays of each feature, if the documents are joined and have the form."""
     if not isinstance(documents, JoinedElements) or documents.is_used:
         return None
     if len(documents.names or ()) != form.leaves:
         return None
     leaves = dict(zip(documents.names or (BARE,), documents.leaves, strict=True))
-    lengths: list[NDArray[np.int64]] = []
+    found: list[JoinedDocuments] = []
     for name, dtype in zip(form.features, form.dtypes, strict=True):
         leaf = leaves.get(name)
-        if not isinstance(leaf, JoinedLeaf) or leaf.values.dtype != dtype:
+        if not isinstance(leaf, JoinedDocuments) or leaf.tokens.dtype != dtype:
             return None
-        lengths.append(np.diff(leaf.starts))
-    return lengths
+        found.append(leaf)
+    return found
+
+
+def _joined_lengths(form: Form, documents: Sequence[Element]) -> list[NDArray[np.int64]] | None:
+    """Return the lengths of each feature, if the documents are joined and have the form."""
+    found = joined_documents(form, documents)
+    return None if found is None else [np.diff(leaf.starts) for leaf in found]
 
 
 def _lengths(form: Form, documents: Sequence[Element]) -> list[NDArray[np.int64]]:
@@ -275,38 +281,51 @@ def columns_of(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
     )
 
 
-def filled(packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[Element]) -> dict[str, Any]:
-    """Return the sequences of a plan as columns: new arrays with a row for each sequence, and lists for meta leaves.
+def filled(
+    packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[Element], columns: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the sequences of a plan as columns: arrays with a row for each sequence, and lists for meta leaves.
 
     Args:
         packing: the arguments of the packing.
         form: the form of the documents.
         plan: the plan; its documents are indices into `documents`.
         documents: documents of that form.
+        columns: arrays of `empty_columns` to fill; None for new ones.
 
     Raises:
         UsageError: the padding is no value of a feature's dtype.
     """
-    columns: dict[str, Any] = {}
+    columns = empty_columns(packing, form, len(plan)) if columns is None else columns
     extras = extra_names(packing, form.features)
-    rooms = dict(packing.features)
-    for number, (name, arrays) in enumerate(zip(form.features, columns_of(form, documents), strict=True)):
-        room = rooms.get(name, rooms.get("", 0))
-        columns[name], ids, positions = _empty_rows(len(plan), room, form.dtypes[number], adds=number < len(extras))
+    read = joined_documents(form, documents) or columns_of(form, documents)
+    for number, (name, arrays) in enumerate(zip(form.features, read, strict=True)):
+        ids, positions = extras[number] if number < len(extras) else ("", "")
         fill_rows(
             plan if packing.is_shared else plan.feature(number),
             arrays,
             out=columns[name],
             padding=packing.padding(name),
-            segment_ids=ids,
-            positions=positions,
+            segment_ids=columns.get(ids),
+            positions=columns.get(positions),
         )
-        if ids is not None and positions is not None:
-            columns |= zip(extras[number], (ids, positions), strict=True)
     bounds = plan.bounds.tolist()
     for name in packing.meta:
         values = [documents[number][name] for number in plan.document.tolist()]
         columns[name] = [values[first:last] for first, last in itertools.pairwise(bounds)]
+    return columns
+
+
+def empty_columns(packing: Packing, form: Form, rows: int) -> dict[str, Any]:
+    """Return memory for sequences: new arrays, whose contents are undefined."""
+    columns: dict[str, Any] = {}
+    extras = extra_names(packing, form.features)
+    rooms = dict(packing.features)
+    for number, name in enumerate(form.features):
+        room = rooms.get(name, rooms.get("", 0))
+        columns[name], ids, positions = _empty_rows(rows, room, form.dtypes[number], adds=number < len(extras))
+        if ids is not None and positions is not None:
+            columns |= zip(extras[number], (ids, positions), strict=True)
     return columns
 
 
@@ -337,10 +356,14 @@ def _empty_rows(
 
 def max_rows(packing: Packing, form: Form) -> int:
     """Return the number of sequences that may share memory: few, since a sequence that is kept keeps all of it."""
+    return min(max(_BLOCK_BYTES // max(row_bytes(packing, form), 1), 1), _MAX_ROWS)
+
+
+def row_bytes(packing: Packing, form: Form) -> int:
+    """Return about how many bytes a sequence has."""
     rooms = dict(packing.features)
     widths = (rooms.get(name, rooms.get("", 0)) for name in form.features)
-    row_bytes = sum(width * (dtype.itemsize + 8) for width, dtype in zip(widths, form.dtypes, strict=True))
-    return min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _MAX_ROWS)
+    return sum(width * (dtype.itemsize + 8) for width, dtype in zip(widths, form.dtypes, strict=True))
 
 
 def row_blocks(count: int, rows: int, first: int) -> list[tuple[int, int]]:
