@@ -32,6 +32,7 @@ from benchmarks.macro import (
     shuffle_blocks,
     tiny,
     tokens,
+    variations,
 )
 from benchmarks.processes import memory
 from benchmarks.rivals import Contestants
@@ -314,6 +315,26 @@ def _formats(work: formats.Texts, _: ExitStack) -> tuple[Contestant, ...]:
     )
 
 
+def _variations(work: variations.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    """Return Grain without threads, and with as many read threads as ours has."""
+    source: Any = work  # its parameter is a key, though Grain names it differently
+    items = grain.MapDataset.source(source)
+
+    def inline() -> grain.IterDataset:
+        return items.batch(work.batch_size).to_iter_dataset(INLINE)
+
+    def on_threads() -> grain.IterDataset:
+        threads = grain.ReadOptions(num_threads=images.NUM_WORKERS, prefetch_buffer_size=2 * work.batch_size)
+        return items.to_iter_dataset(threads).batch(work.batch_size)
+
+    if work.above:
+        return ()
+    return (
+        variations.contestant(work, f"{work.name}: {NAME}", "rival", inline),
+        variations.contestant(work, f"{work.name}: Grain, 2 threads", "rival", on_threads),
+    )
+
+
 CONTESTANTS: dict[str, Contestants] = {
     "formats": _formats,
     "tiny": _tiny,
@@ -328,4 +349,5 @@ CONTESTANTS: dict[str, Contestants] = {
     "jax-feed": _jax_feed,
     "memory": _memory,
     "import": _import,
+    "variations": _variations,
 }
