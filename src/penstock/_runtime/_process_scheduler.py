@@ -110,8 +110,10 @@ class ProcessScheduler(Scheduler):
         limits, shard = self._owner.plan.limits, self._owner.plan.shard
         # Each rank has its own seeds: programs often set the same global seed on all ranks.
         seeds = observe_seeds().child(shard.rank, shard.count)
-        # A worker learns the kind of its work with the first job; until then the fork server has imported each kind.
-        needs = needs_of(self._owners_plan, (kind.__module__ for kind in Work.__subclasses__()))
+        # A worker learns the kind of its work with the first job; until then the fork server has imported each kind but
+        # torch's, whose loader sees to that: other loaders of the program may need no torch.
+        kinds = [kind.__module__ for kind in Work.__subclasses__() if kind.__module__.startswith(f"{__package__}.")]
+        needs = needs_of(self._owners_plan, kinds)
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
