@@ -56,6 +56,7 @@ from penstock._runtime._chunk_sizes import ParentRows, block_rows, units_per_job
 from penstock._runtime._failing_work import Stall
 from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._policy import (
+    CHEAP_BYTES,
     CHEAP_JOB_SECONDS,
     ISOLATED_TIMES,
     JOB_SECONDS,
@@ -198,9 +199,11 @@ class Cutter(JobCutter[BatchJob]):
         by_time = JOB_SECONDS / batch_seconds
         times = ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < SHARED_BYTES else 1
         most_bytes = min(times * SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
-        by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
+        bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)
+        by_bytes = most_bytes / bytes_each
         if not whole:
             cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES)
+            cheap = min(cheap, CHEAP_BYTES / bytes_each) if self._shared else cheap
             return units_per_job(JOB_BATCHES, by_time, min(by_bytes, max(cheap, times * MAX_JOB_BATCHES)))
         wanted = self._parents.wanted(self._rows, knows_bytes=row_bytes > 0)
         to_end = partial(self._to_parents_end, step_range)
