@@ -19,7 +19,7 @@ import numpy as np
 import penstock as ps
 from benchmarks.bench import Bench
 from benchmarks.macro.places import Place, open_loader
-from benchmarks.scenario import Batch, Contestant, Goal, Measurement, Output, Role, Scenario, per_second
+from benchmarks.scenario import Batch, Contestant, Measurement, Output, Role, Scenario, per_second
 from penstock.sources import Parquet, Source
 
 UNIT = per_second("records")
@@ -107,7 +107,7 @@ def _ours(bench: Bench, work: Work, place: Place, num_workers: int = 0, *, is_la
                 pass
         return {"decodings of a group": source.reads() / work.groups}
 
-    return replace(made, goal=Goal("share", 0.9) if place == "inline" else None, facts=facts)
+    return replace(made, facts=facts)
 
 
 def _dataset(source: Source, *, is_lanes: bool) -> ps.Dataset[Any]:

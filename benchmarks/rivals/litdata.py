@@ -14,7 +14,6 @@ from litdata.streaming.writer import BinaryWriter
 from benchmarks.macro import formats, parquet_lanes, write
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Contestant
-from benchmarks.streams import grouped
 from penstock.sources import LitData, read_records
 
 
@@ -58,10 +57,10 @@ def _write(works: tuple[write.Work, write.Work], _: ExitStack) -> tuple[Contesta
         with LitData(work.folder / "litdata", cache=work.folder) as source:
             yield from source.read(range(len(source)))
 
-    return (
-        write.contestant(cheap, "LitData, BinaryWriter", "rival", convert, rows),
-        write.contestant(costly, f"LitData, optimize, {write.PROCESSES} processes", "rival", optimize, rows),
+    by_processes = write.contestant(
+        costly, f"LitData, optimize, {write.PROCESSES} processes", "rival", optimize, rows, ordered=False
     )
+    return write.contestant(cheap, "LitData, BinaryWriter", "rival", convert, rows), by_processes
 
 
 def _parquet_lanes(work: parquet_lanes.Work, _: ExitStack) -> tuple[Contestant, ...]:
@@ -69,9 +68,10 @@ def _parquet_lanes(work: parquet_lanes.Work, _: ExitStack) -> tuple[Contestant, 
     elements = ({"text": text, "label": label} for label, text in enumerate(work.texts))
     _write_chunks(folder, elements, parquet_lanes.GROUP * parquet_lanes.MEAN_BYTES)
     dataset = litdata.StreamingDataset(str(folder), shuffle=True)
+    loader = litdata.StreamingDataLoader(dataset, batch_size=parquet_lanes.ROWS, collate_fn=list)
 
     def batches() -> Iterator[parquet_lanes.Columns]:
-        for batch in grouped(dataset, parquet_lanes.ROWS):
+        for batch in loader:
             yield [record["text"] for record in batch], [record["label"] for record in batch]
 
     return (parquet_lanes.contestant(work, "LitData, its chunks, shuffled", "rival", batches),)

@@ -46,7 +46,7 @@ def _shuffle_blocks(work: shuffle_blocks.Work, _: ExitStack) -> tuple[Contestant
         keys = partial(get_shuffle, algorithm, sizes, 1, 7, 0, BLOCK)
         return shuffle_blocks.by_epoch(work, f"Streaming's {algorithm}, blocks of {BLOCK:,}", "rival", keys)
 
-    return tuple(map(contestant, ("py1e", "py1br", "py1s")))
+    return tuple(map(contestant, ("py1e", "py1br")))
 
 
 def _write(works: tuple[write.Work, write.Work], _: ExitStack) -> tuple[Contestant, ...]:
