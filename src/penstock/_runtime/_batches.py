@@ -11,7 +11,6 @@ short path, for records that are only read.
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -408,9 +407,9 @@ def finished_batches(
 
     Where these take little time, they are timed in two of the batches, which count for all.
     """
-    above, weight = _maps(program), 1
+    above, weight, index = _maps(program), 1, 0
+    locations = _Locations(program, lambda: _unit_and_rows(program, shard, step_range, index))  # of the current batch
     for index, batch in enumerate(batches):
-        locations = _Locations(program, partial(_unit_and_rows, program, shard, step_range, index))
         if not weight:
             yield _applied(above, batch, locations, context, 0)
             continue

@@ -105,21 +105,37 @@ class _Writer:
         self._form = _form(batch, arrays)
         self._type: type[object] = type(batch)
         self._kinds = [(array.shape, array.dtype) for array in arrays]
+        self._is_alone = self._type is np.ndarray
         self._ended: list[tuple[int, int]] = []  # the runs before the current one: their batches, and their starts
         self._count, self._most, self._start_bytes = 0, 1, room.take(self._form.size_bytes)
         self._columns = self._form.columns(1, room.memory, self._start_bytes)
 
-    def write(self, batch: Element, arrays: _Arrays, left: int) -> bool:
-        """Write the next of `left` batches; return whether it has the form."""
-        if type(batch) is not self._type or [(array.shape, array.dtype) for array in arrays] != self._kinds:
+    def write(self, batch: Element, left: int) -> bool:
+        """Write the next of `left` batches; return whether it has the form, which takes less time than to find one."""
+        if type(batch) is not self._type:
             return False
-        if self._form.keys and _keys(batch) != self._form.keys:
+        arrays: Sequence[Any] = (batch,) if self._is_alone else _leaves(batch)
+        if not self._is_alone and (_repeats(arrays) or _keys(batch) != self._form.keys or not _has_names(batch)):
+            return False
+        if not self._fits(arrays):
             return False
         if self._count == self._most:
             self._reserve(left)
         for column, array in zip(self._columns, arrays, strict=True):
             column[self._count] = array
         self._count += 1
+        return True
+
+    def _fits(self, arrays: Sequence[Any]) -> bool:
+        if len(arrays) != len(self._kinds):
+            return False
+        for array, (shape, dtype) in zip(arrays, self._kinds, strict=True):
+            # NumPy has one object for each plain dtype; an equal one is found by `_arrays`.
+            if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+                return False
+            flags = array.flags
+            if not flags.writeable or flags.fnc:
+                return False
         return True
 
     def _reserve(self, left: int) -> None:
@@ -145,35 +161,41 @@ def send(batches: Iterable[Element], count: int, room: Room) -> list[SentRun]:
     made = iter(batches)
     for left in range(count, 0, -1):
         batch = next(made)
-        arrays = _arrays(batch)
-        if writer is not None and (arrays is None or not writer.write(batch, arrays, left)):
-            runs += writer.sent()
-            writer = None
-        if arrays is None:
-            runs.append([contiguous(batch)])
-        elif writer is None:
-            writer = _Writer(batch, arrays, room)
-            writer.write(batch, arrays, left)
-        del batch, arrays  # so that their memory can become the next one's
+        if writer is None or not writer.write(batch, left):
+            runs += [] if writer is None else writer.sent()
+            arrays = _arrays(batch)
+            writer = None if arrays is None else _Writer(batch, arrays, room)
+            if writer is None or not writer.write(batch, left):
+                runs.append([contiguous(batch)])
+                writer = None
+            del arrays
+        del batch  # so that its memory can become the next one's
     return runs if writer is None else runs + writer.sent()
 
 
 def _arrays(batch: object) -> _Arrays | None:
     """Return the arrays of a batch; None if anything of it would not arrive as it is."""
-    container = type(batch)
-    leaves: list[Any]
-    if container is np.ndarray:
-        leaves = [batch]
-    elif container is dict:
-        items = cast("dict[object, Any]", batch)
-        leaves = list(items.values()) if set(map(type, items)) == {str} else []
-    elif container is list or container is tuple:
-        leaves = list(cast("list[Any]", batch))
-    else:
-        return None
-    if not leaves or len(set(map(id, leaves))) < len(leaves):  # a pickle keeps that two are the same array
+    leaves: Sequence[Any] = [batch] if type(batch) is np.ndarray else _leaves(batch)
+    if not leaves or _repeats(leaves) or not _has_names(batch):
         return None
     return leaves if all(type(leaf) is np.ndarray and is_plain(leaf) for leaf in leaves) else None
+
+
+def _leaves(batch: object) -> Sequence[Any]:
+    """Return the values of a dict, list or tuple; none for any other object."""
+    if type(batch) is dict:
+        return [*cast("dict[object, Any]", batch).values()]
+    return cast("Sequence[Any]", batch) if type(batch) is list or type(batch) is tuple else ()
+
+
+def _has_names(batch: object) -> bool:
+    """Return whether all keys of a batch are plain strings; they are if it has none."""
+    return set(map(type, _keys(batch))) <= {str}
+
+
+def _repeats(leaves: Sequence[Any]) -> bool:
+    """Return whether two leaves are the same array, which a pickle keeps."""
+    return len(set(map(id, leaves))) < len(leaves)
 
 
 def is_plain(array: NDArray[Any]) -> bool:
