@@ -103,7 +103,7 @@ def test_the_orders_that_would_have_come(name: str, moment: Callable[[DataLoader
     check_resumed(name, moment, "none")
 
 
-@pytest.mark.parametrize("workers", ["two", "persistent"])
+@pytest.mark.parametrize("workers", ["persistent", "two"])  # the others start again in each epoch
 @pytest.mark.parametrize("moment", [before_all, before_the_first, after_the_last, between])
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.each_value
@@ -121,7 +121,8 @@ def check_resumed(name: str, moment: Callable[[DataLoader[Any]], Any], workers: 
     batches = moment(loader)
     state, generator = json.loads(json.dumps(loader.state_dict())), torch.get_rng_state()
     rest = [] if batches is None else list(batches)
-    expected = ([described(rest)] if rest else []) + [described(list(loader)) for _ in range(EPOCHS)]
+    epochs = EPOCHS if workers == "none" else 2
+    expected = ([described(rest)] if rest else []) + [described(list(loader)) for _ in range(epochs)]
     torch.manual_seed(99)
     resumed = made(name, workers)
     resumed.load_state_dict(state)

@@ -20,7 +20,7 @@ import pytest
 distributed = pytest.importorskip("torch.distributed")
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "elastic.py"
-EPOCHS, STEPS = 3, 66
+EPOCHS, STEPS = 2, 66
 PATIENCE_SECONDS = 300.0
 AGENT = [
     *("--nnodes", "1:4", "--nproc-per-node", "1", "--max-restarts", "100", "--monitor-interval", "0.1"),
