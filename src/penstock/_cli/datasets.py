@@ -39,12 +39,16 @@ def named(text: str) -> "penstock.Dataset[Any] | penstock.Loader[Any]":
         UsageError: there is no such module or name, or it is neither.
     """
     found: Any = named_object(text)
-    if not isinstance(found, penstock.Dataset | penstock.Loader) and callable(found):
+    if not _is_either(found) and callable(found):
         found = found()
-    if not isinstance(found, penstock.Dataset | penstock.Loader):
+    if not _is_either(found):
         raise UsageError(f"{text} must be a dataset or a loader, or a function that returns one; got {found!r}")
-    named_so: penstock.Dataset[Any] | penstock.Loader[Any] = found
-    return named_so
+    either: penstock.Dataset[Any] | penstock.Loader[Any] = found
+    return either
+
+
+def _is_either(found: object) -> bool:
+    return isinstance(found, penstock.Dataset | penstock.Loader)
 
 
 def named_loader(text: str, shard: penstock.Shard | None) -> penstock.Loader[Any]:
