@@ -28,6 +28,7 @@ from benchmarks.macro import (
     tokens,
     transport,
     variations,
+    verdicts,
     video,
     write,
 )
@@ -65,6 +66,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "write": write.build,
     "jax-feed": jax_feed.build,
     "variations": variations.build,
+    "verdicts": verdicts.build,
     "kill": kill.build,
     "import": import_time.build,
 }

@@ -8,7 +8,9 @@ comparisons.
 
 `StepTimes` are the times of one thread or process. They are words of memory, so a worker process writes them into
 shared memory, where the report finds them, also after a crash. The processor time of a step is measured in one block
-every 50 ms, since reading that clock takes some microseconds on virtual machines.
+every 50 ms, since reading that clock takes some microseconds on virtual machines. A helper process writes the times of
+its threads and workers into memory of the trainer's (`Readings.use_shared`), and the cause of its latest wait, which is
+that of the trainer's.
 
 A step's time is *exclusive*. Steps of one block run one after the other, so one reading of the clock ends a step and
 begins the next one (`StepTimes.lap`). Where a step evaluates a block of its parent's, `enter` and `leave` take the
@@ -41,7 +43,8 @@ Cause: TypeAlias = Literal[
 workers were idle and later batches complete, but the next one wasn't. "memory": a worker was idle, since the consumer
 kept the memory of batches.
 "storage": the workers waited for records that had been requested. "fold": the thread that runs the steps in order was
-at work. "placing": the batch was copied to a device. "start": the first batch of an iterator, while workers start.
+at work. "placing": the batch was copied to a device. "start": the first batch of an iterator, while workers start,
+or a later one, while a worker process was at its first block.
 "helper": the helper process of `isolated=True`, or the processes of a pool, were at work. "delivery": the batch was
 complete, and was copied, or computed again after an error.
 """
@@ -57,6 +60,7 @@ _TOTAL: Final = 8  # words before those of the first step
 _LAP_WORDS: Final = 3  # the place of the step's words, the end, the seconds
 KEPT_LAPS: Final = 1 << 12
 """The number of last laps of a thread or process that are kept, and of last waits: some seconds."""
+_HELPER_ROLES: Final = ("consumer", "fold")  # of threads of a helper process that have times, beside its workers
 _UNSAFE_LAPS: Final = 64  # the oldest kept ones, which may be overwritten while they are copied
 
 
@@ -100,6 +104,11 @@ def _new_words(numbers: Mapping[int, int]) -> "np.ndarray[Any, Any]":
     return words
 
 
+def words_for_helper(numbers: Mapping[int, int], workers: int) -> int:
+    """Return the number of float64 words that a helper process needs: a part for each thread or worker, and a word."""
+    return (workers + len(_HELPER_ROLES)) * words_for(numbers) + 1
+
+
 def _count(numbers: Mapping[int, int]) -> int:
     return min(max(numbers.values(), default=-1) + 1, MAX_STEPS)
 
@@ -124,8 +133,11 @@ class Waits:
         default: the cause if no stream has.
         waiting: one word: when the consumer began to wait, by the monotonic clock; 0 while it doesn't. It is in the
             loader's live page, if it has one. Streams write it where a wait may be long.
+        helper_cause: one word: the place in `CAUSES`, from 1, of the cause of the helper process's latest wait; 0 for
+            none. A wait for that process has this cause. The helper process writes it, in memory of the trainer's.
         long: called once in a wait of `LONG_SECONDS`, if it still lives; None for nothing.
         is_first: whether the next wait is for the first batch of an iterator.
+        placing: the part of the wait in which the consumer itself placed a batch on a device, or waited for that.
         seconds: the noted waits of each cause.
     """
 
@@ -133,18 +145,20 @@ class Waits:
         self.cause: Cause | None = None
         self.default: Cause = "inline"
         self.is_first: bool = False
+        self.placing: float = 0.0
         self.seconds: dict[Cause, float] = {}
         self.waiting: memoryview[float] = unseen_word()
+        self.helper_cause: memoryview[float] = unseen_word()
         self.long: WeakMethod[Callable[[], None]] | None = None
         self._latest: deque[tuple[float, float, Cause]] = deque(maxlen=KEPT_LAPS)
         self._waits = DurationRecorder()
         self._pauses = DurationRecorder()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "waiting": None, "long": None}  # of this process
+        return {**vars(self), "waiting": None, "helper_cause": None, "long": None}  # of this process
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, waiting=unseen_word())
+        vars(self).update(state, waiting=unseen_word(), helper_cause=unseen_word())
 
     def begin(self, default: Cause) -> None:
         """Note that a stream was opened."""
@@ -164,6 +178,10 @@ class Waits:
     def note(self, seconds: float, end: float) -> None:
         """Record a wait, and when it ended."""
         cause = self.cause or self.default
+        if cause == "helper" and (number := int(self.helper_cause[0])):
+            cause = CAUSES[number - 1]
+        if self.placing > seconds / 2:
+            cause = "placing"
         if self.is_first:
             cause, self.is_first = "start", False
         self.cause = None
@@ -174,6 +192,13 @@ class Waits:
     def latest(self) -> list[tuple[float, float, Cause]]:
         """Return the end, the seconds and the cause of the last waits."""
         return list(self._latest.copy())
+
+    def note_in_helper(self, seconds: float) -> None:
+        """Write the cause of a wait of this process, a helper, for the trainer's process."""
+        cause, self.cause = self.cause or self.default, None
+        if seconds > NOTED_SECONDS and cause != "delivery":
+            # A helper that computes inline is the trainer's worker.
+            self.helper_cause[0] = 1 + CAUSES.index("workers" if cause == "inline" else cause)
 
     def note_between(self, seconds: float) -> None:
         """Record the time from the delivery of a batch to the next request."""
@@ -217,6 +242,7 @@ class Readings:
         self.waits: Waits = Waits()
         self.numbers: dict[int, int] = numbered(steps)
         self._times: dict[str, StepTimes] = {}
+        self._shared: dict[str, np.ndarray[Any, Any]] = {}  # words in memory of the trainer's process, by their role
         self._words: list[np.ndarray[Any, Any]] = []
         self._roles: list[str] = []  # of the words
         self._taken: np.ndarray[Any, Any] | None = None  # the sums at the last call
@@ -226,7 +252,8 @@ class Readings:
         """Return the times of a thread, by its role; a later thread of that role continues them."""
         found = self._times.get(role)
         if found is None:
-            words = _new_words(self.numbers)
+            words = self._shared.get(role)
+            words = _new_words(self.numbers) if words is None else words
             self.add(words, role)
             found = self._times[role] = StepTimes(self.numbers, words)
         return found
@@ -253,6 +280,22 @@ class Readings:
             self._included = _new_words(self.numbers)
             self.add(self._included, role)
         self._included[added.places] += added.values
+
+    def read_helper(self, memory: "memoryview[Any]", workers: int) -> None:
+        """Include what a helper process with so many workers writes into memory of `words_for_helper`."""
+        for role, words in self._parts(memory, workers).items():
+            self.add(words, f"helper process, {role}")
+
+    def use_shared(self, memory: "memoryview[Any]", workers: int) -> None:
+        """Write into that memory, in the helper process. Its worker processes write into the first parts themselves."""
+        self._shared = self._parts(memory, workers)
+
+    def _parts(self, memory: "memoryview[Any]", workers: int) -> "dict[str, np.ndarray[Any, Any]]":
+        roles = (*(f"worker {number}" for number in range(workers)), *_HELPER_ROLES)
+        count = words_for_helper(self.numbers, workers)
+        words = np.frombuffer(memory, np.float64, count)
+        self.waits.helper_cause = memoryview(memory).cast("B")[8 * (count - 1) : 8 * count].cast("d")
+        return dict(zip(roles, words[:-1].reshape(len(roles), -1), strict=True))
 
     @property
     def rows(self) -> float:

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.observe import Report, StepReport
+from tests.loader.placing.loaders import PlacedLoader
 from tests.places import in_places
 
 PAUSE = threading.Event()  # never set: waiting for it simulates work that leaves the processor to others
@@ -54,6 +56,16 @@ class SlowSource:
 def add(number: int) -> int:
     """Return the next integer."""
     return number + 1
+
+
+class SlowPlacing(PlacedLoader):
+    """A loader whose batches take a while to place."""
+
+    _ahead = 1
+
+    def _place(self, batch: Any) -> Callable[[], Any]:
+        placed = wait(batch)
+        return lambda: placed
 
 
 NUMBERS = ps.range(72, seed=7).shuffle()
@@ -106,6 +118,45 @@ def test_too_little_memory_is_the_bottleneck() -> None:
             pass
         report = loader.report()
     assert report.bottleneck == "memory"
+
+
+@in_places("isolated", "isolated threads", "isolated processes")
+def test_steps_of_an_isolated_loader_have_times(place: dict[str, Any], tmp_path: Path) -> None:
+    """The helper process and its workers write them where the trainer reads them, also for a trace."""
+    with ps.Loader(ps.range(72).map(wait).batch(BATCH), prefetch=4, **place) as loader:
+        seconds, report = [0.0], loader.report()
+        for _ in range(2):
+            assert len(list(loader)) == 18
+            report = loader.report()
+            assert (report.bottleneck, report.workers) == ("wait", max(place.get("num_workers", 0), 1)), str(report)
+            seconds.append(report.steps[1].seconds * report.batches)
+        assert [step.name for step in report.steps] == ["read", "wait", "batch"]
+        assert BATCH * LONG <= report.steps[1].seconds < BATCH * LONG * 2
+        assert seconds == sorted(seconds)
+        assert dict(report.waits).keys() & {"workers", "start"}
+        loader.trace(tmp_path / "trace.json")
+        assert '"helper process, ' in (tmp_path / "trace.json").read_text()
+
+
+@in_places("inline", "threads")
+def test_slow_placing_is_the_bottleneck(place: dict[str, Any]) -> None:
+    """Time in which the training's thread places batches is no time of a step, also without workers."""
+    with SlowPlacing(NUMBERS.map(add).batch(BATCH), **place) as loader:
+        assert len(list(loader)) == 18
+        report = loader.report()
+    assert report.bottleneck == "placing", str(report)
+    assert dict(report.waits)["placing"] > 16 * LONG
+
+
+def test_functions_of_batches_are_timed_apart_from_cheap_reads() -> None:
+    """Of cheap reads some are timed, for others that were not done yet; the time of a batch is still that of one."""
+    with ps.Loader(ps.range(4096).batch(BATCH).map(wait)) as loader:
+        for number, _ in enumerate(loader):
+            if number == 20:
+                break
+        step = loader.report().steps[-1]
+    assert step.name == "wait"
+    assert LONG <= step.seconds < 1.5 * LONG
 
 
 def test_a_pause_of_the_consumer_counts_in_no_other_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +231,19 @@ def report_of(**figures: Any) -> Report:
             "decode",
             r'workers="processes"',
         ),
+        (
+            {
+                "workers": 2,
+                "workers_text": "2 threads",
+                "batches": 125,
+                "work_seconds": 0.15,
+                "wait_seconds": 0.1,
+                "consumer_seconds": 0.079,
+                "consumer_p5_seconds": 0.016,
+            },
+            "decode",
+            r"lock, for which the training waits as well, .*: up to 2\.1x",
+        ),
     ],
 )
 def test_the_advice_follows_from_the_figures(figures: dict[str, Any], bottleneck: str | None, advice: str) -> None:
@@ -198,6 +262,36 @@ def test_predictions_follow_the_formula() -> None:
     assert free["read costs nothing"].times == pytest.approx(0.08 / 0.076)
     assert free["1 worker more"].batches_per_second == pytest.approx(25 * 1.5)
     assert [each.times for each in report.what_if] == sorted((each.times for each in report.what_if), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("cause", "change", "step"),
+    [
+        ("memory", "more memory", None),
+        ("placing", "placing costs nothing", None),
+        ("stragglers", "more batches ahead", "decode"),
+        ("storage", None, "read"),
+    ],
+)
+def test_a_cause_beside_the_formula_limits_the_rate(cause: str, change: str | None, step: str | None) -> None:
+    """Without it the rate is the formula's; a free step helps only if it is the cause."""
+    report = report_of(workers=4, workers_text="4 processes", waits=((cause, 6.0),))
+    times = {each.change: each.times for each in report.what_if}
+    if change is not None:
+        assert times.pop(change) == pytest.approx((4 / 0.08) / 25)
+    free = {"decode": (1 / 0.016) / 25, "read": (4 / 0.076) / 25}
+    for name, gain in free.items():
+        assert times.pop(f"{name} costs nothing") == pytest.approx(gain if name == step else 1.0)
+    assert times == {"1 worker more": 1.0}
+
+
+def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() -> None:
+    """Each process computes a batch in the processor time that it takes."""
+    report = report_of(workers=4, workers_text="4 threads", batches=125, work_seconds=0.3)
+    (processes,) = (each for each in report.what_if if each.change == "processes")
+    assert processes.times == pytest.approx(4)
+    assert processes.then == "the workers"
+    assert report.advice.endswith("processes use 4 processors: up to 4.0x, then the workers")
 
 
 def test_the_text_and_the_numbers_have_the_figures() -> None:

@@ -523,9 +523,9 @@ class Loader(Generic[T_co]):
     def report(self) -> Report:
         """Return where the time of a batch goes, what the training waits for, and what would help; `print` it.
 
-        It may be called at any time and in any thread; nothing has to be switched on before. The processes of a pool
-        send the times of their steps with the batches. With `isolated=True` the report has the waits, but not yet the
-        times of steps, which another process keeps.
+        It may be called at any time and in any thread; nothing has to be switched on before. The helper process of
+        `isolated=True` and its workers write the times of their steps where this process reads them; the processes of a
+        pool send theirs with the batches.
 
         Example:
             >>> import penstock as ps
@@ -543,8 +543,8 @@ class Loader(Generic[T_co]):
         A loader always keeps the last 4,096 intervals of each worker, and of its own waits, without those below 50
         microseconds. So nothing has to be switched on before: call this after a slow moment, in any thread. Open the
         file in Perfetto (ui.perfetto.dev), or in Chrome at chrome://tracing. Each worker has a track of the steps that
-        it ran, block by block, and the training one of its waits, with their causes. With `isolated=True`
-        or a pool there are only the waits.
+        it ran, block by block, and the training one of its waits, with their causes. With a pool there are only the
+        waits.
 
         Args:
             path: of the file, which holds JSON; an existing one is replaced. It is compressed if it ends in ".gz".
@@ -625,9 +625,15 @@ class Loader(Generic[T_co]):
         steps = {name: node for name, (node, _) in timed_steps(self._plan, self._runtime.readings).items()}
         return tuple(verified(self._throwaway, self._plan.node, self.report(), steps, seconds))
 
-    def _throwaway(self, node: Node, num_workers: int) -> "Loader[Any]":
-        """Return a loader of another dataset, with another number of workers, at the beginning of its second epoch."""
+    def _throwaway(self, node: Node, num_workers: int | None) -> "Loader[Any]":
+        """Return a loader of another dataset, at the beginning of its second epoch.
+
+        Args:
+            node: the dataset.
+            num_workers: the number of workers; None for that of this loader.
+        """
         plan = self._plan
+        num_workers = plan.num_workers if num_workers is None else num_workers
         loader: Loader[Any] = Loader(
             Dataset(node),
             num_workers=num_workers,

@@ -48,6 +48,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import Any, Final, TypeAlias
 
 from penstock._caught import Caught
@@ -260,6 +261,7 @@ class PlacedStream(Stream):
             place_in_thread: places a batch in that thread; None for `place`.
         """
         self._stream = stream
+        self.waits = stream.waits
         self._step_range = step_range
         self._place = place
         self._place_in_thread = place_in_thread or place
@@ -274,11 +276,12 @@ class PlacedStream(Stream):
 
     def next(self) -> tuple[Element, Token]:
         placed, turn = self._placed, self._turn  # the thread adds to `placed`
+        self.waits.placing = 0.0
         if placed:
             self._last_pause = 0
         else:
             if turn is not None:
-                turn.take_back()
+                self._take_back(turn)
             if not placed:
                 self._count_pause()
                 self._place_next()
@@ -291,6 +294,12 @@ class PlacedStream(Stream):
             self._is_given = True
             turn.give()
         return batch, token
+
+    def _take_back(self, turn: Turn) -> None:
+        """Take the turn back, and count the time in which the thread was in it."""
+        began = perf_counter()
+        turn.take_back()
+        self.waits.placing += perf_counter() - began
 
     def _place_next(self) -> None:
         """Place the batch that the consumer requests, or raise the error that was kept for this request."""
@@ -327,7 +336,9 @@ class PlacedStream(Stream):
     def _place_one(self) -> None:
         if self._taken is None:
             self._taken = self._stream.next()
+        began = perf_counter()
         self._place_taken(self._taken, self._place)
+        self.waits.placing += perf_counter() - began
 
     def _place_taken(self, taken: tuple[Element, Token], place: Place) -> None:
         batch, token = taken

@@ -170,7 +170,7 @@ class Publisher(PagePublisher):
             at=now,
             since=self._started,
             dataset=self._dataset,
-            workers=0 if plan.isolated else plan.worker_count,
+            workers=plan.worker_count,
             workers_text=plan.workers_text,
             processors=self._processors,
             rank=plan.shard.rank,

@@ -48,8 +48,8 @@ class Delivering(Protocol):
         ...
 
 
-Make = Callable[[Node, int], Delivering]
-"""Makes a throwaway loader of a dataset, with a number of workers."""
+Make = Callable[[Node, int | None], Delivering]
+"""Makes a throwaway loader of a dataset, with a number of workers; None for that of the report's loader."""
 
 
 class Replay:
@@ -107,14 +107,15 @@ def verified(make: Make, dataset: Node, report: Report, steps: Mapping[str, Node
     for number, prediction in enumerate(predictions):
         if prediction.times < _WORTH or changes >= _MOST_CHANGES:
             break
-        changed: Node | None = dataset
-        workers = report.workers + (prediction.step is None)
+        changed: Node | None = None
         if prediction.step is not None:
             changed = _without(make, dataset, steps.get(prediction.step), seconds)
+        elif prediction.workers is not None:
+            changed = dataset
         if changed is None:
             continue
         changes += 1
-        with closing(make(dataset, report.workers)) as before, closing(make(changed, workers)) as after:
+        with closing(make(dataset, None)) as before, closing(make(changed, prediction.workers)) as after:
             gain = _gain(before, after, report.consumer_seconds, seconds)
         predictions[number] = replace(prediction, measured=gain)
     return predictions

@@ -267,8 +267,8 @@ class Plan:
 
     @property
     def worker_count(self) -> int:
-        """The number of workers, on whatever hosts; 0 if a batch is computed in one thread."""
-        return 0 if self.place == "inline" and not self.remote else self.num_workers
+        """The number of workers, on whatever hosts; 0 if the consumer computes. A helper process without any is one."""
+        return int(self.isolated) if self.place == "inline" and not self.remote else self.num_workers
 
     @property
     def workers_text(self) -> str:

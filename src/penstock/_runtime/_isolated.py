@@ -38,7 +38,7 @@ from typing import cast
 
 from penstock._caught import Caught
 from penstock._graph import Element, walk
-from penstock._memory import Region
+from penstock._memory import Region, create_region
 from penstock._os import Bell, DaemonThread, renewed_after_fork, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import (
@@ -52,6 +52,7 @@ from penstock._processes import (
     observe_seeds,
     unpack_error,
 )
+from penstock._readings import words_for_helper
 from penstock._runtime._batches import Remaining, StepRange, Unit
 from penstock._runtime._isolated_helper import (
     NO_REPORT,
@@ -127,7 +128,7 @@ class LoaderHelper(HelperProcess[BatchReader]):
             like it.
     """
 
-    def __init__(self, supervisor: Supervisor, setup: Setup, plan: Region, *, copy: bool) -> None:
+    def __init__(self, supervisor: Supervisor, setup: Setup, regions: tuple[Region, Region], *, copy: bool) -> None:
         self.replaced = Bell()
         self.death: WorkerError | None = None
         self.successor: LoaderHelper | None = None
@@ -137,7 +138,8 @@ class LoaderHelper(HelperProcess[BatchReader]):
         self._ending = threading.RLock()
         reader = BatchReader(allow_pickle=True, copy=copy)
         setup = setup._replace(address=reader.address)
-        super().__init__(supervisor, "helper process", (setup, Inherited((plan.descriptor,))), reader)
+        inherited = Inherited(tuple(region.descriptor for region in regions))
+        super().__init__(supervisor, "helper process", (setup, inherited), reader)
 
     def send(self, command: object) -> None:
         """Send a command; if the helper has died, the consumer gets an error from the reader."""
@@ -167,13 +169,16 @@ class Helpers:
         plan: the plan of the loader.
         recorder: counts deaths; new helpers continue from its events.
         crashing_rows: the rows that are known to crash processes; new ones are added.
+        times: the memory in which helpers write the times of steps.
 
     Attributes:
         bytes_in_flight: in the helper's and the shared memory, as last reported.
         is_closed: whether this was closed, or left to a fork; a lost process alone doesn't close it.
     """
 
-    def __init__(self, plan: Plan, recorder: Recorder, crashing_rows: dict[tuple[int, ...], Exception]) -> None:
+    def __init__(
+        self, plan: Plan, recorder: Recorder, crashing_rows: dict[tuple[int, ...], Exception], times: Region
+    ) -> None:
         self.recorder = recorder
         self.crashing_rows = crashing_rows
         self.bytes_in_flight = 0
@@ -189,7 +194,7 @@ class Helpers:
             LoaderHelper,
             self._supervisor,
             Setup("", plan.prefetch if plan.place == "inline" else 1, max_bytes),
-            shared(inner, asked="isolated=True"),
+            (shared(inner, asked="isolated=True"), times),
             copy=plan.copy,
         )
         self._lock = threading.RLock()  # over the two below; the collector may close this wherever it is held
@@ -320,16 +325,25 @@ class IsolatedRuntime(Runtime):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._helper: Helpers | None = None  # made when the first stream is opened
+        self._times: Region | None = None
 
     def open_stream(self, step_ranges: list[StepRange], *, ahead: int = 0) -> Stream:
         self.recorder.start_epoch()
         if self._helper is None:
-            self._helper = Helpers(self._plan, self.recorder, self.crashing_rows)
+            self._helper = Helpers(self._plan, self.recorder, self.crashing_rows, self._times_memory())
             self._check_open()
         self.readings.waits.begin("helper")
         stream = JobStream(HelperSupplier(self._helper, self._plan, step_ranges, ahead))
         stream.waits = self.readings.waits
         return stream
+
+    def _times_memory(self) -> Region:
+        """Return memory in which helpers write the times of steps, for the readings."""
+        if self._times is None:
+            workers = self._plan.num_workers
+            self._times = create_region(8 * words_for_helper(self.readings.numbers, workers))
+            self.readings.read_helper(cast("memoryview", self._times), workers)
+        return self._times
 
     def bytes_in_flight(self) -> int:
         return 0 if self._helper is None else self._helper.bytes_in_flight

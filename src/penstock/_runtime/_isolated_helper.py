@@ -259,12 +259,12 @@ class SharedOutput:
             self._sender.arena.discard_idle()  # of the first batches: they were copied, since their size wasn't known
 
 
-def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
+def serve(pipe: "Connection[Any, Any]", setup: Setup, inherited: Inherited) -> None:
     """Run a loader for the trainer's process until that sends the end, or has ended."""
     leave_accelerators()
-    (descriptor,) = plan.taken
-    region = open_region(descriptor)
-    os.close(descriptor)
+    region, times = map(open_region, inherited.taken)
+    for descriptor in inherited.taken:
+        os.close(descriptor)
     with suppress(PeerError, ClosedError):  # the trainer has closed the pipe meanwhile
         sender = Sender(
             setup.address,
@@ -278,7 +278,7 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
         commands = _Commands(pipe, sender, memory)
         helper: _Helper | None = None
         with Caught() as caught:
-            helper = _Helper(lambda: cast("Plan", read(region, slice(None), 0)), commands, sender, memory)
+            helper = _Helper(lambda: cast("Plan", read(region, slice(None), 0)), commands, sender, memory, times)
         report_started(pipe, caught.error)
         if helper is not None:
             helper.serve()
@@ -346,7 +346,7 @@ class _Helper:
     """Executes the trainer's commands; closes the runtime at the end."""
 
     def __init__(
-        self, load_plan: Callable[[], Plan], commands: _Commands, sender: Sender, memory: SharedOutput
+        self, load_plan: Callable[[], Plan], commands: _Commands, sender: Sender, memory: SharedOutput, times: Region
     ) -> None:
         plan = load_plan()
         self._load_plan = load_plan
@@ -355,7 +355,9 @@ class _Helper:
         self._recorder = HelperRecorder(plan.node)
         self._memory = memory
         # Where memory is bounded, batches are copied, so that the memory they take is known.
-        self._runtime = Runtime(plan, self._recorder, memory_provider=memory if plan.memory is None else None)
+        provider = memory if plan.memory is None else None
+        self._runtime = Runtime(plan, self._recorder, memory_provider=provider, times_memory=times)
+        self._waits = self._runtime.readings.waits
         memory.returned = self._runtime.arm_more
         self._crash_runtime: Runtime | None = None  # made for steps that may crash processes
         self._plan = plan
@@ -435,15 +437,19 @@ class _Helper:
 
     def _send_each(self, stream: Stream, outbox: "Outbox") -> None:
         while not self._commands.waiting:
+            began = time.perf_counter()
             if outbox.is_empty:
                 self._run_steps(self._sender.making_room)
                 outbox.begin()
+                began = time.perf_counter()
                 stacked = stream.next_stacked() if decide(MESSAGE_JOBS, 1) else None
                 if stacked is not None:
+                    self._waits.note_in_helper(time.perf_counter() - began)
                     outbox.send_stacked(*stacked)
                     del stacked
                     continue
             batch, token = stream.next()
+            self._waits.note_in_helper(time.perf_counter() - began)
             outbox.add(batch, token)
             del batch
             if outbox.is_full or not stream.is_ready():

@@ -98,6 +98,7 @@ class ProcessScheduler(Scheduler):
         # By job number: of the blocks that were given up, the one with the first row, and the last crash there.
         self._crashes: dict[int, tuple[CurrentBlock, WorkerError]] = {}
         self.reports: dict[int, int | None] = {}
+        self._have_all_worked = False
         super().__init__(owner)
 
     # -- the workers, and their memory
@@ -160,7 +161,8 @@ class ProcessScheduler(Scheduler):
         super()._forget(client)
         self._discard(self._idle_spills.pop(client, []))
         times = self._times.pop(client, None)
-        self._discard([] if times is None else [times])  # the client's readings keep what the workers wrote
+        if times is not None and all(each is not times for each in self._times.values()):
+            self._discard([times])  # the client's readings keep what the workers wrote
         self._forget_plan(client.plan)
 
     def retire(self, slot: int) -> None:
@@ -196,12 +198,19 @@ class ProcessScheduler(Scheduler):
         """Return the number of the memory for the times of a client's steps: a part for each worker."""
         region = self._times.get(client)
         if region is None:
-            words = words_for(client.readings.numbers)
-            region = self._times[client] = self._allocate(8 * words * self.num_workers)
-            parts = np.frombuffer(cast("memoryview", region), np.float64).reshape(self.num_workers, words)
-            for number, part in enumerate(parts):
-                client.readings.add(part, f"worker process {number}")
+            memory = client.times_memory
+            region = self._times[client] = self._own_times_of(client) if memory is None else memory
+            if id(region) not in self._regions:
+                self._share(region)
         return self._regions[id(region)][0]
+
+    def _own_times_of(self, client: Client) -> Region:
+        words = words_for(client.readings.numbers)
+        region = self._allocate(8 * words * self.num_workers)
+        parts = np.frombuffer(cast("memoryview", region), np.float64).reshape(self.num_workers, words)
+        for number, part in enumerate(parts):
+            client.readings.add(part, f"worker process {number}")
+        return region
 
     def _spill_of(self, slot: int, client: Client, job: Job[Work], given: Pickled) -> Region | None:
         """Return memory for the content that is given to a job, and for its results; None if none is needed."""
@@ -310,6 +319,13 @@ class ProcessScheduler(Scheduler):
 
     def idle_seconds(self) -> float:
         return self._job_table.idle_seconds()
+
+    def is_starting(self) -> bool:
+        if not self._have_all_worked:
+            unused = [number for number in range(self.num_workers) if not self.has_worked(number)]
+            self._have_all_worked = not unused
+            return any(self.busy_since(number) is not None for number in unused)
+        return False
 
     # -- for the watchers of the processes
 

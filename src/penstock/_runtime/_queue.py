@@ -350,10 +350,12 @@ class JobQueue(Generic[AnyJob]):
         if held is not None:
             held.allow()
         lacks_memory = self._made is not None and self._scheduler.idle_seconds() > 0
+        is_starting = self._scheduler.is_starting()
         self._late_since = 0.0
         waited = self._scheduler.wait(self._client, self._wanted, self._is_over)
         if waited:
-            self._client.note_wait("memory" if lacks_memory else self._cause(waited))
+            cause: Cause = "start" if is_starting else "memory" if lacks_memory else self._cause(waited)
+            self._client.note_wait(cause)
         if held is not None:
             held.hold()
         self._scheduler.check()

@@ -2,9 +2,10 @@
 
 from contextlib import closing
 from dataclasses import replace
+from typing import cast
 
 from penstock._graph import Element, GlobalDraws, Location, Node, Origin, Read, indices, origin_in, walk
-from penstock._memory import keep_memory_of_blocks
+from penstock._memory import Region, keep_memory_of_blocks
 from penstock._os import uninterrupted
 from penstock._plan import Plan
 from penstock._runtime._batches import InlineBatches, StepRange, row_origins, rows_of
@@ -29,6 +30,8 @@ class Runtime:
         owner: another runtime, whose workers compute for this one; it is closed after this one. None for own workers.
         memory_provider: provides the memory in which the workers compute; None for their own.
         crashing_rows: rows that are known to crash workers, as in `Context`; None for none yet.
+        times_memory: memory of another process, which reads in it the times of steps (`Readings.use_shared`); None for
+            memory of this one.
     """
 
     def __init__(
@@ -39,12 +42,16 @@ class Runtime:
         owner: "Runtime | None" = None,
         memory_provider: MemoryProvider | None = None,
         crashing_rows: dict[tuple[int, ...], Exception] | None = None,
+        times_memory: Region | None = None,
     ) -> None:
         keep_memory_of_blocks()
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
         self._client = Client(plan, self.recorder, memory_provider)
         self.readings = self._client.readings
+        if times_memory is not None:
+            self._client.times_memory = times_memory
+            self.readings.use_shared(cast("memoryview", times_memory), plan.num_workers)
         self.crashing_rows = self._client.crashing_rows = {} if crashing_rows is None else crashing_rows
         self._collate_client: Client | None = None  # None before it joins the scheduler
         self._owner = owner
@@ -125,7 +132,7 @@ class Runtime:
     @uninterrupted
     def _join_to_collate(self, scheduler: Scheduler) -> Client:
         client = Client(self._plan, self.recorder)
-        client.readings = self.readings
+        client.readings, client.times_memory = self.readings, self._client.times_memory
         client.has_warned_of_kept = self._client.has_warned_of_kept
         scheduler.join(client)
         self._collate_client = client

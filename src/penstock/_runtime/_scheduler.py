@@ -139,6 +139,7 @@ class Client:
         memory_provider: provides the memory of the scheduler's jobs; None for the scheduler's own memory.
         learned: measurements of its rows, by which work is cut.
         readings: measurements for a report.
+        times_memory: shared memory in which worker processes write the times of steps; None for memory of their own.
         crashing_rows: rows that no worker may compute, as in `Context`.
         ahead: how many batches are taken from the stream before they are delivered.
         region_pool: its memory. It may outlive the client, as delivered batches do.
@@ -158,6 +159,7 @@ class Client:
         self.memory_provider = memory_provider
         self.learned: Learned[Any] = Learned()
         self.readings = Readings(walk(plan.node))
+        self.times_memory: Region | None = None
         self.crashing_rows: dict[tuple[int, ...], Exception] = {}
         self.ahead = 0
         self.region_pool = RegionPool()
@@ -632,6 +634,10 @@ class Scheduler:
     def idle_seconds(self) -> float:
         """Return for how long a worker has had no work; 0 if all have some."""
         return max((time.monotonic() - each.since for each in self._doing.copy() if each.is_idle), default=0.0)
+
+    def is_starting(self) -> bool:
+        """Return whether a worker is at its first work, and may still import what it needs for that."""
+        return False
 
     def is_complete(self, slot: int) -> bool:
         """Return whether a slot's job is complete."""

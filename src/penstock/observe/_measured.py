@@ -56,7 +56,8 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
         plan.workers_text,
         processors,
         max(readings.busy_seconds / made if made else 0.0, total),
-        0.0 if plan.place == "inline" else order_seconds,
+        order_seconds if plan.worker_count else 0.0,
+        _quantile(_with_short(waits.between, clock.batches - 1), 0.05),
     )
 
 
@@ -117,8 +118,21 @@ def timed_steps(
     timed: dict[str, tuple[Node, StepTime]] = {}
     for number, node in nodes.items():
         if number < len(times) - 1 and times[number].seconds > 0:
-            timed[_free_name(node, text_of, timed)] = node, times[number]
+            timed[_free_name(node, text_of, timed)] = node, _for_rows(plan, readings, node, times[number])
     return timed
+
+
+def _for_rows(plan: Plan, readings: Readings, node: Node, time: StepTime) -> StepTime:
+    """Return the time of a step above the batch for as many batches as `batches_made` counts.
+
+    Where reads are cheap, only some are timed and counted, for others as well, and functions of batches are timed apart
+    from them. In a short run the two numbers of batches may differ by half.
+    """
+    above = plan.batches.above if plan.is_indexed else ()
+    if not any(node is each for each in above) or not time.elements:
+        return time
+    made = batches_made(plan, readings, 0)
+    return time._replace(seconds=time.seconds * made / time.elements, elements=made)
 
 
 def _free_name(node: Node, text_of: Callable[[Node], str], taken: Collection[str]) -> str:

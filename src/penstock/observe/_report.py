@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from penstock._frozen import frozen
 from penstock._readings import Cause
 from penstock.observe._page import fragment, page
-from penstock.observe._verdict import HARDLY, Model, WhatIf, advice_on, bottleneck_of, what_if
+from penstock.observe._verdict import HARDLY, Model, WhatIf, advice_on, bottleneck_of, bound_of, what_if
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,13 +70,16 @@ class Report:
         waits: the causes of noticeable waits and their seconds, the longest first: "inline" (the consumer's thread
             computes the batches), "workers", "stragglers" (later batches were complete), "memory" (the consumer keeps
             that of batches), "storage", "fold" (the thread that runs the steps in order), "placing" (on a device),
-            "start" (the first batch of an iterator), "helper" (of `isolated=True`, or a pool), "delivery".
+            "start" (the first batch of an iterator), "helper" (the helper process of `isolated=True` sends batches, or
+            a pool computes them), "delivery".
         wait_p50_seconds: the median of the waits for a batch.
         wait_p99_seconds: the 99th percentile.
         pauses: the number of pauses of the consumer, such as for an evaluation: times between two requests of more than
             ten medians. They count in no other figure.
         pause_seconds: their sum.
         consumer_seconds: the consumer's own time for a batch, pauses left out.
+        consumer_p5_seconds: the 5th percentile of that. The mean is far above it where threads hold the interpreter's
+            lock, for which the consumer's code waits as well.
         workers: the number of workers; 0 if the consumer computes the batches.
         workers_text: the workers in words.
         processors: the number of processors that this program may use.
@@ -107,6 +110,7 @@ class Report:
     processors: int = 1
     work_seconds: float = 0.0
     order_seconds: float = 0.0
+    consumer_p5_seconds: float = 0.0
 
     @property
     def batches_per_second(self) -> float:
@@ -156,6 +160,7 @@ class Report:
     @property
     def _model(self) -> Model:
         steady = self._steady_seconds
+        wait_share = min((self.wait_seconds - self._start_seconds) / steady, 1.0) if steady else 0.0
         return Model(
             names=tuple(step.name for step in self.steps),
             seconds=tuple(step.seconds for step in self.steps),
@@ -164,10 +169,12 @@ class Report:
             order_seconds=self.order_seconds,
             consumer_seconds=self.consumer_seconds,
             rate=self.batches / steady if steady else 0.0,
-            wait_share=min((self.wait_seconds - self._start_seconds) / steady, 1.0) if steady else 0.0,
+            wait_share=wait_share,
             workers=self.workers,
             has_threads="thread" in self.workers_text,
             processors=self.processors,
+            bound=bound_of(self.waits, wait_share),
+            consumer_p5_seconds=self.consumer_p5_seconds,
         )
 
     def numbers(self) -> dict[str, float]:

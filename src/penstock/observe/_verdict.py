@@ -7,8 +7,13 @@ in order, w workers and p processors, it is
     min(1 / T, w / D, p / C, 1 / F)        and, without workers,        1 / (T + D).
 
 Where threads hold the interpreter's lock, p is 1. That they do is seen from their processor time: it adds up to that of
-one processor, although more of them are busy. A change is predicted by the same formula, as a factor of the measured
-rate: a step that costs nothing is taken out of D, C or F, one worker more is added to w.
+one processor, although more of them are busy. The training waits for the lock as well, some milliseconds after each
+call that has given it up; so its own time is the fifth percentile, and not the mean. A change is predicted by the same
+formula, as a factor of the measured rate: a step that costs nothing is taken out of D, C or F, one worker more is added
+to w.
+
+The formula knows nothing of memory, stragglers, storage and placing. Where one of them causes most of the waiting, it
+limits the rate to the measured one, and the formula is the rate without it.
 """
 
 from dataclasses import replace
@@ -25,6 +30,7 @@ _WORTH: Final = 1.05  # times: a smaller gain is not worth a change
 _FULL: Final = 0.85  # of the processors
 _ONE_CORE: Final = (0.7, 1.25)
 _BUSY_THREADS: Final = 1.5
+_OWN: Final = 0.7  # of the consumer's time, below which the rest are waits for the interpreter's lock
 _MOST_WORKERS: Final = 64
 _UNHURRIED: Final = 1e-9
 _PASSED_SECONDS: Final = 50e-6  # at least, for a batch that a worker made; threads take turns, processes send it
@@ -34,10 +40,18 @@ _NAMES: Final[dict[Cause, str]] = {
     "placing": "placing",
     "helper": "the other processes",
 }
+_BOUNDS: Final[dict[Cause, str]] = {**_NAMES, "storage": "storage"}
+"""Limits beside those of the formula."""
+_REMOVED: Final[dict[Cause, str]] = {
+    "memory": "more memory",
+    "stragglers": "more batches ahead",
+    "placing": "placing costs nothing",
+}
 _REMEDIES: Final = {
     "memory": "raise memory=, keep fewer batches, or pass copy=True: workers are idle for want of memory",
     "stragglers": "raise prefetch, so that workers have other batches to do while one is late, or pass ordered=False",
-    "placing": "raise ahead, so that more batches are copied before they are requested",
+    "placing": "raise ahead, so that more batches are copied before they are requested, or deliver fewer bytes, such "
+    "as images of uint8 that the device converts",
     "helper": "raise num_workers, or that of the pool: other processes compute more slowly than the training",
 }
 
@@ -47,11 +61,14 @@ class WhatIf:
     """The prediction of one change.
 
     Attributes:
-        change: the change, in words.
+        change: the change, in words: "decode costs nothing", "1 worker more", "processes" for threads, and where
+            they limit the rate, "more memory", "more batches ahead" or "placing costs nothing".
         batches_per_second: the rate after it.
         times: that rate, as a multiple of the measured one.
-        then: the bottleneck after it: "the consumer", "the workers", "the processors" or "the steps in order".
-        step: the name of the step that costs nothing; None for a change of the workers.
+        then: the bottleneck after it: "the consumer", "the workers", "the processors", "the interpreter's lock", "the
+            steps in order", or what limits the rate in spite of it: "memory", "stragglers", "storage", "placing".
+        step: the name of the step that costs nothing; None for another change.
+        workers: the number of workers after a change of it; None for another change.
         measured: the rate that `Loader.verify` has measured after the change, as a multiple of the one without it; None
             where it has measured none.
 
@@ -69,6 +86,7 @@ class WhatIf:
     times: float
     then: str
     step: str | None = None
+    workers: int | None = None
     measured: float | None = None
 
     @property
@@ -90,11 +108,13 @@ class Model:
         work_seconds: of a batch at the workers, or at the consumer if there are none.
         order_seconds: of the steps that run in one thread, which are the last ones.
         consumer_seconds: of the consumer.
+        consumer_p5_seconds: the 5th percentile of that; 0 if it isn't known.
         rate: the measured number of batches per second, after the start.
         wait_share: the share of that time in which the consumer waits.
         workers: their number.
         has_threads: whether the workers are threads.
         processors: their number.
+        bound: the cause of most of the waiting, if the formula knows nothing of it.
     """
 
     names: tuple[str, ...]
@@ -108,6 +128,8 @@ class Model:
     workers: int
     has_threads: bool
     processors: int
+    bound: Cause | None = None
+    consumer_p5_seconds: float = 0.0
 
     @property
     def computing(self) -> float:
@@ -122,16 +144,29 @@ class Model:
         return self.has_threads and self.workers > 1 and is_one_core and busy >= _BUSY_THREADS and self.processors > 1
 
     @property
+    def own_seconds(self) -> float:
+        """The time of the consumer for a batch, without its waits for the interpreter's lock, as far as is known."""
+        known = self.consumer_p5_seconds if self.holds_interpreter else 0.0
+        return min(known or self.consumer_seconds, self.consumer_seconds)
+
+    @property
+    def slows_consumer(self) -> bool:
+        """Whether threads hold the interpreter's lock for so long that the consumer itself takes longer."""
+        return self.own_seconds < _OWN * self.consumer_seconds
+
+    @property
     def is_full(self) -> bool:
         """Whether the steps keep all processors busy."""
         return self.computing >= _FULL * self.processors
 
     def limits(self) -> dict[str, float]:
         """Return the rate that each resource allows."""
+        limits = {} if self.bound is None else {_BOUNDS[self.bound]: self.rate}
         if not self.workers:
-            return {"the consumer": 1 / max(self.consumer_seconds + self.work_seconds, _UNHURRIED)}
+            return {**limits, "the consumer": 1 / max(self.consumer_seconds + self.work_seconds, _UNHURRIED)}
         processors = 1 if self.holds_interpreter else self.processors
         return {
+            **limits,
             "the consumer": 1 / max(self.consumer_seconds, _UNHURRIED),
             "the workers": self.workers / max(self.work_seconds - self.order_seconds, _UNHURRIED),
             "the interpreter's lock" if self.holds_interpreter else "the processors": processors
@@ -142,8 +177,11 @@ class Model:
     def without(self, index: int) -> dict[str, float]:
         """Return `limits` if a step cost nothing; the interpreter's lock stays with threads that hold it."""
         limits, seconds = self.limits(), self.seconds[index]
+        if self.bound is not None and index == self._bound_step:
+            del limits[_BOUNDS[self.bound]]
         if not self.workers:
-            return {"the consumer": 1 / max(self.consumer_seconds + self.work_seconds - seconds, _UNHURRIED)}
+            free = 1 / max(self.consumer_seconds + self.work_seconds - seconds, _UNHURRIED)
+            return {**limits, "the consumer": free}
         is_in_order = bool(self.order_seconds) and index == len(self.seconds) - 1
         if is_in_order:
             limits["the steps in order"] = 1 / _UNHURRIED
@@ -153,7 +191,44 @@ class Model:
         computing = next(name for name in limits if name in {"the interpreter's lock", "the processors"})
         left = max(sum(self.cpu_seconds) - self.cpu_seconds[index], _UNHURRIED)
         limits[computing] = (1 if self.holds_interpreter else self.processors) / left
+        held = left / max(sum(self.cpu_seconds), left)  # the part of the waits for the lock that is left
+        consumer = self.own_seconds + (self.consumer_seconds - self.own_seconds) * held
+        limits["the consumer"] = 1 / max(consumer, _UNHURRIED)
         return limits
+
+    @property
+    def _bound_step(self) -> int | None:
+        """The number of the step without which the bound would be none: the read, or the one that is late."""
+        if self.bound == "stragglers":
+            return max(range(len(self.seconds)), key=self.seconds.__getitem__, default=None)
+        return 0 if self.bound == "storage" else None
+
+    def unbound(self) -> tuple[WhatIf, ...]:
+        """Return the prediction without the bound, if that can be removed and there is one."""
+        if self.bound not in _REMOVED:
+            return ()
+        return (self._predicted(_REMOVED[self.bound], replace(self, bound=None).limits()),)
+
+    def in_processes(self) -> tuple[WhatIf, ...]:
+        """Return the prediction for processes in place of threads, if the threads wait for the interpreter's lock."""
+        if not self.holds_interpreter:
+            return ()
+        own = sum(self.cpu_seconds)  # a thread's time in a step includes waits for the lock
+        changed = replace(
+            self,
+            has_threads=False,
+            work_seconds=own,
+            order_seconds=min(self.order_seconds, own),
+            consumer_seconds=self.own_seconds,
+        )
+        return (self._predicted("processes", changed.limits()),)
+
+    @property
+    def longest(self) -> str:
+        """The name of the step that takes most of the time, or holds the interpreter's lock for most of it."""
+        # A thread may wait for the interpreter's lock in any step, so only processor time shows which step holds it.
+        times = self.cpu_seconds if self.holds_interpreter else self.seconds
+        return self.names[max(range(len(times)), key=times.__getitem__)]
 
     def if_free(self) -> dict[str, WhatIf]:
         """Return the prediction for each step, by name, if it cost nothing."""
@@ -170,12 +245,15 @@ class Model:
         if not self.workers:
             changed = replace(changed, consumer_seconds=max(self.consumer_seconds, _PASSED_SECONDS))
         limits = changed.limits()
-        return self._predicted(more if self.workers else f"{count} worker{'s' if count > 1 else ''}", limits)
+        change = more if self.workers else f"{count} worker{'s' if count > 1 else ''}"
+        return self._predicted(change, limits, workers=count)
 
-    def _predicted(self, change: str, limits: dict[str, float], step: str | None = None) -> WhatIf:
+    def _predicted(
+        self, change: str, limits: dict[str, float], step: str | None = None, workers: int | None = None
+    ) -> WhatIf:
         then = min(limits, key=lambda name: limits[name])
         times = max(limits[then] / min(self.limits().values()), 1.0)
-        return WhatIf(change, self.rate * times, times, then, step)
+        return WhatIf(change, self.rate * times, times, then, step, workers)
 
 
 def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str | None:
@@ -184,7 +262,7 @@ def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str |
         return None
     cause = main_cause(waits)
     if model.wait_share < HARDLY:
-        return "the consumer"
+        return model.longest if model.slows_consumer else "the consumer"
     if cause in _NAMES:
         return _NAMES[cause]
     if not any(model.seconds):
@@ -193,9 +271,13 @@ def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str |
         return model.names[-1]
     if cause == "storage":
         return model.names[0]
-    # A thread may wait for the interpreter's lock in any step, so only processor time shows which step holds it.
-    times = model.cpu_seconds if model.holds_interpreter else model.seconds
-    return model.names[max(range(len(times)), key=lambda index: times[index])]
+    return model.longest
+
+
+def bound_of(waits: tuple[tuple[Cause, float], ...], wait_share: float) -> Cause | None:
+    """Return the cause of most of the waiting, if there is much, and the formula knows nothing of the cause."""
+    cause = main_cause(waits)
+    return cause if wait_share >= HARDLY and cause in _BOUNDS else None
 
 
 def main_cause(waits: tuple[tuple[Cause, float], ...]) -> Cause | None:
@@ -209,7 +291,8 @@ def what_if(model: Model) -> tuple[WhatIf, ...]:
     """Return the predictions, the best first."""
     if model.rate <= 0:
         return ()
-    found = [*model.if_free().values(), model.with_workers(model.workers + 1)]
+    more = model.with_workers(model.workers + 1)
+    found = [*model.if_free().values(), more, *model.unbound(), *model.in_processes()]
     return tuple(sorted(found, key=lambda each: -each.times))
 
 
@@ -220,8 +303,9 @@ def advice_on(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str:
         return "nothing yet: too few batches were delivered"
     if name == "the consumer":
         return f"nothing: the training takes longer than the loader, and waits {model.wait_share:.0%} of the time"
-    if cause in _REMEDIES:
-        return _REMEDIES[cause]
+    if cause in _REMEDIES and not model.slows_consumer:
+        gain = "".join(f": up to {each.times_text}" for each in model.unbound() if each.times >= _WORTH)
+        return _REMEDIES[cause] + gain
     if cause == "storage":
         return f"request more ahead, with limits=Limits(read_ahead=...): workers wait for records of {name!r}"
     return _for_step(model, name, is_in_order=cause == "fold")
@@ -236,8 +320,11 @@ def _for_step(model: Model, name: str, *, is_in_order: bool) -> str:
     if max(each.times for each in what_if(model)) < _WORTH:
         return "nothing: the workers and the training take about as long"
     if model.holds_interpreter:
-        processes = f"{min(model.processors, model.workers)} processors"
-        return f'pass workers="processes": {name!r} holds the interpreter\'s lock, and processes use {processes}'
+        processors = f"{min(model.processors, model.workers)} processors"
+        gain = "".join(f": up to {each.times_text}" for each in model.in_processes())
+        slowed = ", for which the training waits as well" if model.slows_consumer else ""
+        why = f"{name!r} holds the interpreter's lock{slowed}, and processes use {processors}"
+        return f'pass workers="processes": {why}{gain}'
     if model.is_full:
         return f"{cheaper}; more workers don't help, since the processors are full"
     return _more_workers(model, cheaper)
