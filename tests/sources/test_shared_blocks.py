@@ -18,6 +18,7 @@ import pytest
 import zstandard
 
 import penstock as ps
+from penstock.errors import SourceError
 from penstock.sources import HDF5, MDS, ArrayRecord, Arrow, Parquet, Source, Zarr, read_records
 from penstock.testing import assert_same
 
@@ -252,18 +253,21 @@ for _ in sys.stdin:
 """
 
 
+def job(rank: int, port: int) -> dict[str, str]:
+    """Return the environment of a rank, as torchrun sets it."""
+    return {"LOCAL_RANK": f"{rank}", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a-test", "MASTER_PORT": f"{port}"}
+
+
 class Rank:
-    """A rank of a job, as torchrun starts it.
+    """A rank of a job, as a program.
 
     Args:
         path: the Parquet file that it loads.
         rank: its number.
-        port: that of its job.
     """
 
-    def __init__(self, path: Path, rank: int, port: int) -> None:
-        job = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a-test", "MASTER_PORT": str(port)}
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **job}
+    def __init__(self, path: Path, rank: int) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **job(rank, os.getpid())}
         command = [sys.executable, "-c", RANK, str(path)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -280,35 +284,49 @@ class Rank:
         self.process.stdin.write("load\n")
         self.process.stdin.flush()
 
-    def end(self, number: int = 0) -> None:
-        """Let it end, or kill it by a signal."""
-        if number:
-            self.process.send_signal(number)
+    def kill(self) -> None:
+        """Kill it, and wait for its end."""
+        self.process.kill()
         self.process.communicate(timeout=60)
 
 
 def test_the_ranks_of_a_job_decode_each_group_once(tmp_path: Path) -> None:
-    """Ranks that are separate programs share the groups, also after the first is killed; another job has its own."""
+    """Two programs with two workers each share the groups, also after the first is killed; both leave no name."""
     path = write(tmp_path / "a.parquet")
     names = Path("/proc/net/unix")
     before = names.read_text().count("@penstock-")
-    first, second = ranks = [Rank(path, rank, os.getpid()) for rank in range(2)]
-    other = Rank(path, 0, os.getpid() + 1)
-    for rank in (*ranks, other):
+    ranks = [Rank(path, rank) for rank in range(2)]
+    for rank in ranks:
         rank.wait_for("made")
     for rank in ranks:
         rank.load()
     for rank in ranks:
         rank.wait_for("loaded")
-    log = path.with_suffix(".log")
-    assert len(log.read_text().split()) == GROUPS
-    other.load()
-    other.wait_for("loaded")
-    assert len(log.read_text().split()) == 2 * GROUPS
-    first.end(signal.SIGKILL)
-    second.load()
-    second.wait_for("loaded")
-    assert len(log.read_text().split()) == 2 * GROUPS
-    second.end(signal.SIGKILL)
-    other.end()
+    ranks[0].kill()
+    ranks[1].load()
+    ranks[1].wait_for("loaded")
+    assert len(path.with_suffix(".log").read_text().split()) == GROUPS
+    ranks[1].kill()
     assert names.read_text().count("@penstock-") == before
+
+
+def test_each_rank_adds_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks share the groups that are within the sum of their bounds, for as long as they live; other jobs don't."""
+    path = write(tmp_path / "a.parquet")
+    expected = list(Parquet(path))
+    made: list[Parquet] = []
+    for rank, port in ((0, 1), (1, 1), (0, 2)):
+        for name, value in job(rank, port).items():
+            monkeypatch.setenv(name, value)
+        made.append(Parquet(path, decoded_bytes=6 * GROUP_BYTES))
+    first, second, other = made
+    for source in (first, second):
+        assert_same([source[key] for key in range(0, GROUPS * ROWS, 7)], expected[::7])
+    assert 8 * GROUP_BYTES < memory_bytes() <= 14 * GROUP_BYTES
+    del source, second, made
+    assert_same([first[key] for key in range(0, GROUPS * ROWS, 7)], expected[::7])
+    assert 3 * GROUP_BYTES < memory_bytes() <= 8 * GROUP_BYTES
+    path.unlink()
+    assert_same(first[-1], expected[-1])
+    with pytest.raises(SourceError):
+        other[-1]
