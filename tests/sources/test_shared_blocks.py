@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import zstandard
 
 import penstock as ps
 from penstock.errors import SourceError
-from penstock.sources import HDF5, MDS, ArrayRecord, Arrow, Parquet, Source, Zarr, read_records
+from penstock.sources import HDF5, MDS, ArrayRecord, Arrow, LeRobot, Parquet, Source, Zarr, read_records
 from penstock.testing import assert_same
 
 pyarrow: Any = pytest.importorskip("pyarrow")
@@ -152,34 +153,37 @@ def test_a_copy_without_its_original_decodes_for_itself(tmp_path: Path) -> None:
     assert_same(pickle.loads(sent).read(range(len(expected))), expected)
 
 
-def arrow(folder: Path) -> Source:
+Open = Callable[[], Source]
+
+
+def arrow(folder: Path) -> Open:
     """Compressed record batches."""
     numbers = np.arange(90)
     table = pyarrow.table({"text": [f"é{number}" for number in numbers], "id": numbers})
     options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
     with pyarrow.ipc.new_file(str(folder / "a.arrow"), table.schema, options=options) as writer:
         writer.write_table(table, max_chunksize=20)
-    return Arrow(folder / "a.arrow")
+    return partial(Arrow, folder / "a.arrow")
 
 
-def hdf5(folder: Path) -> Source:
+def hdf5(folder: Path) -> Open:
     """Chunks of numbers and texts."""
     h5py: Any = pytest.importorskip("h5py")
     with h5py.File(folder / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(400.0).reshape(100, 4), chunks=(10, 4), compression="gzip")
         file.create_dataset("text", data=[f"é{n}" for n in range(100)], dtype=h5py.string_dtype(), chunks=(10,))
-    return HDF5(folder / "a.h5")
+    return partial(HDF5, folder / "a.h5")
 
 
-def zarr(folder: Path) -> Source:
+def zarr(folder: Path) -> Open:
     """Chunks of an array."""
     library: Any = pytest.importorskip("zarr")
     made = library.create_array(str(folder / "a.zarr"), shape=(100, 3), chunks=(10, 3), dtype="float32")
     made[:] = np.arange(300).reshape(100, 3)
-    return Zarr(folder / "a.zarr")
+    return partial(Zarr, folder / "a.zarr")
 
 
-def mds(folder: Path) -> Source:
+def mds(folder: Path) -> Open:
     """A compressed shard."""
     samples = np.array([2, 16, 17, 18], "<u4").tobytes() + bytes([7, 8])
     content = zstandard.compress(samples)
@@ -188,32 +192,77 @@ def mds(folder: Path) -> Source:
     shard = {**columns, **files, "samples": 2, "format": "mds", "version": 2, "compression": "zstd"}
     (folder / "index.json").write_text(json.dumps({"shards": [shard]}))
     (folder / "a.zstd").write_bytes(content)
-    return MDS(folder)
+    return partial(MDS, folder)
 
 
-def array_record(folder: Path) -> Source:
+def array_record(folder: Path) -> Open:
     """Groups of records."""
     module: Any = pytest.importorskip("array_record.python.array_record_module")
     writer = module.ArrayRecordWriter(str(folder / "a.array_record"), "group_size:10")
     for number in range(100):
         writer.write(f"record {number}".encode())
     writer.close()
-    return ArrayRecord(folder / "a.array_record")
+    return partial(ArrayRecord, folder / "a.array_record")
+
+
+def lerobot(folder: Path) -> Open:
+    """Rows of episodes."""
+    numbers = {"dtype": "float32", "shape": [1]}
+    info = {"codebase_version": "v2.1", "fps": 10, "features": {"action": numbers}, "chunks_size": 1000}
+    (folder / "meta").mkdir()
+    (folder / "meta/info.json").write_text(json.dumps({**info, "data_path": "{episode_index}.parquet"}))
+    (folder / "meta/episodes.jsonl").write_text("".join(f'{{"episode_index": {n}, "length": 30}}\n' for n in (0, 1)))
+    for number in range(2):
+        actions = np.arange(30, dtype="float32") + number
+        table = pyarrow.table({"action": actions, "episode_index": np.full(30, number)})
+        parquet.write_table(table, folder / f"{number}.parquet")
+    return partial(LeRobot, folder)
+
+
+def files(folder: Path) -> Path:
+    """Return a new folder for files."""
+    (folder / "data").mkdir()
+    return folder / "data"
 
 
 @pytest.mark.usefixtures("started_zarr")
-@pytest.mark.parametrize("make", [arrow, hdf5, zarr, mds, array_record])
-def test_a_copy_needs_no_file_that_another_has_decoded(tmp_path: Path, make: Callable[[Path], Source]) -> None:
+@pytest.mark.parametrize("make", [arrow, hdf5, zarr, mds, array_record, lerobot])
+def test_a_copy_needs_no_file_that_another_has_decoded(tmp_path: Path, make: Callable[[Path], Open]) -> None:
     """Blocks of each format are shared: one copy decodes them all, and another reads them after the files are gone."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    sent = pickle.dumps(source := make(folder))
+    sent = pickle.dumps(source := make(folder := files(tmp_path))())
     first, second = pickle.loads(sent), pickle.loads(sent)
     keys = range(len(source))
     expected = first.read(keys)
     assert_same(second.read([0]), expected[:1])  # it has found its index
     shutil.rmtree(folder)
     assert_same([second.read(keys), read_records(source, np.arange(len(source)))], [expected, expected])
+
+
+@pytest.mark.parametrize("make", [arrow, hdf5, mds, array_record, lerobot])
+def test_ranks_share_the_blocks_of_each_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Open]
+) -> None:
+    """A rank reads what another has decoded after the files are gone; a rank of files that were changed doesn't."""
+    opened = make(folder := files(tmp_path))
+    set_environment(monkeypatch, job(0, 1))
+    first = opened()
+    set_environment(monkeypatch, job(1, 1))
+    second = opened()
+    keys = np.arange(len(first))
+    expected = read_records(first, keys)
+    for path in folder.rglob("*"):
+        os.utime(path)
+    third = opened()
+    shutil.rmtree(folder)
+    assert_same(read_records(second, keys), expected)
+    with pytest.raises(SourceError):
+        read_records(third, keys)
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Set environment variables until the test ends."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 FORKS = """
@@ -316,8 +365,7 @@ def test_each_rank_adds_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     expected = list(Parquet(path))
     made: list[Parquet] = []
     for rank, port in ((0, 1), (1, 1), (0, 2)):
-        for name, value in job(rank, port).items():
-            monkeypatch.setenv(name, value)
+        set_environment(monkeypatch, job(rank, port))
         made.append(Parquet(path, decoded_bytes=6 * GROUP_BYTES))
     first, second, other = made
     for source in (first, second):

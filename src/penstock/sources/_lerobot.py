@@ -18,7 +18,7 @@ from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._films import Films, Frame
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes
 from penstock.sources._lerobot_meta import Clips, Description, Episodes, Feature, describe
-from penstock.sources._local_files import PathLike, digest_of, stat_file
+from penstock.sources._local_files import PathLike, digest_of, identity_of, stat_file
 from penstock.sources._parquet import Parquet
 from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
@@ -112,7 +112,9 @@ class LeRobot:
         text = f"{self._names} {self._numbers.tolist()} {[(name, d.tolist()) for name, d in self._deltas.items()]}"
         self._digest = digest_of(self._films.files, f"{self._table.fingerprint()} {text}")
         self._decoded_bytes = decoded_bytes
-        self._shared = SharedBlocks(len(self._numbers), decoded_bytes)
+        tables = [stat_file(found.data_paths[number]) for number in np.unique(found.files[chosen]).tolist()]
+        identity = identity_of(tables, f"LeRobot {text} {self._features} {self._tasks}")
+        self._shared = SharedBlocks(len(self._numbers), decoded_bytes, identity)
         self._begin()
 
     def _begin(self) -> None:
