@@ -112,7 +112,8 @@ class LeRobot:
         text = f"{self._names} {self._numbers.tolist()} {[(name, d.tolist()) for name, d in self._deltas.items()]}"
         self._digest = digest_of(self._films.files, f"{self._table.fingerprint()} {text}")
         self._decoded_bytes = decoded_bytes
-        tables = [stat_file(found.data_paths[number]) for number in np.unique(found.files[chosen]).tolist()]
+        used: list[int] = np.unique(found.files[chosen]).tolist()
+        tables = [stat_file(found.data_paths[number]) for number in used]
         identity = identity_of(tables, f"LeRobot {text} {self._features} {self._tasks}")
         self._shared = SharedBlocks(len(self._numbers), decoded_bytes, identity)
         self._begin()
