@@ -14,7 +14,7 @@ _MODULES: Final = {
     "SLOW_SECONDS": "penstock._loader._hints",
     "STALL_SECONDS": "penstock._runtime._failing_work",
     "_IDLE_SECONDS": "penstock.ray._team",
-    "_PATIENCE_SECONDS": "penstock.ray._spans",
+    "PATIENCE_SECONDS": "penstock.ray._dealer",
     "_ROOM_BYTES": "penstock._runtime._process_scheduler",
 }
 SetConstant: TypeAlias = Callable[[str, Any], None]

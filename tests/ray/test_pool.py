@@ -129,6 +129,46 @@ def test_a_report_has_the_times_of_other_hosts(pool: Any) -> None:
         loader.verify()
 
 
+def folded(step: Callable[[int], int] = abs) -> ps.Dataset[Any]:
+    """Return a dataset that packs sequences: some elements are left out, and two inputs are mixed."""
+    made = ps.range(600, seed=7).shuffle().map(step, name="step", on_error="skip").filter(lambda number: number % 7 > 0)
+    parts = {"one": made, "other": ps.range(300).map(lambda number: 1000 + number)}
+    rows = ps.mix(parts, weights={"one": 2, "other": 1}).map(lambda number: {"tokens": np.arange(number % 40 + 1)})
+    return rows.pack(length=64).batch(4)
+
+
+def test_datasets_that_are_read_in_order_are_folded_here(pool: Any) -> None:
+    """The processes compute the inputs, with the steps below the fold; batches and states are those of any loader."""
+    expected = ps.Loader(folded())
+    with ps.Loader(folded(), workers=pool) as loader:
+        for _ in range(2):
+            found = list(loader)
+            assert_same(found, list(expected))
+        batches = iter(loader)
+        _ = [next(batches) for _ in range(5)]
+        state = loader.state_dict()
+        rest = list(batches)
+        assert "step" in {step.name for step in loader.report().steps}
+    resumed = ps.Loader(folded())
+    resumed.load_state_dict(state)
+    assert_same(list(resumed), rest)
+    with ps.Loader(folded(), workers=pool) as loader:
+        loader.load_state_dict(state)
+        assert_same(list(loader), rest)
+
+
+def test_an_exception_below_a_fold_comes_after_the_batches_before_it(pool: Any) -> None:
+    """It has its type, comes again at the next call, and the batches before it were delivered."""
+    with ps.Loader(ps.range(100).map(odd).window_shuffle(4).batch(5), workers=pool) as loader:
+        expected = iter(ps.Loader(ps.range(100).map(odd).window_shuffle(4).batch(5)))
+        batches = iter(loader)
+        for _ in range(10):
+            assert_same(next(batches), next(expected))
+        for _ in range(2):
+            with pytest.raises(OddError, match="an odd one"):
+                next(batches)
+
+
 def test_events_of_elements_are_counted_once(pool: Any) -> None:
     """Elements that were left out or replaced elsewhere are in the loader's own record."""
     dataset = ps.range(100).map(odd, name="odd", on_error=ps.Substitute()).batch(10)
@@ -200,6 +240,20 @@ def test_rows_that_end_processes_are_replaced(*, hangs: bool) -> None:
         assert [event.position for event in loader.replaced()] == [9, 22]
 
 
+def test_elements_below_a_fold_that_end_processes_are_left_out() -> None:
+    """Three processes are lost at the element; then a step with `on_error=` leaves it out, or an error names it."""
+    end = ending((22,), os.getpid())
+    with door.Pool(1) as pool:
+        with ps.Loader(folded(end), workers=pool) as loader:
+            assert_same(list(loader), list(folded(end)))
+        dataset = ps.range(40).map(end).window_shuffle(4).batch(4)
+        with (
+            ps.Loader(dataset, workers=pool) as loader,
+            pytest.raises(WorkerError, match="position 22 of epoch 0, key 22, repeatedly crashes"),
+        ):
+            list(loader)
+
+
 def test_batches_come_as_they_become_ready(pool: Any, tmp_path: Path) -> None:
     """With `ordered=False` a late batch doesn't delay those after it; a state has those that were delivered."""
     gate, opened = tmp_path / "gate", tmp_path / "opened"
@@ -261,7 +315,7 @@ def test_without_any_process_the_trainer_computes(
     set_constant: Callable[[str, object], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """If Ray has no room for the processes, the loader delivers the same batches, and says that it is alone."""
-    set_constant("_PATIENCE_SECONDS", 0.0)
+    set_constant("PATIENCE_SECONDS", 0.0)
     dataset = ps.range(20).map(odd).batch(5)
     options = {"resources": {"missing": 1}}
     with caplog.at_level(logging.WARNING, "penstock"), door.Pool(2, options=options) as pool:
@@ -339,7 +393,11 @@ def test_what_a_pool_cannot_do_is_refused(pool: Any) -> None:
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (UsageError, "num_workers=4 beside it", lambda: ps.Loader(ps.range(8), workers=pool, num_workers=4)),
         (UsageError, "leave isolated=True out", lambda: ps.Loader(ps.range(8), workers=pool, isolated=True)),
-        (GraphError, "can only be read in order", lambda: ps.Loader(ps.stream([1, 2]), workers=pool)),
+        (
+            GraphError,
+            "all of this dataset can only be read in order",
+            lambda: ps.Loader(ps.stream([1, 2]), workers=pool),
+        ),
         (UsageError, "itself: workers=pool", lambda: ps.Loader(ps.range(8), workers=owner)),
         (UsageError, "num_workers", lambda: door.Pool(0)),
         (UsageError, "num_workers", lambda: ps.Loader(ps.range(8), workers="ray", num_workers=0)),

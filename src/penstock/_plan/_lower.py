@@ -144,11 +144,11 @@ def check_pool(plan: Plan, num_workers: object) -> None:
         )
     if plan.isolated:
         raise UsageError("workers=pool computes in other processes already; leave isolated=True out")
-    if not plan.is_indexed:
+    if not plan.is_indexed and not plan.streaming.worker_inputs:
         refuse(
             plan.node,
-            "workers=pool computes batches anywhere by their numbers, and this dataset can only be read in order. Use "
-            'num_workers=n with workers="processes".',
+            "workers=pool computes elements anywhere by their positions, and all of this dataset can only be read in "
+            "order. Leave workers= out.",
         )
 
 

@@ -16,7 +16,7 @@ from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, MemoryProvider, Scheduler
 from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
 from penstock._runtime._streams import BatchSupplier, InlineStream, JobStream, Stream
-from penstock._streaming import StreamedLocations
+from penstock._streaming import BlockInput, InputRange, StreamedLocations, read_inline
 from penstock.errors import ClosedError, StateError
 from penstock.sources import AwaitedSource
 
@@ -209,6 +209,11 @@ class Runtime:
         rows = rows_of_element(chunk, 0)
         locations = StreamedLocations(self._plan.streaming.input_refs, rows)
         return chunk.elements[0], [locations.at(row) for row in range(len(rows))]
+
+    def block_input(self, number: int, epoch: int, input_range: InputRange) -> BlockInput:
+        """Return an input of a dataset that is read in order, to be evaluated in the calling thread."""
+        node = self._plan.streaming.inputs[number]
+        return BlockInput(number, node, epoch, input_range, read_inline, self._client.context())
 
     def arm_more(self) -> None:
         """Arm the jobs for which returned memory has room; any thread may call this."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from types import GeneratorType
+from typing import Protocol
 
 from penstock._decisions import LEFT_TO_CONSUMER, decide
 from penstock._graph import Block, Context, Element
@@ -39,6 +40,22 @@ from penstock.batching import array_bytes
 from penstock.errors import InternalError, WorkerError
 
 
+class ClosingReader(Protocol):
+    """Has the block inputs of a dataset computed ahead."""
+
+    def __call__(self, block_input: BlockInput, start: int, /) -> Iterator[Chunk]:
+        """Yield the chunks of an input from position `start` in its range on."""
+        ...
+
+    def close(self) -> None:
+        """Cancel what is computed ahead."""
+        ...
+
+    def give_up(self) -> None:
+        """Cancel that, and all that is requested later; from any thread."""
+        ...
+
+
 class StageRun:
     """Runs the stages in one thread, which reads the chunks of elements that they yield."""
 
@@ -47,7 +64,7 @@ class StageRun:
         plan: Plan,
         step_range: StepRange,
         context: Context,
-        reader: "ThreadReader | None" = None,
+        reader: "ClosingReader | None" = None,
         collate: Collate | None = None,
         *,
         singly: bool = False,

@@ -26,9 +26,10 @@ _OPTIONS: Final = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
 class Pool:
     """Processes of a Ray cluster that compute the batches of loaders: `penstock.Loader(dataset, workers=pool)`.
 
-    Batches and states are those of any other loader. The dataset must have positions; of one that is read in order, the
-    trainer would compute most itself. Several loaders may share a pool. All hosts need Penstock in the same version,
-    the modules of the dataset, and its files.
+    Batches and states are those of any other loader. Of a dataset with positions, the processes compute whole batches.
+    Of one that is read in order, they compute the elements below the steps that take one after the other, such as
+    `pack`; the trainer runs those steps and all above them, in its own thread. Several loaders may share a pool. All
+    hosts need Penstock in the same version, the modules of the dataset, and its files.
 
     It uses the cluster that `ray.init` has connected to. Without that, Ray looks for one by its own rules, and
     otherwise starts one on this host. The processes start in the background, wherever Ray has free processors. If hosts

@@ -28,9 +28,11 @@ from penstock._pickles import dump
 from penstock._plan import Plan
 from penstock._processes import pack_error
 from penstock._runtime import Runtime
-from penstock._runtime._isolated_helper import BatchReport, RunSteps, described_rows, note_rows
-from penstock._runtime._recorder import HelperRecorder
+from penstock._runtime._isolated_helper import BatchReport, CrashingRows, RunSteps, described_rows, note_rows
+from penstock._runtime._recorder import HelperRecorder, Remembered
+from penstock._runtime._sent_blocks import SentBlock
 from penstock._runtime._shared_values import contiguous, write
+from penstock._streaming import InputRange
 from penstock.ray._sent import Failed, Sent, failed, received
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ class Computed(NamedTuple):
 
     Attributes:
         block: the pickle of the batches, of a report for each, and of the times of their steps; one more report is that
-            of the step that failed.
-        steps: the number of batches.
+            of the step that failed. Or that of elements, events and times.
+        steps: the number of batches, or of positions.
         seconds: the time that they took.
         host: the host that computed them.
     """
@@ -60,8 +62,30 @@ class Computed(NamedTuple):
     host: str
 
 
+class InputWork(NamedTuple):
+    """Positions of an input of a dataset that is read in order.
+
+    Attributes:
+        number: of the input.
+        epoch: the epoch.
+        input_range: the positions of the input.
+        start: the number of the first one in it.
+        stop: the number after the last one.
+        remembered: the state of the trainer's recorder.
+        crashing_rows: the elements that are known to crash processes.
+    """
+
+    number: int
+    epoch: int
+    input_range: InputRange
+    start: int
+    stop: int
+    remembered: Remembered
+    crashing_rows: CrashingRows
+
+
 class Worker:
-    """Computes spans of steps.
+    """Computes spans of steps, or of positions.
 
     Args:
         number: the number of the process in its pool.
@@ -82,11 +106,21 @@ class Worker:
 
     def compute(self, sent: Sent, stored: "NDArray[np.uint8]", work: RunSteps) -> Computed | Failed:
         """Return the batches of the steps of some work, which is one range."""
+        with self._in_use(), Caught(Exception) as caught:
+            plan = cast("Plan", received(sent, stored, is_fresh=True)) if work.alone else None
+            return self._of(sent, stored).compute(work, plan)
+        return failed(caught.taken())
+
+    def evaluate(self, sent: Sent, stored: "NDArray[np.uint8]", work: InputWork) -> Computed | Failed:
+        """Return the elements of some positions."""
+        with self._in_use(), Caught(Exception) as caught:
+            return self._of(sent, stored).evaluate(work)
+        return failed(caught.taken())
+
+    @contextmanager
+    def _in_use(self) -> Generator[None]:
         try:
-            with Caught(Exception) as caught:
-                plan = cast("Plan", received(sent, stored, is_fresh=True)) if work.alone else None
-                return self._of(sent, stored).compute(work, plan)
-            return failed(caught.taken())
+            yield
         finally:
             self._used_at = time.monotonic()
 
@@ -148,10 +182,28 @@ class _Opened:
         if caught.error is not None:
             error = pack_error(caught.taken(), with_cause=True, contain=Exception)
             reports.append(BatchReport(None, *self._recorder.taken(), error))
-        pickled = dump((batches, reports, self._runtime.readings.taken()))
+        return self._answered((batches, reports, self._runtime.readings.taken()), len(batches), began)
+
+    def evaluate(self, work: InputWork) -> Computed:
+        """Return the elements of some positions, or the exception that was raised there, as text."""
+        began = time.perf_counter()
+        self._recorder.recall(work.remembered)
+        self._recorder.taken()
+        note_rows(self._runtime.crashing_rows, work.crashing_rows)
+        evaluated: SentBlock | str = ""
+        with Caught(Exception) as caught, _watched(self._timeout):
+            block_input = self._runtime.block_input(work.number, work.epoch, work.input_range)
+            evaluated = SentBlock(block_input.evaluate(work.start, work.stop, block_input.context))
+        if caught.error is not None:
+            evaluated = f"{type(caught.error).__name__}: {caught.taken()}"
+        events, _ = self._recorder.taken()
+        return self._answered((evaluated, events, self._runtime.readings.taken()), work.stop - work.start, began)
+
+    def _answered(self, value: object, steps: int, began: float) -> Computed:
+        pickled = dump(value)
         block = np.empty(pickled.nbytes, np.uint8)
         write(pickled, block, 0)
-        return Computed(block, len(batches), time.perf_counter() - began, socket.gethostname())
+        return Computed(block, steps, time.perf_counter() - began, socket.gethostname())
 
     def _each(self, work: RunSteps) -> Iterator[Element]:
         (step_range,) = work.step_ranges

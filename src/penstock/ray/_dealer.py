@@ -1,0 +1,403 @@
+"""Spans of work, dealt to the processes of a pool in order, and taken back in order.
+
+A span is given to a process that has room. If the process is lost, the parts of the span are given out one by one; if
+it is late, another process gets the span too. `_spans` has the reasons; the work of a span is a range of steps there,
+and a range of positions in `_inputs`.
+"""
+
+import importlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+
+from penstock._decisions import SPAN_BATCHES
+from penstock._os import Bell
+from penstock._runtime import Recorder, units_per_job
+from penstock._runtime._failing_work import Patience, Stall
+from penstock.errors import WorkerError
+from penstock.events import WorkerDied
+from penstock.ray._sent import Failed
+from penstock.ray._team import Member, Team
+from penstock.ray._worker import ENDED_ITSELF, Computed
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
+
+_logger = logging.getLogger("penstock")
+_SPAN_BYTES: Final = 8_000_000  # of a span: Ray takes a millisecond for each, and larger ones only wait longer
+_SPAN_SECONDS: Final = 0.1  # of work of a span: a lost process loses little
+_AHEAD: Final = 3  # spans for each process: two that it has, and one that waits for its turn
+_DEATHS: Final = 3  # of processes with the same part of a span, in a row; the last one computes with care
+PATIENCE_SECONDS: Final = 10.0
+"""Without any process, or for a first span: starting takes seconds."""
+_LATE_SECONDS: Final = 0.15  # at a span, at least; then another process gets it too
+_LATE_TIMES: Final = 2.5  # what nearly all spans have taken
+_KNOWN_ANSWERS: Final = 50  # of processes: the latest ones say what a span takes
+
+
+class Parted(Protocol):
+    """Work that can be parted."""
+
+    @property
+    def steps(self) -> int:
+        """The number of its least parts."""
+        ...
+
+    def part(self, start: int, steps: int, /) -> Self:
+        """Return `steps` of them, from `start` on."""
+        ...
+
+
+WorkT = TypeVar("WorkT", bound=Parted)
+WorkT_contra = TypeVar("WorkT_contra", bound=Parted, contravariant=True)
+
+
+class Kind(Protocol[WorkT_contra]):
+    """How one kind of work is sent and described."""
+
+    def call(self, member: Member, work: WorkT_contra, /, *, with_care: bool) -> "Future[Computed | Failed]":
+        """Send work to a process."""
+        ...
+
+    def describe(self, work: WorkT_contra, /) -> str:
+        """Return a description for logs and errors."""
+        ...
+
+    def step(self, work: WorkT_contra, /) -> int | None:
+        """Return the step that the work begins with; None if that isn't known."""
+        ...
+
+
+class _Try:
+    """A process that has a span.
+
+    Attributes:
+        member: the process.
+        result: what Ray will return; set at once.
+        began: when the process may have begun, by the monotonic clock: when it got the span, or gave its last answer.
+        seconds: from then to its answer; None until Ray has called back.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.result: Future[Computed | Failed]
+        self._given = time.monotonic()
+        self.seconds: float | None = None
+
+    @property
+    def began(self) -> float:
+        return max(self._given, self.member.answered)
+
+    def end(self, team: Team, bell: Bell, result: object) -> None:
+        """Note, in a thread of Ray, that the process has answered."""
+        del result
+        self.seconds = time.monotonic() - self.began
+        team.give_back(self.member)
+        bell.ring()
+
+
+class Learned:
+    """What earlier spans have shown of the next ones.
+
+    Attributes:
+        size: the number of parts of the next span.
+        bytes: of a part.
+        most: the maximum of `size`.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.size = 1
+        self.bytes = 0
+        self.most = most
+        self._answers: deque[float] = deque(maxlen=_KNOWN_ANSWERS)  # seconds for a part
+
+    def note(self, computed: Computed, seconds: float | None) -> None:
+        """Note a result, and how long the process took to answer."""
+        steps = max(computed.steps, 1)
+        self.bytes = computed.block.nbytes // steps
+        by_time = _SPAN_SECONDS / max(computed.seconds / steps, 1e-9)
+        self.size = units_per_job(SPAN_BATCHES, by_time, min(_SPAN_BYTES / max(self.bytes, 1), self.most))
+        if seconds is not None:
+            self._answers.append(seconds / steps)
+
+    def late_seconds(self, steps: int) -> float:
+        """Return how long a process may take for some parts until they are late."""
+        if not self._answers:
+            return PATIENCE_SECONDS
+        usual = sorted(self._answers)[len(self._answers) * 9 // 10]
+        return max(_LATE_TIMES * usual * steps, _LATE_SECONDS)
+
+
+class Span(Generic[WorkT]):
+    """Some work, and where it is computed.
+
+    Attributes:
+        work: the work.
+        deaths: the number of processes in a row that were lost with it.
+        tries: the processes that have it; a second one if the first is late.
+        computed: the result; None until then.
+        error: the reason why there is none; None for none.
+    """
+
+    def __init__(self, work: WorkT, deaths: int = 0) -> None:
+        self.work = work
+        self.deaths = deaths
+        self.tries: list[_Try] = []
+        self.computed: Computed | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no process has to compute it."""
+        return self.computed is not None or self.error is not None
+
+    @property
+    def needs_care(self) -> bool:
+        """Whether a process computes it in a worker process of its own."""
+        return self.deaths == _DEATHS - 1
+
+
+class LostError(WorkerError):
+    """Processes were lost with the same part of a span, one after the other."""
+
+
+class Owner(Protocol):
+    """The runtime that work is dealt for."""
+
+    @property
+    def team(self) -> Team:
+        """The processes."""
+        ...
+
+    @property
+    def recorder(self) -> Recorder:
+        """Records lost processes."""
+        ...
+
+    @property
+    def bytes_ahead(self) -> int:
+        """The maximum of results that wait."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the runtime or its processes were closed."""
+        ...
+
+
+class Dealer(Generic[WorkT]):
+    """Deals work to processes, and returns the spans in order, or as they become ready.
+
+    Args:
+        owner: the runtime.
+        kind: of the work.
+        works: the work, in order.
+        learned: what earlier spans have shown; this adds to it.
+        bell: rung when there may be a span.
+        ordered: whether spans come in order.
+
+    Attributes:
+        is_over: whether there is no span any more.
+        waiting_bytes: of results that have arrived.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        kind: Kind[WorkT],
+        works: Iterable[WorkT],
+        *,
+        learned: Learned,
+        bell: Bell,
+        ordered: bool = True,
+    ) -> None:
+        self._owner = owner
+        self._team = owner.team
+        self._kind = kind
+        self._uncut = deque(works)  # what is in no span yet
+        self._learned = learned
+        self._bell = bell
+        self._ordered = ordered
+        self._spans: deque[Span[WorkT]] = deque()  # in order; the first one is delivered next
+        self._closed = False
+        self.is_over = False
+        self.waiting_bytes = 0
+        self._team.listen(bell)
+
+    def next(self, *, waits: bool) -> Span[WorkT] | None:
+        """Return the next span; None if there is none, or, without a wait, none yet.
+
+        The span has a result, or an error; or neither, if no process has been ready for long, so that the caller has to
+        compute it.
+        """
+        alone_since: float | None = None  # since when no process is ready
+        patience = Patience(self._stall, None)
+        while not self._closed:
+            self._bell.clear()
+            self._owner.check()
+            self._move()
+            done = self._done_of(self._spans)
+            if done is not None or not self._spans:  # also where another thread has closed this meanwhile
+                self.is_over = done is None
+                if done is not None:
+                    self._spans.remove(done)
+                return done
+            if not waits:
+                break
+            if self._team.ready:
+                self._await(self._spans[0], patience)
+                continue
+            now = time.monotonic()
+            alone_since = now if alone_since is None else alone_since
+            if not self._bell.wait(max(PATIENCE_SECONDS - (now - alone_since), 0.0)):
+                return self._spans.popleft()
+        return None
+
+    def is_ready(self) -> bool:
+        """Return whether `next` would not wait."""
+        self._bell.clear()
+        self._move()
+        return self._closed or not self._spans or self._done_of(self._spans) is not None
+
+    def put_back(self, work: WorkT) -> None:
+        """Add work before all other."""
+        self._spans.appendleft(Span(work))
+
+    def close(self) -> None:
+        """Take no more spans; those that processes have are computed in vain. Any thread may call this."""
+        self._closed = True
+        self._team.unlisten(self._bell)
+        self._spans = deque()  # another thread may use the other one
+        self.waiting_bytes = 0
+        self._bell.ring()
+
+    def _done_of(self, spans: deque[Span[WorkT]]) -> Span[WorkT] | None:
+        if self._ordered:
+            return spans[0] if spans and spans[0].is_done else None
+        return next((span for span in spans if span.is_done), None)
+
+    def _await(self, span: Span[WorkT], patience: Patience) -> None:
+        """Wait for a change; at most until the next span is late, or the wait has to be logged."""
+        late = self._late_at(span) - time.monotonic()
+        seconds = patience.seconds_left()
+        if 0 < late < (inf if seconds is None else seconds):
+            self._bell.wait(late)
+        elif not self._bell.wait(seconds):
+            patience.look()
+
+    def _stall(self) -> Stall | None:
+        """Return the work that the trainer waits for."""
+        span = next(iter(self._spans), None)
+        if span is None or not span.tries:
+            return None
+        tried = span.tries[0]
+        worker = f"process {tried.member.number} of the pool, on host {tried.member.host!r},"
+        return Stall(worker, tried.began, partial(self._kind.describe, span.work))
+
+    def _move(self) -> None:
+        """Take what was computed, and give spans to processes."""
+        for span in list(self._spans):
+            for each in [each for each in span.tries if each.result.done()]:
+                span.tries.remove(each)
+                self._take(span, each)
+        self.waiting_bytes = sum(span.computed.block.nbytes for span in self._spans if span.computed)
+        self._team.repair()
+        self._hedge()
+        for span in self._due():
+            member = self._team.take()
+            if member is None:
+                return
+            self._give(span, member)
+
+    def _hedge(self) -> None:
+        """If the next span is late, give it to another process too, and the others of its process after it.
+
+        A host that is silent, but not lost, would otherwise stop the training until Ray gives it up. Where batches come
+        as they become ready, the training waits for a late one only at the end.
+        """
+        first = next(iter(self._spans), None)
+        if first is None or time.monotonic() < self._late_at(first):
+            return
+        if not self._ordered and any(work.steps for work in self._uncut):
+            return
+        (late,) = first.tries
+        for span in list(self._spans):
+            if [each.member for each in span.tries] == [late.member]:
+                member = self._team.take(besides=late.member)
+                if member is None:
+                    return
+                self._give(span, member)
+
+    def _late_at(self, span: Span[WorkT]) -> float:
+        """Return when a span is late, by the monotonic clock; never if it isn't at one process alone."""
+        if len(span.tries) != 1:
+            return inf
+        seconds = PATIENCE_SECONDS if span.needs_care else self._learned.late_seconds(span.work.steps)
+        return span.tries[0].began + seconds
+
+    def _due(self) -> Iterator[Span[WorkT]]:
+        """Yield the spans to give, as long as there are some and memory for them; at least the next one to deliver."""
+        yield from [span for span in self._spans if not span.tries and not span.is_done]
+        while len(self._spans) < self._most_spans():
+            while self._uncut and not self._uncut[0].steps:
+                self._uncut.popleft()
+            if not self._uncut:
+                return
+            first = self._uncut.popleft()
+            size = min(self._learned.size, first.steps)
+            self._uncut.appendleft(first.part(size, first.steps))
+            span = Span(first.part(0, size))
+            self._spans.append(span)
+            yield span
+
+    def _most_spans(self) -> int:
+        by_bytes = self._owner.bytes_ahead // max(self._learned.bytes * self._learned.size, 1)
+        return max(min(_AHEAD * self._team.ready, by_bytes), 1)
+
+    def _give(self, span: Span[WorkT], member: Member) -> None:
+        tried = _Try(member)
+        tried.result = self._kind.call(member, span.work, with_care=span.needs_care)
+        span.tries.append(tried)
+        tried.result.add_done_callback(partial(tried.end, self._team, self._bell))
+
+    def _take(self, span: Span[WorkT], ended: _Try) -> None:
+        """Take the result of a span: its batches, the error of a process that can't compute it, or a loss."""
+        error = ended.result.exception()
+        if error is not None:
+            if isinstance(error, ray.exceptions.RayTaskError) or not isinstance(error, ray.exceptions.RayError):
+                span.error = error
+            else:
+                self._lose(span, ended.member, error)
+            return
+        computed = ended.result.result()
+        span.tries.clear()
+        if isinstance(computed, Failed):
+            span.error = computed.unpacked()
+            return
+        span.computed = computed
+        if not span.needs_care:
+            self._learned.note(computed, ended.seconds)
+
+    def _lose(self, span: Span[WorkT], member: Member, error: BaseException) -> None:
+        """Note that a process was lost with a span; unless another one has it, its parts are given out one by one."""
+        step, reason = self._kind.step(span.work), str(error).strip()
+        has_ended = ENDED_ITSELF in reason
+        if isinstance(error, ray.exceptions.RayActorError) and self._team.lose(member) and not has_ended:
+            self._owner.recorder.observe(WorkerDied(member.number, member.pid, None, reason, step, None))
+            _logger.warning("process %d of the pool, on host %s, was lost: %s", member.number, member.host, reason)
+        if span.tries:
+            return
+        deaths = span.deaths + (not has_ended)
+        if deaths >= _DEATHS:
+            what = self._kind.describe(span.work)
+            span.error = LostError(f"processes of the pool are lost while they compute {what}; the last: {reason}")
+            return
+        singles = [Span(span.work.part(index, 1), deaths) for index in range(span.work.steps)]
+        spans = [singles if each is span else [each] for each in self._spans]
+        self._spans = deque(itertools.chain(*spans))
