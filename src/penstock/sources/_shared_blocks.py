@@ -2,11 +2,11 @@
 
 Problem: a shuffle by blocks takes each batch from many blocks, so each worker process needs every block, and `n`
 processes decode it `n` times. Solution: one memory for each source. Processes get it in three ways:
-  - The source is pickled, as it is for worker processes. A copy opens the memory by the process and the descriptor of the
-    original. A copy that can't, such as one on another machine, decodes for itself alone.
+  - The source is pickled, as it is for worker processes. A copy opens the memory by the process and the descriptor of
+    the original. A copy that can't, such as one on another machine, decodes for itself alone.
   - The process forks, as torch's DataLoader does. The children have the memory from the first fork on.
-  - Ranks of one job on one machine are separate programs. The first one makes the memory with its source, and the others
-    find it by a name, which follows from the paths, sizes and times of the files (`_rendezvous.py`).
+  - Ranks of one job on one machine are separate programs. The first one makes the memory with its source, and the
+    others find it by a name, which follows from the paths, sizes and times of the files (`_rendezvous.py`).
 
 The memory begins with a table, which has the place and the size of each block. Locks are those of Linux for open files
 (`F_OFD_SETLK`), two for each block and one for the table. They wait without polling, and end with their process, so a
