@@ -4,13 +4,10 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Literal
 
 import psutil
@@ -21,10 +18,10 @@ from penstock.errors import UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, on_loop, on_loops, run_on
 from tests.processes.helping import ends_promptly, watched
-from tests.programs.forked import outcome
+from tests.programs.forked import outcome, script_outcome, started
 from tests.promptness import PATIENCE_SECONDS, is_prompt
 
-pytestmark = pytest.mark.each_value
+pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
 
 ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 SECONDS = 1.0  # in which a death must be reported
@@ -123,7 +120,6 @@ except WorkerError as error:
 """
 
 
-@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("doing", ["busy", "idle"])
 def test_another_waitpid_takes_the_exit_code(doing: str) -> None:
     """A process whose exit code was taken by another `waitpid` is still reported as dead."""
@@ -242,16 +238,18 @@ import asyncio, os, sys
 from penstock.concurrency import WorkerPool
 from tests.concurrency import workers
 
+START_METHOD, DOING, END = "{}", "{}", "{}"
+
 async def main():
-    async with WorkerPool(workers.Plain, 2, place="process", start_method=sys.argv[1]) as pool:
+    async with WorkerPool(workers.Plain, 2, place="process", start_method=START_METHOD) as pool:
         first, second = await pool.assign(os.getpid), await pool.assign(os.getpid)
         print(await first, await second, flush=True)
-        if sys.argv[2] == "busy":
+        if DOING == "busy":
             await pool.assign(workers.wait_for_ever)
-        if sys.argv[2] == "forked" and os.fork() == 0:
+        if DOING == "forked" and os.fork() == 0:
             sys.stdin.read()  # until the test ends
             os._exit(0)
-        if sys.argv[3] == "waits":
+        if END == "waits":
             await asyncio.Event().wait()
 asyncio.run(main())
 """
@@ -262,16 +260,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("doing", ["busy", "idle", "forked"])
 def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkserver"], doing: str) -> None:
     """Workers of a killed parent end at once, in the middle of a job, even if a fork of the parent lives."""
-    with (
-        subprocess.Popen(
-            [sys.executable, "-c", PARENT, start_method, doing, "waits"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as parent,
-        ExitStack() as stack,
-    ):
-        assert parent.stdout is not None
+    with started(PARENT.format(start_method, doing, "waits")) as parent, ExitStack() as stack:
         ends = [stack.enter_context(watched(int(pid))) for pid in set(parent.stdout.readline().split())]
         assert ends
         parent.kill()
@@ -280,23 +269,14 @@ def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkse
 
 def test_forkserver() -> None:
     """`start_method="forkserver"` has the same results, and the program prints nothing at its end."""
-    run = subprocess.run(
-        [sys.executable, "-c", PARENT, "forkserver", "idle", "ends"], capture_output=True, text=True, check=True
-    )
+    run = outcome(PARENT.format("forkserver", "idle", "ends"))
     assert len(set(run.stdout.split())) >= 1
-    assert run.stderr == ""
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_ctrl_c_ends_everything() -> None:
     """SIGINT to the whole group, as from a terminal, ends the program with one KeyboardInterrupt, the parent's."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, "spawn", "busy", "waits"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as parent:
-        assert parent.stdout is not None
+    with started(PARENT.format("spawn", "busy", "waits")) as parent:
         children = [psutil.Process(int(pid)) for pid in set(parent.stdout.readline().split())]
         os.killpg(parent.pid, signal.SIGINT)
         _, errors = parent.communicate(timeout=PATIENCE_SECONDS)
@@ -309,10 +289,8 @@ def test_ctrl_c_ends_everything() -> None:
 def test_a_missing_main_guard_is_named(tmp_path: Any) -> None:
     """A script without `if __name__ == "__main__"` doesn't hang, and the error says that it is missing."""
     script = tmp_path / "unguarded.py"
-    script.write_text(PARENT)
-    here = {**os.environ, "PYTHONPATH": str(Path.cwd())}  # where a script elsewhere finds the tests
-    command = [sys.executable, script, "spawn", "idle", "ends"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=here, check=False)
+    script.write_text(PARENT.format("spawn", "idle", "ends"))
+    run = script_outcome(script)
     assert run.returncode == 1
     assert "__name__ == '__main__'" in run.stderr.splitlines()[-2] + run.stderr.splitlines()[-1]
 

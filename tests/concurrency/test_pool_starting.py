@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.processes.helping import program, watched
+from tests.programs.forked import Program
 from tests.promptness import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 STARTING = """
 import asyncio, multiprocessing.util, os, signal, sys
@@ -37,9 +39,7 @@ else:  # Python itself calls it, after it has unpickled the work of the process,
 
 
 @contextmanager
-def started_in_steps(
-    tmp_path: Path, start_method: str, moment: str
-) -> Generator[tuple[subprocess.Popen[str], Path, Path]]:
+def started_in_steps(tmp_path: Path, start_method: str, moment: str) -> Generator[tuple[Program, Path, Path]]:
     """Have STARTING run in a process group of its own, and the two pipes that delay its child's import."""
     arrived, release = tmp_path / "arrived", tmp_path / "release"
     os.mkfifo(arrived)

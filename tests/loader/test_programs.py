@@ -5,20 +5,16 @@ import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import psutil
 import pytest
 
-import penstock
 from tests.profiles import IS_LONG
-from tests.programs.forked import Ended, outcome
+from tests.programs.forked import Ended, Program, outcome, started
 from tests.promptness import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
 
-CHECKOUT = Path(__file__).parents[2]
-SOURCES = Path(penstock.__file__).parents[1]
 STRIDE = 1 if IS_LONG else 7  # of the interrupted instructions
 
 PREAMBLE = """
@@ -94,21 +90,13 @@ def run(text: str) -> Ended:
     return outcome(whole(text))
 
 
-def start(text: str) -> "subprocess.Popen[str]":
-    """Start a program in a session of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", whole(text)],
-        env={**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}", "PYTHONFAULTHANDLER": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def start(text: str) -> Program:
+    """Start a program."""
+    return started(whole(text))
 
 
-def line_of(program: "subprocess.Popen[str]") -> str:
+def line_of(program: Program) -> str:
     """Return the next line that a program prints."""
-    assert program.stdout is not None
     return program.stdout.readline()
 
 
@@ -313,7 +301,7 @@ while True:
 """
 
 
-def check_interrupted(program: "subprocess.Popen[str]", *, group: bool = False) -> None:
+def check_interrupted(program: Program, *, group: bool = False) -> None:
     """Send SIGINT to a program, or to its whole session, and check that it ends by one KeyboardInterrupt."""
     (os.killpg if group else os.kill)(program.pid, signal.SIGINT)
     _, errors = program.communicate(timeout=PATIENCE_SECONDS)

@@ -2,8 +2,6 @@
 
 import os
 import select
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from penstock._processes import StartMethod as StartMethod
 from penstock._processes._begin import begin_process
 from penstock._processes._child import open_spare as open_spare
 from penstock._processes._supervisor import restart_delay as restart_delay
+from tests.programs.forked import Program, started_script
 from tests.promptness import is_prompt
 
 SECONDS = 60.0
@@ -78,19 +77,11 @@ def ends_promptly(has_ended: Callable[[float], bool]) -> bool:
 
 
 @contextmanager
-def program(text: str, folder: Path, *arguments: str) -> Generator["subprocess.Popen[str]"]:
-    """Run a script in a group of processes of its own."""
+def program(text: str, folder: Path, *arguments: str) -> Generator[Program]:
+    """Run a script in a group of processes of its own, in a test that uses the fixture `forked_programs`."""
     script = folder / "program.py"
     script.write_text(text)
-    with subprocess.Popen(
-        [sys.executable, script, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as running:
+    with started_script(script, *arguments) as running:
         try:
             yield running
         finally:

@@ -1,13 +1,16 @@
 """The global random generators of worker processes differ between processes, and repeat from run to run."""
 
 import json
-from contextlib import ExitStack
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes.helping import program as script
 from tests.programs.forked import outcome
 
 SECONDS = 150.0  # of a busy machine; a test may take 180
@@ -181,6 +184,24 @@ def flat(found: Any) -> list[tuple[float, ...]]:
     if isinstance(inner[0], float):
         return [tuple(inner)]
     return [draw for each in inner for draw in flat(each)]
+
+
+@contextmanager
+def script(text: str, folder: Path, *arguments: str) -> Generator["subprocess.Popen[str]"]:
+    """Run a script in a Python of its own: forks of one process would continue the same unseeded generators."""
+    path = folder / "program.py"
+    path.write_text(text)
+    with subprocess.Popen(
+        [sys.executable, path, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def drawn(when: str, method: str, places: str, folder: Path, text: str = PROGRAM) -> tuple[Any, Any]:

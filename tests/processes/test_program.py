@@ -9,6 +9,8 @@ import pytest
 
 from tests.processes.helping import SECONDS, ends_promptly, program, watched
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 BEGINNING = """
 import os, sys, threading
 from tests.processes.helping import ChildProcess, begin, open_spare
@@ -64,7 +66,6 @@ if __name__ == "__main__":
 def test_nothing_outlives_the_program(end: signal.Signals | None, doing: str, tmp_path: Path) -> None:
     """However the program ends, its process, its spare and its server end within a second, and print nothing."""
     with program(BEGINNING + ENDING, tmp_path, doing) as running:
-        assert running.stdout is not None
         pid = int(running.stdout.readline())
         left: set[int] = {pid}
         if end is not None:
@@ -94,7 +95,6 @@ else:
 def test_the_program_ends_while_its_server_imports(end: signal.Signals, tmp_path: Path) -> None:
     """A server ends within a second of its program, in the middle of an import too, and prints nothing."""
     with program(BEGINNING + BLOCKING, tmp_path) as running:
-        assert running.stdout is not None
         with watched(int(running.stdout.readline())) as has_ended:
             os.killpg(running.pid, end) if end is signal.SIGINT else running.kill()
             _, errors = running.communicate(timeout=SECONDS)

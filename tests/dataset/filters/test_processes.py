@@ -2,12 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.programs.forked import Program, started_script
 
 PROGRAM = """
 import logging, os, signal, sys, threading
@@ -52,13 +53,11 @@ class Processes:
         self.calls = folder / "calls"
         self.program = folder / "program.py"
         self.program.write_text(PROGRAM)
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[Program] = []
 
-    def start(self, role: str) -> "subprocess.Popen[str]":
+    def start(self, role: str) -> Program:
         """Start a process."""
-        command = [sys.executable, str(self.program), role, str(self.path), str(self.calls)]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        process = started_script(self.program, role, str(self.path), str(self.calls))
         self.started.append(process)
         return process
 
@@ -66,7 +65,7 @@ class Processes:
         """Return a process's exit code, lines and errors, when it has ended."""
         process = self.start(role)
         lines, errors = process.communicate()
-        return process.returncode, lines.splitlines(), errors
+        return process.wait(), lines.splitlines(), errors
 
     def count_calls(self) -> int:
         """Return the number of the predicate's calls in all processes."""
@@ -74,18 +73,17 @@ class Processes:
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
+def processes(tmp_path: Path, forked_programs: None) -> Iterator[Processes]:  # noqa: ARG001 - started before the test
     """Return a starter of processes, and end them after the test."""
     started = Processes(tmp_path)
     yield started
     for process in started.started:
-        process.kill()
-        process.communicate()
+        with process:
+            process.kill()
 
 
-def next_line(process: "subprocess.Popen[str]") -> str:
+def next_line(process: Program) -> str:
     """Return the next line that a process prints."""
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 

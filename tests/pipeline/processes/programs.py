@@ -19,7 +19,6 @@ def check_end(folder: Path, text: str, end: signal.Signals | None, *arguments: s
         *arguments: the program's arguments.
     """
     with program(text, folder, *arguments) as parent:
-        assert parent.stdout is not None
         with watched(int(parent.stdout.readline())) as has_ended:
             if end is signal.SIGKILL:
                 parent.kill()

@@ -19,7 +19,7 @@ from tests.pipeline.processes import ops
 from tests.pipeline.processes.programs import SECONDS, check_end
 from tests.promptness import is_prompt
 
-pytestmark = pytest.mark.each_value
+pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
 
 
 def pid_from(path: Path) -> int:

@@ -18,7 +18,7 @@ from tests.pipeline.processes import ops
 from tests.pipeline.processes.programs import SECONDS, check_end
 from tests.promptness import is_prompt
 
-pytestmark = pytest.mark.each_value
+pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
 
 
 def config_of(source: Any, op: Callable[[Any], object] = ops.pid_of) -> PipelineConfig:

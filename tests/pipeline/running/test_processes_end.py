@@ -8,18 +8,15 @@ import sys
 import textwrap
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-import penstock
 from penstock.pipeline import PipelineBuilder
 from tests.programs import forked
 from tests.programs.forked import Ended
 from tests.promptness import is_prompt
 
 pytestmark = pytest.mark.usefixtures("forked_programs")
-SOURCES = str(Path(penstock.__file__).parents[1])
 PATIENCE_SECONDS = 100.0
 PROMPTLY_SECONDS = 5.0
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="there are no forks and POSIX signals here")
@@ -216,14 +213,7 @@ def test_ctrl_c(built: str, read: str) -> None:
     pipeline = {built}
     {READS[read]}
     """
-    with subprocess.Popen(
-        [sys.executable, "-c", HEAD + textwrap.dedent(program)],
-        env={**os.environ, "PYTHONPATH": SOURCES, "PYTHONFAULTHANDLER": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
+    with forked.started(HEAD + textwrap.dedent(program)) as process:
         assert process.stdout.readline() == "read\n"
         subprocess.run([sys.executable, "-S", "-c", ""], check=True)  # meanwhile it waits for the next item
         process.send_signal(signal.SIGINT)

@@ -10,7 +10,10 @@ import pytest
 from tests.processes.helping import program
 from tests.promptness import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's"),
+    pytest.mark.usefixtures("forked_programs"),
+]
 
 
 HOLDING = """
