@@ -1,14 +1,16 @@
 """Batches from Parquet files in shuffled order, beside a scan in the order of the files.
 
 The limit is a loop over pyarrow's `iter_batches`. All contestants give the same rows, as a list of texts and an array
-of labels for each batch. Penstock's shuffle by blocks has `LIVE` row groups open and keeps a few more; the fact is how
-often a group is decoded in an epoch, by all processes together. Rivals read their own formats, of the same texts.
+of labels for each batch. Penstock's shuffle by blocks has `LIVE` row groups open and keeps a few more. Its facts are
+how often a group is decoded in an epoch, by all processes together, and the memory of the groups that they share.
+Rivals read their own formats, of the same texts.
 """
 
 import importlib
+import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -103,9 +105,10 @@ def _ours(bench: Bench, work: Work, place: Place, num_workers: int = 0, *, is_la
         source = Counted(Parquet(work.paths, cache=work.folder, decoded_bytes=kept * GROUP * MEAN_BYTES), work.folder)
         with ExitStack() as scope:
             _, loader = open_loader(scope, _dataset(source, is_lanes=is_lanes), place, num_workers)
-            for _ in loader:
-                pass
-        return {"decodings of a group": source.reads() / work.groups}
+            others = shared_bytes()
+            kept_bytes = max(shared_bytes() for _ in loader) - others
+        found = {"decodings of a group": source.reads() / work.groups}
+        return found if place == "inline" else {**found, "shared MB": kept_bytes / 1e6}
 
     return replace(made, facts=facts)
 
@@ -140,6 +143,18 @@ def contestant(work: Work, name: str, role: Role, batches: Callable[[], Iterable
     against = () if role == "limit" else (SCAN,)
     claim = Output(f"{len(work.texts):,} texts", output, ordered=False)
     return Contestant(name, role, run, UNIT, against=against, output=claim)
+
+
+def shared_bytes() -> int:
+    """Return the size of the decoded groups that this process shares with others; 0 where the system can't."""
+    folder = Path("/proc/self/fd")
+    found: dict[int, int] = {}
+    for path in folder.iterdir() if folder.exists() else ():
+        with suppress(OSError):  # the descriptor of the folder itself
+            if "penstock-blocks" in os.readlink(path):
+                status = path.stat()
+                found[status.st_ino] = 512 * status.st_blocks
+    return sum(found.values())
 
 
 class Counted:
