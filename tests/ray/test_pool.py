@@ -412,7 +412,8 @@ def test_what_a_pool_cannot_do_is_refused(pool: Any) -> None:
 def test_batches_can_be_awaited(pool: Any) -> None:
     """`async for` gets the same batches, without a wait that blocks the event loop."""
 
-    async def collect() -> list[Any]:
-        return [batch async for batch in ps.Loader(ps.range(30).batch(3), workers=pool)]
+    async def collect(dataset: ps.Dataset[Any]) -> list[Any]:
+        return [batch async for batch in ps.Loader(dataset, workers=pool)]
 
-    assert_same(asyncio.run(collect()), list(ps.range(30).batch(3)))
+    for dataset in (ps.range(30).batch(3), folded()):
+        assert_same(asyncio.run(collect(dataset)), list(dataset))

@@ -42,6 +42,7 @@ from penstock._runtime._policy import COLLATE_JOB_SECONDS, MAX_COLLATE_BATCHES, 
 from penstock._runtime._queue import GivenQueue
 from penstock._runtime._recovery import may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
+from penstock._runtime._streaming import ThreadReader
 from penstock._runtime._streams import EndOfEpoch, Supplier
 from penstock._streaming import Rest, Token
 from penstock.errors import WorkerError
@@ -65,7 +66,9 @@ class CollateSupplier(Supplier[CollateJob]):
         self._scheduler = scheduler
         self._client = collate_client
         self._run = collate_run(client.plan)
-        self._open_fold = partial(FoldAlone if alone else FoldThread, scheduler, client)
+        open_reader = partial(ThreadReader, scheduler, client)
+        ahead = partial(FoldThread, client, open_reader, owner=scheduler)
+        self._open_fold = partial(FoldAlone, client, open_reader) if alone else ahead
         self._is_alone = alone
         self._window = client.plan.limits.num_batch_workers or client.plan.prefetch
         if self._run.collate.rows:  # at least two rows for each worker are in the making

@@ -34,7 +34,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
@@ -46,9 +46,9 @@ from penstock._runtime._batches import Remaining, StepRange
 from penstock._runtime._failing_work import Patience, Stall
 from penstock._runtime._policy import FOLD_SECONDS
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._scheduler import Client, Scheduler
-from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
-from penstock._runtime._streams import EndOfEpoch, Supplier
+from penstock._runtime._scheduler import Client
+from penstock._runtime._streaming import ClosingReader, StageRun, rows_of_element
+from penstock._runtime._streams import EndOfEpoch, Owner, Supplier
 from penstock._streaming import Collate, Provenance, Token, no_provenance
 
 _ENDLESS: Final = 1 << 62
@@ -56,6 +56,19 @@ _ENDLESS: Final = 1 << 62
 
 FilterCounts: TypeAlias = tuple[tuple[Node, int, int], ...]
 """Filters, each with the numbers of elements that it kept and left out before a batch."""
+
+
+class FoldOwner(Owner, Protocol):
+    """The owner of the threads or processes that compute block inputs."""
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that a consumer waits for the same work; None where something else looks after that."""
+        ...
+
+
+OpenReader: TypeAlias = Callable[[], ClosingReader]
+"""Returns what reads the block inputs of a fold."""
 
 
 class Made(NamedTuple):
@@ -95,21 +108,21 @@ class Fold:
     """Makes the chunks of batches, up to the end of the epoch or the first error, which is the last `Made`.
 
     Args:
-        scheduler: computes the block inputs.
-        client: the client that they belong to.
+        client: the client that the block inputs belong to.
+        open_reader: returns what reads them.
         step_range: the batches.
         collate: steps that are left out; None for none.
         alone: whether each batch is made when it is requested, and nothing of other batches, in the consumer's thread.
     """
 
     def __init__(
-        self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None, *, alone: bool
+        self, client: Client, open_reader: OpenReader, step_range: StepRange, collate: Collate | None, *, alone: bool
     ) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
         self._collate = collate
         self._chunk_seconds = 0.0 if alone or client.plan.program.reads_streams else FOLD_SECONDS
         context = replace(client.context("consumer" if alone else "fold"), filtered=_counter(self._filtered))
-        self.inner = StageRun(client.plan, step_range, context, ThreadReader(scheduler, client), collate, singly=alone)
+        self.inner = StageRun(client.plan, step_range, context, open_reader(), collate, singly=alone)
 
     def __iter__(self) -> Generator[Chunk]:
         made: list[Made] = []
@@ -161,8 +174,8 @@ def _failed(error: BaseException, filtered: FilterCounts = ()) -> Made:
 class FoldAlone:
     """Chunks of a fold that are made when they are requested, in the thread that takes them; as `FoldThread`."""
 
-    def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate) -> None:
-        self._fold = Fold(scheduler, client, step_range, collate, alone=True)
+    def __init__(self, client: Client, open_reader: OpenReader, step_range: StepRange, collate: Collate) -> None:
+        self._fold = Fold(client, open_reader, step_range, collate, alone=True)
         self._chunks = iter(self._fold)
 
     def next_job(self) -> Chunk | None:
@@ -192,26 +205,29 @@ class FoldThread:
     a chunk before it rings and calls `wake`; the consumer sets `wake`, or clears the bell, before it looks for a chunk.
 
     Args:
-        scheduler: computes the block inputs.
-        client: the client that they belong to.
+        client: the client that the block inputs belong to.
+        open_reader: returns what reads them; called in the consumer's thread.
         step_range: the batches.
         collate: steps that are left out; None for none.
+        owner: of what computes the block inputs.
         bell: rung after each chunk; None for a new one.
     """
 
     def __init__(
         self,
-        scheduler: Scheduler,
         client: Client,
+        open_reader: OpenReader,
         step_range: StepRange,
         collate: Collate | None = None,
+        *,
+        owner: FoldOwner,
         bell: Bell | None = None,
     ) -> None:
-        scheduler.check()
+        owner.check()
         client.is_folded_ahead = True
-        self._scheduler = scheduler
+        self._owner = owner
         self._client = client
-        self._make_fold = partial(Fold, scheduler, client, step_range, collate, alone=False)
+        self._make_fold = partial(Fold, client, open_reader, step_range, collate, alone=False)
         self._max_chunks = client.plan.prefetch if collate is None else 1  # those that wait, and the one being made
         self._bell = Bell() if bell is None else bell
         self._chunks: deque[Chunk] = deque()
@@ -226,7 +242,7 @@ class FoldThread:
 
     def next_job(self) -> Chunk | None:
         """Wait for the next chunk, and return it; None once closed. There is none after an error."""
-        self._scheduler.check()
+        self._owner.check()
         self._begin()
         if not self._chunks:
             self._wait()
@@ -236,7 +252,7 @@ class FoldThread:
         """Return the next chunk, if it has come; if not, and the thread has begun, `wake` is called when it has."""
         if self._thread is None or not decide(SEEN_NOW, 1):
             return None
-        self._scheduler.check()
+        self._owner.check()
         if wake is not None and not self._chunks:
             self._wake = wake
         return self._taken()
@@ -263,7 +279,7 @@ class FoldThread:
 
     def _wait(self) -> None:
         """Wait until there is a chunk, or the thread is stopped."""
-        patience = Patience(self.stall, self._scheduler.timeout)
+        patience = Patience(self.stall, self._owner.timeout)
         self._client.readings.waits.cause = "fold" if self._client.stall is None else "workers"
         while True:
             self._bell.clear()
@@ -348,15 +364,15 @@ class FoldThread:
 class FoldSupplier(Supplier[Chunk]):
     """Chunks of batches of a dataset that is read in order, folded ahead by a thread."""
 
-    def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange) -> None:
-        super().__init__(scheduler)
-        self._scheduler = scheduler
+    def __init__(self, owner: FoldOwner, client: Client, open_reader: OpenReader, step_range: StepRange) -> None:
+        super().__init__(owner)
         self._client = client
+        self._open_fold = partial(FoldThread, client, open_reader, owner=owner)
         self._remaining = Remaining([step_range])
         self._bell = Bell()
 
     def open(self) -> FoldThread:
-        return FoldThread(self._scheduler, self._client, self._remaining.step_ranges()[0], bell=self._bell)
+        return self._open_fold(self._remaining.step_ranges()[0], bell=self._bell)
 
     def results(self, job: Chunk) -> list[Element]:
         made = job.taken()

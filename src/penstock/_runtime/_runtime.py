@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from penstock._graph import Element, GlobalDraws, Location, Node, Origin, Read, indices, origin_in, walk
@@ -94,7 +95,7 @@ class Runtime:
             above = self._collating_client(scheduler, ahead)
             return JobStream(CollateSupplier(scheduler, client, above, step_range, alone=alone))
         if not alone:
-            return JobStream(FoldSupplier(scheduler, client, step_range))
+            return JobStream(FoldSupplier(scheduler, client, partial(ThreadReader, scheduler, client), step_range))
         run = StageRun(plan, step_range, client.consumer_context(), ThreadReader(scheduler, client), singly=True)
         return InlineStream(step_range, run.more, close=run.close)
 

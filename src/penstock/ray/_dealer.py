@@ -164,6 +164,10 @@ class Span(Generic[WorkT]):
         return self.deaths == _DEATHS - 1
 
 
+def _no_stall() -> None:
+    """Return that nothing is known of a wait."""
+
+
 class LostError(WorkerError):
     """Processes were lost with the same part of a span, one after the other."""
 
@@ -230,14 +234,14 @@ class Dealer(Generic[WorkT]):
         self.waiting_bytes = 0
         self._team.listen(bell)
 
-    def next(self, *, waits: bool) -> Span[WorkT] | None:
-        """Return the next span; None if there is none, or, without a wait, none yet.
+    def next(self, *, waits: bool = True, logs: bool = True) -> Span[WorkT] | None:
+        """Return the next span; None if there is none, or, without a wait, none yet. If it `logs`, then long waits.
 
         The span has a result, or an error; or neither, if no process has been ready for long, so that the caller has to
         compute it.
         """
         alone_since: float | None = None  # since when no process is ready
-        patience = Patience(self._stall, None)
+        patience = Patience(self.stall if logs else _no_stall, None)
         while not self._closed:
             self._bell.clear()
             self._owner.check()
@@ -291,12 +295,13 @@ class Dealer(Generic[WorkT]):
         elif not self._bell.wait(seconds):
             patience.look()
 
-    def _stall(self) -> Stall | None:
-        """Return the work that the trainer waits for."""
-        span = next(iter(self._spans), None)
-        if span is None or not span.tries:
+    def stall(self) -> Stall | None:
+        """Return the work that the trainer waits for; any thread may call this."""
+        try:
+            span = self._spans[0]
+            tried = span.tries[0]
+        except IndexError:
             return None
-        tried = span.tries[0]
         worker = f"process {tried.member.number} of the pool, on host {tried.member.host!r},"
         return Stall(worker, tried.began, partial(self._kind.describe, span.work))
 

@@ -1,8 +1,8 @@
 """The inputs of folds, whose elements the processes of a pool compute, in spans of positions.
 
 A dataset that is read in order has steps that take one element after the other, such as `pack`, and inputs whose
-elements depend on their positions alone. The trainer runs the former in its own thread, where they cost little, and the
-processes of the pool compute the latter ahead. So the fold, its state and its order are those of any other loader.
+elements depend on their positions alone. A thread of the trainer runs the former ahead, where they cost little, and the
+processes of the pool compute the latter. So the fold, its state and its order are those of any other loader.
 
 Guarantees:
   - The elements of an input come in order, each exactly once, whichever processes compute them.
@@ -24,7 +24,7 @@ from penstock._runtime._failing_work import crashing_position_error, describe_re
 from penstock._runtime._isolated_helper import described_rows
 from penstock._runtime._recovery import leave_to_steps
 from penstock._streaming import BlockInput, Chunk, one_by_one
-from penstock.errors import ClosedError, WorkerError
+from penstock.errors import WorkerError
 from penstock.ray._dealer import Dealer, Learned, LostError, Owner, Span
 from penstock.ray._team import Member
 from penstock.ray._worker import InputWork
@@ -139,9 +139,6 @@ class PoolReader:
                 self._runtime.prepare()
                 yield from one_by_one(block_input, first, stop)
                 self._client.log_complaint(evaluated)
-        if not dealer.is_over:  # another thread has closed it; the fold must not take that for the end of the input
-            self._runtime.check()
-            raise ClosedError("the iterator was closed while it waited for elements")
         if self._dealers.get(block_input.number) is dealer:
             self._close(block_input.number)
 
@@ -157,11 +154,13 @@ class PoolReader:
         return dealer
 
     def _next(self, dealer: Dealer[_Positions]) -> Span[_Positions] | None:
-        began = time.perf_counter()
+        client, began = self._client, time.perf_counter()
+        client.stall = dealer.stall  # the consumer logs the wait
         try:
-            return dealer.next(waits=True)
+            return dealer.next(logs=False)
         finally:
-            self._client.readings.times("consumer").leave_out(time.perf_counter() - began)
+            client.waited_until, client.stall = time.monotonic(), None
+            client.readings.times("fold").leave_out(time.perf_counter() - began)
 
     def _evaluated(self, span: Span[_Positions]) -> Block | str:
         """Return the elements of a span, or the exception that was raised there, as text; empty for no answer.

@@ -28,7 +28,7 @@ class Pool:
 
     Batches and states are those of any other loader. Of a dataset with positions, the processes compute whole batches.
     Of one that is read in order, they compute the elements below the steps that take one after the other, such as
-    `pack`; the trainer runs those steps and all above them, in its own thread. Several loaders may share a pool. All
+    `pack`; a thread of the trainer runs those steps and all above them ahead. Several loaders may share a pool. All
     hosts need Penstock in the same version, the modules of the dataset, and its files.
 
     It uses the cluster that `ray.init` has connected to. Without that, Ray looks for one by its own rules, and

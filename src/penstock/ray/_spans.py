@@ -34,6 +34,7 @@ Guarantees:
 
 import logging
 import sys
+import threading
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock._graph import Element
@@ -42,10 +43,10 @@ from penstock._pickles import load
 from penstock._plan import Plan
 from penstock._processes import unpack_error
 from penstock._runtime import EndOfEpoch, Runtime, StepRange, Stream, describe_step, is_logged
+from penstock._runtime._fold_thread import FoldSupplier
 from penstock._runtime._isolated import Received, ReceivedSupplier
 from penstock._runtime._isolated_helper import NO_REPORT, BatchReport, RunSteps, described_rows, note_rows
-from penstock._runtime._streaming import StageRun
-from penstock._runtime._streams import InlineStream, JobStream
+from penstock._runtime._streams import JobStream
 from penstock.errors import ClosedError, InternalError
 from penstock.ray._dealer import PATIENCE_SECONDS, Dealer, Learned, Span
 from penstock.ray._inputs import PoolReader
@@ -83,7 +84,7 @@ class PoolRuntime(Runtime):
         self._supplier: PoolSupplier | None = None
         self._closer = closer
         self._is_owner = is_owner
-        self._is_prepared = False
+        self._prepared = threading.local()  # `is_done` in threads that called `worker_init`
 
     def close(self) -> None:
         super().close()
@@ -91,9 +92,9 @@ class PoolRuntime(Runtime):
             self._closer()
 
     def prepare(self) -> None:
-        if not self._is_prepared and self._plan.limits.worker_init is not None:
+        if self._plan.limits.worker_init is not None and not getattr(self._prepared, "is_done", False):
             self._plan.limits.worker_init(self._plan.num_workers)
-        self._is_prepared = True
+            self._prepared.is_done = True
 
     def bytes_in_flight(self) -> int:
         dealing = self._supplier or self._reader
@@ -120,11 +121,17 @@ class PoolRuntime(Runtime):
             self._supplier = PoolSupplier(self, self._plan, step_ranges)
             stream: Stream = JobStream(self._supplier)
         else:
-            self._reader = PoolReader(self, self._client)
-            run = StageRun(self._plan, step_ranges[0], self._client.consumer_context(), self._reader)
-            stream = InlineStream(step_ranges[0], run.more, close=run.close)
+            stream = JobStream(FoldSupplier(self, self._client, self._open_reader, step_ranges[0]))
         stream.waits = self.readings.waits
         return stream
+
+    def _open_reader(self) -> PoolReader:
+        self._reader = PoolReader(self, self._client)
+        return self._reader
+
+    @property
+    def timeout(self) -> None:
+        """None: each process looks after its own work."""
 
     def sent(self) -> tuple[Sent, object]:
         """Return the arguments by which a process gets the plan."""
