@@ -180,7 +180,7 @@ def wait(element: T) -> T:
 
 def wait_rarely(number: int) -> int:
     """Return the number; one in `RARELY` after a wait that is as long as many batches take."""
-    time.sleep(ROW_SECONDS / 8 if number % RARELY else 30 * ROW_SECONDS)
+    time.sleep(ROW_SECONDS / 8 if number % RARELY else 40 * ROW_SECONDS)
     return number
 
 

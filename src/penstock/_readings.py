@@ -40,13 +40,12 @@ Cause: TypeAlias = Literal[
 """The cause of a wait of the consumer.
 
 "inline": the consumer's thread computed the batch. "workers": all workers that could help were busy. "stragglers":
-workers were idle and later batches complete, but the next one wasn't. "memory": a worker was idle, since the consumer
-kept the memory of batches.
-"storage": the workers waited for records that had been requested. "fold": the thread that runs the steps in order was
-at work. "placing": the batch was copied to a device. "start": the first batch of an iterator, while workers start,
-or a later one, while a worker process was at its first block.
-"helper": the helper process of `isolated=True`, or the processes of a pool, were at work. "delivery": the batch was
-complete, and was copied, or computed again after an error.
+workers were idle, since the next batch wasn't complete, and no other may be ahead of it. "memory": a worker was idle,
+since the consumer kept the memory of batches. "storage": the workers waited for records that had been requested.
+"fold": the thread that runs the steps in order was at work. "placing": the batch was copied to a device. "start": the
+first batch of an iterator, while workers start, or a later one, while a worker process was at its first block.
+"helper": the helper process of `isolated=True` sent the batch, or the processes of a pool were at work. "delivery": the
+batch was complete, and was copied, or computed again after an error.
 """
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 

@@ -26,6 +26,12 @@ def wait(element: Any) -> Any:
     return element
 
 
+def wait_rarely(number: int) -> int:
+    """Return the number; one in twenty after a long wait."""
+    PAUSE.wait(0.0003 if number % 20 else 0.05)
+    return number
+
+
 def compute(element: Any) -> Any:
     """Return the element after much computing, as a decoder that holds the GIL does."""
     sum(range(200_000))
@@ -108,6 +114,17 @@ def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) 
         name = max(report.steps, key=lambda step: step.seconds).name
         assert name == verdict
         assert max(report.what_if, key=lambda each: each.times).times > 1
+
+
+def test_rare_slow_records_are_the_bottleneck() -> None:
+    """Where each batch that may be ahead has a slow record, no later one is complete, and workers are idle."""
+    dataset = ps.range(256).map(wait_rarely).batch(BATCH)
+    report = observed(dataset, 0.0, {"num_workers": 4, "workers": "threads"})
+    for _ in range(2):  # a busy machine gives threads too little time
+        if report.bottleneck != "stragglers":
+            report = observed(dataset, 0.0, {"num_workers": 4, "workers": "threads"})
+    assert report.bottleneck == "stragglers", str(report)
+    assert report.what_if[0].times > 1
 
 
 def test_too_little_memory_is_the_bottleneck() -> None:

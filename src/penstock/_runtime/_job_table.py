@@ -242,10 +242,11 @@ class JobTable:
         self._workers[worker, _FINISHED] = monotonic_ns()
         self.end(worker)
 
-    def idle_seconds(self) -> float:
-        """Return for how long a worker that has finished a block has had no other; 0 if all are busy."""
+    def idle_seconds(self, count: int = 1) -> float:
+        """Return for how long some workers that have finished a block have had no other; 0 if fewer are idle."""
         idle = (self._workers[:, _IS_BUSY] == 0) & (self._workers[:, _FINISHED] > 0)
-        return (monotonic_ns() - int(self._workers[idle, _FINISHED].min())) / 1e9 if idle.any() else 0.0
+        since: list[int] = sorted(self._workers[idle, _FINISHED].tolist())
+        return (monotonic_ns() - since[count - 1]) / 1e9 if len(since) >= count else 0.0
 
     def has_worked(self, worker: int) -> bool:
         """Return whether a worker has ever finished a block."""

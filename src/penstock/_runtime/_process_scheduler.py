@@ -317,8 +317,8 @@ class ProcessScheduler(Scheduler):
                 found.append(AtWork(number, since, armed, at.slot, at.block))
         return found
 
-    def idle_seconds(self) -> float:
-        return self._job_table.idle_seconds()
+    def idle_seconds(self, count: int = 1) -> float:
+        return self._job_table.idle_seconds(count)
 
     def is_starting(self) -> bool:
         if not self._have_all_worked:

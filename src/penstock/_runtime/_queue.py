@@ -374,10 +374,13 @@ class JobQueue(Generic[AnyJob]):
         """Return the cause of a wait that has just ended."""
         armed = self._armed.copy()
         is_late = self._late_since and monotonic() - self._late_since > waited / 2
+        is_awaited = bool(armed) and armed[0][1].awaited
         # Workers may also be idle since no job is left, or between two jobs; otherwise all of them have other work.
-        if is_late and not self._ended and self._scheduler.idle_seconds() > waited / 2:
+        # Where each job has a late row, no later one is complete; then most workers are idle.
+        idle = 1 if is_late else max(self._scheduler.num_workers // 2, 2)
+        if (is_late or not is_awaited) and not self._ended and self._scheduler.idle_seconds(idle) > waited / 2:
             return "stragglers"
-        return "storage" if armed and armed[0][1].awaited else "workers"
+        return "storage" if is_awaited else "workers"
 
     def _retired(self) -> AnyJob:
         """Retire the slot of a complete job, and return the job; with the scheduler owned."""
@@ -593,7 +596,9 @@ class GivenQueue(JobQueue[AnyJob]):
         lacks_jobs = not self._armed and self._made is None
         waited = self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
         if waited:
-            self._client.note_wait("fold" if lacks_jobs else self._cause(waited))
+            armed = self._armed.copy()
+            is_awaited = bool(armed) and armed[0][1].awaited
+            self._client.note_wait("fold" if lacks_jobs else "storage" if is_awaited else "workers")
 
     def is_complete(self) -> bool:
         """Return whether the first job is complete; if not, the descriptor becomes readable when it may be."""

@@ -631,9 +631,10 @@ class Scheduler:
     def _at_work(self) -> list[AtWork]:
         return self._doing.copy()
 
-    def idle_seconds(self) -> float:
-        """Return for how long a worker has had no work; 0 if all have some."""
-        return max((time.monotonic() - each.since for each in self._doing.copy() if each.is_idle), default=0.0)
+    def idle_seconds(self, count: int = 1) -> float:
+        """Return for how long a number of workers have had no work; 0 if fewer have none."""
+        since = sorted(each.since for each in self._doing.copy() if each.is_idle)
+        return time.monotonic() - since[count - 1] if len(since) >= count else 0.0
 
     def is_starting(self) -> bool:
         """Return whether a worker is at its first work, and may still import what it needs for that."""

@@ -68,10 +68,10 @@ class Report:
         elapsed_seconds: from the first request to the last delivery, without `pause_seconds`.
         wait_seconds: the time of it in which the consumer waited for batches.
         waits: the causes of noticeable waits and their seconds, the longest first: "inline" (the consumer's thread
-            computes the batches), "workers", "stragglers" (later batches were complete), "memory" (the consumer keeps
-            that of batches), "storage", "fold" (the thread that runs the steps in order), "placing" (on a device),
-            "start" (the first batch of an iterator), "helper" (the helper process of `isolated=True` sends batches, or
-            a pool computes them), "delivery".
+            computes the batches), "workers", "stragglers" (workers were idle, since no further batch may be ahead of
+            the next one), "memory" (the consumer keeps that of batches), "storage", "fold" (the thread that runs the
+            steps in order), "placing" (on a device), "start" (the first batch of an iterator), "helper" (the helper
+            process of `isolated=True` sends batches, or a pool computes them), "delivery".
         wait_p50_seconds: the median of the waits for a batch.
         wait_p99_seconds: the 99th percentile.
         pauses: the number of pauses of the consumer, such as for an evaluation: times between two requests of more than
