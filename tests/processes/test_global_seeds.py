@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.processes.helping import program
 from tests.programs.forked import outcome
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 SECONDS = 150.0  # of a busy machine; a test may take 180
 
@@ -187,8 +190,8 @@ def flat(found: Any) -> list[tuple[float, ...]]:
 
 
 @contextmanager
-def script(text: str, folder: Path, *arguments: str) -> Generator["subprocess.Popen[str]"]:
-    """Run a script in a Python of its own: forks of one process would continue the same unseeded generators."""
+def unseeded(text: str, folder: Path, *arguments: str) -> Generator["subprocess.Popen[str]"]:
+    """Run a script in a Python of its own: forks of one process would continue the same generators."""
     path = folder / "program.py"
     path.write_text(text)
     with subprocess.Popen(
@@ -204,15 +207,17 @@ def script(text: str, folder: Path, *arguments: str) -> Generator["subprocess.Po
             running.kill()
 
 
-def drawn(when: str, method: str, places: str, folder: Path, text: str = PROGRAM) -> tuple[Any, Any]:
+def drawn(
+    when: str, method: str, places: str, folder: Path, text: str = PROGRAM, run: Any = program
+) -> tuple[Any, Any]:
     """Return what the processes of two runs of a program drew, by the place that they worked for."""
     folders = [folder / name for name in ("first", "second")]
     for each in folders:
         each.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        runs = [stack.enter_context(script(text, each, when, method, places, str(each))) for each in folders]
-        printed = [run.communicate(timeout=SECONDS) for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], printed
+        runs: list[Any] = [stack.enter_context(run(text, each, when, method, places, str(each))) for each in folders]
+        printed = [each.communicate(timeout=SECONDS) for each in runs]
+    assert [each.returncode for each in runs] == [0, 0], printed
     first, second = (json.loads(output) for output, _ in printed)
     return first, second
 
@@ -261,7 +266,7 @@ def check_draws(when: str, method: str, places: str, folder: Path) -> None:
 def test_a_program_that_seeds_nothing(tmp_path: Path) -> None:
     """Where the program doesn't seed its generators, each run draws other numbers."""
     text = PROGRAM.replace("    random.seed(3)\n    np.random.seed(3)\n", "")
-    first, second = drawn("never", "forkserver", "loader, executor", tmp_path, text)
+    first, second = drawn("never", "forkserver", "loader, executor", tmp_path, text, unseeded)
     assert not set(flat(first)) & set(flat(second))
 
 
@@ -283,17 +288,16 @@ if __name__ == "__main__":
 
 def test_a_program_that_seeds_again(tmp_path: Path) -> None:
     """A pipeline's process draws the same numbers again where the program has seeded its generators again."""
-    with script(REPEATED, tmp_path) as running:
+    with program(REPEATED, tmp_path) as running:
         output, errors = running.communicate(timeout=SECONDS)
     first, second, third = output.splitlines()
     assert first == second != third, errors
 
 
-@pytest.mark.usefixtures("forked_programs")
 def test_importing_torch_fails_and_succeeds_later(tmp_path: Path) -> None:
     """A process whose first import of torch fails seeds it at the next one."""
     (tmp_path / "torch.py").write_text(f"import ctypes\n{TORCH}")
-    program = """
+    text = """
 import sys
 sys.path.insert(0, {folder!r})
 from penstock._processes._seeding import observe_seeds, seed_process
@@ -312,4 +316,4 @@ first = torch.get_rng_state().tobytes()
 seed_process(seeds)
 assert torch.get_rng_state().tobytes() == first
 """
-    assert outcome(program.format(folder=str(tmp_path))) == (0, "", "")
+    assert outcome(text.format(folder=str(tmp_path))) == (0, "", "")
