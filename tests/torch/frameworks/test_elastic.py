@@ -29,10 +29,12 @@ AGENT = [
     *("--run-path", "--start-method", "fork"),  # processes begin with what their agent has imported
 ]
 
-# Imports torch once for all agents. Each line is the arguments of an agent and the path of its log, or the agent to
-# wait for; the answer is the agent, or its exit status.
+# Imports once what agents and their processes use: torch, and what the script and an optimizer import, a second of
+# processor time in each process. Each line is the arguments of an agent and the path of its log, or the agent to wait
+# for; the answer is the agent, or its exit status.
 LAUNCHER = """
 import json, os, sys
+import penstock.torch, torch._dynamo
 from torch.distributed.run import main
 
 for line in sys.stdin:
