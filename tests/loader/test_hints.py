@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.observe import Report, StepReport
 from tests.constants import SetConstant
 from tests.places import in_places
 
@@ -46,6 +47,33 @@ def test_a_training_that_mostly_computes_its_own_batches_is_advised_once(
     (message,) = hints(caplog, "has waited for")
     assert "'decode'" in message
     assert "num_workers" in message
+
+
+@in_places("threads", "isolated threads")
+def test_threads_that_slow_the_training_are_named_once(
+    place: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    set_constant: SetConstant,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The training waits for the interpreter's lock, and not for batches; a helper process has a lock of its own."""
+    set_constant("LOOKED_AT_SECONDS", 0.01)
+    step = StepReport("decode", "map(decode)", 0.04, 1.0, 1.0)
+    report = Report(
+        (step,), 50, 2.0, workers=2, workers_text="2 threads", processors=4, work_seconds=0.07,
+        consumer_seconds=0.04, consumer_p5_seconds=0.016,
+    )  # fmt: skip
+
+    def report_of(*_: object) -> Report:
+        return report
+
+    monkeypatch.setattr("penstock._loader._hints.report_of", report_of)
+    with ps.Loader(ps.range(64).map(slow).batch(2), **place) as loader:
+        assert len(list(loader)) == 32
+        assert len(list(loader)) == 32
+    messages = hints(caplog, "slow the training")
+    assert len(messages) == (0 if place.get("isolated") else 1)
+    assert all("40.0 ms, and about 16.0 ms" in each and 'workers="processes"' in each for each in messages)
 
 
 def test_a_slow_batch_is_named_with_its_records(

@@ -2,7 +2,8 @@
 
 A hint needs no clock of its own. It looks at times that the loader's `Clock` has taken, and only after a noticeable
 wait. Whether the training mostly waits is decided by the loader's report, which takes milliseconds; so the report is
-made when the waits add up to `LOOKED_AT_SECONDS`, and then each time that their sum has doubled.
+made when the waits add up to `LOOKED_AT_SECONDS`, and then each time that their sum has doubled. Whether threads slow
+the training by the interpreter's lock is decided so as well, by the time of the training.
 
 Other modules log what only they see: the record that a worker is stuck at (`_runtime/_failing_work.py`), replaced and
 skipped elements (`_runtime/_recorder.py`), a loader that is made again for each epoch (`_loader/_beginnings.py`). All
@@ -113,6 +114,27 @@ class Hints(WaitHints):
         self._readings = readings
         self._progress = progress
         self._has_named_empty = False
+        self._lock_look_at = LOOKED_AT_SECONDS if plan.place == "threads" and not plan.isolated else inf
+
+    def waited(self, clock: Counted, seconds: float) -> None:
+        super().waited(clock, seconds)
+        if clock.elapsed_seconds >= self._lock_look_at:
+            with Caught(Exception):
+                self._look_for_lock(clock)
+
+    def _look_for_lock(self, clock: Counted) -> None:
+        self._lock_look_at = 2 * clock.elapsed_seconds
+        report = report_of(self._plan, self._readings, clock)
+        if report.batches < LEAST_BATCHES or not report.slowed_by_threads:
+            return
+        self._lock_look_at = inf
+        _logger.warning(
+            "the loader's threads slow the training, which waits for the interpreter's lock: a batch takes it %.1f ms, "
+            "and about %.1f ms where no thread holds the lock. To change: %s. loader.report() shows all steps",
+            1e3 * report.consumer_seconds,
+            1e3 * report.consumer_p5_seconds,
+            report.advice,
+        )
 
     def _computed(self, clock: Counted) -> tuple[int, str]:
         del clock  # it counts the batches of this process

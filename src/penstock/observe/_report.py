@@ -139,6 +139,11 @@ class Report:
         return bottleneck_of(self._model, self.waits)
 
     @property
+    def slowed_by_threads(self) -> bool:
+        """Whether threads hold the interpreter's lock for so long that the consumer's own code takes longer."""
+        return self._model.slows_consumer
+
+    @property
     def what_if(self) -> tuple[WhatIf, ...]:
         """Predictions of the rate after one change, the best first."""
         return what_if(self._model)
@@ -174,7 +179,7 @@ class Report:
             has_threads="thread" in self.workers_text,
             processors=self.processors,
             bound=bound_of(self.waits, wait_share),
-            consumer_p5_seconds=self.consumer_p5_seconds,
+            consumer_p5_seconds=0.0 if "helper" in self.workers_text else self.consumer_p5_seconds,
         )
 
     def numbers(self) -> dict[str, float]:
