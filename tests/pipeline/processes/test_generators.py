@@ -29,12 +29,12 @@ def test_values_without_end(tmp_path: Path) -> None:
 def test_a_generator_and_the_next_stage_share_one_process(order: Literal["input", "completion"]) -> None:
     """A generator that waits for room occupies no process, so the next stage can use the same one."""
     executor = ProcessExecutor(1)
-    builder = PipelineBuilder().add_source([3000, 2000, 0, 5])
+    builder = PipelineBuilder().add_source([300, 200, 0, 5])
     builder.pipe(ops.up_to, executor=executor, concurrency=2, output_order=order)
     builder.pipe(ops.double, executor=executor, max_items=1)
     with builder.add_sink(1).build(num_threads=1).auto_stop() as pipeline:
         found = [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)]
-    expected = [2 * number for count in (3000, 2000, 0, 5) for number in range(count)]
+    expected = [2 * number for count in (300, 200, 0, 5) for number in range(count)]
     assert sorted(found) == sorted(expected)
     if order == "input":
         assert found == expected
