@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,19 +17,12 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.errors import GraphError, UsageError
 from tests.cli.command import main
+from tests.processes.helping import watched
+from tests.programs.forked import started
+from tests.writing.numbers import numbers
 
 pyarrow = pytest.importorskip("pyarrow")
 FORMATS = ("arrow", "parquet", "tokens", "tar", "jsonl")
-
-
-def numbered(number: int) -> dict[str, Any]:
-    """Return an element whose fields fit a tar file."""
-    return {"__key__": f"n/{number:04}", "txt": f"number {number}", "raw": number.to_bytes(2, "little") * (number % 7)}
-
-
-def numbers(count: int = 300) -> ps.Dataset[dict[str, Any]]:
-    """Return a shuffled dataset of such elements."""
-    return ps.range(count, seed=5).shuffle().map(numbered)
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -89,22 +80,23 @@ def test_the_manifest_has_the_checksum_of_each_shard(tmp_path: Path) -> None:
         assert (len(content), hashlib.sha256(content).hexdigest()) == (entry["bytes"], entry["sha256"])
 
 
-SCRIPT = """
-import sys, penstock as ps
-from tests.writing.test_write import numbers
-ps.write(numbers(), sys.argv[1], "tar", shard_bytes=12000, num_workers=int(sys.argv[2]))
+WRITING = """
+import penstock as ps
+from tests.writing.numbers import numbers
+ps.write(numbers(), {folder!r}, "tar", shard_bytes=12000, num_workers={workers})
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers: int) -> None:
     """Killed by SIGKILL after its first shards, it leaves whole ones only; the next call writes the others."""
     ps.write(numbers(), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
     expected, folder = digests(tmp_path / "whole"), tmp_path / "killed"
     for wanted in (1, 3, 6):
-        with subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), str(workers)], start_new_session=True) as run:
-            while run.poll() is None and len(list(folder.glob("0*.tar"))) < wanted:
-                os.sched_yield()
+        with started(WRITING.format(folder=str(folder), workers=workers)) as run, watched(run.pid) as has_ended:
+            while len(list(folder.glob("0*.tar"))) < wanted:
+                assert not has_ended(0.002)
             os.killpg(run.pid, signal.SIGKILL)
         found = {name: digest for name, digest in digests(folder).items() if name.endswith(".tar") and name[0] != "."}
         assert found.items() <= expected.items()
@@ -261,7 +253,7 @@ def test_the_command_writes_parts(tmp_path: Path, capsys: pytest.CaptureFixture[
         return status, (printed.err if status else printed.out).rstrip()
 
     for part, end in (("1/2", "other parts are missing"), ("0/2", "complete")):
-        status, text = run("tests.writing.test_write:numbers", part)
+        status, text = run("tests.writing.numbers:numbers", part)
         assert status == 0
         assert text.endswith(end)
     assert digests(tmp_path / "parts") == digests(tmp_path / "alone")
