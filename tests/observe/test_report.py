@@ -235,6 +235,7 @@ def report_of(**figures: Any) -> Report:
         ({"workers": 2, "workers_text": "2 processes"}, "decode", r"raise num_workers to 5: up to 2\.5x"),
         ({"workers": 2, "workers_text": "2 processes", "processors": 2}, "decode", r"processors are full"),
         ({"workers": 2, "workers_text": "2 processes", "wait_seconds": 0.1}, "the consumer", r"nothing"),
+        ({"workers": 8, "workers_text": "8 processes", "wait_seconds": 0.1}, "the consumer", r"; 3 workers would do$"),
         ({"workers": 8, "workers_text": "8 processes", "wait_seconds": 1.5}, "decode", r"nothing: .* about as long"),
         ({"workers": 2, "waits": (("memory", 6.0),)}, "memory", r"copy=True"),
         ({"workers": 2, "waits": (("stragglers", 4.0), ("workers", 2.0))}, "stragglers", r"prefetch"),

@@ -28,6 +28,7 @@ HARDLY: Final = 0.1
 _MOSTLY: Final = 0.5
 _WORTH: Final = 1.05  # times: a smaller gain is not worth a change
 _FULL: Final = 0.85  # of the processors
+_BUSY_ENOUGH: Final = 0.8  # of the time of workers that keep up with the training
 _ONE_CORE: Final = (0.7, 1.25)
 _BUSY_THREADS: Final = 1.5
 _OWN: Final = 0.7  # of the consumer's time, below which the rest are waits for the interpreter's lock
@@ -302,13 +303,22 @@ def advice_on(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str:
     if name is None:
         return "nothing yet: too few batches were delivered"
     if name == "the consumer":
-        return f"nothing: the training takes longer than the loader, and waits {model.wait_share:.0%} of the time"
+        why = f"the training takes longer than the loader, and waits {model.wait_share:.0%} of the time"
+        return f"nothing: {why}{_fewer_workers(model)}"
     if cause in _REMEDIES and not model.slows_consumer:
         gain = "".join(f": up to {each.times_text}" for each in model.unbound() if each.times >= _WORTH)
         return _REMEDIES[cause] + gain
     if cause == "storage":
         return f"request more ahead, with limits=Limits(read_ahead=...): workers wait for records of {name!r}"
     return _for_step(model, name, is_in_order=cause == "fold")
+
+
+def _fewer_workers(model: Model) -> str:
+    """Return how many workers keep up with the training, if half of them do; otherwise nothing."""
+    enough = max(ceil(model.rate * (model.work_seconds - model.order_seconds) / _BUSY_ENOUGH), 1)
+    if 2 * enough > model.workers:
+        return ""
+    return f"; {enough} worker{'s' if enough > 1 else ''} would do"
 
 
 def _for_step(model: Model, name: str, *, is_in_order: bool) -> str:
