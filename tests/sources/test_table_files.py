@@ -1,6 +1,7 @@
 """Parquet and Arrow files are sources of their rows, whatever their blocks, and refuse what isn't a whole file."""
 
 import os
+import re
 import signal
 import threading
 import warnings
@@ -113,6 +114,75 @@ def test_parquet_files_have_the_rows_of_any_table(tmp_path_factory: pytest.TempP
     source = Parquet(folder / "a.parquet", cache=folder)
     stored = parquet.read_table(folder / "a.parquet")
     assert_same(read_records(source, np.arange(len(table))[::-1]), records_of(stored)[::-1])
+
+
+NUMBERS = pa.table(
+    {
+        "id": pa.array(range(12), pa.int32()),
+        "when": pa.array(range(12), pa.timestamp("ms")),
+        "odd": pa.array([number % 2 == 1 for number in range(12)]),
+        "box": pa.array([[[number, -number]] for number in range(12)], pa.list_(pa.list_(pa.int16(), 2), 1)),
+        "x": pa.array([None if number in {7, 9, 10, 11} else number / 3 for number in range(12)], pa.float32()),
+    }
+)
+
+
+def unexpected(*_: object) -> None:
+    """Stand in for a method that must not be called."""
+    raise AssertionError
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_are_written_straight_into_batches(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader makes no record of a table of numbers, and delivers the batches of the records."""
+    make, write, options = CASES[case]
+    write(NUMBERS.drop_columns("x"), tmp_path / "a.data")
+    dataset = ps.read(make(tmp_path / "a.data", cache=tmp_path, **options), seed=1).shuffle().batch(4)
+    expected = [list(dataset.epoch(epoch)) for epoch in range(2)]
+    with ps.Loader(dataset) as loader:
+        assert_same(list(loader), expected[0])
+        monkeypatch.setattr(make, "read", unexpected)
+        assert_same(list(loader), expected[1])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_null_among_numbers_is_that_of_a_record(tmp_path: Path, num_workers: int) -> None:
+    """A batch with nulls alone has None, one with some is refused as the definition does, and others are arrays."""
+    write_parquet(NUMBERS, tmp_path / "a.parquet")
+    dataset = ps.read(Parquet(tmp_path / "a.parquet", cache=tmp_path)).batch(3)
+    with pytest.raises(UsageError) as refused:
+        dataset[2]
+    for kept in (dataset[:2], dataset[3:], dataset):
+        batches: list[Any] = []
+        with ps.Loader(kept, num_workers=num_workers, workers="threads") as loader:
+            if kept is dataset:
+                with pytest.raises(UsageError, match=re.escape(str(refused.value))):
+                    batches.extend(loader)
+            else:
+                batches.extend(loader)
+        assert_same(batches, [dataset[number] for number in range(2)] if kept is dataset else list(kept))
+
+
+@pytest.mark.parametrize(
+    ("keys", "change", "message"),
+    [
+        ([0, 7], {}, "read_into needs a value in every row; column 'x' has a null. Use read."),
+        ([8, 0], {"x": np.zeros(2)}, r"out\['x'\] must be float32 of shape \(2,\); got float64 of shape \(2,\)"),
+        ([8, 0], {"id": np.zeros((2, 1), np.int32)}, r"out\['id'\] must be int32 of shape \(2,\)"),
+        ([12], {}, r"a key must be in \[0, 12\); got 12"),
+    ],
+)
+def test_what_read_into_cannot_fill_is_refused(
+    tmp_path: Path, keys: list[int], change: dict[str, Any], message: str
+) -> None:
+    """A null, or an array of another dtype or shape, is an error, also where the group has nulls."""
+    write_parquet(NUMBERS, tmp_path / "a.parquet")
+    source = Parquet(tmp_path / "a.parquet", ["id", "x"], cache=tmp_path)
+    out = {"id": np.zeros(len(keys), np.int32), "x": np.zeros(len(keys), np.float32)}
+    source.read_into([8, 0][: len(keys)], out)
+    assert_same(out, {name: np.array([source[8][name], source[0][name]][: len(keys)]) for name in out})
+    with pytest.raises((UsageError, IndexError), match=message):
+        source.read_into(keys, out | change)
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Rows of Arrow record batches, as dicts of NumPy's and Python's values.
 
 pyarrow has no fast way to one row: `Table.take` of a column in chunks takes many microseconds, and each value becomes a
-scalar of Arrow before it becomes one of Python. So a `Column` reads the buffers of an array itself. It has two
-functions, made once for each column of a batch: `at` returns one value, and `span` the values of a range, by which a
-list reads its items.
+scalar of Arrow before it becomes one of Python. So a `Column` reads the buffers of an array itself. It has three
+functions, made once for each column of a batch: `at` returns one value, `span` the values of a range, by which a list
+reads its items, and `take` those of several rows. Where values have one size and none is null, `whole` has all of them.
 
 A `Style` decides what values are. In `NUMPY`, the style of files and tables, a number is a NumPy scalar and a list of
 numbers is an array. In `PLAIN`, each value is what pyarrow's `as_py` returns, as in the records of a Hugging Face
@@ -18,8 +18,9 @@ Guarantees:
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -59,18 +60,22 @@ class Column:
     Attributes:
         at: returns the value of a row.
         span: returns the values of rows [begin, end), as an array or a list.
+        take: returns the values of some rows, as `at` does, in less time.
+        whole: all values, over the memory of the array; None where they don't lie there as they are.
     """
 
     at: Callable[[int], Value]
     span: Callable[[int, int], Value]
+    take: Callable[[Sequence[int]], list[Value]]
+    whole: NDArray[Any] | None = None
 
 
 Style = Sequence[tuple[str, Callable[[Array], Column]]]
 """For types without children: a predicate of `pyarrow.types`, and the function that makes the column."""
 
 
-_Columns = list[tuple[str, Callable[[int], Value]]]
-"""The columns of a batch: each name with its column's `at`."""
+_Columns = list[tuple[str, Column]]
+"""The columns of a batch, each with its name."""
 
 
 class ArrowRows:
@@ -113,7 +118,7 @@ class ArrowRows:
         columns = self._made[number] or self._columns(number)
         local = row - self._starts[number]
         try:
-            return {name: at(local) for name, at in columns}
+            return {name: column.at(local) for name, column in columns}
         except (ValueError, IndexError) as error:
             raise CorruptRecordError(
                 f"a value must be as its Arrow type says; row {row} isn't: {error}. The data is damaged: write it "
@@ -131,10 +136,62 @@ class ArrowRows:
         """
         if len(self._batches) == 1 and len(rows) > 1:
             with contextlib.suppress(ValueError, IndexError):  # below, the error names the row
-                columns = [map(at, rows) for _, at in self._columns(0)]
-                # A dict for each row, without a Python loop.
-                return list(map(dict, map(zip, repeat(self._names), zip(*columns, strict=True))))
+                return dicts_of(self._names, [column.take(rows) for _, column in self._columns(0)])
         return [self[row] for row in rows]
+
+    def take_columns(self, rows: NDArray[np.int64]) -> list[list[Value]]:
+        """Return the values of several rows: a list for each column.
+
+        Args:
+            rows: each in [0, length), ascending.
+
+        Raises:
+            CorruptRecordError: the bytes of one are damaged.
+        """
+        found: list[list[Value]] = [[] for _ in self._names]
+        try:
+            for columns, local in self._parts(rows):
+                listed: list[int] = local.tolist()
+                for values, (_, column) in zip(found, columns, strict=True):
+                    values += column.take(listed)
+        except (ValueError, IndexError):  # read singly, the error names the row
+            records = self.take(rows.tolist())
+            return [[record[name] for record in records] for name in self._names]
+        return found
+
+    def take_arrays(self, rows: NDArray[np.int64]) -> list[NDArray[Any] | list[Value]]:
+        """Return the values of several rows: for each column an array, or a list where there may be a null.
+
+        Args:
+            rows: each in [0, length), ascending.
+
+        Raises:
+            CorruptRecordError: the bytes of one are damaged.
+            ValueError: a column is damaged.
+            IndexError: a column is damaged.
+        """
+        try:
+            parts = list(self._parts(rows))
+            return [
+                _values([(columns[number][1], local) for columns, local in parts]) for number in range(len(self._names))
+            ]
+        except (ValueError, IndexError):
+            self.take(rows.tolist())  # raises an error that names the row
+            raise
+
+    def _parts(self, rows: NDArray[np.int64]) -> Iterator[tuple[_Columns, NDArray[np.int64]]]:
+        """Yield the columns of each batch that has some of the rows, and the numbers of these rows in it.
+
+        Yields:
+            The columns, and int64 numbers from 0 on.
+        """
+        if len(self._batches) == 1:
+            yield self._columns(0), rows
+            return
+        cuts: list[int] = np.searchsorted(rows, self._starts).tolist()
+        for number, (begin, end) in enumerate(pairwise(cuts)):
+            if begin < end:
+                yield self._columns(number), rows[begin:end] - self._starts[number]
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Return `len(row[name])` of every row, and 0 for None.
@@ -151,9 +208,24 @@ class ArrowRows:
         made = self._made[number]
         if made is None:
             batch = self._batches[number]
-            made = [(name, column_of(batch.column(name), self._style).at) for name in self._names]
+            made = [(name, column_of(batch.column(name), self._style)) for name in self._names]
             self._made[number] = made
         return made
+
+
+def _values(parts: Sequence[tuple[Column, NDArray[np.int64]]]) -> NDArray[Any] | list[Value]:
+    """Return the values of some rows of columns, one column after the other."""
+    found: list[NDArray[Any]] = []
+    for column, rows in parts:
+        if column.whole is None:
+            return [value for column, rows in parts for value in column.take(rows.tolist())]
+        found.append(column.whole.take(rows, axis=0))
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def dicts_of(names: Sequence[str], columns: Sequence[Sequence[Value]]) -> list[Record]:
+    """Return a dict for each row of some columns, without a Python loop."""
+    return list(map(dict, map(zip, repeat(names), zip(*columns, strict=True))))
 
 
 def _stream_of(batches: Sequence[Array]) -> Array | None:
@@ -197,6 +269,7 @@ def names_of(schema: Array, place: str) -> tuple[str, ...]:
 
 _LISTS: Final = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
 _TEXTS: Final = ("is_string", "is_large_string", "is_string_view")
+_NUMBERS: Final = ("is_integer", "is_floating", "is_boolean", "is_timestamp", "is_duration", "is_date")
 _BINARIES: Final = ("is_binary", "is_large_binary", "is_fixed_size_binary", "is_binary_view")
 
 
@@ -243,6 +316,14 @@ def _lengths(array: Array, name: str) -> NDArray[np.int64]:
     return filled
 
 
+def is_of_fixed_size(kind: Array) -> bool:
+    """Return whether a `pyarrow.DataType` is that of numbers or times, or of lists of one length of them."""
+    types = need_arrow("pyarrow.types")
+    if types.is_fixed_size_list(kind):
+        return is_of_fixed_size(kind.value_type)
+    return any(getattr(types, predicate)(kind) for predicate in _NUMBERS)
+
+
 def column_of(array: Array, style: Style) -> Column:
     """Return the functions that read a `pyarrow.Array` of any type, which may be a slice of another."""
     pyarrow, types = need_arrow(), need_arrow("pyarrow.types")
@@ -264,7 +345,11 @@ def _made(array: Array, style: Style, types: Module) -> Column:
 
 
 def _one_by_one(at: Callable[[int], Value]) -> Column:
-    return Column(at, lambda begin, end: [at(row) for row in range(begin, end)])
+    return _column(at, lambda begin, end: [at(row) for row in range(begin, end)])
+
+
+def _column(at: Callable[[int], Value], span: Callable[[int, int], Value]) -> Column:
+    return Column(at, span, lambda rows: list(map(at, rows)))
 
 
 def _nullable(array: Array, made: Column) -> Column:
@@ -280,7 +365,7 @@ def _nullable(array: Array, made: Column) -> Column:
             return made.span(begin, end)
         return [at(row) for row in range(begin, end)]
 
-    return Column(at, span)
+    return _column(at, span)
 
 
 def _extended(made: Column, kind: Array) -> Column:
@@ -321,17 +406,18 @@ def _unpacked(content: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.bo
 
 def _numbers(array: Array, dtype: DTypeLike) -> Column:
     values = _items(array.buffers()[1], dtype, array.offset, len(array))
-    return Column(values.__getitem__, lambda begin, end: values[begin:end].copy())
+    made = _column(values.__getitem__, lambda begin, end: values[begin:end].copy())
+    return replace(made, whole=values)
 
 
 def _plain_numbers(array: Array) -> Column:
     values = _items(array.buffers()[1], array.type.to_pandas_dtype(), array.offset, len(array))
-    return Column(values.item, lambda begin, end: values[begin:end].tolist())
+    return _column(values.item, lambda begin, end: values[begin:end].tolist())
 
 
 def _days(array: Array) -> Column:
     values = _items(array.buffers()[1], np.int32, array.offset, len(array))
-    return Column(
+    return _column(
         lambda row: np.datetime64(values.item(row), "D"),
         lambda begin, end: values[begin:end].astype("datetime64[D]"),
     )
@@ -340,7 +426,7 @@ def _days(array: Array) -> Column:
 def _booleans(array: Array) -> Column:
     made = _plain_booleans(array)
     content, offset = np.frombuffer(_view(array.buffers()[1]), np.uint8), array.offset
-    return Column(
+    return _column(
         lambda row: np.bool_(made.at(row)), lambda begin, end: _unpacked(content, offset + begin, offset + end)
     )
 
@@ -360,12 +446,20 @@ def _offsets(array: Array) -> memoryview:
 
 def _binaries(array: Array) -> Column:
     offsets, content = _offsets(array), _view(array.buffers()[2])
-    return _one_by_one(lambda row: bytes(content[offsets[row] : offsets[row + 1]]))
+
+    def take(rows: Sequence[int]) -> list[bytes]:
+        return [bytes(content[offsets[row] : offsets[row + 1]]) for row in rows]
+
+    return replace(_one_by_one(lambda row: bytes(content[offsets[row] : offsets[row + 1]])), take=take)
 
 
 def _texts(array: Array) -> Column:
     offsets, content = _offsets(array), _view(array.buffers()[2])
-    return _one_by_one(lambda row: str(content[offsets[row] : offsets[row + 1]], "utf-8"))
+
+    def take(rows: Sequence[int]) -> list[str]:
+        return [str(content[offsets[row] : offsets[row + 1]], "utf-8") for row in rows]
+
+    return replace(_one_by_one(lambda row: str(content[offsets[row] : offsets[row + 1]], "utf-8")), take=take)
 
 
 def _fixed_binaries(array: Array) -> Column:
@@ -415,7 +509,10 @@ def _fixed_lists(array: Array, style: Style) -> Column:
             return values.reshape(end - begin, size, *values.shape[1:])
         return [at(row) for row in range(begin, end)]
 
-    return Column(at, span)
+    if items.whole is None:
+        return _column(at, span)
+    values = items.whole[offset * size : (offset + len(array)) * size]
+    return replace(_column(at, span), whole=values.reshape(len(array), size, *values.shape[1:]))
 
 
 def _structs(array: Array, style: Style) -> Column:

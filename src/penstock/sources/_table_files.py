@@ -12,7 +12,7 @@ by itself, and the copies share the blocks that they decode.
 import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any, BinaryIO, ClassVar, SupportsIndex
 
@@ -21,7 +21,17 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._arrow_rows import NUMPY, Array, ArrowRows, lengths_of, names_of, need_arrow
+from penstock.sources._arrow_rows import (
+    NUMPY,
+    Array,
+    ArrowRows,
+    Value,
+    dicts_of,
+    is_of_fixed_size,
+    lengths_of,
+    names_of,
+    need_arrow,
+)
 from penstock.sources._kept_blocks import KeptBlocks, Waste, check_decoded_bytes
 from penstock.sources._local_files import (
     LocalFile,
@@ -69,6 +79,7 @@ class TableFiles:
         self._starts = starts
         self._listed_starts: list[int] = starts.tolist()
         self._length = self._listed_starts[-1]
+        self._fixed_shape = all(map(is_of_fixed_size, types.values()))
         self._described = digest_of(self._files, _text_of(types))
         self._decoded_bytes = decoded_bytes
         identity = identity_of(self._files, f"{type(self).__name__} {_text_of(types)}")
@@ -103,22 +114,52 @@ class TableFiles:
         Returns:
             A dict for each key.
         """
+        columns: list[list[Value]] = [[] for _ in self._names]
+        order, parts = self._parts(as_keys(keys))
+        for rows, numbers in parts:
+            for column, values in zip(columns, rows.take_columns(numbers), strict=True):
+                column += values
+        places: list[int] = np.argsort(order).tolist()
+        return dicts_of(self._names, [[column[place] for place in places] for column in columns])
+
+    @property
+    def fixed_shape(self) -> bool:
+        """Whether rows can be written directly into arrays: all columns are numbers, times or equal lists of them."""
+        return self._fixed_shape
+
+    def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
+        """Write the rows of `keys` to `out`.
+
+        Args:
+            keys: in [0, length), one axis.
+            out: a dict with an array for each column, of the dtype and the shape of its values, with `len(keys)` rows.
+
+        Raises:
+            UsageError: a dtype or shape differs, or a value is null.
+        """
         checked = as_keys(keys)
-        check_range(checked, self._length)
-        self._waste.returned += len(checked)
-        blocks = np.searchsorted(self._starts, checked, side="right") - 1
-        order = np.argsort(blocks, kind="stable")
+        targets: list[NDArray[Any]] = [out[name] for name in self._names]
+        order, parts = self._parts(checked)
+        columns = [np.empty((len(checked), *target.shape[1:]), target.dtype) for target in targets]  # block by block
+        end = 0
+        for rows, numbers in parts:
+            begin, end = end, end + len(numbers)
+            for name, column, values in zip(self._names, columns, rows.take_arrays(numbers), strict=True):
+                column[begin:end] = _fitting(values, column, name)
+        for target, column in zip(targets, columns, strict=True):
+            target[order] = column
+
+    def _parts(self, keys: Keys) -> tuple[NDArray[np.int64], Iterator[tuple[ArrowRows, NDArray[np.int64]]]]:
+        """Return the order of ascending keys, and for each block its rows and the numbers of those that are read."""
+        check_range(keys, self._length)
+        self._waste.returned += len(keys)
+        blocks = np.searchsorted(self._starts, keys, side="right") - 1
+        order = np.argsort(keys, kind="stable")
         blocks = blocks[order]
-        rows: list[int] = (checked[order] - self._starts[blocks]).tolist()
+        numbers = keys[order] - self._starts[blocks]  # they ascend within a block
         cuts: list[int] = (np.flatnonzero(np.diff(blocks)) + 1).tolist()
-        found: list[Record] = []
-        for begin, end in pairwise([0, *cuts, len(rows)] if rows else []):
-            found += self._rows(blocks.item(begin)).take(rows[begin:end])
-        records: list[Record] = [None] * len(found)
-        places: list[int] = order.tolist()
-        for place, record in zip(places, found, strict=True):
-            records[place] = record
-        return records
+        spans = pairwise([0, *cuts, len(keys)] if len(keys) else [])
+        return order, ((self._rows(blocks.item(begin)), numbers[begin:end]) for begin, end in spans)
 
     def lengths(self, column: str) -> NDArray[np.int64]:
         """Return the length of a column's value in every row, for `pack` and `bucket`; other columns aren't read.
@@ -328,6 +369,23 @@ def reading(path: str, kind: str) -> Generator[None]:
             f"{path!r} must be a whole file of {kind}: {' '.join(str(error).split())}. It is of another format, "
             "truncated or damaged: restore it, or write it again."
         ) from error
+
+
+def _fitting(values: NDArray[Any] | list[Value], column: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the values of some rows as an array that fits a column.
+
+    Raises:
+        UsageError: one is null, or they have another dtype or shape.
+    """
+    if isinstance(values, list) and any(value is None for value in values):
+        raise UsageError(f"read_into needs a value in every row; column {name!r} has a null. Use read.")
+    found = np.asarray(values)
+    if found.dtype != column.dtype or found.shape[1:] != column.shape[1:]:
+        raise UsageError(
+            f"out[{name!r}] must be {found.dtype} of shape {(len(column), *found.shape[1:])}; got {column.dtype} of "
+            f"shape {column.shape}. Make it so, or use read."
+        )
+    return found
 
 
 def _text_of(types: Types) -> str:
