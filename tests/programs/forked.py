@@ -179,6 +179,7 @@ def forked_programs() -> Generator[None]:
         theirs.close()
         yield
     _server = None
+    process.kill()  # a fork of the tests may have kept the socket open
     process.wait()
 
 
