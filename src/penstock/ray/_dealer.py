@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from penstock._decisions import SPAN_BATCHES
 from penstock._os import Bell
@@ -80,6 +81,7 @@ class _Try:
 
     Attributes:
         member: the process.
+        given: when it got the span, by the monotonic clock.
         result: what Ray will return; set at once.
         began: when the process may have begun, by the monotonic clock: when it got the span, or gave its last answer.
         seconds: from then to its answer; None until Ray has called back.
@@ -88,12 +90,12 @@ class _Try:
     def __init__(self, member: Member) -> None:
         self.member = member
         self.result: Future[Computed | Failed]
-        self._given = time.monotonic()
+        self.given = time.monotonic()
         self.seconds: float | None = None
 
     @property
     def began(self) -> float:
-        return max(self._given, self.member.answered)
+        return max(self.given, self.member.answered)
 
     def end(self, team: Team, bell: Bell, result: object) -> None:
         """Note, in a thread of Ray, that the process has answered."""
@@ -230,6 +232,7 @@ class Dealer(Generic[WorkT]):
         self._ordered = ordered
         self._spans: deque[Span[WorkT]] = deque()  # in order; the first one is delivered next
         self._closed = False
+        self._last_tries: WeakKeyDictionary[Member, _Try] = WeakKeyDictionary()  # of lost processes, what they were at
         self.is_over = False
         self.waiting_bytes = 0
         self._team.listen(bell)
@@ -378,7 +381,7 @@ class Dealer(Generic[WorkT]):
             if isinstance(error, ray.exceptions.RayTaskError) or not isinstance(error, ray.exceptions.RayError):
                 span.error = error
             else:
-                self._lose(span, ended.member, error)
+                self._lose(span, ended, error)
             return
         computed = ended.result.result()
         span.tries.clear()
@@ -389,16 +392,21 @@ class Dealer(Generic[WorkT]):
         if not span.needs_care:
             self._learned.note(computed, ended.seconds)
 
-    def _lose(self, span: Span[WorkT], member: Member, error: BaseException) -> None:
-        """Note that a process was lost with a span; unless another one has it, its parts are given out one by one."""
+    def _lose(self, span: Span[WorkT], ended: _Try, error: BaseException) -> None:
+        """Note that a process was lost with a span.
+
+        Unless another process has the span, it is given out again: one by one if the process was at it, else as it is.
+        """
+        member = ended.member
         step, reason = self._kind.step(span.work), str(error).strip()
         has_ended = ENDED_ITSELF in reason
         if isinstance(error, ray.exceptions.RayActorError) and self._team.lose(member) and not has_ended:
             self._owner.recorder.observe(WorkerDied(member.number, member.pid, None, reason, step, None))
             _logger.warning("process %d of the pool, on host %s, was lost: %s", member.number, member.host, reason)
-        if span.tries:
+        is_suspect = self._was_at(ended) and not has_ended
+        if span.tries or not is_suspect:
             return
-        deaths = span.deaths + (not has_ended)
+        deaths = span.deaths + 1
         if deaths >= _DEATHS:
             what = self._kind.describe(span.work)
             span.error = LostError(f"processes of the pool are lost while they compute {what}; the last: {reason}")
@@ -406,3 +414,10 @@ class Dealer(Generic[WorkT]):
         singles = [Span(span.work.part(index, 1), deaths) for index in range(span.work.steps)]
         spans = [singles if each is span else [each] for each in self._spans]
         self._spans = deque(itertools.chain(*spans))
+
+    def _was_at(self, ended: _Try) -> bool:
+        """Return whether a lost process was at this span, the first of those that it had; others only waited there."""
+        if ended.member not in self._last_tries:
+            others = [each for span in self._spans for each in span.tries if each.member is ended.member]
+            self._last_tries[ended.member] = min([ended, *others], key=lambda each: each.given)
+        return self._last_tries[ended.member] is ended
