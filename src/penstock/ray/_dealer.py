@@ -145,7 +145,8 @@ class Span(Generic[WorkT]):
         deaths: the number of processes in a row that were lost with it.
         tries: the processes that have it; a second one if the first is late.
         computed: the result; None until then.
-        error: the reason why there is none; None for none.
+        error: the reason why there is no result, from a process; None for none.
+        crash: the reason, if processes were lost with it, one after the other; None for none.
     """
 
     def __init__(self, work: WorkT, deaths: int = 0) -> None:
@@ -154,11 +155,12 @@ class Span(Generic[WorkT]):
         self.tries: list[_Try] = []
         self.computed: Computed | None = None
         self.error: BaseException | None = None
+        self.crash: WorkerError | None = None
 
     @property
     def is_done(self) -> bool:
         """Whether no process has to compute it."""
-        return self.computed is not None or self.error is not None
+        return self.computed is not None or self.error is not None or self.crash is not None
 
     @property
     def needs_care(self) -> bool:
@@ -168,10 +170,6 @@ class Span(Generic[WorkT]):
 
 def _no_stall() -> None:
     """Return that nothing is known of a wait."""
-
-
-class LostError(WorkerError):
-    """Processes were lost with the same part of a span, one after the other."""
 
 
 class Owner(Protocol):
@@ -409,7 +407,7 @@ class Dealer(Generic[WorkT]):
         deaths = span.deaths + 1
         if deaths >= _DEATHS:
             what = self._kind.describe(span.work)
-            span.error = LostError(f"processes of the pool are lost while they compute {what}; the last: {reason}")
+            span.crash = WorkerError(f"processes of the pool are lost while they compute {what}; the last: {reason}")
             return
         singles = [Span(span.work.part(index, 1), deaths) for index in range(span.work.steps)]
         spans = [singles if each is span else [each] for each in self._spans]

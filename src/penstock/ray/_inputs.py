@@ -25,7 +25,7 @@ from penstock._runtime._isolated_helper import described_rows
 from penstock._runtime._recovery import leave_to_steps
 from penstock._streaming import BlockInput, Chunk, one_by_one
 from penstock.errors import WorkerError
-from penstock.ray._dealer import Dealer, Learned, LostError, Owner, Span
+from penstock.ray._dealer import Dealer, Learned, Owner, Span
 from penstock.ray._team import Member
 from penstock.ray._worker import InputWork
 
@@ -128,8 +128,8 @@ class PoolReader:
         dealer = self._open(block_input, start)
         while (span := self._next(dealer)) is not None:
             first, stop = span.work
-            if isinstance(span.error, LostError):
-                self._replace_crashing(block_input, first, span.error)
+            if span.crash is not None:
+                self._replace_crashing(block_input, first, span.crash)
                 dealer = self._open(block_input, first)
                 continue
             evaluated = self._evaluated(span)

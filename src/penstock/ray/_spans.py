@@ -246,7 +246,7 @@ class PoolSupplier(ReceivedSupplier):
         """Return the batches of a span, and the error after them, if there is one."""
         computed = span.computed
         if computed is None:
-            error = span.error or InternalError("a span that is done has neither batches nor an error")
+            error = span.error or span.crash or InternalError("a span that is done has neither batches nor an error")
             return self._told(span.work, [], [NO_REPORT], error)
         unpacked = load(computed.block.data, copied_bytes=sys.maxsize)  # so that arrays may be written to
         batches, reports, times = cast("tuple[list[Element], list[BatchReport], Added]", unpacked)
