@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from typing import Any, Final, SupportsIndex, cast
 
 import numpy as np
@@ -13,7 +12,7 @@ from penstock import _lazy
 from penstock._tree import is_masked
 from penstock.errors import UsageError
 from penstock.sources._mapped import MappedArray, RowTable, find_mapped
-from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range, dicts_of
 
 SAMPLED_BYTES: Final = 1 << 20  # the fingerprint covers all content of arrays up to this size
 SAMPLED_BLOCKS: Final = 64
@@ -240,9 +239,7 @@ class Arrays:
     def _records(self, blocks: list[list[Any]]) -> list[Record]:
         if self._names is None:
             return blocks[0]
-        # A dict for each row, without a Python loop.
-        pairs = map(zip, repeat(self._names), zip(*blocks, strict=True))
-        return list(map(dict, pairs))
+        return dicts_of(self._names, blocks)
 
     def _gather(self, number: int, keys: Keys, out: NDArray[Any]) -> None:
         tables = self._tables

@@ -20,7 +20,7 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +31,7 @@ from penstock._optional import need
 from penstock._progress import Progress, counted
 from penstock._tree import is_array
 from penstock.errors import CorruptRecordError, UsageError
-from penstock.sources._source import Record
+from penstock.sources._source import Record, dicts_of
 
 Module = Any  # pyarrow has no types
 Array = Any  # a pyarrow.Array
@@ -221,11 +221,6 @@ def _values(parts: Sequence[tuple[Column, NDArray[np.int64]]]) -> NDArray[Any] |
             return [value for column, rows in parts for value in column.take(rows.tolist())]
         found.append(column.whole.take(rows, axis=0))
     return found[0] if len(found) == 1 else np.concatenate(found)
-
-
-def dicts_of(names: Sequence[str], columns: Sequence[Sequence[Value]]) -> list[Record]:
-    """Return a dict for each row of some columns, without a Python loop."""
-    return list(map(dict, map(zip, repeat(names), zip(*columns, strict=True))))
 
 
 def _stream_of(batches: Sequence[Array]) -> Array | None:

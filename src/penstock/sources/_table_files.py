@@ -26,7 +26,6 @@ from penstock.sources._arrow_rows import (
     Array,
     ArrowRows,
     Value,
-    dicts_of,
     is_of_fixed_size,
     lengths_of,
     names_of,
@@ -45,7 +44,7 @@ from penstock.sources._local_files import (
     stat_file,
 )
 from penstock.sources._shared_blocks import SharedBlocks
-from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range, dicts_of
 
 Types = Mapping[str, Array]
 """The `pyarrow.DataType` of each column."""
@@ -119,8 +118,9 @@ class TableFiles:
         for rows, numbers in parts:
             for column, values in zip(columns, rows.take_columns(numbers), strict=True):
                 column += values
+        found = dicts_of(self._names, columns)
         places: list[int] = np.argsort(order).tolist()
-        return dicts_of(self._names, [[column[place] for place in places] for column in columns])
+        return [found[place] for place in places]
 
     @property
     def fixed_shape(self) -> bool:
