@@ -139,7 +139,7 @@ def test_numbers_are_written_straight_into_batches(tmp_path: Path, case: str, mo
     write(NUMBERS.drop_columns("x"), tmp_path / "a.data")
     dataset = ps.read(make(tmp_path / "a.data", cache=tmp_path, **options), seed=1).shuffle().batch(4)
     expected = [list(dataset.epoch(epoch)) for epoch in range(2)]
-    with ps.Loader(dataset) as loader:
+    with ps.Loader(dataset, num_workers=0) as loader:
         assert_same(list(loader), expected[0])
         monkeypatch.setattr(make, "read", unexpected)
         assert_same(list(loader), expected[1])

@@ -142,4 +142,4 @@ class InlineSizes:
         if seconds < MAX_INLINE_SECONDS and batches // 2 < self._wanted:
             return batches
         is_cheap = seconds < INLINE_SECONDS or (fewer is not None and each < INLINE_GAIN * fewer)
-        return batches if is_cheap else batches // 2
+        return batches if is_cheap else max(batches // 2, 1)
