@@ -118,7 +118,7 @@ class Hints(WaitHints):
 
     def waited(self, clock: Counted, seconds: float) -> None:
         super().waited(clock, seconds)
-        if clock.elapsed_seconds >= self._lock_look_at:
+        if self._lock_look_at < inf and clock.elapsed_seconds >= self._lock_look_at:
             with Caught(Exception):
                 self._look_for_lock(clock)
 
