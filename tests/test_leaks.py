@@ -137,7 +137,7 @@ def test_a_semaphore_that_another_program_left_is_no_leak() -> None:
 
 
 def test_no_leak_is_reported(inner: pytest.Pytester) -> None:
-    """What a test ends, or only garbage holds, is no leak; a failing test shows its own failure alone.
+    """A thing that a test ends, or that only garbage holds, is no leak; a failing test shows its own failure alone.
 
     Resources in the frames of a failed test, the last of its file, are released before the next file's tests.
     """

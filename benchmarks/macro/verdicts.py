@@ -104,7 +104,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Seen:
-    """What was measured, over all rounds.
+    """Results of all rounds.
 
     Attributes:
         is_warm: whether the call that warms up is over; it measures nothing, since each call makes new loaders.

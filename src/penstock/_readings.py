@@ -220,7 +220,7 @@ def unseen_word() -> "memoryview[float]":
 
 
 class Added(NamedTuple):
-    """What was added to words: their places, which are few, and the differences."""
+    """Amounts that were added to words: the places of these, which are few, and the amounts."""
 
     places: "np.ndarray[Any, Any]"
     values: "np.ndarray[Any, Any]"

@@ -117,7 +117,7 @@ def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) 
 
 
 def test_rare_slow_records_are_the_bottleneck() -> None:
-    """Where each batch that may be ahead has a slow record, no later one is complete, and workers are idle."""
+    """No later batch is complete, and workers are idle, where each batch that may be ahead has a slow record."""
     dataset = ps.range(256).map(wait_rarely).batch(BATCH)
     report = observed(dataset, 0.0, {"num_workers": 4, "workers": "threads"})
     for _ in range(2):  # a busy machine gives threads too little time

@@ -61,7 +61,7 @@ WorkT_contra = TypeVar("WorkT_contra", bound=Parted, contravariant=True)
 
 
 class Kind(Protocol[WorkT_contra]):
-    """How one kind of work is sent and described."""
+    """A kind of work: the functions that send and describe it."""
 
     def call(self, member: Member, work: WorkT_contra, /, *, with_care: bool) -> "Future[Computed | Failed]":
         """Send work to a process."""
@@ -106,7 +106,7 @@ class _Try:
 
 
 class Learned:
-    """What earlier spans have shown of the next ones.
+    """The size of the next span, from the sizes and times of earlier ones.
 
     Attributes:
         size: the number of parts of the next span.

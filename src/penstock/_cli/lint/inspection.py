@@ -153,7 +153,7 @@ def error_text(error: BaseException) -> str:
 
 
 class Loading(NamedTuple):
-    """What a loader will do with the dataset."""
+    """The ranks and the memory with which a loader will read the dataset."""
 
     ranks: int = 1
     prefetch: int = 2

@@ -1,7 +1,7 @@
 """The hints of a `DataLoader` in the log, as those of a `Loader` (`penstock._loader._hints`).
 
-Without workers torch's own iterator computes the batches, in the training's thread. What it calls for a batch is timed
-here, for the hints alone: such batches don't count in `stats()`.
+Without workers torch's own iterator computes the batches, in the training's thread. The object that it calls for a
+batch is timed here, for the hints alone: such batches don't count in `stats()`.
 """
 
 import logging
@@ -84,7 +84,7 @@ def _advice(model: Model) -> str:
 
 
 class TimedFetcher:
-    """What torch's iterator calls for a batch, timed.
+    """The object that torch's iterator calls for each batch; it times torch's own fetcher.
 
     Args:
         fetcher: torch's own.
