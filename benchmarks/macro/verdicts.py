@@ -426,6 +426,13 @@ FAULTS: Final = (
         ("threads",),
     ),
     Fault(
+        "computing map, with the lock, in a thread",
+        lambda place, planted: of_map(hold, place if planted else PLACES["processes"], 1),
+        "decode",
+        "2 processes",
+        ("thread",),
+    ),
+    Fault(
         "computing map, more workers than processors",
         partial(of_workers, release),
         "decode",

@@ -24,6 +24,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/lock_waits.hpp"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -80,8 +82,7 @@ bool on_main_thread() {
 }
 
 Bell::Outcome wait_without_lock(int descriptor, const Bell::Deadline& deadline, int interrupt) {
-    const nb::gil_scoped_release unlocked;
-    return Bell::wait_readable(descriptor, deadline, interrupt);
+    return sleep_without_lock([&] { return Bell::wait_readable(descriptor, deadline, interrupt); });
 }
 
 // Waits on any descriptor. A wait on the main thread needs a pipe, which the first one opens.

@@ -11,6 +11,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "bindings/lock_waits.hpp"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -57,8 +59,7 @@ std::optional<Claim> claim_wait(Ring& ring, std::uint64_t worker) {
     check_worker(worker);
     if (ring.stopped()) return std::nullopt;
     if (auto claim = ring.claim(worker)) return claim;
-    const nb::gil_scoped_release unlocked;
-    return ring.claim_wait(worker);
+    return sleep_without_lock([&] { return ring.claim_wait(worker); });
 }
 
 void rest(Ring& ring, double seconds) {

@@ -9,12 +9,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
+
+#include "bindings/lock_waits.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace penstock::bindings {
+
 namespace {
+
+thread_local LockWaits waits_of_thread;
+
+}  // namespace
+
+LockWaits& lock_waits_of_thread() noexcept { return waits_of_thread; }
+
+namespace {
+
+void add_lock_waits(StepTimes& times) { times.add_lock_waits(std::exchange(waits_of_thread, {})); }
 
 using Words = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -79,8 +93,15 @@ void bind_step_times(nb::module_& module) {
             },
             "step"_a.none(), "word"_a, "amount"_a, "Add to a word of a step, for a number that isn't a time.")
         .def(
-            "work", [](BoundStepTimes& self, double seconds) { self.work(seconds); }, "seconds"_a,
-            "Add the time of all work at a block, steps included.")
+            "work",
+            [](BoundStepTimes& self, double seconds) {
+                self.work(seconds);
+                add_lock_waits(self);
+            },
+            "seconds"_a, "Add the time of all work at a block, steps included; and what `add_lock_waits` adds.")
+        .def(
+            "add_lock_waits", [](BoundStepTimes& self) { add_lock_waits(self); },
+            "Add the calling thread's waits for the interpreter's lock since the last call.")
         .def(
             "enter", [](BoundStepTimes& self) { return self.enter(); },
             "Begin a block of a step's parent; return the time that the step has taken so far, for `leave`.\n\n"

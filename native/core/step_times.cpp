@@ -91,6 +91,19 @@ std::size_t StepTimes::place_of(std::uintptr_t step) const {
     return found == places_.end() ? other_ : found->second;
 }
 
+void LockWaits::add(double each) noexcept {
+    constexpr double is_long = 0.0025;  // half of Python's switch interval
+    seconds += each;
+    count += 1;
+    if (each >= is_long) long_count += 1;
+}
+
+void StepTimes::add_lock_waits(const LockWaits& waits) {
+    words_[lock_seconds_word] += waits.seconds;
+    words_[lock_waits_word] += waits.count;
+    words_[long_lock_waits_word] += waits.long_count;
+}
+
 void StepTimes::count(std::uintptr_t step, std::size_t word, double amount) {
     if (word >= step_words_) throw std::out_of_range("a step has no such word");
     words_[place_of(step) + word] += amount;

@@ -27,12 +27,20 @@ constexpr double noted_seconds = 50e-6;
 
 // The memory of the times, in words: those of the whole, of each step, and the latest laps in a ring.
 constexpr std::size_t rows_word = 0, busy_word = 1, laps_word = 2;
+constexpr std::size_t lock_seconds_word = 3, lock_waits_word = 4, long_lock_waits_word = 5;
 constexpr std::size_t whole_words = 8;
 constexpr std::size_t seconds_word = 0, elements_word = 1, cpu_seconds_word = 2, cpu_of_seconds_word = 3;
 constexpr std::size_t histogram_word = 4;
 constexpr std::size_t least_step_words = histogram_word + bucket_count;  // further ones are `count`ed
 constexpr std::size_t lap_words = 3;  // the place of the step's words, the end, the seconds
 constexpr std::size_t kept_laps = 1 << 12;
+
+// Waits for the interpreter's lock, of threads that have slept without it.
+struct LockWaits {
+    double seconds = 0, count = 0, long_count = 0;
+
+    void add(double each) noexcept;
+};
 
 class StepTimes {
   public:
@@ -65,6 +73,9 @@ class StepTimes {
 
     // Adds the time of all work at a block, steps included.
     void work(double seconds) { words_[busy_word] += seconds; }
+
+    // Adds waits for the interpreter's lock.
+    void add_lock_waits(const LockWaits& waits);
 
     // Adds to a word of a step, for a number that isn't a time.
     void count(std::uintptr_t step, std::size_t word, double amount);

@@ -58,6 +58,13 @@ int main() {
     const std::size_t ring = whole_words + 3 * step_words;
     check(words[laps_word] == 1 && words[ring] == whole_words && words[ring + 2] == of(0, seconds_word), "it is a lap");
 
+    LockWaits waits;
+    waits.add(0.001);
+    waits.add(0.005);
+    times.add_lock_waits(waits);
+    check(words[lock_seconds_word] == 0.006 && words[lock_waits_word] == 2 && words[long_lock_waits_word] == 1,
+          "waits for the interpreter's lock are added up, and those of half a switch interval counted apart");
+
     times.start(0);
     times.enter();
     spend();

@@ -756,7 +756,14 @@ class StepTimes:
         """Add to a word of a step, for a number that isn't a time."""
 
     def work(self, seconds: float) -> None:
-        """Add the time of all work at a block, steps included."""
+        """
+        Add the time of all work at a block, steps included; and what `add_lock_waits` adds.
+        """
+
+    def add_lock_waits(self) -> None:
+        """
+        Add the calling thread's waits for the interpreter's lock since the last call.
+        """
 
     def enter(self) -> tuple[float, float] | None:
         """

@@ -54,12 +54,15 @@ MAX_STEPS: Final = 256
 # The layout of the words, as the native core writes them.
 _SECONDS, _ELEMENTS, _CPU_SECONDS, _CPU_OF_SECONDS, _HEAD = range(5)
 _WORDS: Final = _HEAD + BUCKETS
-_ROWS, _BUSY, _LAPS = range(3)  # of the whole: the number of rows, the busy time, and the number of laps
+# Of the whole: the number of rows, the busy time, the number of laps; waits for the interpreter's lock.
+_ROWS, _BUSY, _LAPS, _LOCK_SECONDS, _LOCK_WAITS, _LONG_LOCK_WAITS = range(6)
 _TOTAL: Final = 8  # words before those of the first step
 _LAP_WORDS: Final = 3  # the place of the step's words, the end, the seconds
 KEPT_LAPS: Final = 1 << 12
 """The number of last laps of a thread or process that are kept, and of last waits: some seconds."""
 _HELPER_ROLES: Final = ("consumer", "fold")  # of threads of a helper process that have times, beside its workers
+_LEAST_LOCK_WAITS: Final = 4
+_MANY_LONG: Final = 0.3
 _UNSAFE_LAPS: Final = 64  # the oldest kept ones, which may be overwritten while they are copied
 
 
@@ -305,6 +308,20 @@ class Readings:
     def busy_seconds(self) -> float:
         """The time that the workers have worked, summed over workers."""
         return float(sum(words[_BUSY] for words in self._words.copy()))
+
+    @property
+    def lock_wait_seconds(self) -> float:
+        """The time for which a thread that wakes up waits for the interpreter's lock; 0 where that is rarely long.
+
+        It is the mean of the thread that waits longest. A few long waits are those of a busy machine.
+        """
+        found = [cast("list[float]", words[_LOCK_SECONDS : _LONG_LOCK_WAITS + 1].tolist()) for words in self._words]
+        means = [
+            seconds / count
+            for seconds, count, long in found
+            if count >= _LEAST_LOCK_WAITS and long >= _MANY_LONG * count
+        ]
+        return max(means, default=0.0)
 
     def step_times(self, *, each: bool = True) -> list[StepTime]:
         """Return the time of each step, by its number; the last one is that of all steps without a number.

@@ -61,7 +61,7 @@ def test_threads_that_slow_the_training_are_named_once(
     step = StepReport("decode", "map(decode)", 0.04, 1.0, 1.0)
     report = Report(
         (step,), 50, 2.0, workers=2, workers_text="2 threads", processors=4, work_seconds=0.07,
-        consumer_seconds=0.04, consumer_p5_seconds=0.016,
+        consumer_seconds=0.04, consumer_p5_seconds=0.016, lock_wait_seconds=0.005,
     )  # fmt: skip
 
     def report_of(*_: object) -> Report:

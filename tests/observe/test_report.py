@@ -100,8 +100,6 @@ def observed(dataset: ps.Dataset[Any], seconds: float, place: dict[str, Any]) ->
 def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) -> None:
     """Whatever is slow, and wherever it is computed, the report names it as the bottleneck."""
     dataset, seconds, verdict = FAULTS[fault]
-    if verdict == "compute" and place.get("workers") == "threads":
-        pytest.skip("a busy machine gives threads too little time to show that they compute one after the other")
     report = observed(dataset, seconds, place)
     for _ in range(2):  # on a busy machine one worker may get so little of a processor that it is what limits
         if report.bottleneck != verdict:
@@ -111,8 +109,10 @@ def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) 
         assert report.consumer_seconds >= seconds
         assert report.advice.startswith("nothing")
     else:
-        name = max(report.steps, key=lambda step: step.seconds).name
-        assert name == verdict
+        if report.lock_wait_seconds:  # threads wait for the lock in other steps
+            assert 'pass workers="processes"' in report.advice
+        else:
+            assert max(report.steps, key=lambda step: step.seconds).name == verdict
         assert max(report.what_if, key=lambda each: each.times).times > 1
 
 
@@ -245,9 +245,39 @@ def report_of(**figures: Any) -> Report:
         ({"waits": (("inline", 6.0),)}, "decode", r"num_workers=5: up to"),
         ({"batches": 0, "elapsed_seconds": 0.0, "waits": ()}, None, r"nothing yet"),
         (
-            {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3},
+            {
+                "workers": 4,
+                "workers_text": "4 threads",
+                "batches": 125,
+                "work_seconds": 0.3,
+                "lock_wait_seconds": 0.005,
+            },
             "decode",
             r'workers="processes"',
+        ),
+        (
+            {
+                "workers": 1,
+                "workers_text": "1 thread",
+                "batches": 125,
+                "wait_seconds": 0.8,
+                "consumer_seconds": 0.021,
+                "lock_wait_seconds": 0.006,
+            },
+            "the consumer",
+            r"nothing",
+        ),
+        (
+            {
+                "workers": 1,
+                "workers_text": "1 thread",
+                "batches": 125,
+                "wait_seconds": 0.8,
+                "consumer_seconds": 0.007,
+                "lock_wait_seconds": 0.006,
+            },
+            "decode",
+            r'workers="processes" and num_workers=8: .* waits as well, .* 8 processors: up to 8\.\dx, then the',
         ),
         (
             {
@@ -258,6 +288,7 @@ def report_of(**figures: Any) -> Report:
                 "wait_seconds": 0.1,
                 "consumer_seconds": 0.079,
                 "consumer_p5_seconds": 0.016,
+                "lock_wait_seconds": 0.03,
             },
             "decode",
             r"lock, for which the training waits as well, .*: up to 2\.1x",
@@ -305,7 +336,9 @@ def test_a_cause_beside_the_formula_limits_the_rate(cause: str, change: str | No
 
 def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() -> None:
     """Each process computes a batch in the processor time that it takes."""
-    report = report_of(workers=4, workers_text="4 threads", batches=125, work_seconds=0.3)
+    figures = {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3}
+    report = report_of(**figures, lock_wait_seconds=0.005)
+    assert not any(each.kind for each in report_of(**figures).what_if)
     (processes,) = (each for each in report.what_if if each.change == "processes")
     assert processes.times == pytest.approx(4)
     assert processes.then == "the workers"

@@ -1,6 +1,7 @@
 """`Loader.verify` measures the predictions of the report, and leaves the loader as it is."""
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError
 from penstock.observe import WhatIf
-from tests.places import in_places
+from tests.places import LINUX, in_places
 
 SECONDS = 0.15
 
@@ -40,13 +41,15 @@ SLOW: dict[str, tuple[ps.Dataset[Any], str]] = {
 }
 
 
-def verified(dataset: ps.Dataset[Any], seconds: float = 0.0, **options: Any) -> tuple[WhatIf, ...]:
+def verified(
+    dataset: ps.Dataset[Any], seconds: float = 0.0, measured_seconds: float = SECONDS, **options: Any
+) -> tuple[WhatIf, ...]:
     """Return the verified predictions after an epoch; check that the next epoch is as without the call."""
     with ps.Loader(dataset, **options) as loader, ps.Loader(dataset) as same:
         for _ in loader:
             threading.Event().wait(seconds)
         state = loader.state_dict()
-        found = loader.verify(SECONDS)
+        found = loader.verify(measured_seconds)
         assert loader.state_dict() == state
         same.load_state_dict(state)
         assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in same]
@@ -75,6 +78,70 @@ def test_a_worker_more_is_measured_beside_the_consumer() -> None:
     assert gains[-1].keys() == {None, "wait"}
     assert min(gains[-1].values()) >= 1.2
     assert max(gains[-1].values()) < 20  # it would be some hundreds without the consumer
+
+
+def hold(number: int) -> int:
+    """Return the number after computing with the interpreter's lock, for some of its switch intervals."""
+    ends = time.thread_time() + 0.012
+    while time.thread_time() < ends:
+        pass
+    return number
+
+
+class Unsendable:
+    """Numbers whose reading holds the interpreter's lock; a process can't get the source."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, key: int) -> int:
+        return hold(key)
+
+
+def wait_rarely(number: int) -> int:
+    """Return the number; one in 64 after a wait that is as long as many batches take."""
+    threading.Event().wait(0.08 if number % 64 == 7 else 0.0003)
+    return number
+
+
+def large(number: int) -> Any:
+    """Return a large array after a while; its batch isn't copied out of the loader's memory."""
+    threading.Event().wait(0.008)
+    return np.full(8192, number)
+
+
+@pytest.mark.parametrize(
+    ("change", "dataset", "options", "least"),
+    [
+        pytest.param("processes", ps.range(48).map(hold).batch(2), {"num_workers": 2}, 0, id="lock", marks=LINUX),
+        ("more batches ahead", ps.range(640).map(wait_rarely).batch(4), {"num_workers": 4, "prefetch": 2}, 1.2),
+        ("more memory", ps.range(480).map(large).batch(4), {"num_workers": 16, "memory": 800_000}, 1.2),
+    ],
+)
+def test_another_argument_is_measured(change: str, dataset: Any, options: dict[str, Any], least: float) -> None:
+    """Processes in place of threads, more batches ahead and more memory: a throwaway loader has them.
+
+    How much processes gain depends on how many processors are free.
+    """
+    gains: list[float] = []
+    seconds = 0.6 if change == "more batches ahead" else SECONDS  # enough for some slow elements
+    while not gains or (gains[-1] <= least and len(gains) < 5):
+        found = verified(dataset, 0.001, seconds, workers="threads", **options)
+        gains += [each.measured or 0.0 for each in found if each.change == change] or [0.0]
+    assert gains[-1] > least
+
+
+def test_a_change_that_the_dataset_refuses_is_not_measured() -> None:
+    """A dataset that can't be sent to a process has no gain by processes; the others are measured."""
+    found: tuple[WhatIf, ...] = ()
+    while not any(each.kind for each in found):
+        found = verified(ps.read(Unsendable()).batch(2), num_workers=2, workers="threads")
+    by_change = {each.change: each.measured for each in found}
+    assert by_change["processes"] is None
+    assert by_change["read costs nothing"] is not None
 
 
 def test_a_merge_cannot_be_replayed() -> None:

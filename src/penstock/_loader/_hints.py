@@ -132,7 +132,7 @@ class Hints(WaitHints):
             "the loader's threads slow the training, which waits for the interpreter's lock: a batch takes it %.1f ms, "
             "and about %.1f ms where no thread holds the lock. To change: %s. loader.report() shows all steps",
             1e3 * report.consumer_seconds,
-            1e3 * report.consumer_p5_seconds,
+            1e3 * report.consumer_own_seconds,
             report.advice,
         )
 

@@ -2,7 +2,7 @@
 
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -587,7 +587,8 @@ class Loader(Generic[T_co]):
         """Measure what `report().what_if` predicts, in throwaway loaders.
 
         For each of the three best predictions, a loader with the same workers and limits delivers the dataset with that
-        change: a step that costs nothing returns results from memory, or there is one worker more. It takes turns with
+        change: a step that costs nothing returns results from memory, there is one worker more, processes are in place
+        of threads, `memory` has no limit, or eight times as many batches are computed ahead. It takes turns with
         another one, which delivers the dataset as it is. After each batch comes a wait, as long as the training has
         taken for a batch.
 
@@ -600,8 +601,8 @@ class Loader(Generic[T_co]):
 
         Returns:
             The predictions of the report, the best first, with `WhatIf.measured`. That is None for changes that gain
-            less than 5 %, for those after the third, for steps below a cache, and for steps other than reads and
-            functions, which can't be replayed.
+            less than 5 %, for those after the third, for steps below a cache, for steps other than reads and functions,
+            which can't be replayed, for the placing of batches, and for processes to which the dataset can't be sent.
 
         Raises:
             UsageError: `seconds` isn't above 0; no batch was delivered yet, so that nothing is predicted; or a pool
@@ -623,29 +624,30 @@ class Loader(Generic[T_co]):
                 "loader of the same dataset with num_workers=n; report() has the predictions for this one"
             )
         steps = {name: node for name, (node, _) in timed_steps(self._plan, self._runtime.readings).items()}
-        return tuple(verified(self._throwaway, self._plan.node, self.report(), steps, seconds))
+        return tuple(verified(self._throwaway, self._plan.node, self.report(), steps, self._plan.prefetch, seconds))
 
-    def _throwaway(self, node: Node, num_workers: int | None) -> "Loader[Any]":
+    def _throwaway(self, node: Node, changes: Mapping[str, Any]) -> "Loader[Any]":
         """Return a loader of another dataset, at the beginning of its second epoch.
 
         Args:
             node: the dataset.
-            num_workers: the number of workers; None for that of this loader.
+            changes: the arguments that differ from those of this loader.
         """
         plan = self._plan
-        num_workers = plan.num_workers if num_workers is None else num_workers
-        loader: Loader[Any] = Loader(
-            Dataset(node),
-            num_workers=num_workers,
-            workers="auto" if plan.place == "inline" else plan.place,
-            isolated=plan.isolated,
-            ordered=plan.ordered,
-            shard=plan.shard,
-            prefetch=plan.prefetch,
-            memory=plan.memory,
-            copy=plan.copy,
-            limits=plan.limits if num_workers or plan.place == "inline" else None,  # some of them need workers
-        )
+        arguments: dict[str, Any] = {
+            "num_workers": plan.num_workers,
+            "workers": "auto" if plan.place == "inline" else plan.place,
+            "isolated": plan.isolated,
+            "ordered": plan.ordered,
+            "shard": plan.shard,
+            "prefetch": plan.prefetch,
+            "memory": plan.memory,
+            "copy": plan.copy,
+            **changes,
+        }
+        if arguments["num_workers"] or plan.place == "inline":  # some limits need workers
+            arguments["limits"] = plan.limits
+        loader: Loader[Any] = Loader(Dataset(node), **arguments)
         if not is_endless(node):
             loader.seek(position=0, epoch=1)  # a loader that begins with epoch 0 again would be taken for a mistake
         return loader

@@ -1,10 +1,12 @@
 """The measurement of a report's predictions: a step "costs nothing" where its results come from memory.
 
-A prediction is a formula over times that were measured in one run. To verify it, the change is made: in a copy of the
-dataset one step returns results that were recorded before, one after the other, and everything below and above it still
-runs. A throwaway loader with the same workers and limits delivers this copy, another one the dataset as it is, and a
-thread that takes as long for each batch as the training takes the batches. The quotient of the two rates is the gain,
-as by the differences of DS-Analyzer (arXiv 2007.06775).
+A prediction is a formula over times that were measured in one run. To verify it, the change is made. Where a step
+"costs nothing", it returns, in a copy of the dataset, results that were recorded before, one after the other, and
+everything below and above it still runs; a throwaway loader with the same workers and limits delivers this copy. For
+another change the throwaway loader has other arguments: more workers or processes, no limit of its memory, or more
+batches ahead. Another throwaway loader delivers the dataset as it is, and a thread that takes as long for each batch as
+the training takes the batches. The quotient of the two rates is the gain, as by the differences of DS-Analyzer (arXiv
+2007.06775).
 
 Only reads and functions can be replayed. What a batch or a fold does with its elements can't be separated from the
 elements, so those predictions are not measured. Nor are those of steps below a cache: all loaders of a dataset share
@@ -16,21 +18,25 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from math import inf
+from statistics import fmean
 from threading import Event
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from penstock._caught import Caught
 from penstock._dataset import Dataset
 from penstock._graph import Cache, Element, Map, Node, Read, outermost_batch, parents_of, walk, with_parents
 from penstock._tree import copied, flatten, map_leaves
 from penstock.errors import UsageError
 from penstock.observe import Report, WhatIf
+from penstock.observe._verdict import MORE_AHEAD, MORE_MEMORY
 from penstock.sources import can_read_spans
 
 _MOST_RESULTS: Final = 16
 _MOST_BYTES: Final = 1 << 27  # of recorded results
 _MOST_CHANGES: Final = 3
 _TURNS: Final = 3
+_TIMES_AHEAD: Final = 8  # as many batches, for more ahead
 _WORTH: Final = 1.05  # times: smaller gains drown in the noise of a measurement
 _LEAST_BATCHES: Final = 2
 _SPUN_SECONDS: Final = 0.0005  # a wait takes longer than it should by about a tenth of this
@@ -48,8 +54,8 @@ class Delivering(Protocol):
         ...
 
 
-Make = Callable[[Node, int | None], Delivering]
-"""Makes a throwaway loader of a dataset, with a number of workers; None for that of the report's loader."""
+Make = Callable[[Node, Mapping[str, Any]], Delivering]
+"""Makes a throwaway loader of a dataset, with some arguments that differ from those of the report's loader."""
 
 
 class Replay:
@@ -83,7 +89,9 @@ def _same(leaf: object) -> object:
     return leaf
 
 
-def verified(make: Make, dataset: Node, report: Report, steps: Mapping[str, Node], seconds: object) -> list[WhatIf]:
+def verified(
+    make: Make, dataset: Node, report: Report, steps: Mapping[str, Node], ahead: int, seconds: object
+) -> list[WhatIf]:
     """Return the predictions of a report, the best of them with what was measured.
 
     Args:
@@ -91,6 +99,7 @@ def verified(make: Make, dataset: Node, report: Report, steps: Mapping[str, Node
         dataset: of the report's loader.
         report: the report.
         steps: the steps by their names in the report.
+        ahead: the number of batches that the report's loader computes ahead.
         seconds: the time of each measurement.
 
     Raises:
@@ -107,28 +116,39 @@ def verified(make: Make, dataset: Node, report: Report, steps: Mapping[str, Node
     for number, prediction in enumerate(predictions):
         if prediction.times < _WORTH or changes >= _MOST_CHANGES:
             break
-        changed: Node | None = None
-        if prediction.step is not None:
-            changed = _without(make, dataset, steps.get(prediction.step), seconds)
-        elif prediction.workers is not None:
-            changed = dataset
-        if changed is None:
+        is_of_step = prediction.step is not None
+        changed = _without(make, dataset, steps.get(prediction.step or ""), seconds) if is_of_step else dataset
+        arguments = _arguments(prediction, ahead)
+        if changed is None or not (is_of_step or arguments):
             continue
         changes += 1
-        with closing(make(dataset, None)) as before, closing(make(changed, prediction.workers)) as after:
-            gain = _gain(before, after, report.consumer_seconds, seconds)
-        predictions[number] = replace(prediction, measured=gain)
+        own_seconds = report.consumer_own_seconds if prediction.kind else report.consumer_seconds
+        with Caught(UsageError), closing(make(dataset, {})) as before, closing(make(changed, arguments)) as after:
+            turns = _turns(before, after, own_seconds, seconds)
+            # Other programs only make a loader slower, so its best turn counts; but each turn has some stragglers.
+            slow, fast = map(fmean if prediction.change == MORE_AHEAD else max, turns)
+            predictions[number] = replace(prediction, measured=fast / slow if slow else None)
     return predictions
 
 
-def _gain(before: Delivering, after: Delivering, consumer_seconds: float, seconds: float) -> float | None:
-    """Return the rate of a loader as a multiple of another's; None if it can't be measured.
+def _arguments(prediction: WhatIf, ahead: int) -> dict[str, Any]:
+    """Return the arguments of a loader that make a change; none if no argument does."""
+    found: dict[str, Any] = {}
+    if prediction.workers is not None:
+        found["num_workers"] = prediction.workers
+    if prediction.kind is not None:
+        found["workers"] = prediction.kind
+    if prediction.change == MORE_MEMORY:
+        found["memory"] = None
+    if prediction.change == MORE_AHEAD:
+        found["prefetch"] = _TIMES_AHEAD * ahead
+    return found
 
-    They take turns, and the best turn of each counts, since other programs only make a loader slower.
-    """
+
+def _turns(before: Delivering, after: Delivering, consumer_seconds: float, seconds: float) -> list[tuple[float, ...]]:
+    """Return the rates of two loaders that take turns: those of the one, and of the other."""
     turns = [[_rate(each, consumer_seconds, seconds / _TURNS) for each in (before, after)] for _ in range(_TURNS)]
-    slow, fast = (max(rates) for rates in zip(*turns, strict=True))
-    return fast / slow if slow else None
+    return list(zip(*turns, strict=True))
 
 
 def _without(make: Make, dataset: Node, step: Node | None, seconds: float) -> Node | None:
@@ -165,7 +185,7 @@ def _recorded(make: Make, step: Node, seconds: float) -> list[Element]:
     ends = perf_counter() + seconds
     if outermost_batch(step) is None:
         return _some(iter(Dataset(step)), ends)
-    with closing(make(step, 0)) as loader:
+    with closing(make(step, {"num_workers": 0, "workers": "auto"})) as loader:
         return _some(iter(loader), ends)
 
 

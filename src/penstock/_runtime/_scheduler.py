@@ -593,6 +593,8 @@ class Scheduler:
                 wait_until(_listener_of(client), is_over)
             else:
                 wait_until(_listener_of(client), is_over, Patience(find, self.timeout), client.readings.waits)
+            if not self.shares:
+                client.readings.times("consumer").add_lock_waits()
             return time.monotonic() - began
         finally:
             client.waited_until, client.stall = time.monotonic(), None

@@ -58,6 +58,7 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
         max(readings.busy_seconds / made if made else 0.0, total),
         order_seconds if plan.worker_count else 0.0,
         _quantile(_with_short(waits.between, clock.batches - 1), 0.05),
+        readings.lock_wait_seconds if plan.place == "threads" else 0.0,
     )
 
 

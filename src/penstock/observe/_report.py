@@ -85,6 +85,8 @@ class Report:
         processors: the number of processors that this program may use.
         work_seconds: the time of a batch at the workers, the steps and all else.
         order_seconds: the part of the steps that run in one thread, in order.
+        lock_wait_seconds: the time for which a thread that wakes up waits for the interpreter's lock, where the workers
+            are threads that compute with it; else 0.
 
     Example:
         >>> import penstock as ps
@@ -111,6 +113,7 @@ class Report:
     work_seconds: float = 0.0
     order_seconds: float = 0.0
     consumer_p5_seconds: float = 0.0
+    lock_wait_seconds: float = 0.0
 
     @property
     def batches_per_second(self) -> float:
@@ -142,6 +145,11 @@ class Report:
     def slowed_by_threads(self) -> bool:
         """Whether threads hold the interpreter's lock for so long that the consumer's own code takes longer."""
         return self._model.slows_consumer
+
+    @property
+    def consumer_own_seconds(self) -> float:
+        """The consumer's own time for a batch, without its waits for the interpreter's lock, as far as is known."""
+        return self._model.own_seconds
 
     @property
     def what_if(self) -> tuple[WhatIf, ...]:
@@ -179,7 +187,9 @@ class Report:
             has_threads="thread" in self.workers_text,
             processors=self.processors,
             bound=bound_of(self.waits, wait_share),
-            consumer_p5_seconds=0.0 if "helper" in self.workers_text else self.consumer_p5_seconds,
+            consumer_p5_seconds=self.consumer_p5_seconds,
+            lock_wait_seconds=self.lock_wait_seconds,
+            is_isolated="helper" in self.workers_text,
         )
 
     def numbers(self) -> dict[str, float]:

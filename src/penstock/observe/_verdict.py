@@ -6,11 +6,13 @@ in order, w workers and p processors, it is
 
     min(1 / T, w / D, p / C, 1 / F)        and, without workers,        1 / (T + D).
 
-Where threads hold the interpreter's lock, p is 1. That they do is seen from their processor time: it adds up to that of
-one processor, although more of them are busy. The training waits for the lock as well, some milliseconds after each
-call that has given it up; so its own time is the fifth percentile, and not the mean. A change is predicted by the same
-formula, as a factor of the measured rate: a step that costs nothing is taken out of D, C or F, one worker more is added
-to w.
+Where threads hold the interpreter's lock, p is 1. That they do is seen from the time for which threads that wake up
+wait for it: those that sleep until there is work, and the training, until there is a batch. Processor time doesn't show
+it: that of threads without the lock may add up to one processor, too, and on a busy machine that of threads with it
+adds up to less. The training waits for the lock in its own code as well, after each call that has given it up, usually
+for Python's switch interval. So its own time is the mean less one such wait, or the fifth percentile if that is less. A
+change is predicted by the same formula, as a factor of the measured rate: a step that costs nothing is taken out of D,
+C or F, one worker more is added to w.
 
 The formula knows nothing of memory, stragglers, storage and placing. Where one of them causes most of the waiting, it
 limits the rate to the measured one, and the formula is the rate without it.
@@ -18,20 +20,21 @@ limits the rate to the measured one, and the formula is the rate without it.
 
 from dataclasses import replace
 from math import ceil
-from typing import Final
+from typing import Final, Literal
 
 from penstock._frozen import frozen
 from penstock._readings import Cause
 
+MORE_MEMORY: Final = "more memory"
+MORE_AHEAD: Final = "more batches ahead"
 HARDLY: Final = 0.1
 """The share of the time below which waiting is negligible."""
 _MOSTLY: Final = 0.5
 _WORTH: Final = 1.05  # times: a smaller gain is not worth a change
 _FULL: Final = 0.85  # of the processors
 _BUSY_ENOUGH: Final = 0.8  # of the time of workers that keep up with the training
-_ONE_CORE: Final = (0.7, 1.25)
-_BUSY_THREADS: Final = 1.5
-_OWN: Final = 0.7  # of the consumer's time, below which the rest are waits for the interpreter's lock
+_OWN: Final = 0.75  # of the consumer's time, below which the rest are waits for the interpreter's lock
+_SWITCH_SECONDS: Final = 0.005  # after which a thread that computes gives the interpreter's lock to another one
 _MOST_WORKERS: Final = 64
 _UNHURRIED: Final = 1e-9
 _PASSED_SECONDS: Final = 50e-6  # at least, for a batch that a worker made; threads take turns, processes send it
@@ -44,8 +47,8 @@ _NAMES: Final[dict[Cause, str]] = {
 _BOUNDS: Final[dict[Cause, str]] = {**_NAMES, "storage": "storage"}
 """Limits beside those of the formula."""
 _REMOVED: Final[dict[Cause, str]] = {
-    "memory": "more memory",
-    "stragglers": "more batches ahead",
+    "memory": MORE_MEMORY,
+    "stragglers": MORE_AHEAD,
     "placing": "placing costs nothing",
 }
 _REMEDIES: Final = {
@@ -62,14 +65,16 @@ class WhatIf:
     """The prediction of one change.
 
     Attributes:
-        change: the change, in words: "decode costs nothing", "1 worker more", "processes" for threads, and where
-            they limit the rate, "more memory", "more batches ahead" or "placing costs nothing".
+        change: the change, in words: "decode costs nothing", "1 worker more"; for threads that hold the interpreter's
+            lock "processes", and "2 processes" where as many as the threads gain nothing; and where they limit the
+            rate, "more memory", "more batches ahead" or "placing costs nothing".
         batches_per_second: the rate after it.
         times: that rate, as a multiple of the measured one.
         then: the bottleneck after it: "the consumer", "the workers", "the processors", "the interpreter's lock", "the
             steps in order", or what limits the rate in spite of it: "memory", "stragglers", "storage", "placing".
         step: the name of the step that costs nothing; None for another change.
         workers: the number of workers after a change of it; None for another change.
+        kind: the kind of the workers after a change of it, "processes"; None for another change.
         measured: the rate that `Loader.verify` has measured after the change, as a multiple of the one without it; None
             where it has measured none.
 
@@ -89,6 +94,7 @@ class WhatIf:
     step: str | None = None
     workers: int | None = None
     measured: float | None = None
+    kind: Literal["processes"] | None = None
 
     @property
     def times_text(self) -> str:
@@ -110,6 +116,8 @@ class Model:
         order_seconds: of the steps that run in one thread, which are the last ones.
         consumer_seconds: of the consumer.
         consumer_p5_seconds: the 5th percentile of that; 0 if it isn't known.
+        lock_wait_seconds: the time for which a thread that wakes up waits for the interpreter's lock; 0 for none.
+        is_isolated: whether the workers are another process's, so that the consumer doesn't share a lock with them.
         rate: the measured number of batches per second, after the start.
         wait_share: the share of that time in which the consumer waits.
         workers: their number.
@@ -131,6 +139,8 @@ class Model:
     processors: int
     bound: Cause | None = None
     consumer_p5_seconds: float = 0.0
+    lock_wait_seconds: float = 0.0
+    is_isolated: bool = False
 
     @property
     def computing(self) -> float:
@@ -139,16 +149,16 @@ class Model:
 
     @property
     def holds_interpreter(self) -> bool:
-        """Whether threads wait for the interpreter's lock."""
-        busy = self.rate * self.work_seconds
-        is_one_core = _ONE_CORE[0] <= self.computing <= _ONE_CORE[1]
-        return self.has_threads and self.workers > 1 and is_one_core and busy >= _BUSY_THREADS and self.processors > 1
+        """Whether threads hold the interpreter's lock for so long that other threads wait for it."""
+        return self.has_threads and self.lock_wait_seconds > 0 and self.processors > 1
 
     @property
     def own_seconds(self) -> float:
         """The time of the consumer for a batch, without its waits for the interpreter's lock, as far as is known."""
-        known = self.consumer_p5_seconds if self.holds_interpreter else 0.0
-        return min(known or self.consumer_seconds, self.consumer_seconds)
+        if self.is_isolated or not self.holds_interpreter:
+            return self.consumer_seconds
+        once = max(self.consumer_seconds - min(self.lock_wait_seconds, _SWITCH_SECONDS), 0.0)
+        return min(self.consumer_p5_seconds or once, once)
 
     @property
     def slows_consumer(self) -> bool:
@@ -211,18 +221,30 @@ class Model:
         return (self._predicted(_REMOVED[self.bound], replace(self, bound=None).limits()),)
 
     def in_processes(self) -> tuple[WhatIf, ...]:
-        """Return the prediction for processes in place of threads, if the threads wait for the interpreter's lock."""
+        """Return predictions for processes in place of threads, if the threads hold the interpreter's lock.
+
+        These are as many processes as there are threads; and if that gains little, also as many as would do.
+        """
         if not self.holds_interpreter:
             return ()
+        as_many = self._in_processes("processes", self.workers)
+        enough = min(_enough(replace(self, consumer_seconds=self.own_seconds)), self.processors)
+        if as_many.times >= _WORTH or enough <= self.workers:
+            return (as_many,)
+        return as_many, self._in_processes(f"{enough} processes", enough)
+
+    def _in_processes(self, change: str, count: int) -> WhatIf:
         own = sum(self.cpu_seconds)  # a thread's time in a step includes waits for the lock
         changed = replace(
             self,
             has_threads=False,
+            workers=count,
             work_seconds=own,
             order_seconds=min(self.order_seconds, own),
             consumer_seconds=self.own_seconds,
         )
-        return (self._predicted("processes", changed.limits()),)
+        found = self._predicted(change, changed.limits(), workers=None if count == self.workers else count)
+        return replace(found, kind="processes")
 
     @property
     def longest(self) -> str:
@@ -330,11 +352,14 @@ def _for_step(model: Model, name: str, *, is_in_order: bool) -> str:
     if max(each.times for each in what_if(model)) < _WORTH:
         return "nothing: the workers and the training take about as long"
     if model.holds_interpreter:
-        processors = f"{min(model.processors, model.workers)} processors"
-        gain = "".join(f": up to {each.times_text}" for each in model.in_processes())
+        best = model.in_processes()[-1]
+        count = best.workers or model.workers
+        more = "" if best.workers is None else f" and num_workers={count}"
         slowed = ", for which the training waits as well" if model.slows_consumer else ""
-        why = f"{name!r} holds the interpreter's lock{slowed}, and processes use {processors}"
-        return f'pass workers="processes": {why}{gain}'
+        own = "a process has its own" if count == 1 else f"processes use {min(model.processors, count)} processors"
+        why = f"{name!r} holds the interpreter's lock{slowed}, and {own}"
+        gain = f": up to {best.times_text}" if best.times >= _WORTH else ""
+        return f'pass workers="processes"{more}: {why}{gain}'
     if model.is_full:
         return f"{cheaper}; more workers don't help, since the processors are full"
     return _more_workers(model, cheaper)
