@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <memory>
@@ -82,6 +83,40 @@ void gather(const OwnedRowTable& self, const Keys& keys, const Out& out) {
     table.gather(span, begin);
 }
 
+void gather_rows(const nb::list& tables, const Keys& bounds, const Keys& keys, const Out& out) {
+    if (tables.size() == 0 || bounds.size() != tables.size() + 1) {
+        throw std::invalid_argument("each table must have two bounds, and there must be one");
+    }
+    std::vector<const RowTable*> found;
+    found.reserve(tables.size());
+    for (nb::handle table : tables) {
+        found.push_back(&nb::cast<const OwnedRowTable&>(table, false).table());
+    }
+    const std::size_t row_bytes = found.front()->row_bytes();
+    const std::span<const std::int64_t> ends(bounds.data(), bounds.size());
+    const bool is_alike = std::all_of(found.begin(), found.end(),
+                                      [row_bytes](const RowTable* table) { return table->row_bytes() == row_bytes; });
+    if (!is_alike || out.nbytes() != keys.size() * row_bytes || ends.front() != 0 || !std::ranges::is_sorted(ends) ||
+        ends.back() != static_cast<std::int64_t>(keys.size())) {
+        throw std::invalid_argument("rows must have one size, and out and the bounds must have all of the keys");
+    }
+    auto* begin = reinterpret_cast<std::byte*>(out.data());
+    const std::span<const std::int64_t> all(keys.data(), keys.size());
+    const auto copy = [&] {
+        for (std::size_t number = 0; number < found.size(); ++number) {
+            const auto first = static_cast<std::size_t>(ends[number]);
+            const auto count = static_cast<std::size_t>(ends[number + 1]) - first;
+            found[number]->gather(all.subspan(first, count), begin + first * row_bytes);
+        }
+    };
+    if (out.nbytes() < kReleaseFromBytes) {
+        copy();
+        return;
+    }
+    const nb::gil_scoped_release released;
+    copy();
+}
+
 nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>> map_file(const nb::bytes& path) {
     std::unique_ptr<MappedFile> file;
     try {
@@ -113,6 +148,12 @@ void bind_gather(nb::module_& module) {
         .def("gather", &gather, nb::arg("keys"), nb::arg("out").noconvert(),
              "Copy the rows of `keys` into `out`, C-contiguous and of exactly their bytes. Larger copies run "
              "without the GIL. Raises IndexError, with `out` unchanged, if a key isn't in [0, len(self)).");
+    module.def("gather_rows", &gather_rows, nb::arg("tables"), nb::arg("bounds"), nb::arg("keys"),
+               nb::arg("out").noconvert(),
+               nb::sig("def gather_rows(tables: list[RowTable], bounds: numpy.typing.NDArray[numpy.int64], "
+                       "keys: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.uint8]) -> None"),
+               "Copy rows of several tables into `out`, as `RowTable.gather` does; keys `bounds[k]` to `bounds[k + 1]` "
+               "are those of table k.");
     module.def("map_file", &map_file, nb::arg("path"),
                "Return a file's bytes, mapped into memory, as a read-only uint8 array that keeps no descriptor.");
 }

@@ -39,6 +39,7 @@ void bind_recycled(nb::module_& module);
 void bind_ring(nb::module_& module);
 void bind_stack(nb::module_& module);
 void bind_step_times(nb::module_& module);
+void bind_strings(nb::module_& module);
 
 }  // namespace penstock::bindings
 
@@ -64,4 +65,5 @@ NB_MODULE(_native, module) {
     penstock::bindings::bind_ring(module);
     penstock::bindings::bind_stack(module);
     penstock::bindings::bind_step_times(module);
+    penstock::bindings::bind_strings(module);
 }

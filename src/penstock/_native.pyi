@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
+import numpy.typing
 from numpy.typing import NDArray
 
 class ArenaTable:
@@ -201,6 +202,16 @@ class RowTable:
         """
         Copy the rows of `keys` into `out`, C-contiguous and of exactly their bytes. Larger copies run without the GIL. Raises IndexError, with `out` unchanged, if a key isn't in [0, len(self)).
         """
+
+def gather_rows(
+    tables: list[RowTable],
+    bounds: numpy.typing.NDArray[numpy.int64],
+    keys: numpy.typing.NDArray[numpy.int64],
+    out: numpy.typing.NDArray[numpy.uint8],
+) -> None:
+    """
+    Copy rows of several tables into `out`, as `RowTable.gather` does; keys `bounds[k]` to `bounds[k + 1]` are those of table k.
+    """
 
 def map_file(path: bytes) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
     """
@@ -776,3 +787,25 @@ class StepTimes:
         """
         End the block of the parent, whose steps have ended: from now on, time is that of the step above it.
         """
+
+class Strings:
+    """Texts or bytes in Arrow's layout, in one or more pieces, read by row."""
+
+    def __init__(self, pieces: list[tuple[object, ...]], is_text: bool) -> None:
+        """
+        Number the rows of pieces, one piece after another, and keep the arrays. A piece is a tuple of the offsets of the rows and the end of the last one, int32 or int64; the content, uint8; the validity, uint8 with a bit for each row, or None; and the number of the first row's bit.
+        """
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+def take_strings(
+    parts: list[Strings],
+    bounds: numpy.typing.NDArray[numpy.int64],
+    rows: numpy.typing.NDArray[numpy.int64],
+    places: numpy.typing.NDArray[numpy.int64],
+    out: list[object],
+) -> int:
+    """
+    Set item `places[i]` of a list to the value of row `rows[i]`, for each i, and return how many are None. Rows `bounds[k]` to `bounds[k + 1]` are those of part k. Raises IndexError for a row or place that doesn't exist and for an offset outside of the content, and UnicodeDecodeError for a text that isn't UTF-8; items before it have been set.
+    """

@@ -303,7 +303,9 @@ def _cut(start: int, stop: int, leaf: object) -> object:
     return leaf[start:stop] if is_array(leaf) else leaf
 
 
-def _empty_rows(rows: int, leaf: object) -> NDArray[Any]:
+def _empty_rows(rows: int, leaf: object) -> NDArray[Any] | list[None]:
+    if isinstance(leaf, str | bytes):
+        return [None] * rows
     example: NDArray[Any] = np.asarray(leaf)
     return np.zeros((rows, *example.shape), example.dtype)
 
@@ -317,7 +319,8 @@ def _assert_row(out: object, row: int, expected: object) -> None:
         for column, part in zip(cast("Sequence[object]", out), cast("Sequence[object]", expected), strict=True):
             _assert_row(column, row, part)
     else:
-        assert_same(cast("NDArray[Any]", out)[row], np.asarray(expected)[()])
+        wanted = expected if isinstance(expected, str | bytes) else np.asarray(expected)[()]
+        assert_same(cast("NDArray[Any]", out)[row], wanted)
 
 
 def _raises_index_error(read: Callable[[], object]) -> bool:

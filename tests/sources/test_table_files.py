@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -122,7 +122,10 @@ NUMBERS = pa.table(
         "when": pa.array(range(12), pa.timestamp("ms")),
         "odd": pa.array([number % 2 == 1 for number in range(12)]),
         "box": pa.array([[[number, -number]] for number in range(12)], pa.list_(pa.list_(pa.int16(), 2), 1)),
+        "name": pa.array(["ä" * number for number in range(12)]),
+        "code": pa.array([bytes([number]) * (number % 3) for number in range(12)], pa.large_binary()),
         "x": pa.array([None if number in {7, 9, 10, 11} else number / 3 for number in range(12)], pa.float32()),
+        "note": pa.array([None if number == 3 else str(number) for number in range(12)]),
     }
 )
 
@@ -133,10 +136,10 @@ def unexpected(*_: object) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_numbers_are_written_straight_into_batches(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader makes no record of a table of numbers, and delivers the batches of the records."""
+def test_columns_are_written_straight_into_batches(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader makes no record of a table of numbers, texts and bytes, and delivers the batches of the records."""
     make, write, options = CASES[case]
-    write(NUMBERS.drop_columns("x"), tmp_path / "a.data")
+    write(NUMBERS.drop_columns(["x", "note"]), tmp_path / "a.data")
     dataset = ps.read(make(tmp_path / "a.data", cache=tmp_path, **options), seed=1).shuffle().batch(4)
     expected = [list(dataset.epoch(epoch)) for epoch in range(2)]
     with ps.Loader(dataset, num_workers=0) as loader:
@@ -145,10 +148,22 @@ def test_numbers_are_written_straight_into_batches(tmp_path: Path, case: str, mo
         assert_same(list(loader), expected[1])
 
 
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_texts_are_written_straight_into_batches_by_workers(
+    tmp_path: Path, workers: Literal["threads", "processes"]
+) -> None:
+    """Workers deliver the batches of the records, in any order of the rows."""
+    write_parquet(NUMBERS.drop_columns(["x", "note"]), tmp_path / "a.parquet")
+    dataset = ps.read(Parquet(tmp_path / "a.parquet", cache=tmp_path), seed=1).shuffle(blocks=True, live=2).batch(4)
+    with ps.Loader(dataset, num_workers=2, workers=workers) as loader:
+        for epoch in range(3):
+            assert_same(list(loader), list(dataset.epoch(epoch)))
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_null_among_numbers_is_that_of_a_record(tmp_path: Path, num_workers: int) -> None:
     """A batch with nulls alone has None, one with some is refused as the definition does, and others are arrays."""
-    write_parquet(NUMBERS, tmp_path / "a.parquet")
+    write_parquet(NUMBERS.drop_columns("note"), tmp_path / "a.parquet")
     dataset = ps.read(Parquet(tmp_path / "a.parquet", cache=tmp_path)).batch(3)
     with pytest.raises(UsageError) as refused:
         dataset[2]
@@ -169,6 +184,7 @@ def test_a_null_among_numbers_is_that_of_a_record(tmp_path: Path, num_workers: i
         ([0, 7], {}, "read_into needs a value in every row; column 'x' has a null. Use read."),
         ([8, 0], {"x": np.zeros(2)}, r"out\['x'\] must be float32 of shape \(2,\); got float64 of shape \(2,\)"),
         ([8, 0], {"id": np.zeros((2, 1), np.int32)}, r"out\['id'\] must be int32 of shape \(2,\)"),
+        ([8, 3], {}, "read_into needs a value in every row; column 'note' has a null. Use read."),
         ([12], {}, r"a key must be in \[0, 12\); got 12"),
     ],
 )
@@ -177,10 +193,11 @@ def test_what_read_into_cannot_fill_is_refused(
 ) -> None:
     """A null, or an array of another dtype or shape, is an error, also where the group has nulls."""
     write_parquet(NUMBERS, tmp_path / "a.parquet")
-    source = Parquet(tmp_path / "a.parquet", ["id", "x"], cache=tmp_path)
-    out = {"id": np.zeros(len(keys), np.int32), "x": np.zeros(len(keys), np.float32)}
+    source = Parquet(tmp_path / "a.parquet", ["id", "x", "note"], cache=tmp_path)
+    out = {"id": np.zeros(len(keys), np.int32), "x": np.zeros(len(keys), np.float32), "note": [""] * len(keys)}
     source.read_into([8, 0][: len(keys)], out)
-    assert_same(out, {name: np.array([source[8][name], source[0][name]][: len(keys)]) for name in out})
+    columns = {name: [source[key][name] for key in [8, 0][: len(keys)]] for name in out}
+    assert_same(out, {**columns, "id": np.array(columns["id"]), "x": np.array(columns["x"])})
     with pytest.raises((UsageError, IndexError), match=message):
         source.read_into(keys, out | change)
 

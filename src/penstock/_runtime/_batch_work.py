@@ -26,6 +26,7 @@ from penstock._runtime._batches import (
     Merger,
     Rows,
     StepRange,
+    can_be_direct,
     direct_keys,
     evaluate_rows,
     finished_batches,
@@ -158,10 +159,14 @@ class BatchWork(Work):
         if layout is None:
             raise InternalError("rows are written in a layout")
         read = reads_directly(self._program)
-        if read is not None and all(isinstance(column, np.ndarray) for column in columns):
+        if read is not None and can_be_direct(layout):
             context.times.start(len(rows))
             keys = direct_keys(self._program, *row_coordinates(spans))
-            read_into(read, keys, layout.batch([column[at : at + len(rows)] for column in columns]), context.times)
+            parts = [column[at : at + len(rows)] for column in columns]
+            read_into(read, keys, layout.batch(parts), context.times)
+            for column, part in zip(columns, parts, strict=True):
+                if isinstance(column, list):  # whose part is a copy
+                    column[at : at + len(rows)] = part
             return
         try:
             write_rows(layout, evaluate_rows(self._program, spans, context), columns, at)

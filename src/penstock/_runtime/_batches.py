@@ -45,7 +45,7 @@ from penstock._plan import Batches, Plan, Shard
 from penstock._readings import StepTimes
 from penstock._runtime._policy import DIRECT_BYTES, SAMPLED_EVERY, SHORT_SECONDS
 from penstock._streaming import RankSegment, Token
-from penstock.batching import Layout, LeafSpec, RowStacker, Stack
+from penstock.batching import Layout, RowStacker, Stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sampling import seed_positions
@@ -514,5 +514,5 @@ class DirectBatches:
 
 
 def can_be_direct(layout: Layout) -> bool:
-    """Return whether all leaves of a row are arrays, as `read_into` needs."""
-    return all(isinstance(kind, LeafSpec) for kind in layout.kinds)
+    """Return whether `read_into` can write all leaves of a row: arrays, texts and bytes."""
+    return None not in layout.kinds

@@ -1,9 +1,13 @@
 """Rows of Arrow record batches, as dicts of NumPy's and Python's values.
 
 pyarrow has no fast way to one row: `Table.take` of a column in chunks takes many microseconds, and each value becomes a
-scalar of Arrow before it becomes one of Python. So a `Column` reads the buffers of an array itself. It has three
-functions, made once for each column of a batch: `at` returns one value, `span` the values of a range, by which a list
-reads its items, and `take` those of several rows. Where values have one size and none is null, `whole` has all of them.
+scalar of Arrow before it becomes one of Python. So a `Column` reads the buffers of an array itself. It has two
+functions, made once for each column of a batch: `at` returns one value, and `span` the values of a range, by which a
+list reads its items. Where values have one size and none is null, `whole` has all of them.
+
+Many rows are read column by column, from the *takers* of the blocks: the memory of a column in all batches of a block,
+from which native code makes texts and bytes, or copies numbers. `ChosenRows` are rows of several blocks that are read
+together, since a read of 256 records in shuffled order needs a few rows of each of many blocks.
 
 A `Style` decides what values are. In `NUMPY`, the style of files and tables, a number is a NumPy scalar and a list of
 numbers is an array. In `PLAIN`, each value is what pyarrow's `as_py` returns, as in the records of a Hugging Face
@@ -16,22 +20,22 @@ Guarantees:
     `as_py` trusts offsets, so batches of files must have passed pyarrow's `validate`.
 """
 
-import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate, pairwise
-from typing import Any, Final
+from itertools import accumulate
+from typing import Any, Final, NoReturn, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from penstock import _native
 from penstock._frozen import frozen
 from penstock._optional import need
 from penstock._progress import Progress, counted
 from penstock._tree import is_array
 from penstock.errors import CorruptRecordError, UsageError
-from penstock.sources._source import Record, dicts_of
+from penstock.sources._mapped import RowTable
+from penstock.sources._source import Keys, Record, dicts_of
 
 Module = Any  # pyarrow has no types
 Array = Any  # a pyarrow.Array
@@ -60,13 +64,11 @@ class Column:
     Attributes:
         at: returns the value of a row.
         span: returns the values of rows [begin, end), as an array or a list.
-        take: returns the values of some rows, as `at` does, in less time.
         whole: all values, over the memory of the array; None where they don't lie there as they are.
     """
 
     at: Callable[[int], Value]
     span: Callable[[int, int], Value]
-    take: Callable[[Sequence[int]], list[Value]]
     whole: NDArray[Any] | None = None
 
 
@@ -95,6 +97,7 @@ class ArrowRows:
         self._starts = [0, *self._ends]
         self._length: int = self._starts[-1]
         self._made: list[_Columns | None] = [None] * len(self._batches)
+        self._takers: list[Taker | None] | None = None  # None for a column that is read value by value
 
     def __reduce__(self) -> tuple[Callable[..., "ArrowRows"], tuple[Any, ...]]:
         style = "PLAIN" if self._style is PLAIN else "NUMPY"
@@ -125,7 +128,7 @@ class ArrowRows:
                 "again."
             ) from error
 
-    def take(self, rows: Sequence[int]) -> list[Record]:
+    def take(self, rows: Keys) -> list[Record]:
         """Return the dicts of several rows.
 
         Args:
@@ -134,64 +137,32 @@ class ArrowRows:
         Raises:
             CorruptRecordError: the bytes of one are damaged.
         """
-        if len(self._batches) == 1 and len(rows) > 1:
-            with contextlib.suppress(ValueError, IndexError):  # below, the error names the row
-                return dicts_of(self._names, [column.take(rows) for _, column in self._columns(0)])
-        return [self[row] for row in rows]
+        lists: list[list[Value]] = [[None] * len(rows) for _ in self._names]
+        ChosenRows(self._names, [self], np.array([0, len(rows)]), rows, np.arange(len(rows))).fill(lists)
+        return dicts_of(self._names, lists)
 
-    def take_columns(self, rows: NDArray[np.int64]) -> list[list[Value]]:
-        """Return the values of several rows: a list for each column.
-
-        Args:
-            rows: each in [0, length), ascending.
-
-        Raises:
-            CorruptRecordError: the bytes of one are damaged.
-        """
-        found: list[list[Value]] = [[] for _ in self._names]
-        try:
-            for columns, local in self._parts(rows):
-                listed: list[int] = local.tolist()
-                for values, (_, column) in zip(found, columns, strict=True):
-                    values += column.take(listed)
-        except (ValueError, IndexError):  # read singly, the error names the row
-            records = self.take(rows.tolist())
-            return [[record[name] for record in records] for name in self._names]
+    def takers(self) -> "list[Taker | None]":
+        """Return the taker of each column; None for one that is read value by value."""
+        # Two threads may make the takers at once: those of one are kept.
+        found = self._takers
+        if found is None:
+            found = self._takers = [self._made_taker(name) for name in self._names]
         return found
 
-    def take_arrays(self, rows: NDArray[np.int64]) -> list[NDArray[Any] | list[Value]]:
-        """Return the values of several rows: for each column an array, or a list where there may be a null.
-
-        Args:
-            rows: each in [0, length), ascending.
-
-        Raises:
-            CorruptRecordError: the bytes of one are damaged.
-            ValueError: a column is damaged.
-            IndexError: a column is damaged.
-        """
-        try:
-            parts = list(self._parts(rows))
-            return [
-                _values([(columns[number][1], local) for columns, local in parts]) for number in range(len(self._names))
-            ]
-        except (ValueError, IndexError):
-            self.take(rows.tolist())  # raises an error that names the row
-            raise
-
-    def _parts(self, rows: NDArray[np.int64]) -> Iterator[tuple[_Columns, NDArray[np.int64]]]:
-        """Yield the columns of each batch that has some of the rows, and the numbers of these rows in it.
-
-        Yields:
-            The columns, and int64 numbers from 0 on.
-        """
+    def values(self, column: int, rows: Keys) -> list[Value]:
+        """Return the values of a column in several rows, read one by one."""
+        listed: list[int] = rows.tolist()
         if len(self._batches) == 1:
-            yield self._columns(0), rows
-            return
-        cuts: list[int] = np.searchsorted(rows, self._starts).tolist()
-        for number, (begin, end) in enumerate(pairwise(cuts)):
-            if begin < end:
-                yield self._columns(number), rows[begin:end] - self._starts[number]
+            return list(map(self._columns(0)[column][1].at, listed))
+        batches = [bisect_right(self._ends, row) for row in listed]
+        return [
+            (self._made[batch] or self._columns(batch))[column][1].at(row - self._starts[batch])
+            for batch, row in zip(batches, listed, strict=True)
+        ]
+
+    def _made_taker(self, name: str) -> "Taker | None":
+        arrays = [batch.column(name) for batch in self._batches]
+        return _strings_of(arrays) or _numbers_of(arrays, self._style)
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Return `len(row[name])` of every row, and 0 for None.
@@ -213,14 +184,187 @@ class ArrowRows:
         return made
 
 
-def _values(parts: Sequence[tuple[Column, NDArray[np.int64]]]) -> NDArray[Any] | list[Value]:
-    """Return the values of some rows of columns, one column after the other."""
-    found: list[NDArray[Any]] = []
-    for column, rows in parts:
-        if column.whole is None:
-            return [value for column, rows in parts for value in column.take(rows.tolist())]
-        found.append(column.whole.take(rows, axis=0))
-    return found[0] if len(found) == 1 else np.concatenate(found)
+@frozen
+class ChosenRows:
+    """Rows of some `ArrowRows` of one schema that are read together, each with its place among the rows of a read.
+
+    Attributes:
+        names: of the columns.
+        parts: the rows of each block.
+        bounds: int64, one axis: rows [bounds[k], bounds[k + 1]) are those of part k.
+        rows: int64, one axis: each in [0, length of its part).
+        places: int64, one axis: the place of each row.
+    """
+
+    names: Sequence[str]
+    parts: Sequence[ArrowRows]
+    bounds: Keys
+    rows: Keys
+    places: Keys
+
+    def fill(self, lists: Sequence[list[Value]]) -> None:
+        """Write the values of each column into the places of a list.
+
+        Raises:
+            CorruptRecordError: the bytes of a row are damaged.
+        """
+        try:
+            for column, (takers, values) in enumerate(zip(self._takers(), lists, strict=True)):
+                self._fill_list(column, takers, values)
+        except (ValueError, IndexError):  # read singly, the error names the row
+            for part, rows, places in self._each():
+                for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                    for values, value in zip(lists, part[row].values(), strict=True):
+                        values[place] = value
+
+    def fill_into(self, targets: Sequence[NDArray[Any] | list[Value]]) -> None:
+        """Write the values of each column into rows of a batch.
+
+        Args:
+            targets: for each column an array, or a list if it has texts or bytes.
+
+        Raises:
+            UsageError: an array has another dtype or shape than the values, or a value is null.
+            CorruptRecordError: the bytes of a row are damaged.
+            ValueError: a column is damaged.
+            IndexError: a column is damaged.
+        """
+        try:
+            for column, (takers, target) in enumerate(zip(self._takers(), targets, strict=True)):
+                if not isinstance(target, list):
+                    target[self.places] = _fitting(self._values(column, takers), target, self.names[column])
+                elif self._fill_list(column, takers, target):
+                    _raise_null(self.names[column])
+        except UsageError:
+            raise
+        except (ValueError, IndexError):
+            for part, rows, _ in self._each():
+                for row in rows.tolist():
+                    part[row]  # of a damaged row, this raises an error that names it
+            raise
+
+    def _each(self) -> Iterator[tuple[ArrowRows, Keys, Keys]]:
+        for part, begin, end in zip(self.parts, self.bounds[:-1], self.bounds[1:], strict=True):
+            yield part, self.rows[begin:end], self.places[begin:end]
+
+    def _takers(self) -> "Iterator[_Takers]":
+        return zip(*[part.takers() for part in self.parts], strict=True)
+
+    def _fill_list(self, column: int, takers: "_Takers", out: list[Value]) -> bool:
+        """Write the values of a column into a list.
+
+        Returns:
+            Whether one is null.
+        """
+        if set(map(type, takers)) == {_native.Strings}:
+            strings = cast("list[_native.Strings]", list(takers))
+            return _native.take_strings(strings, self.bounds, self.rows, self.places, out) > 0
+        values = self._values(column, takers)
+        has_nulls = not is_array(values) and any(value is None for value in values)
+        if is_array(values):
+            values = cast("_Numbers", takers[0]).listed(values)
+        for place, value in zip(self.places.tolist(), values, strict=True):
+            out[place] = value
+        return has_nulls
+
+    def _values(self, column: int, takers: "_Takers") -> NDArray[Any] | list[Value]:
+        """Return the values of a column, as an array where all have one size."""
+        if set(map(type, takers)) == {_Numbers}:
+            numbers = cast("Sequence[_Numbers]", takers)
+            found = numbers[0].empty(len(self.rows))
+            if len(self.rows):
+                RowTable.gather_each([taker.table for taker in numbers], self.bounds, self.rows, found)
+            return found
+        return [value for part, rows, _ in self._each() for value in part.values(column, rows)]
+
+
+class _Numbers:
+    """The numbers or times of a column without nulls in all batches, or lists of one length of them.
+
+    Args:
+        wholes: the values of each batch.
+        is_plain: whether values are Python's, not NumPy's.
+
+    Attributes:
+        table: their memory.
+    """
+
+    __slots__ = ("_is_plain", "_none", "table")
+
+    def __init__(self, wholes: Sequence[NDArray[Any]], *, is_plain: bool) -> None:
+        self._none = wholes[0][:0].copy()
+        self._is_plain = is_plain
+        size = wholes[0][0].nbytes
+        pieces = [whole.reshape(-1).view(np.uint8) for whole in wholes]
+        self.table = RowTable(pieces, row_bytes=size, stride_bytes=size)
+
+    def empty(self, rows: int) -> NDArray[Any]:
+        """Return an array for the values of some rows."""
+        return np.empty((rows, *self._none.shape[1:]), self._none.dtype)
+
+    def listed(self, values: NDArray[Any]) -> list[Value]:
+        """Return the values of some rows as those of records."""
+        if self._is_plain:
+            return values.tolist()
+        # A row of an array is a view, which would keep all rows, and share them with another record.
+        return list(values) if values.ndim == 1 else list(map(np.ndarray.copy, values))
+
+
+Taker = _native.Strings | _Numbers
+"""The values of a column in all batches, of which many are read at once: texts or bytes, or numbers."""
+_Takers = Sequence[Taker | None]
+"""Those of a column, for each part."""
+
+
+def _strings_of(arrays: Sequence[Array]) -> _native.Strings | None:
+    """Return the values of arrays of texts or bytes that have offsets; None for other arrays."""
+    stored = list(map(_storage, arrays))
+    kind = str(stored[0].type) if stored else ""
+    if kind not in _OFFSET_STRINGS:
+        return None
+    pieces: list[tuple[object, ...]] = [
+        (_offset_items(array), _content(array.buffers()[2]), _validity(array), array.offset if array.null_count else 0)
+        for array in stored
+    ]
+    return _native.Strings(pieces, kind.endswith("string"))
+
+
+def _numbers_of(arrays: Sequence[Array], style: Style) -> _Numbers | None:
+    """Return the values of arrays of numbers or times without nulls; None for other arrays."""
+    wholes: list[NDArray[Any]] = []
+    for array in arrays:
+        whole = column_of(array, style).whole if is_of_fixed_size(array.type) else None
+        if whole is None or not whole[0].nbytes:
+            return None
+        wholes.append(whole)
+    return _Numbers(wholes, is_plain=style is PLAIN) if wholes else None
+
+
+def _storage(array: Array) -> Array:
+    """Return the array that stores the values of an extension type, or the array itself."""
+    extension = need_arrow().BaseExtensionType
+    return array.storage if isinstance(array.type, extension) else array
+
+
+def _raise_null(name: str) -> NoReturn:
+    raise UsageError(f"read_into needs a value in every row; column {name!r} has a null. Use read.")
+
+
+def _fitting(values: NDArray[Any] | list[Value], column: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the values of some rows as an array that fits a column.
+
+    Raises:
+        UsageError: one is null, or they have another dtype or shape.
+    """
+    if isinstance(values, list) and any(value is None for value in values):
+        _raise_null(name)
+    found = np.asarray(values)
+    if found.dtype != column.dtype or found.shape[1:] != column.shape[1:]:
+        raise UsageError(
+            f"out[{name!r}] must be {found.dtype} of shape {(len(column), *found.shape[1:])}; got {column.dtype} of "
+            f"shape {column.shape}. Make it so, or use read."
+        )
+    return found
 
 
 def _stream_of(batches: Sequence[Array]) -> Array | None:
@@ -265,6 +409,7 @@ def names_of(schema: Array, place: str) -> tuple[str, ...]:
 _LISTS: Final = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
 _TEXTS: Final = ("is_string", "is_large_string", "is_string_view")
 _NUMBERS: Final = ("is_integer", "is_floating", "is_boolean", "is_timestamp", "is_duration", "is_date")
+_OFFSET_STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
 _BINARIES: Final = ("is_binary", "is_large_binary", "is_fixed_size_binary", "is_binary_view")
 
 
@@ -311,6 +456,11 @@ def _lengths(array: Array, name: str) -> NDArray[np.int64]:
     return filled
 
 
+def can_fill_batches(kind: Array) -> bool:
+    """Return whether values of a `pyarrow.DataType` can be columns of batches without a merge."""
+    return str(kind) in _OFFSET_STRINGS or is_of_fixed_size(kind)
+
+
 def is_of_fixed_size(kind: Array) -> bool:
     """Return whether a `pyarrow.DataType` is that of numbers or times, or of lists of one length of them."""
     types = need_arrow("pyarrow.types")
@@ -340,11 +490,7 @@ def _made(array: Array, style: Style, types: Module) -> Column:
 
 
 def _one_by_one(at: Callable[[int], Value]) -> Column:
-    return _column(at, lambda begin, end: [at(row) for row in range(begin, end)])
-
-
-def _column(at: Callable[[int], Value], span: Callable[[int, int], Value]) -> Column:
-    return Column(at, span, lambda rows: list(map(at, rows)))
+    return Column(at, lambda begin, end: [at(row) for row in range(begin, end)])
 
 
 def _nullable(array: Array, made: Column) -> Column:
@@ -360,7 +506,7 @@ def _nullable(array: Array, made: Column) -> Column:
             return made.span(begin, end)
         return [at(row) for row in range(begin, end)]
 
-    return _column(at, span)
+    return Column(at, span)
 
 
 def _extended(made: Column, kind: Array) -> Column:
@@ -401,18 +547,17 @@ def _unpacked(content: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.bo
 
 def _numbers(array: Array, dtype: DTypeLike) -> Column:
     values = _items(array.buffers()[1], dtype, array.offset, len(array))
-    made = _column(values.__getitem__, lambda begin, end: values[begin:end].copy())
-    return replace(made, whole=values)
+    return Column(values.__getitem__, lambda begin, end: values[begin:end].copy(), values)
 
 
 def _plain_numbers(array: Array) -> Column:
     values = _items(array.buffers()[1], array.type.to_pandas_dtype(), array.offset, len(array))
-    return _column(values.item, lambda begin, end: values[begin:end].tolist())
+    return Column(values.item, lambda begin, end: values[begin:end].tolist(), values)
 
 
 def _days(array: Array) -> Column:
     values = _items(array.buffers()[1], np.int32, array.offset, len(array))
-    return _column(
+    return Column(
         lambda row: np.datetime64(values.item(row), "D"),
         lambda begin, end: values[begin:end].astype("datetime64[D]"),
     )
@@ -421,7 +566,7 @@ def _days(array: Array) -> Column:
 def _booleans(array: Array) -> Column:
     made = _plain_booleans(array)
     content, offset = np.frombuffer(_view(array.buffers()[1]), np.uint8), array.offset
-    return _column(
+    return Column(
         lambda row: np.bool_(made.at(row)), lambda begin, end: _unpacked(content, offset + begin, offset + end)
     )
 
@@ -434,27 +579,33 @@ def _plain_booleans(array: Array) -> Column:
 
 def _offsets(array: Array) -> memoryview:
     """Return the offsets of texts, bytes or lists: one for each, and the last one's end."""
+    return memoryview(_offset_items(array).data)
+
+
+def _offset_items(array: Array) -> NDArray[Any]:
     is_large = str(array.type).startswith("large_")
     count = len(array) + 1 if len(array) else 0
-    return memoryview(_items(array.buffers()[1], np.int64 if is_large else np.int32, array.offset, count).data)
+    return _items(array.buffers()[1], np.int64 if is_large else np.int32, array.offset, count)
+
+
+def _content(buffer: Array | None) -> NDArray[np.uint8]:
+    """Return the bytes of a `pyarrow.Buffer`, which is None if it would be empty."""
+    return np.frombuffer(_view(buffer), np.uint8)
+
+
+def _validity(array: Array) -> NDArray[np.uint8] | None:
+    """Return the bits that say which values aren't null; None if none is."""
+    return _content(array.buffers()[0]) if array.null_count and array.buffers()[0] is not None else None
 
 
 def _binaries(array: Array) -> Column:
     offsets, content = _offsets(array), _view(array.buffers()[2])
-
-    def take(rows: Sequence[int]) -> list[bytes]:
-        return [bytes(content[offsets[row] : offsets[row + 1]]) for row in rows]
-
-    return replace(_one_by_one(lambda row: bytes(content[offsets[row] : offsets[row + 1]])), take=take)
+    return _one_by_one(lambda row: bytes(content[offsets[row] : offsets[row + 1]]))
 
 
 def _texts(array: Array) -> Column:
     offsets, content = _offsets(array), _view(array.buffers()[2])
-
-    def take(rows: Sequence[int]) -> list[str]:
-        return [str(content[offsets[row] : offsets[row + 1]], "utf-8") for row in rows]
-
-    return replace(_one_by_one(lambda row: str(content[offsets[row] : offsets[row + 1]], "utf-8")), take=take)
+    return _one_by_one(lambda row: str(content[offsets[row] : offsets[row + 1]], "utf-8"))
 
 
 def _fixed_binaries(array: Array) -> Column:
@@ -505,9 +656,9 @@ def _fixed_lists(array: Array, style: Style) -> Column:
         return [at(row) for row in range(begin, end)]
 
     if items.whole is None:
-        return _column(at, span)
+        return Column(at, span)
     values = items.whole[offset * size : (offset + len(array)) * size]
-    return replace(_column(at, span), whole=values.reshape(len(array), size, *values.shape[1:]))
+    return Column(at, span, values.reshape(len(array), size, *values.shape[1:]))
 
 
 def _structs(array: Array, style: Style) -> Column:

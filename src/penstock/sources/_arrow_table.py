@@ -56,7 +56,7 @@ class ArrowTable:
         """
         checked = as_keys(keys)
         check_range(checked, len(self._rows))
-        return self._rows.take(checked.tolist())
+        return self._rows.take(checked)
 
     def lengths(self, column: str) -> NDArray[np.int64]:
         """Return the length of a column's value in every row; 0 for None.

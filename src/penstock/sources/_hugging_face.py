@@ -72,7 +72,7 @@ class HuggingFaceRows:
             return records
         check_range(checked, len(self))
         rows, indices = self._open()
-        return rows.take((checked if indices is None else indices[checked]).tolist())
+        return rows.take(checked if indices is None else indices[checked].astype(np.int64))
 
     def lengths(self, column: str) -> NDArray[np.int64]:
         """Return the length of a column's value in every record, for `pack` and `bucket`; other columns aren't read.

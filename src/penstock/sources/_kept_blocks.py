@@ -14,7 +14,7 @@
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Generic, TypeVar
 
 from penstock._os import renewed_after_fork
@@ -81,6 +81,15 @@ class KeptBlocks(Generic[T]):
                 return None
             self._kept.move_to_end(block)
             return known[0]
+
+    def get_all(self, blocks: Sequence[int]) -> list[T | None]:
+        """Return blocks that are kept, and None for each other one."""
+        with self._lock:
+            found = list(map(self._kept.get, blocks))
+            for block, known in zip(blocks, found, strict=True):
+                if known is not None:
+                    self._kept.move_to_end(block)
+        return [None if known is None else known[0] for known in found]
 
     def opened(self, block: int, decode: Callable[[int], tuple[T, int]]) -> T:
         """Return a block, decoded here, by another thread or by another process."""

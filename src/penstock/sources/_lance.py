@@ -105,7 +105,7 @@ class Lance:
                 source=repr(self),
                 keys=wanted,
             ) from error
-        return ArrowRows(table.to_batches(), self._columns, NUMPY).take(range(len(wanted)))
+        return ArrowRows(table.to_batches(), self._columns, NUMPY).take(np.arange(len(wanted)))
 
     def lengths(self, column: str) -> NDArray[np.int64]:
         """Return the length of a column's value in every row, and 0 for None; only that column is read.

@@ -35,13 +35,13 @@ class RowTable:
         [[6, 7, 8, 9], [0, 1, 2, 3]]
     """
 
-    __slots__ = ("_table",)
+    __slots__ = ("native",)
 
     def __init__(self, pieces: Sequence[NDArray[np.uint8]], *, row_bytes: int, stride_bytes: int) -> None:
-        self._table = _native.RowTable(list(pieces), row_bytes, stride_bytes)
+        self.native = _native.RowTable(list(pieces), row_bytes, stride_bytes)
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.native)
 
     def gather(self, keys: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy the rows of `keys` into `out`.
@@ -54,7 +54,25 @@ class RowTable:
         Raises:
             IndexError: a key isn't in [0, len(self)); then `out` is unchanged.
         """
-        self._table.gather(keys, out.view(np.uint8))
+        self.native.gather(keys, out.view(np.uint8))
+
+    @staticmethod
+    def gather_each(
+        tables: "Sequence[RowTable]", bounds: NDArray[np.int64], keys: NDArray[np.int64], out: NDArray[Any]
+    ) -> None:
+        """Copy rows of several tables into `out`; each call takes as long as that of one table.
+
+        Args:
+            tables: tables of rows of one size; at least one.
+            bounds: int64, one axis: keys [bounds[k], bounds[k + 1]) are those of table k. It begins with 0, and ends
+                with the number of keys.
+            keys: as for `gather`.
+            out: as for `gather`.
+
+        Raises:
+            IndexError: a key isn't one of its table.
+        """
+        _native.gather_rows([table.native for table in tables], bounds, keys, out.view(np.uint8))
 
 
 def map_file(path: str) -> NDArray[np.uint8]:

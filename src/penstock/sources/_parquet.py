@@ -28,9 +28,9 @@ class Parquet(TableFiles):
     without a match in NumPy are what pyarrow's `as_py` returns, such as `decimal.Decimal`.
 
     A row is read by decoding its row group, as Parquet has no smaller unit that pyarrow reads. The groups that were
-    used last are kept, up to `decoded_bytes`. So a shuffle over files whose decoded groups fit takes a microsecond or
-    two for each record, and one over larger files decodes a group for almost every record, which takes milliseconds.
-    For these, pass `shuffle(blocks=True)`, write small groups, or convert the files to Arrow.
+    used last are kept, up to `decoded_bytes`. So a shuffle over files whose decoded groups fit takes about half a
+    microsecond for each record, and one over larger files decodes a group for almost every record, which takes
+    milliseconds. For these, pass `shuffle(blocks=True)`, write small groups, or convert the files to Arrow.
 
     The first use of a file reads its footer, and keeps the first row of each group in a cache directory until the
     file's size or time changes. No descriptor stays open. Files must not change while they are read: a changed file

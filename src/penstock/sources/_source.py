@@ -29,8 +29,9 @@ class Source(Protocol):
       attribute `keys_per_read`, 1 by default, is the largest number of keys in one call when a loader reads ahead.
     - `async def aclose(self)`, for such a source: awaited on that event loop when the last open loader that reads the
       source is closed, and at the end of the program. A later read must open again what this closed.
-    - `read_into(keys, out)`: fills `out`, the arrays of one record with a leading axis of `len(keys)` rows. All records
-      must have equal shapes. A source that only sometimes has such records sets the bool attribute `fixed_shape`.
+    - `read_into(keys, out)`: fills `out`, the arrays of one record with a leading axis of `len(keys)` rows, and for a
+      text or bytes a list of as many items. All records must have equal shapes. A source that only sometimes has such
+      records sets the bool attribute `fixed_shape`.
     - `read_spans(keys, starts, stops)`, three int64 arrays: for records whose arrays have a leading axis of frames,
       such as episodes; reads only frames [start, stop). Leaves that aren't arrays are returned whole. `windows` uses
       it.

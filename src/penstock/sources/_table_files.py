@@ -13,7 +13,7 @@ import contextlib
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from typing import Any, BinaryIO, ClassVar, SupportsIndex
 
 import numpy as np
@@ -25,8 +25,9 @@ from penstock.sources._arrow_rows import (
     NUMPY,
     Array,
     ArrowRows,
+    ChosenRows,
     Value,
-    is_of_fixed_size,
+    can_fill_batches,
     lengths_of,
     names_of,
     need_arrow,
@@ -78,7 +79,7 @@ class TableFiles:
         self._starts = starts
         self._listed_starts: list[int] = starts.tolist()
         self._length = self._listed_starts[-1]
-        self._fixed_shape = all(map(is_of_fixed_size, types.values()))
+        self._fixed_shape = all(map(can_fill_batches, types.values()))
         self._described = digest_of(self._files, _text_of(types))
         self._decoded_bytes = decoded_bytes
         identity = identity_of(self._files, f"{type(self).__name__} {_text_of(types)}")
@@ -113,18 +114,15 @@ class TableFiles:
         Returns:
             A dict for each key.
         """
-        columns: list[list[Value]] = [[] for _ in self._names]
-        order, parts = self._parts(as_keys(keys))
-        for rows, numbers in parts:
-            for column, values in zip(columns, rows.take_columns(numbers), strict=True):
-                column += values
-        found = dicts_of(self._names, columns)
-        places: list[int] = np.argsort(order).tolist()
-        return [found[place] for place in places]
+        checked = as_keys(keys)
+        lists: list[list[Value]] = [[None] * len(checked) for _ in self._names]
+        for chosen in self._chosen(checked):
+            chosen.fill(lists)
+        return dicts_of(self._names, lists)
 
     @property
     def fixed_shape(self) -> bool:
-        """Whether rows can be written directly into arrays: all columns are numbers, times or equal lists of them."""
+        """Whether rows can be written into batches: all columns are numbers, times, equal lists of them, or strings."""
         return self._fixed_shape
 
     def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
@@ -132,34 +130,49 @@ class TableFiles:
 
         Args:
             keys: in [0, length), one axis.
-            out: a dict with an array for each column, of the dtype and the shape of its values, with `len(keys)` rows.
+            out: a dict with an array for each column, of the dtype and the shape of its values, with `len(keys)` rows;
+                for a column of texts or bytes a list of `len(keys)` items.
 
         Raises:
             UsageError: a dtype or shape differs, or a value is null.
         """
-        checked = as_keys(keys)
-        targets: list[NDArray[Any]] = [out[name] for name in self._names]
-        order, parts = self._parts(checked)
-        columns = [np.empty((len(checked), *target.shape[1:]), target.dtype) for target in targets]  # block by block
-        end = 0
-        for rows, numbers in parts:
-            begin, end = end, end + len(numbers)
-            for name, column, values in zip(self._names, columns, rows.take_arrays(numbers), strict=True):
-                column[begin:end] = _fitting(values, column, name)
-        for target, column in zip(targets, columns, strict=True):
-            target[order] = column
+        targets = [out[name] for name in self._names]
+        for chosen in self._chosen(as_keys(keys)):
+            chosen.fill_into(targets)
 
-    def _parts(self, keys: Keys) -> tuple[NDArray[np.int64], Iterator[tuple[ArrowRows, NDArray[np.int64]]]]:
-        """Return the order of ascending keys, and for each block its rows and the numbers of those that are read."""
+    def _chosen(self, keys: Keys) -> Iterator[ChosenRows]:
+        """Yield the rows of keys: those of the kept blocks together, and then those of each other block.
+
+        In the order of the keys, blocks that are decoded now would displace kept ones that are still to be read.
+        """
         check_range(keys, self._length)
         self._waste.returned += len(keys)
-        blocks = np.searchsorted(self._starts, keys, side="right") - 1
-        order = np.argsort(keys, kind="stable")
-        blocks = blocks[order]
-        numbers = keys[order] - self._starts[blocks]  # they ascend within a block
-        cuts: list[int] = (np.flatnonzero(np.diff(blocks)) + 1).tolist()
-        spans = pairwise([0, *cuts, len(keys)] if len(keys) else [])
-        return order, ((self._rows(blocks.item(begin)), numbers[begin:end]) for begin, end in spans)
+        if not len(keys):
+            return
+        order = np.argsort(keys)  # so that the rows of a block are read in their order in memory
+        ascending = keys[order]
+        blocks = np.searchsorted(self._starts, ascending, side="right") - 1
+        rows = ascending - self._starts[blocks]
+        bounds = np.concatenate([[0], np.flatnonzero(np.diff(blocks)) + 1, [len(keys)]])
+        numbers: list[int] = blocks[bounds[:-1]].tolist()
+        kept = self._kept.get_all(numbers)
+        parts = [part for part in kept if part is not None]
+        if len(parts) == len(kept):
+            yield ChosenRows(self._names, parts, bounds, rows, order)
+            return
+        is_kept = np.array([part is not None for part in kept])
+        del kept
+        if parts:
+            counts = np.diff(bounds)
+            mask = np.repeat(is_kept, counts)
+            kept_bounds = np.concatenate([[0], np.cumsum(counts[is_kept])])
+            yield ChosenRows(self._names, parts, kept_bounds, rows[mask], order[mask])
+            del parts
+        for place in np.flatnonzero(~is_kept).tolist():
+            begin, end = bounds[place : place + 2].tolist()
+            part = self._rows(numbers[place])
+            yield ChosenRows(self._names, [part], np.array([0, end - begin]), rows[begin:end], order[begin:end])
+            del part
 
     def lengths(self, column: str) -> NDArray[np.int64]:
         """Return the length of a column's value in every row, for `pack` and `bucket`; other columns aren't read.
@@ -369,23 +382,6 @@ def reading(path: str, kind: str) -> Generator[None]:
             f"{path!r} must be a whole file of {kind}: {' '.join(str(error).split())}. It is of another format, "
             "truncated or damaged: restore it, or write it again."
         ) from error
-
-
-def _fitting(values: NDArray[Any] | list[Value], column: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return the values of some rows as an array that fits a column.
-
-    Raises:
-        UsageError: one is null, or they have another dtype or shape.
-    """
-    if isinstance(values, list) and any(value is None for value in values):
-        raise UsageError(f"read_into needs a value in every row; column {name!r} has a null. Use read.")
-    found = np.asarray(values)
-    if found.dtype != column.dtype or found.shape[1:] != column.shape[1:]:
-        raise UsageError(
-            f"out[{name!r}] must be {found.dtype} of shape {(len(column), *found.shape[1:])}; got {column.dtype} of "
-            f"shape {column.shape}. Make it so, or use read."
-        )
-    return found
 
 
 def _text_of(types: Types) -> str:
