@@ -7,6 +7,7 @@
 #
 #   beside command argument...   runs beside the stages that follow, with the processor time that they leave
 #   joined                       waits for it, shows its output, and fails where it failed
+#   alone command argument...    waits until no other script builds: two builds at once would damage their common folder
 
 say() { printf '%s\n' "$*"; }
 
@@ -51,6 +52,15 @@ joined() {
   cat "$beside_log"
   rm "$beside_log"
   return "$status"
+}
+
+# A system without flock, such as macOS, runs the command at once.
+alone() {
+  mkdir -p build
+  (
+    if command -v flock >/dev/null; then flock 9; fi
+    "$@" 9>&-
+  ) 9>build/lock
 }
 
 # EPOCHREALTIME has six decimals; the separator depends on the locale.
