@@ -40,7 +40,7 @@ class Comparison:
 
 
 def measure(scenario: Scenario, *, rounds: int, smoke: bool, progress: Callable[[str], None]) -> tuple[Result, ...]:
-    """Check that contestants do the same work, warm each up, then measure `rounds` rounds.
+    """Check that contestants do the same work, warm each up unless it is only tried, then measure `rounds` rounds.
 
     Args:
         scenario: the scenario to measure.
@@ -74,10 +74,12 @@ def measure(scenario: Scenario, *, rounds: int, smoke: bool, progress: Callable[
 
 def _warm_up(contestant: Contestant, smoke: bool, progress: Callable[[str], None]) -> int:  # noqa: FBT001 - internal
     """Run a contestant once, and return the number of repeats that make a round long enough to time."""
-    progress(f"warming up: {contestant.name}")
-    if smoke or contestant.repeats is not None:
-        contestant.run(contestant.repeats or 1)
+    if smoke:  # its round tests the code
         return contestant.repeats or 1
+    progress(f"warming up: {contestant.name}")
+    if contestant.repeats is not None:
+        contestant.run(contestant.repeats)
+        return contestant.repeats
     repeats = 1
     while True:
         started = time.perf_counter()

@@ -23,7 +23,7 @@ def result(name: str, seconds: list[float], *, against: tuple[str, ...] = (), go
 
 
 def test_contestants_take_turns_in_rotating_order() -> None:
-    """Each round measures every contestant once, and the first turn rotates."""
+    """After a warm-up, each round measures every contestant once, and the first turn rotates; a try has no warm-up."""
     turns: list[str] = []
 
     def taking_turns(name: str) -> Callable[[int], Measurement]:
@@ -33,9 +33,11 @@ def test_contestants_take_turns_in_rotating_order() -> None:
 
         return run
 
-    contestants = tuple(Contestant(name, "ours", taking_turns(name), NANOSECONDS) for name in "abc")
-    measure(Scenario("turns", "", contestants), rounds=3, smoke=True, progress=silent)
-    assert "".join(turns[3:]) == "abc" + "bca" + "cab"
+    contestants = tuple(Contestant(name, "ours", taking_turns(name), NANOSECONDS, repeats=1) for name in "abc")
+    for smoke, warm_up in ((False, "abc"), (True, "")):
+        turns.clear()
+        measure(Scenario("turns", "", contestants), rounds=3, smoke=smoke, progress=silent)
+        assert "".join(turns) == warm_up + "abc" + "bca" + "cab"
 
 
 def test_a_share_is_the_median_of_the_ratios_of_each_round() -> None:
