@@ -22,12 +22,11 @@ DECISIONS = [value for value in vars(_decisions).values() if isinstance(value, D
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.each_value
 def test_batches_equal_the_definition(name: str, place: str) -> None:
-    """Two seeds of the decisions change no batch of any dataset in any place."""
+    """Random decisions change no batch of any dataset in any place."""
     comparison = Comparison()
-    for seed in (len(name), 2 * len(name) + len(place)):
-        comparison.run(name, place, seed)
+    comparison.run(name, place, 2 * len(name) + len(place))
     assert comparison.wrong == []
-    assert comparison.total == 2 * sum(map(len, comparison.expected(name)))
+    assert comparison.total == sum(map(len, comparison.expected(name)))
 
 
 @pytest.mark.parametrize("place", ["threads", "processes"])

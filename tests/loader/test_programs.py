@@ -121,8 +121,8 @@ RUNNING = {
     "isolated": f"loader, batches, kept = {ISOLATED}",
     "processes": f"loader, batches, kept = {PROCESSES}",
 }
-ENDS = ["", "sys.exit()", "del loader, batches", "loader.close()"]
-OFTEN = {"threads", "async source, threads", "placed by a thread", "isolated", "processes"}
+ENDS = ["", "del loader, batches", "loader.close()"]
+OFTEN = {"threads", "placed by a thread", "processes"}
 
 
 PROGRAMS = {

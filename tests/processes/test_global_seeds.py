@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock._processes import draw_seeds, observe_seeds
 from tests.processes.helping import program
 from tests.programs.forked import outcome
 
@@ -225,13 +226,11 @@ def drawn(
 @pytest.mark.parametrize(
     ("when", "method", "places"),
     [
-        ("never", "forkserver", "loader, dying, isolated"),
-        ("never", "forkserver", "executor, subprocess, worker pool, own pool"),
-        ("never", "spawn", "dying, isolated, executor"),
+        ("never", "forkserver", "loader, dying, isolated, executor, subprocess, worker pool, own pool"),
         ("top", "forkserver", "loader, executor, subprocess, own pool"),
-        ("top", "spawn", "loader"),
+        ("top", "spawn", "dying, executor"),
         ("inside", "forkserver", "loader, dying, executor, subprocess"),
-        ("inside", "spawn", "subprocess, worker pool, own pool"),
+        ("inside", "spawn", "isolated, worker pool, own pool"),
     ],
 )
 @pytest.mark.slow
@@ -244,12 +243,25 @@ def test_processes_draw_differently_and_repeatably(when: str, method: str, place
     check_draws(when, method, places, tmp_path)
 
 
-@pytest.mark.parametrize(("when", "place"), [("top", "subprocess"), ("inside", "dying")])
 @pytest.mark.slow
-def test_torch_itself_draws_differently_and_repeatably(when: str, place: str, tmp_path: Path) -> None:
-    """What holds with a module that has torch's functions holds with torch."""
+def test_torch_itself_draws_differently_and_repeatably(tmp_path: Path) -> None:
+    """Workers that import torch draw from it as they draw from a module that has its functions."""
     pytest.importorskip("torch")
-    check_draws(when, "forkserver", place, tmp_path)
+    check_draws("inside", "forkserver", "dying", tmp_path)
+
+
+def test_seeds_follow_from_the_generator_of_torch_itself() -> None:
+    """The seeds of torch are drawn from the generator of a program that has imported torch, or observe its state."""
+    torch = pytest.importorskip("torch")
+    with torch.random.fork_rng(devices=[]):
+        drawn: list[int] = []
+        for seed in (3, 3, 4):
+            torch.manual_seed(seed)
+            drawn.append(draw_seeds().torch)
+            before = torch.get_rng_state()
+            observe_seeds()
+            assert torch.equal(torch.get_rng_state(), before)
+        assert drawn[0] == drawn[1] != drawn[2]
 
 
 def check_draws(when: str, method: str, places: str, folder: Path) -> None:
