@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,22 +20,12 @@ LOOKS: frozenset[str] = frozenset({"check", "element_spec", "explain", "fingerpr
 """What of a dataset tells about it, and makes no other one."""
 JOINERS: frozenset[str] = frozenset({"mix", "concatenate", "interleave", "zip"})
 PAIRS = tuple(itertools.product(FORMS, FORMS))
-PARTS = 12 if IS_LONG else 4  # of the pairs, each a test
+PARTS = 12  # of all pairs, each a test
 
 
 def numbers() -> ps.Dataset:
     """Return the dataset below all verbs."""
     return ps.range(12, seed=5)
-
-
-def pairs_of_verbs() -> Sequence[tuple[str, str]]:
-    """Return one pair of forms for each pair of verbs; the forms of a verb take turns on either side."""
-    forms = [[f"{verb} {form}".strip() for form in of_verb] for verb, of_verb in VERBS.items()]
-    places = itertools.product(range(len(forms)), repeat=2)
-    return [(forms[i][j % len(forms[i])], forms[j][i % len(forms[j])]) for i, j in places]
-
-
-CHOSEN = PAIRS if IS_LONG else pairs_of_verbs()
 
 
 def test_the_table_has_every_public_verb() -> None:
@@ -48,8 +37,10 @@ def test_the_table_has_every_public_verb() -> None:
 @pytest.mark.longer
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_pairs_equal_the_definition(part: int) -> None:
-    """Each verb above each other one, in all forms or in turns; a state saved inline resumes inline or with threads."""
-    counts = check_combinations(CHOSEN[part::PARTS], numbers(), INLINE, THREADS if IS_LONG or part % 2 else INLINE)
+    """Each form of a verb above each other one; a state that is saved inline resumes inline or with threads."""
+    with ps.Loader(numbers(), **THREADS) as owner:  # its threads serve all pairs
+        other = {"workers": owner} if IS_LONG or part % 2 else INLINE
+        counts = check_combinations(PAIRS[part::PARTS], numbers(), INLINE, other)
     assert counts.compared > 5 * counts.refused
 
 
