@@ -400,9 +400,9 @@ class _Measuring:
             count *= 2
 
     def _timed(self, kind: _Kind, run: _Run, pieces: int) -> _Timed:
-        began, cpu_began = _clock(), time.thread_time()
+        began, cpu_began = clock(), time.thread_time()
         self._run(run, pieces)
-        cpu_seconds, seconds = time.thread_time() - cpu_began, _clock() - began
+        cpu_seconds, seconds = time.thread_time() - cpu_began, clock() - began
         return _Timed(seconds / pieces / kind.rows, cpu_seconds / pieces / kind.rows)
 
     def _run(self, run: _Run, pieces: int) -> None:
@@ -431,17 +431,17 @@ class _Measuring:
             with caught:
                 other = kind.make()
                 started.set()
-                began = _clock()
+                began = clock()
                 for piece in range(other_first, other_first + pieces):
                     other(piece)
-                seconds.append(_clock() - began)
+                seconds.append(clock() - began)
 
         thread = DaemonThread(compute, "penstock-measuring")
         try:
             started.wait()
-            began = _clock()
+            began = clock()
             self._run(run, pieces)
-            seconds.append(_clock() - began)
+            seconds.append(clock() - began)
         finally:
             thread.wait(None)
         if caught.error is not None:
@@ -449,15 +449,23 @@ class _Measuring:
         return max(seconds)
 
 
-def _clock() -> float:
+def clock() -> float:
     """Return the time in seconds without this thread's waits for a processor, where the system counts these.
 
-    So a busy machine doesn't look like functions that wait for storage or for each other.
+    So a busy machine doesn't look like functions that wait for storage or for each other. A wait between the readings
+    of the two clocks would count in one of them alone: then both are read again.
     """
-    queued = "0"
+    while True:
+        queued, now = _queued(), time.perf_counter()
+        if _queued() == queued:
+            return now - queued / 1e9
+
+
+def _queued() -> int:
+    """Return the nanoseconds that this thread has waited for a processor; 0 where the system doesn't count them."""
     with suppress(OSError, IndexError), open("/proc/thread-self/schedstat", encoding="ascii") as file:
-        queued = file.read().split()[1]
-    return time.perf_counter() - int(queued) / 1e9
+        return int(file.read().split()[1])
+    return 0
 
 
 def _drop(batch: object) -> None:

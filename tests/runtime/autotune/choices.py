@@ -6,6 +6,7 @@ from penstock._runtime._autotune import Room as Room
 from penstock._runtime._autotune import Workers as Workers
 from penstock._runtime._autotune import choose_kind as choose_kind
 from penstock._runtime._autotune import choose_number as choose_number
+from penstock._runtime._autotune import clock as clock
 from penstock._runtime._autotune import measure as measure
 from penstock._runtime._autotune import obstacle as obstacle
 from penstock._runtime._autotune import worth_processes as worth_processes

@@ -13,7 +13,7 @@ import penstock as ps
 from tests.equivalence.definition import epoch_of, outcomes
 from tests.equivalence.graphs import batched, indexable
 from tests.loader.isolated.parts import Connected
-from tests.runtime.autotune.choices import Cost, measure
+from tests.runtime.autotune.choices import Cost, clock, measure
 from tests.runtime.plans import plan_of
 
 NO_ARGUMENTS: dict[str, Any] = {}
@@ -88,6 +88,14 @@ def fails_in(thread: str) -> Callable[[int], int]:
 def test_measuring_raises_no_errors(thread: str) -> None:
     """They are raised when the element is loaded; the cost is unknown."""
     assert cost_of(ps.range(1000).map(fails_in(thread)).batch(4), threads=True) is None
+
+
+def test_a_wait_for_a_processor_is_no_time_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits between the readings of the two clocks reads both again, so no time is below 0."""
+    waited, now = iter([1.0, 3.0, 3.0, 3.0]), iter([10.0, 12.0])
+    monkeypatch.setattr("penstock._runtime._autotune._queued", lambda: int(next(waited) * 1e9))
+    monkeypatch.setattr("penstock._runtime._autotune.time.perf_counter", lambda: next(now))
+    assert clock() == 9.0
 
 
 def test_an_empty_dataset_has_no_cost() -> None:
