@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -142,13 +143,15 @@ def test_steps_of_an_isolated_loader_have_times(place: dict[str, Any], tmp_path:
     """The helper process and its workers write them where the trainer reads them, also for a trace."""
     with ps.Loader(ps.range(72).map(wait).batch(BATCH), prefetch=4, **place) as loader:
         seconds, report = [0.0], loader.report()
+        began = time.perf_counter()
         for _ in range(2):
             assert len(list(loader)) == 18
             report = loader.report()
             assert (report.bottleneck, report.workers) == ("wait", max(place.get("num_workers", 0), 1)), str(report)
             seconds.append(report.steps[1].seconds * report.batches)
         assert [step.name for step in report.steps] == ["read", "wait", "batch"]
-        assert BATCH * LONG <= report.steps[1].seconds < BATCH * LONG * 2
+        assert report.steps[1].seconds >= BATCH * LONG
+        assert seconds[-1] <= report.workers * (time.perf_counter() - began)
         assert seconds == sorted(seconds)
         assert dict(report.waits).keys() & {"workers", "start"}
         loader.trace(tmp_path / "trace.json")
@@ -167,13 +170,21 @@ def test_slow_placing_is_the_bottleneck(place: dict[str, Any]) -> None:
 
 def test_functions_of_batches_are_timed_apart_from_cheap_reads() -> None:
     """Of cheap reads some are timed, for others that were not done yet; the time of a batch is still that of one."""
-    with ps.Loader(ps.range(4096).batch(BATCH).map(wait)) as loader:
+    taken: list[float] = []  # on a busy machine a wait takes longer
+
+    def waits(batch: Any) -> Any:
+        began = time.perf_counter()
+        wait(batch)
+        taken.append(time.perf_counter() - began)
+        return batch
+
+    with ps.Loader(ps.range(4096).batch(BATCH).map(waits, name="waits")) as loader:
         for number, _ in enumerate(loader):
             if number == 20:
                 break
         step = loader.report().steps[-1]
-    assert step.name == "wait"
-    assert LONG <= step.seconds < 1.5 * LONG
+    assert step.name == "waits"
+    assert LONG <= step.seconds < 1.5 * max(taken)
 
 
 def test_a_pause_of_the_consumer_counts_in_no_other_figure(monkeypatch: pytest.MonkeyPatch) -> None:
