@@ -56,7 +56,7 @@ def start(folder: Path, ends: str, dataset: str = "Numbers", persistent: str = "
 SHUT_DOWN = "del batches; loader._iterator._shutdown_workers(); assert not list(loader._iterator)"
 ENDS = [
     pytest.param("sys.exit()", "Numbers", "True", id="exit"),
-    pytest.param(SHUT_DOWN, "Numbers", "True", id="shut down"),
+    pytest.param(SHUT_DOWN, "Numbers", "True", id="shut down", marks=pytest.mark.long),
     pytest.param("pass", "Numbers", "False", id="left", marks=pytest.mark.long),
     pytest.param("pass", "Stream", "True", id="stream", marks=pytest.mark.long),
 ]

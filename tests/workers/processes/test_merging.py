@@ -224,7 +224,7 @@ def test_memory_of_batches_that_were_kept_is_given_back() -> None:
 def test_processes_share_the_source() -> None:
     """Arrays of a source are in memory once for all processes, which read them in place."""
     size = 1 << 26
-    dataset = ps.read({"x": np.ones((1 << 10, size >> 10), np.uint8)}).map(functions.private_bytes).batch(64)
+    dataset = ps.read({"x": np.ones((1 << 7, size >> 7), np.uint8)}).map(functions.private_bytes).batch(8)
     with processes(dataset, 3) as loader:
         assert max(int(batch.max()) for batch in loader) < size // 2
         assert size < shared_bytes() < 1.5 * size
