@@ -37,6 +37,7 @@ from penstock._runtime._batches import (
     with_masks,
 )
 from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work, step_of
+from penstock._runtime._policy import READ_BYTES
 from penstock._runtime._sent_batches import SentRun, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
 from penstock._tree import is_array, map_leaves
@@ -148,11 +149,6 @@ class BatchWork(Work):
             if self._lists:
                 results.append((start, [self._columns[number][start:stop] for number in self._lists]))
 
-    def _bounds_in(self, start: int, stop: int) -> list[int]:
-        """Return the bounds of the batches in a block, counted from the block's first row."""
-        first, end = step_of(self._bounds, start), step_of(self._bounds, stop - 1) + 1
-        return [bound - start for bound in self._bounds[first : end + 1]]
-
     def _fill(self, columns: list[Any], at: int, rows: range, context: Context) -> None:
         """Write some of the job's rows into columns, from the column's row `at` on."""
         layout, spans = self.layout, self._spans(rows.start, rows.stop)
@@ -179,14 +175,33 @@ class BatchWork(Work):
         """Make the batches of a block, with the steps above applied, in the room for them; return what is sent."""
         if self.room is None:
             raise InternalError("a worker process that makes batches has room for them")
-        columns, bounds = layout.columns(stop - start), self._bounds_in(start, stop)
-        self._fill(columns, 0, range(start, stop), context)
-        batches = layout.batches(columns, bounds)
-        steps = self.step_range.part(step_of(self._bounds, start), len(batches))
-        context.times.lap(self._program.batch, 0)
-        stacked = with_masks(self._program, self._shard, steps, batches)
+        first, end = step_of(self._bounds, start), step_of(self._bounds, stop - 1) + 1
+        steps = self.step_range.part(first, end - first)
+        stacked = itertools.chain.from_iterable(
+            self._read(layout, step, stop_step, context) for step, stop_step in self._read_at_once(layout, first, end)
+        )
         made = finished_batches(self._program, self._shard, steps, stacked, context)
         return send(made, steps.steps, self.room)
+
+    def _read_at_once(self, layout: Layout, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Divide some of the job's steps, so that the rows of a part are in the processor's caches; one step at least.
+
+        Memory of a part's size is free again when the next part is read, if the functions don't keep it.
+        """
+        bounds, most = self._bounds, max(READ_BYTES // max(layout.row_bytes, 1), 1)
+        while first < end:
+            part_end = min(max(step_of(bounds, bounds[first] + most), first + 1), end)
+            yield first, part_end
+            first = part_end
+
+    def _read(self, layout: Layout, first: int, end: int, context: Context) -> list[Element]:
+        """Return the stacked batches of some of the job's steps, in memory of their own."""
+        start, stop = self._bounds[first], self._bounds[end]
+        columns = layout.columns(stop - start)
+        self._fill(columns, 0, range(start, stop), context)
+        batches = layout.batches(columns, [bound - start for bound in self._bounds[first : end + 1]])
+        context.times.lap(self._program.batch, 0)
+        return with_masks(self._program, self._shard, self.step_range.part(first, end - first), batches)
 
     def _learn(self, elements: list[Element]) -> None:
         step = self._program.batch

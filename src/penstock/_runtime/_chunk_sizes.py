@@ -56,15 +56,21 @@ def units_per_job(
     return decide(decision, count if to_end is None else to_end(count, highest), highest)
 
 
-def block_rows(rows: int, workers: int, learned: Learned[Any]) -> int:
+def block_rows(rows: int, workers: int, learned: Learned[Any], *, least_seconds: float = MIN_BLOCK_SECONDS) -> int:
     """Return the number of rows of a block. Each worker has two blocks; more where rows take long, fewer where not.
 
     Only processor time counts: rows that wait for storage are better spread over many blocks.
+
+    Args:
+        rows: the rows of a job.
+        workers: the number of workers.
+        learned: measurements of the rows.
+        least_seconds: the work of a block, at least.
     """
     blocks = 2 * workers
     seconds = learned.row_cpu_seconds
     if seconds is not None:
-        least, most = rows * seconds / MAX_BLOCK_SECONDS, rows * seconds / MIN_BLOCK_SECONDS
+        least, most = rows * seconds / MAX_BLOCK_SECONDS, rows * seconds / least_seconds
         blocks = math.ceil(max(min(blocks, most), least))
     most = max(min(rows, BLOCKS), 1)
     return -(-rows // decide(JOB_BLOCKS, max(min(blocks, most), 1), most))

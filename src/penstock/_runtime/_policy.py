@@ -33,7 +33,8 @@ COPIED_BYTES: Final = 1 << 16  # arrays that are copied out of a job's memory: k
 
 MAX_BLOCK_SECONDS: Final = 0.005  # work of a block, at most, while there are enough: scheduling it stays below 2 %
 MIN_BLOCK_SECONDS: Final = 0.0003  # work of a block, at least: below it, scheduling takes the time
-WHOLE_BLOCK_BYTES: Final = 1 << 20  # rows of a block of whole batches: a processor's second cache
+WHOLE_BLOCK_SECONDS: Final = 0.001  # the same, where a block makes batches and sends them: that takes longer
+READ_BYTES: Final = 1 << 20  # rows that a block of whole batches has at once: a processor's second cache
 SLOTS: Final = 1024  # jobs of a scheduler: with fewer, fewer loaders could share the workers of one
 SLOTS_EACH: Final = 128  # jobs of one loader: the other loaders get some
 BLOCKS: Final = 256  # blocks of a job: each has its own words in the job table

@@ -65,11 +65,12 @@ from penstock._runtime._policy import (
     MAX_JOB_BATCHES,
     MAX_PARENT_BATCHES,
     MAX_POSITIONS,
+    MIN_BLOCK_SECONDS,
     SHARED_BYTES,
     SLOTS_EACH,
     SMALL_BATCHES_BYTES,
     SPAN_BYTES,
-    WHOLE_BLOCK_BYTES,
+    WHOLE_BLOCK_SECONDS,
 )
 from penstock._runtime._scheduler import Client, Scheduler, nothing
 from penstock._runtime._span_work import SpanJob, SpanWork
@@ -162,11 +163,11 @@ class Cutter(JobCutter[BatchJob]):
 
     def _make(self, step_range: StepRange, count: int, *, whole: bool) -> BatchJob:
         learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned["Layout"]()
-        rows = block_rows(count * self._rows, self._workers, self._learned)
-        layout = row_layout(self._program, learned)
-        makes_batches = count > 1 and layout is not None and not whole and self._may_make_batches
-        if makes_batches and layout is not None:
-            rows = min(rows, max(WHOLE_BLOCK_BYTES // max(layout.row_bytes, 1), 1))
+        has_layout = row_layout(self._program, learned) is not None
+        makes_batches = count > 1 and has_layout and not whole and self._may_make_batches
+        # The batches that a block makes are sent, which takes more time; each worker may have a job of its own.
+        least = WHOLE_BLOCK_SECONDS if makes_batches and self.window >= self._workers else MIN_BLOCK_SECONDS
+        rows = block_rows(count * self._rows, self._workers, self._learned, least_seconds=least)
         cut = BlockSize(rows, whole, makes_batches)
         work = BatchWork(self._plan, step_range.part(self._next, count), cut, learned, shared=self._shared)
         self._next += count

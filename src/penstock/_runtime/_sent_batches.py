@@ -105,19 +105,34 @@ class _Writer:
         self._form = _form(batch, arrays)
         self._type: type[object] = type(batch)
         self._kinds = [(array.shape, array.dtype) for array in arrays]
-        self._is_alone = self._type is np.ndarray
+        self._shape, self._dtype = self._kinds[0]
+        self.write = self._write_array if self._type is np.ndarray else self._write_leaves
+        """Writes the next of `left` batches; returns whether it has the form, which takes less time than to find one.
+        """
         self._ended: list[tuple[int, int]] = []  # the runs before the current one: their batches, and their starts
         self._count, self._most, self._start_bytes = 0, 1, room.take(self._form.size_bytes)
         self._columns = self._form.columns(1, room.memory, self._start_bytes)
 
-    def write(self, batch: Element, left: int) -> bool:
-        """Write the next of `left` batches; return whether it has the form, which takes less time than to find one."""
+    def _write_array(self, batch: Any, left: int) -> bool:  # noqa: ANN401 - of the user's
+        # NumPy has one object for each plain dtype; an equal one is found by `_arrays`.
+        if type(batch) is not np.ndarray or batch.dtype is not self._dtype or batch.shape != self._shape:
+            return False
+        flags = batch.flags
+        if not flags.writeable or flags.fnc:
+            return False
+        number = self._count
+        if number == self._most:
+            self._reserve(left)
+            number = self._count
+        self._columns[0][number] = batch
+        self._count = number + 1
+        return True
+
+    def _write_leaves(self, batch: Element, left: int) -> bool:
         if type(batch) is not self._type:
             return False
-        arrays: Sequence[Any] = (batch,) if self._is_alone else _leaves(batch)
-        if not self._is_alone and (_repeats(arrays) or _keys(batch) != self._form.keys or not _has_names(batch)):
-            return False
-        if not self._fits(arrays):
+        arrays: Sequence[Any] = _leaves(batch)
+        if _repeats(arrays) or _keys(batch) != self._form.keys or not _has_names(batch) or not self._fits(arrays):
             return False
         if self._count == self._most:
             self._reserve(left)
@@ -130,7 +145,6 @@ class _Writer:
         if len(arrays) != len(self._kinds):
             return False
         for array, (shape, dtype) in zip(arrays, self._kinds, strict=True):
-            # NumPy has one object for each plain dtype; an equal one is found by `_arrays`.
             if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
                 return False
             flags = array.flags

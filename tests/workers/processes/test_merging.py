@@ -106,6 +106,16 @@ def test_batches_arrive_as_functions_returned_them(num_workers: int) -> None:
         assert [[described(batch) for batch in loader] for _ in range(3)] == [inline] * 3
 
 
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_functions_keep_batches_that_a_block_has_read(size: int) -> None:
+    """A block reads its batches in parts of a megabyte, each into memory of its own."""
+    rows = np.arange(1_500, dtype=np.uint16)[:, np.newaxis] + np.zeros(10_000, np.uint16)
+    dataset = ps.read(rows).batch(size, remainder="keep").map(functions.kept_and_halved)
+    with processes(dataset) as loader:
+        for found, expected in zip(loader, dataset, strict=True):
+            assert np.array_equal(found, expected)
+
+
 def described(batch: Any) -> Any:
     """Return the digest of a batch, and what it doesn't show of the arrays."""
     leaves = leaves_of(batch)
