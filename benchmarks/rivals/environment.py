@@ -1,7 +1,8 @@
 """The environment of the rivals, in which `scripts/bench --rivals` runs.
 
 A path file makes the packages of the benchmarks' own environment visible in it (Penstock, freshly built, and the same
-NumPy), so only the rivals are installed into it.
+NumPy), so only the rivals are installed into it. It adds them as a site's folder, whose own path files are read, too:
+so it also finds a Penstock that is installed to be edited.
 """
 
 import os
@@ -38,12 +39,17 @@ def set_up(folder: Path) -> tuple[str, ...]:
         folder: the environment's folder; an existing environment in it is replaced.
     """
     venv.create(folder, with_pip=True, clear=True)
+    pins = folder / "constraints.txt"  # else a requirement of one rival would replace another one, as torch
+    pins.write_text("\n".join(PACKAGES) + "\n")
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    (packages / "penstock-benchmarks.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "penstock-benchmarks.pth").write_text(
+        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    )
     failed: list[str] = []
     for package in PACKAGES:
         print(f"installing {package}", flush=True)
-        command = [str(python_of(folder)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+        command = [str(python_of(folder)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command += ["--constraint", str(pins), package]
         if subprocess.run(command, check=False).returncode != 0:
             failed.append(package)
     return tuple(failed)
