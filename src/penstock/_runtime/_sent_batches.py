@@ -113,7 +113,7 @@ class _Writer:
         self._count, self._most, self._start_bytes = 0, 1, room.take(self._form.size_bytes)
         self._columns = self._form.columns(1, room.memory, self._start_bytes)
 
-    def _write_array(self, batch: Any, left: int) -> bool:  # noqa: ANN401 - of the user's
+    def _write_array(self, batch: Element, left: int) -> bool:
         # NumPy has one object for each plain dtype; an equal one is found by `_arrays`.
         if type(batch) is not np.ndarray or batch.dtype is not self._dtype or batch.shape != self._shape:
             return False
