@@ -217,7 +217,7 @@ def ending(numbers: tuple[int, ...], own: int, *, hangs: bool = False) -> Callab
 
 
 def test_a_row_that_kills_each_process_is_named() -> None:
-    """After the third process the error names the row; the batches before it were delivered, those after it follow."""
+    """When a process took care, the error names the row; the batches before it were delivered, others follow."""
     dataset = ps.range(40).map(ending((22,), os.getpid())).batch(4)
     with door.Pool(1) as pool, ps.Loader(dataset, workers=pool) as loader:
         batches = iter(loader)
@@ -240,8 +240,28 @@ def test_rows_that_end_processes_are_replaced(*, hangs: bool) -> None:
         assert [event.position for event in loader.replaced()] == [9, 22]
 
 
+def test_a_row_is_not_blamed_for_lost_processes(tmp_path: Path) -> None:
+    """A row at which five processes in turn are lost, also those that take care, is delivered by the next one."""
+
+    def lose(number: int) -> int:
+        marks = [tmp_path / str(index) for index in range(5)]
+        free = [mark for mark in marks if not mark.exists()]
+        if number == 22 and free:
+            free[0].touch()
+            own = psutil.Process()
+            (actor,) = [each for each in (own, *own.parents()) if each.name().startswith("ray::Worker")]
+            actor.kill()
+            signal.pause()  # a worker process of it ends after it
+        return number
+
+    dataset = ps.range(40).map(lose).batch(4)
+    with door.Pool(1) as pool, ps.Loader(dataset, workers=pool) as loader:
+        assert [batch[0] for batch in loader] == list(range(0, 40, 4))
+        assert len(loader.deaths()) == 5
+
+
 def test_elements_below_a_fold_that_end_processes_are_left_out() -> None:
-    """Three processes are lost at the element; then a step with `on_error=` leaves it out, or an error names it."""
+    """Eight processes are lost at the element; then a step with `on_error=` leaves it out, or an error names it."""
     end = ending((22,), os.getpid())
     with door.Pool(1) as pool:
         with ps.Loader(folded(end), workers=pool) as loader:

@@ -8,6 +8,7 @@ and a range of positions in `_inputs`.
 import importlib
 import itertools
 import logging
+import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -33,13 +34,18 @@ ray: Any = importlib.import_module("ray")  # by name: type checkers may not find
 
 _logger = logging.getLogger("penstock")
 _SPAN_BYTES: Final = 8_000_000  # of a span: Ray takes a millisecond for each, and larger ones only wait longer
-_SPAN_SECONDS: Final = 0.1  # of work of a span: a lost process loses little
+_SPAN_SECONDS: Final = 0.1  # of work of a span, at most: a lost process loses little
+_LEAST_SPAN_SECONDS: Final = 0.05  # of a small pool: what is computed again is waited for
+_SPANS_A_SECOND: Final = 200  # of all processes, above that least: they take a fifth of a thread of the trainer
 _AHEAD: Final = 3  # spans for each process: two that it has, and one that waits for its turn
-_DEATHS: Final = 3  # of processes with the same part of a span, in a row; the last one computes with care
+_DEATHS_BEFORE_CARE: Final = 2  # of processes with the same part of a span, in a row; from then on, care is taken
+_DEATHS: Final = 8  # in a row: a process that takes care outlives a crash, so most such losses have other reasons
 PATIENCE_SECONDS: Final = 10.0
 """Without any process, or for a first span: starting takes seconds."""
 _LATE_SECONDS: Final = 0.15  # at a span, at least; then another process gets it too
-_LATE_TIMES: Final = 2.5  # what nearly all spans have taken
+_CAREFUL_SECONDS: Final = 3.0  # with care, which starts a process
+_LATE_TIMES: Final = 2.5  # what most spans have taken
+_TRIES: Final = 3  # of a span at once
 _KNOWN_ANSWERS: Final = 50  # of processes: the latest ones say what a span takes
 
 
@@ -84,7 +90,8 @@ class _Try:
         given: when it got the span, by the monotonic clock.
         result: what Ray will return; set at once.
         began: when the process may have begun, by the monotonic clock: when it got the span, or gave its last answer.
-        seconds: from then to its answer; None until Ray has called back.
+        seconds: from then to its answer; None until Ray has called back, or if it was the first of the process, which
+            takes longer.
     """
 
     def __init__(self, member: Member) -> None:
@@ -100,7 +107,8 @@ class _Try:
     def end(self, team: Team, bell: Bell, result: object) -> None:
         """Note, in a thread of Ray, that the process has answered."""
         del result
-        self.seconds = time.monotonic() - self.began
+        if self.member.answered:
+            self.seconds = time.monotonic() - self.began
         team.give_back(self.member)
         bell.ring()
 
@@ -118,23 +126,30 @@ class Learned:
         self.size = 1
         self.bytes = 0
         self.most = most
-        self._answers: deque[float] = deque(maxlen=_KNOWN_ANSWERS)  # seconds for a part
+        self._works: deque[float] = deque(maxlen=_KNOWN_ANSWERS)  # seconds for a part, by the processes' own clocks
+        self._delays: deque[float] = deque(maxlen=_KNOWN_ANSWERS)  # seconds besides, for a whole span
 
-    def note(self, computed: Computed, seconds: float | None) -> None:
-        """Note a result, and how long the process took to answer."""
+    def note(self, computed: Computed, seconds: float | None, processes: int) -> None:
+        """Note a result, how long its process took to answer, if that is usual, and the number of processes."""
         steps = max(computed.steps, 1)
         self.bytes = computed.block.nbytes // steps
-        by_time = _SPAN_SECONDS / max(computed.seconds / steps, 1e-9)
+        wanted = min(max(processes / _SPANS_A_SECOND, _LEAST_SPAN_SECONDS), _SPAN_SECONDS)
+        by_time = wanted / max(computed.seconds / steps, 1e-9)
         self.size = units_per_job(SPAN_BATCHES, by_time, min(_SPAN_BYTES / max(self.bytes, 1), self.most))
         if seconds is not None:
-            self._answers.append(seconds / steps)
+            self._works.append(computed.seconds / steps)
+            self._delays.append(max(seconds - computed.seconds, 0.0))
 
     def late_seconds(self, steps: int) -> float:
-        """Return how long a process may take for some parts until they are late."""
-        if not self._answers:
+        """Return how long a process may take for some parts until they are late.
+
+        Most parts count, since some take longer than others. Of the delays the middle one counts, since a loss makes
+        several of them longer.
+        """
+        if not self._delays:
             return PATIENCE_SECONDS
-        usual = sorted(self._answers)[len(self._answers) * 9 // 10]
-        return max(_LATE_TIMES * usual * steps, _LATE_SECONDS)
+        usual = sorted(self._works)[len(self._works) * 3 // 4] * steps + statistics.median(self._delays)
+        return max(_LATE_TIMES * usual, _LATE_SECONDS)
 
 
 class Span(Generic[WorkT]):
@@ -143,7 +158,7 @@ class Span(Generic[WorkT]):
     Attributes:
         work: the work.
         deaths: the number of processes in a row that were lost with it.
-        tries: the processes that have it; a second one if the first is late.
+        tries: the processes that have it; more than one if the others are late.
         computed: the result; None until then.
         error: the reason why there is no result, from a process; None for none.
         crash: the reason, if processes were lost with it, one after the other; None for none.
@@ -165,7 +180,7 @@ class Span(Generic[WorkT]):
     @property
     def needs_care(self) -> bool:
         """Whether a process computes it in a worker process of its own."""
-        return self.deaths == _DEATHS - 1
+        return self.deaths >= _DEATHS_BEFORE_CARE
 
 
 def _no_stall() -> None:
@@ -256,7 +271,8 @@ class Dealer(Generic[WorkT]):
             if not waits:
                 break
             if self._team.ready:
-                self._await(self._spans[0], patience)
+                alone_since = None
+                self._await(patience)
                 continue
             now = time.monotonic()
             alone_since = now if alone_since is None else alone_since
@@ -287,9 +303,10 @@ class Dealer(Generic[WorkT]):
             return spans[0] if spans and spans[0].is_done else None
         return next((span for span in spans if span.is_done), None)
 
-    def _await(self, span: Span[WorkT], patience: Patience) -> None:
-        """Wait for a change; at most until the next span is late, or the wait has to be logged."""
-        late = self._late_at(span) - time.monotonic()
+    def _await(self, patience: Patience) -> None:
+        """Wait for a change; at most until a span is late that may not be, or the wait has to be logged."""
+        now = time.monotonic()
+        late = min((at for at in map(self._late_at, self._awaited()) if at > now), default=inf) - now
         seconds = patience.seconds_left()
         if 0 < late < (inf if seconds is None else seconds):
             self._bell.wait(late)
@@ -322,30 +339,34 @@ class Dealer(Generic[WorkT]):
             self._give(span, member)
 
     def _hedge(self) -> None:
-        """If the next span is late, give it to another process too, and the others of its process after it.
+        """If the next span is late, give it to another process too, and all others that are late.
 
         A host that is silent, but not lost, would otherwise stop the training until Ray gives it up. Where batches come
         as they become ready, the training waits for a late one only at the end.
         """
-        first = next(iter(self._spans), None)
-        if first is None or time.monotonic() < self._late_at(first):
-            return
         if not self._ordered and any(work.steps for work in self._uncut):
             return
-        (late,) = first.tries
-        for span in list(self._spans):
-            if [each.member for each in span.tries] == [late.member]:
-                member = self._team.take(besides=late.member)
-                if member is None:
-                    return
-                self._give(span, member)
+        now = time.monotonic()
+        for span in [span for span in self._awaited() if now >= self._late_at(span)]:
+            member = self._team.take(besides=[each.member for each in span.tries])
+            if member is None:
+                return
+            self._give(span, member)
+
+    def _awaited(self) -> Iterable[Span[WorkT]]:
+        """Return the spans that may not be late: the next one, or all, where the next one has been late."""
+        first = next(iter(self._spans), None)
+        if first is None:
+            return ()
+        is_late = len(first.tries) > 1 or time.monotonic() >= self._late_at(first)
+        return list(self._spans) if is_late else (first,)
 
     def _late_at(self, span: Span[WorkT]) -> float:
-        """Return when a span is late, by the monotonic clock; never if it isn't at one process alone."""
-        if len(span.tries) != 1:
+        """Return when a span is late, by the monotonic clock; never if no process has it, or enough of them have."""
+        if not 0 < len(span.tries) < _TRIES or span.is_done:
             return inf
-        seconds = PATIENCE_SECONDS if span.needs_care else self._learned.late_seconds(span.work.steps)
-        return span.tries[0].began + seconds
+        seconds = _CAREFUL_SECONDS if span.needs_care else self._learned.late_seconds(span.work.steps)
+        return span.tries[-1].began + seconds
 
     def _due(self) -> Iterator[Span[WorkT]]:
         """Yield the spans to give, as long as there are some and memory for them; at least the next one to deliver."""
@@ -388,7 +409,7 @@ class Dealer(Generic[WorkT]):
             return
         span.computed = computed
         if not span.needs_care:
-            self._learned.note(computed, ended.seconds)
+            self._learned.note(computed, ended.seconds, self._team.ready)
 
     def _lose(self, span: Span[WorkT], ended: _Try, error: BaseException) -> None:
         """Note that a process was lost with a span.

@@ -8,7 +8,7 @@ Guarantees:
   - The elements of an input come in order, each exactly once, whichever processes compute them.
   - The elements before a failing one come first. This thread computes those of a span that failed, one by one, so that
     the exception is raised here.
-  - An element with which three processes in a row were lost is a WorkerError that names it, or is left to `on_error=`.
+  - An element with which eight processes in a row were lost is a WorkerError that names it, or is left to `on_error=`.
 """
 
 import sys

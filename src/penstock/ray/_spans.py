@@ -15,18 +15,20 @@ well: Ray Data, whose driver takes several times the processor time for a batch.
 
 A row that crashes processes, or hangs in them, must end in an error that names the row, or be replaced by a step with
 `on_error=`. A process that is lost shows neither a row nor a step, since it had two spans. So the steps of a lost span
-are given out one by one. A step with which two processes in a row were lost is computed by a third one with care: in a
-worker process of its own, whose death costs little, so that the rules of worker processes find the row.
+are given out one by one. A step with which two processes in a row were lost is computed by the next one with care: in a
+worker process of its own, whose death costs little, so that the rules of worker processes find the row. A process that
+takes care outlives the crash of a row. If it is lost as well, then hardly by the row's fault, so others take care of
+the step after it. Where hosts go all the time, no step is blamed for that.
 
 Guarantees:
   - Batches come in order, or as spans become ready, each exactly once. The state is that of any other loader.
   - Processes with another version of Penstock, or another dataset, are an error before their first batch.
   - A lost process is replaced, and its spans are computed again. A row that crashes its worker process even then is a
-    WorkerError that names it, or is left to `on_error=`. A step at which three processes in a row were lost is a
+    WorkerError that names it, or is left to `on_error=`. A step at which eight processes in a row were lost is a
     WorkerError that names the step. The next call tries again.
   - A process that is at one batch for longer than `Limits.timeout` ends itself, and counts as lost.
-  - A span that is late where the trainer waits for it is given to another process too, with all others of the late
-    process; the first result counts.
+  - A span that is late where the trainer waits for it is given to another process too, on another host if there is one,
+    with all others that are late; the first result counts.
   - If no process is ready for ten seconds, the trainer computes the next batch itself, and logs a warning.
   - A span has at most about 8 MB, and at most `memory=` waits, 256 MB by default. A process has two spans at most, and
     one more of a process that is late.

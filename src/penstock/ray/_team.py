@@ -12,7 +12,7 @@ it starts it again, which takes less than a second.
 import importlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,13 +37,14 @@ class Member:
     Attributes:
         number: its number in the pool.
         host: its host; empty before it has started.
+        node: identifies the host in the cluster.
         pid: its process's ID; 0 before it has started.
         answered: when it has ended a span, by the monotonic clock; 0 for not yet.
     """
 
     def __init__(self, number: int, actor: object) -> None:
         self.number = number
-        self.host, self.pid = "", 0
+        self.host, self.node, self.pid = "", "", 0
         self.spans = 0  # that it has, of all loaders
         self.answered = 0.0
         self.actor: Any = actor
@@ -108,7 +109,7 @@ class Team:
             member = Member(number, self._made(number))
             with self._lock:
                 self._members[number] = member
-            started: Future[tuple[str, int]] = member.actor.start.remote().future()
+            started: Future[tuple[str, str, int]] = member.actor.start.remote().future()
             started.add_done_callback(partial(self._started, member))
 
     @property
@@ -117,16 +118,18 @@ class Team:
         where = "a Ray cluster" if self._name is None else f"the pool {self._name!r} of a Ray cluster"
         return f"{self.count} {'process' if self.count == 1 else 'processes'} of {where}"
 
-    def take(self, *, besides: Member | None = None) -> Member | None:
+    def take(self, *, besides: Collection[Member] = ()) -> Member | None:
         """Return a process with room for a span, the idlest one, and count that span; None if there is none.
 
         Args:
-            besides: the process that is late with the span, if one is; then another one takes one span more.
+            besides: the processes that are late with the span, if some are; then another one takes one span more, on
+                another host if there is one.
         """
-        most = _SPANS + (besides is not None)
+        most = _SPANS + bool(besides)
+        late = {member.node for member in besides}
         with self._lock:
-            able = [each for each in self._members.values() if each.pid and each.spans < most and each is not besides]
-            member = min(able, key=lambda each: each.spans, default=None)
+            able = [each for each in self._members.values() if each.pid and each.spans < most and each not in besides]
+            member = min(able, key=lambda each: (each.node in late, each.spans), default=None)
             if member is not None:
                 member.spans += 1
             return member
@@ -166,10 +169,10 @@ class Team:
         )
         return named.remote(number, _IDLE_SECONDS)
 
-    def _started(self, member: Member, done: "Future[tuple[str, int]]") -> None:
+    def _started(self, member: Member, done: "Future[tuple[str, str, int]]") -> None:
         error = done.exception()
         if error is None:
-            member.host, member.pid = done.result()
+            member.host, member.node, member.pid = done.result()
         else:
             self.lose(member)
         with self._lock:

@@ -100,9 +100,9 @@ class Worker:
         if idle_seconds is not None:
             self._look_in(idle_seconds)
 
-    def start(self) -> tuple[str, int]:
-        """Return the host and the process's ID."""
-        return socket.gethostname(), os.getpid()
+    def start(self) -> tuple[str, str, int]:
+        """Return the host's name, what identifies it in the cluster, and the process's ID."""
+        return socket.gethostname(), ray.get_runtime_context().get_node_id(), os.getpid()
 
     def compute(self, sent: Sent, stored: "NDArray[np.uint8]", work: RunSteps) -> Computed | Failed:
         """Return the batches of the steps of some work, which is one range."""
