@@ -8,26 +8,6 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from tests.equivalence.definition import digest, digests
-
-WORKERS = pytest.mark.parametrize("workers", [0, 2])
-KINDS = pytest.mark.parametrize("kind", ["indexable", "ordered"])
-BAD = 37
-
-
-def noisy(number: int, rng: np.random.Generator) -> Any:
-    """Return the number and a random one."""
-    return {"number": number, "noise": rng.random()}
-
-
-def is_odd(element: Any) -> bool:
-    """Keep odd numbers."""
-    return bool(element["number"] % 2)
-
-
-def start(seed: int = 1, length: int = 120) -> ps.Dataset:
-    """Return shuffled, noisy numbers."""
-    return ps.range(length, seed=seed).shuffle().random_map(noisy)
 
 
 def test_the_state_of_other_weights_or_parts_is_refused() -> None:
@@ -77,53 +57,3 @@ def test_weights_do_not_change_within_a_window(name: str) -> None:
         else:
             found = [int(row) for batch in [begun, *other] for row in batch]
             assert sorted(found) == sorted(int(row) for batch in loader(old) for row in batch)
-
-
-def bad(element: Any) -> Any:
-    """Raise at one record."""
-    if element["number"] == BAD:
-        raise OSError("corrupt")
-    return element
-
-
-class CorruptError(ValueError):
-    """An exception that can't be made again from its text."""
-
-    def __init__(self, name: str, *, offset: int) -> None:
-        super().__init__(f"{name} at {offset}")
-
-
-def worse(element: Any) -> Any:
-    """Raise an error of a class of this file at one record."""
-    if element["number"] == BAD:
-        raise CorruptError("shard", offset=BAD)
-    return element
-
-
-@WORKERS
-@pytest.mark.parametrize("function", [bad, worse])
-@KINDS
-def test_an_exception_loses_no_other_row(workers: int, function: Any, kind: str) -> None:
-    """An exception is raised unchanged at its step, again at each retry; past it all other rows come."""
-    ordered = kind == "ordered"
-    rows = start().filter(lambda element: element["number"] < 80) if ordered else start()
-    whole = digests(ps.Loader(rows.batch(4)))
-    failing = next(step for step, batch in enumerate(ps.Loader(rows.batch(4))) if BAD in batch["number"])
-    with ps.Loader(rows.map(function, name="decode").batch(4), num_workers=workers) as loader:
-        found: list[Any] = []
-        for _ in range(2):
-            with pytest.raises((OSError, CorruptError), match=r"corrupt|shard at 37") as caught:
-                found.extend(map(digest, loader))
-            assert "step 'decode'" in "".join(caught.value.__notes__)
-            assert found == whole[:failing]
-            loader.load_state_dict(loader.state_dict())
-        if not ordered:
-            loader.seek(failing + 1)
-            assert digests(loader) == whole[failing + 1 :]
-        state = loader.state_dict(failing)
-    with ps.Loader(rows.map(function, name="decode", on_error="skip").batch(4)) as loader:
-        if ordered:  # nothing but that record is left out
-            loader.load_state_dict(state, allow={"order"})
-            numbers = [number for batch in loader for number in batch["number"].tolist()]
-            expected = [number for batch in ps.Loader(rows.batch(4)) for number in batch["number"].tolist()]
-            assert numbers == [number for number in expected[4 * failing :] if number != BAD]

@@ -37,14 +37,6 @@ def doubled_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
     return batch
 
 
-def doubled_or_stopped(element: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Double an element in place; then raise StopIteration at one."""
-    element *= 2
-    if element[0] == 2 * BAD:
-        raise StopIteration
-    return element
-
-
 def noisy(element: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """Add a random number to an element in place; then raise at some."""
     is_bad = element[0] % 4 == 1
@@ -80,17 +72,6 @@ def test_each_element_is_written_to_once(steps: str, place: dict[str, Any]) -> N
     dataset = MAKES[steps](ps.range(40).map(array))
     with ps.Loader(dataset, **place) as loader:
         assert outcomes(loader) == outcomes(epoch_of(dataset, 0))
-
-
-@WITH_PROCESSES
-def test_a_stop_iteration_becomes_a_runtime_error(place: dict[str, Any]) -> None:
-    """The RuntimeError has the StopIteration as its cause, and comes after the batches before it."""
-    with ps.Loader(ps.range(40).map(array).map(doubled_or_stopped).batch(4), **place) as loader:
-        batches = iter(loader)
-        assert [next(batches)[0, 0] for _ in range(3)] == [0, 8, 16]
-        with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
-            next(batches)
-    assert isinstance(caught.value.__cause__, StopIteration)
 
 
 @in_places("inline", "threads")

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import select
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,18 @@ def refuse(worker: int) -> None:
     raise RuntimeError(f"worker {worker} can't be prepared")
 
 
+def refuses_most(number: int) -> int:
+    """Raise at seven numbers of eight."""
+    if number % 8:
+        raise KeyError(number)
+    return number
+
+
+def replaced(budget: int | None) -> ps.Dataset[Any]:
+    """Return a dataset most of whose numbers are substituted, up to a budget."""
+    return NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000, budget=budget)).batch(4)
+
+
 NUMBERS = ps.range(16)
 DATASETS: dict[str, tuple[int, ps.Dataset[Any], dict[str, Any]]] = {
     "ends": (4, NUMBERS.batch(4), {}),
@@ -82,6 +95,8 @@ DATASETS: dict[str, tuple[int, ps.Dataset[Any], dict[str, Any]]] = {
     "a row fails, read in order": (1, NUMBERS.map(fails).filter(even).batch(4), {}),
     "a batch fails": (2, NUMBERS.batch(4).map(fails), {}),
     "a batch of a filter fails": (2, NUMBERS.filter(odd_or_less).batch(4).map(fails), {}),
+    "rows are replaced": (4, replaced(None), {}),
+    "a budget is used up": (0, replaced(3), {}),
     "worker_init fails": (0, NUMBERS.batch(4), {"limits": ps.Limits(worker_init=refuse)}),
     "a row crashes": (2, NUMBERS.map(crashes).batch(4), {}),
     "a batch of a filter crashes": (2, NUMBERS.filter(odd_or_less).batch(4).map(crashes), {}),
@@ -94,6 +109,7 @@ CASES = [
     if not (name == "a row crashes" and place in {"inline", "threads"})
     and not (name == "a batch of a filter crashes" and place != "processes")
     and not (name == "worker_init fails" and place in {"inline", "isolated"})
+    and not (name in {"rows are replaced", "a budget is used up"} and place != "inline")
 ]
 
 
@@ -105,12 +121,16 @@ def test_loaders_dropped_at_an_error_or_the_end_leave_no_descriptors(
     case: tuple[str, str],
     requested: bool,  # noqa: FBT001 - parametrized
 ) -> None:
-    """So it is where the program got it, and where it only asked whether the next batch is ready."""
+    """They are collected, whether the program got it, or only asked whether the next batch is ready."""
     name, place = case[0], PLACES[case[1]]
     count, dataset, more = DATASETS[name]
+    loaders: list[weakref.ref[Any]] = []
 
     def read() -> None:
-        batches = iter(ps.Loader(dataset, **place, **more))
+        loader = ps.Loader(dataset, **place, **more)
+        loaders.append(weakref.ref(loader))
+        batches = iter(loader)
+        del loader
         for _ in range(count):
             next(batches)
         while (descriptor := batches.may_wait) is not None:
@@ -122,6 +142,7 @@ def test_loaders_dropped_at_an_error_or_the_end_leave_no_descriptors(
     def use() -> int:
         with contextlib.suppress(RuntimeError):  # the first request starts the workers
             read()
+        assert [loader() for loader in loaders] == [None] * len(loaders)
         return len(os.listdir("/proc/self/fd"))
 
     assert_closes_without_collector(use)

@@ -13,7 +13,7 @@ import penstock as ps
 from tests.dataset.functions import keep
 from tests.places import in_places, place_of
 
-WORKERS = in_places("inline", "thread", "threads")
+WORKERS = ("inline", "thread", "threads")
 BAD = 17
 ORDER = [int(number) for number in ps.range(40, seed=3).shuffle()]
 POSITION = ORDER.index(BAD)
@@ -130,7 +130,7 @@ def ours(error: BaseException) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        *(place_of(place, name) for place in ("inline", "thread", "threads") for name in DATASETS),
+        *(place_of(place, name) for place in WORKERS for name in DATASETS),
         *(place_of(place, name) for place in ISOLATED for name in ("map", "map, in order")),
     ],
 )
@@ -191,7 +191,7 @@ class Raises:
         return number
 
 
-@WORKERS
+@in_places(*WORKERS)
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, OSError, MemoryError])
 @pytest.mark.parametrize("in_order", ["", "in order"])
 def test_the_iterator_continues_after_any_exception(
@@ -244,14 +244,17 @@ def stop_in_batch(batch: Any) -> Any:
     return np.array(stop(batch.tolist()))
 
 
-@WORKERS
-@pytest.mark.parametrize("name", STOPPING)
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [*(place_of(place, name) for place in WORKERS for name in STOPPING), place_of("processes", "map")],
+)
 def test_stop_iteration_is_an_error_not_an_end(name: str, place: dict[str, Any]) -> None:
     """A StopIteration of user code becomes a RuntimeError at its batch, never a silent end of the epoch."""
     with ps.Loader(STOPPING[name](), **place) as loader:
         found: list[Any] = []
-        with pytest.raises(RuntimeError, match="StopIteration"):
+        with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
             found.extend(np.asarray(batch).tolist() for batch in Plainly(iter(loader)))
+        assert isinstance(caught.value.__cause__, StopIteration)
         assert found == [ORDER[i * 4 : i * 4 + 4] for i in range(STEP)]
 
 
@@ -284,7 +287,7 @@ class FailingSampler:
         return epoch, position
 
 
-@WORKERS
+@in_places(*WORKERS)
 @pytest.mark.parametrize("where", ["below", "above"])
 def test_a_sampler_may_raise(place: dict[str, Any], where: str) -> None:
     """A sampler's error, below or above `batch`, is raised at its own step, after the batches before it."""

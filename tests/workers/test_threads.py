@@ -1,8 +1,9 @@
-"""Each worker thread is prepared once, by a function of the user's, and its errors are raised."""
+"""Each worker is prepared once, by a function of the user, and its errors are raised."""
 
 import logging
+import re
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -10,6 +11,7 @@ import penstock as ps
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._scheduler import WorkerThreads
 from tests.constants import SetConstant
+from tests.places import place_of
 
 
 def workers_alive() -> int:
@@ -52,19 +54,31 @@ def test_inline_has_no_worker_to_prepare() -> None:
     assert len(list(ps.Loader(ps.range(8).batch(4), limits=ps.Limits(worker_init=prepare)))) == 2
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, KeyError, SystemExit])
+class Refuses(NamedTuple):
+    """A `worker_init` that raises an exception of a type."""
+
+    kind: type[BaseException]
+
+    def __call__(self, number: int) -> None:
+        """Raise it."""
+        raise self.kind(f"no device {number}")
+
+
 @pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(bool).batch(4)])
-def test_an_error_of_preparing_is_raised(dataset: ps.Dataset, kind: type[BaseException]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        *(place_of("threads", kind) for kind in (RuntimeError, KeyError, SystemExit)),
+        *(place_of(name, LookupError) for name in ("processes", "isolated threads")),
+    ],
+)
+def test_an_error_of_preparing_is_raised(dataset: ps.Dataset, kind: type[BaseException], place: dict[str, Any]) -> None:
     """The exception of `worker_init` replaces a batch, with a note that names the worker; nothing is lost."""
-
-    def prepare(number: int) -> None:
-        raise kind(f"no device {number}")
-
-    with ps.Loader(dataset, num_workers=2, limits=ps.Limits(worker_init=prepare)) as loader:
+    with ps.Loader(dataset, **place, limits=ps.Limits(worker_init=Refuses(kind))) as loader:
         for _ in range(2):
             with pytest.raises(kind, match="no device") as caught:
                 first_batch(loader)
-            assert any("in worker_init of worker " in note for note in caught.value.__notes__)
+            assert re.search(r"(in worker_init of|while) worker \d", "\n".join(caught.value.__notes__))
         assert loader.state_dict()["step"] == 0
 
 

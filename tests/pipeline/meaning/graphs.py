@@ -96,12 +96,6 @@ class Graph:
         merged = len(self.sources) == 1 or self.merge == "turns"
         return merged and all(map(_keeps_order, self.stages))
 
-    def may_fail(self) -> bool:
-        """Return whether a source or a stage may raise."""
-        return any(source.fails_at is not None for source in self.sources) or any(
-            stage.fails_at for stage in all_stages(self.stages) if isinstance(stage, Step | Branch)
-        )
-
     def drops_last(self) -> bool:
         """Return whether a stage drops incomplete batches."""
         return any(isinstance(stage, Group) and stage.drop_last for stage in all_stages(self.stages))

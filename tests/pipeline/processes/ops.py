@@ -144,12 +144,6 @@ def write_pid(path: str) -> None:
         pipe.write(f"{os.getpid()}\n")
 
 
-def write_pid_and_double(path: str, number: int) -> int:
-    """Write the number of the process into a named pipe, and return twice the number."""
-    write_pid(path)
-    return 2 * number
-
-
 def draws(_: object) -> tuple[int, int, int]:
     """Return the number of the process, and a draw from each global generator."""
     return os.getpid(), random.getrandbits(60), int(np.random.randint(0, 2**60))  # noqa: NPY002 - it is seeded

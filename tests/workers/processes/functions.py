@@ -202,11 +202,6 @@ def prepared_row(number: int) -> NDArray[np.uint8]:
     return large_row(number)
 
 
-def refuses(worker: int) -> None:
-    """Raise in `worker_init`."""
-    raise LookupError(f"no device {worker}")
-
-
 def broken(number: int) -> int:
     """Raise at one number."""
     if number == DEADLY:

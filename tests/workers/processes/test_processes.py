@@ -42,16 +42,6 @@ def test_rows_of_other_shapes_are_the_users_error() -> None:
     assert str(raised.value) == str(expected.value)
 
 
-@in_places("processes", "isolated threads")
-def test_a_worker_that_can_not_be_prepared(place: dict[str, Any]) -> None:
-    """The exception of `worker_init` is raised instead of a batch, with a note; nothing hangs."""
-    with ps.Loader(ps.range(8).batch(4), **place, limits=ps.Limits(worker_init=functions.refuses)) as loader:
-        for _ in range(2):
-            with pytest.raises(LookupError, match="no device") as raised:
-                next(iter(loader))
-            assert raised.value.__notes__
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
