@@ -431,6 +431,10 @@ ELEMENTS: dict[str, Case] = {
     "map of a function of two": usage(
         lambda: NUMBERS.map(anything(divmod)), "one argument, the element; got divmod", "random_map passes a generator"
     ),
+    "random_map that seeds globals": usage(
+        lambda: NUMBERS.random_map(abs, rng=anything("seed"), globals=True),
+        "hands nothing to the function, so rng='seed' has no use",
+    ),
     "random_map of a function of one": usage(
         lambda: NUMBERS.random_map(anything(abs)), "two arguments, the element and rng; got abs", "With globals=True it"
     ),

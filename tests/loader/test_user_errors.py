@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import penstock as ps
+from penstock.errors import UsageError
 from tests.dataset.functions import keep
 from tests.places import in_places, place_of
 
@@ -211,6 +213,23 @@ def test_the_iterator_continues_after_any_exception(
             except kind:
                 assert loader.state_dict()["step"] == len(found)
         assert found == [ORDER[i : i + 4] for i in range(0, 40, 4)]
+
+
+def ragged(number: int) -> NDArray[np.float64]:
+    """Return an array, one of which is longer."""
+    return np.zeros(2 if number == 6 else 1)
+
+
+@in_places("inline", "threads", "processes")
+def test_rows_that_do_not_stack_name_their_batch(place: dict[str, Any]) -> None:
+    """The error of rows of different shapes is the same in every place, and names the batch."""
+    dataset = ps.range(8).map(ragged).batch(4)
+    with pytest.raises(UsageError) as expected:
+        list(dataset)
+    with ps.Loader(dataset, **place) as loader, pytest.raises(UsageError) as raised:
+        list(loader)
+    assert str(raised.value) == str(expected.value)
+    assert "while making the batch of step 1: epoch 0, from position 4 on" in raised.value.__notes__
 
 
 def stop(element: Any, *_: object) -> Any:

@@ -35,11 +35,6 @@ def named_large_row(number: int) -> dict[str, Any]:
     return {"image": large_row(number), "name": f"record {number}"}
 
 
-def ragged_row(number: int) -> NDArray[np.float32]:
-    """Return rows of which one has another shape than the others."""
-    return np.zeros(3 if number == DEADLY else 2, np.float32)
-
-
 def noisy(number: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return a row with noise."""
     return np.asarray(rng.normal(size=5) + number)

@@ -32,16 +32,6 @@ def test_repeated_kills_lose_no_batch() -> None:
             assert number % 40 or kill_a_worker()
 
 
-def test_rows_of_other_shapes_are_the_users_error() -> None:
-    """The error is the same as without workers."""
-    dataset = ps.range(100).map(functions.ragged_row).batch(4)
-    with pytest.raises(UsageError) as expected:
-        list(ps.Loader(dataset))
-    with processes(dataset) as loader, pytest.raises(UsageError) as raised:
-        list(loader)
-    assert str(raised.value) == str(expected.value)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
