@@ -245,9 +245,9 @@ def test_processes_draw_differently_and_repeatably(when: str, method: str, place
 
 @pytest.mark.slow
 def test_torch_itself_draws_differently_and_repeatably(tmp_path: Path) -> None:
-    """Workers that import torch draw from it as they draw from a module that has its functions."""
+    """A process that imports torch draws from it as from a module that has its functions."""
     pytest.importorskip("torch")
-    check_draws("inside", "forkserver", "dying", tmp_path)
+    check_draws("inside", "forkserver", "subprocess", tmp_path)
 
 
 def test_seeds_follow_from_the_generator_of_torch_itself() -> None:

@@ -78,8 +78,8 @@ def test_batches_of_a_job_share_memory(workers: Any) -> None:
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("prefetch", [1, 8])
 def test_memory_of_small_batches_is_bounded(workers: Any, prefetch: int) -> None:
-    """Messages hold many small batches, but at most 64 MB of all 240 MB are in flight."""
-    dataset = ps.range(12_000).map(mixed).batch(8)
+    """Messages hold many small batches, but at most 64 MB of all 120 MB are in flight."""
+    dataset = ps.range(6_000).map(mixed).batch(8)
     with isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
         for _ in range(2):
             assert most_in_flight(loader) < 1.1 * 64_000_000  # memory comes in pages

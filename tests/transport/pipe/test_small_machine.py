@@ -21,22 +21,22 @@ WITHOUT_ANY = "mount -t tmpfs -o size=0,nr_inodes=1,mode=0 none /dev/shm && exec
 
 
 def send_large(address: str) -> None:
-    """Send 400 MB."""
+    """Send 100 MB."""
     import numpy as np  # noqa: PLC0415 - the child's own
 
     from penstock.transport import TensorPipeWriter  # noqa: PLC0415 - the child's own
 
     with TensorPipeWriter(address) as writer:
         for step in range(4):
-            writer.send(np.full(100_000_000, step, np.uint8))
+            writer.send(np.full(25_000_000, step, np.uint8))
 
 
 @pytest.mark.parametrize("shape", [IN_A_SMALL_ONE, WITHOUT_ANY])
 def test_a_pipe_carries_more_than_dev_shm_holds(shape: str) -> None:
-    """400 MB are kept alive at once, in a private mount namespace with 64 MB of /dev/shm, and with none."""
+    """100 MB are kept alive at once, in a private mount namespace with 64 MB of /dev/shm, and with none."""
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("private mount namespaces are not permitted here")
     command = [unshare, "-m", "bash", "-c", shape + '"$0" -W ignore -c "$1"', sys.executable, PROGRAM]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.strip()) == (0, "400000000"), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "100000000"), done.stderr
