@@ -19,6 +19,7 @@ from benchmarks.macro import (
     pipeline_noop,
     pipeline_waiting,
     random_map,
+    readings,
     resume,
     seeks,
     shuffle,
@@ -67,6 +68,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "jax-feed": jax_feed.build,
     "variations": variations.build,
     "verdicts": verdicts.build,
+    "readings": readings.build,
     "kill": kill.build,
     "import": import_time.build,
 }

@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader
 
 from benchmarks.carry.child import IN_FLIGHT, Ends, Send, open_carrier
 from benchmarks.carry.messages import Message, from_leaves, leaves
-from benchmarks.macro import import_time, tiny, tokens, transport, variations
+from benchmarks.macro import import_time, readings, tiny, tokens, transport, variations
 from benchmarks.rivals import Contestants, torch_media, torch_processes, torch_stack
 from benchmarks.rivals.torch_processes import KINDS, Kind
-from benchmarks.scenario import Contestant, Output, Role
+from benchmarks.scenario import Contestant, Measurement, Output, Role
 from benchmarks.streams import passes
 
 PLACES = ((0, "inline"), (2, "2 processes"))
@@ -174,6 +174,25 @@ def _nothing() -> None:
     """Release a message: do nothing, since its tensors free their memory themselves."""
 
 
+def _readings(work: readings.Work, _scope: ExitStack) -> tuple[Contestant, ...]:
+    """Return torch's DataLoader alone, and under its profiler."""
+    batches = work.batches // 10  # the profiler keeps several events of each
+    loader = DataLoader(Numbers(32 * batches), batch_size=32)  # pyright: ignore[reportArgumentType]
+
+    def timed(repeats: int) -> Measurement:
+        return Measurement(batches * repeats, passes(lambda: loader)(repeats).seconds)
+
+    def profiled(repeats: int) -> Measurement:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            return timed(repeats)
+
+    alone, tool = "torch, inline", "torch, inline, torch.profiler"
+    return (
+        readings.contestant(alone, "rival", timed),
+        readings.contestant(tool, "rival", profiled, alone),
+    )
+
+
 CONTESTANTS: dict[str, Contestants] = {
     "tiny": _tiny,
     "tokens": _tokens,
@@ -187,5 +206,6 @@ CONTESTANTS: dict[str, Contestants] = {
     "start-stop": torch_processes.started,
     "busy-trainer": torch_processes.beside_busy,
     "variations": _variations,
+    "readings": _readings,
     "import": _import,
 }
