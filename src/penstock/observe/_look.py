@@ -48,6 +48,12 @@ _STYLE: Final = """\
 .penstock-look tr + tr { border-top: 1px solid #8884; }
 .penstock-look th { opacity: 0.7; }
 .penstock-look img { height: 96px !important; }
+@media (max-width: 560px) {
+  .penstock-look :is(table, tbody, tr, td, th) { display: block; }
+  .penstock-look tr:first-child, .penstock-look td:empty { display: none; }
+  .penstock-look td { padding: 0 0 6px 10px; max-width: none; }
+  .penstock-look td::before { content: attr(data-leaf) " "; display: block; opacity: 0.7; }
+}
 """
 
 
@@ -219,7 +225,8 @@ class Look:
         text = self._leaf_text(row, path, leaf)
         text = text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}…"
         picture = image_tag(_mask_as_grey(leaf), channels_first=True)
-        return f"<td>{picture}{'<br>' if picture else ''}{escaped(text)}</td>"
+        name = escaped(path or "element")
+        return f'<td data-leaf="{name}">{picture}{"<br>" if picture else ""}{escaped(text)}</td>'
 
     def _repr_html_(self) -> str:
         return self.html()

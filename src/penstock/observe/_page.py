@@ -16,6 +16,8 @@ _STYLE: Final = """\
 .penstock rect { fill: #3b6fc4; }
 .penstock rect:nth-of-type(even) { fill: #8ab4f8; }
 .penstock p { margin: 4px 0; }
+.penstock :is(td, th):last-child { padding-right: 0; }
+@media (max-width: 560px) { .penstock { font-size: 12px; } .penstock :is(td, th) { padding-right: 7px; } }
 """
 _PAGE: Final = """\
 <!doctype html>

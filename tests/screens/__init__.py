@@ -1,0 +1,1 @@
+"""Pictures of what Penstock shows: `python -m tests.screens` writes those of the documentation."""
