@@ -177,7 +177,8 @@ def _nothing() -> None:
 def _readings(work: readings.Work, _scope: ExitStack) -> tuple[Contestant, ...]:
     """Return torch's DataLoader alone, and under its profiler."""
     batches = work.batches // 10  # the profiler keeps several events of each
-    loader = DataLoader(Numbers(32 * batches), batch_size=32)  # pyright: ignore[reportArgumentType]
+    numbers: Any = Numbers(32 * batches)
+    loader = DataLoader(numbers, batch_size=32)
 
     def timed(repeats: int) -> Measurement:
         return Measurement(batches * repeats, passes(lambda: loader)(repeats).seconds)
