@@ -3,6 +3,9 @@
 import base64
 import re
 import struct
+import threading
+import urllib.error
+import urllib.request
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._cli.look_server import LookServer
 from penstock.errors import StateError
 from penstock.observe import Look
 from tests.cli.command import main
@@ -43,6 +47,11 @@ SCALES = {"scales": np.array([1, 2, 3])}
 def loader() -> ps.Loader[Any]:
     """Return a loader."""
     return ps.Loader(train)
+
+
+def turned(text: str, rng: Any) -> str:
+    """Return the text with a letter that is drawn."""
+    return text + "abcdef"[rng.integers(6)]
 
 
 def listed(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -145,6 +154,76 @@ def test_the_command_shows_steps_and_compares_them(capsys: Output) -> None:
     assert "step 14, epoch 1: 2 rows" in text
     assert re.search(r"^records in both: \d", text, re.MULTILINE)
     assert "the first difference: row 0 of ['image']: 72 of 72 values differ" in text
+
+
+@in_places("inline", "threads")
+def test_a_row_is_shown_after_each_step(place: dict[str, Any], tmp_path: Path, capsys: Output) -> None:
+    """The last element is the row of the batch; the record is the first. Steps that choose positions have no line."""
+    dataset = ps.range(40, seed=7).shuffle().map(str, name="text").random_map(turned).batch(4)
+    with ps.Loader(dataset, **place) as loader:
+        look = loader.look(12, row=2)
+        (key,) = (origin.key for origin in look.origins)
+        final = loader.batch_at(12)[2]
+        with pytest.raises(IndexError):
+            loader.look(12, row=4)
+    lines = str(look).splitlines()
+    assert lines[0] == f"step 12, row 2, key {key}, epoch 1, position 10"
+    assert lines[2:] == [
+        *("after read(Range(0, 40, 1))", f"  {key}"),
+        *("after map(text)", f"  {key}"),
+        *("after random_map(turned)", f"  {final}"),
+    ]
+    assert look.batch == final
+    assert main(["look", f"{HERE}:train", "--step", "12", "--row", "1", "--html", str(tmp_path / "row.html")]) == 0
+    capsys.readouterr()
+    assert (tmp_path / "row.html").read_text().count("<th>after ") == 2
+    for wrong, message in (
+        (["train", "--row", "4"], "--row: "),
+        (["in_order", "--row", "0"], "this dataset is read in order"),
+        (["train", "--row", "0", "--against", f"{HERE}:changed"], "--row shows one step, and --against compares two"),
+    ):
+        assert main(["look", f"{HERE}:{wrong[0]}", *wrong[1:]]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_files_are_shown_without_a_module(tmp_path: Path, capsys: Output) -> None:
+    """A path of a file or folder is read by its format."""
+    (tmp_path / "data.jsonl").write_text('{"text": "first"}\n{"text": "second"}\n')
+    assert main(["look", str(tmp_path / "data.jsonl"), "--step", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "['text']  second" in text
+    assert "data.jsonl" in text
+
+
+def test_steps_are_served_to_this_machine_alone() -> None:
+    """Each step has a page; an error of the dataset is shown in it, and other names of the machine are refused."""
+    with ps.Loader(train) as loader, LookServer(loader.look, 0, first=3) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert b"step 3, epoch 0: 4 rows" in fetched(server.address)
+            page = fetched(f"{server.address}?step=12")
+            assert b"step 12, epoch 1: 4 rows" in page
+            assert b"?step=11" in page
+            assert b"?step=13" in page
+            for wrong in (f"{server.address}?step=x", f"{server.address}etc/passwd"):
+                with pytest.raises(urllib.error.HTTPError, match="404"):
+                    fetched(wrong)
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                fetched(urllib.request.Request(server.address, headers={"Host": "example.org"}))
+        finally:
+            server.shutdown()
+            thread.join()
+    with ps.Loader(in_order) as loader, LookServer(loader.look, 0, first=0) as server:
+        assert "StateError" in server.page(10**6)
+
+
+def fetched(address: str | urllib.request.Request) -> bytes:
+    """Return the content at an address of this machine."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(address, timeout=20) as answer:
+        content: bytes = answer.read()
+        return content
 
 
 def test_the_first_difference_of_two_descriptions_is_found(tmp_path: Path, capsys: Output) -> None:

@@ -9,6 +9,8 @@ import penstock
 from penstock.errors import UsageError
 
 METAVAR = "MODULE:NAME"
+METAVAR_OR_PATH = "NAME"
+NAME_HELP = "MODULE:NAME, such as data:train, with the current folder searched first; or a file or folder of records"
 
 
 def named_dataset(text: str) -> penstock.Dataset[object]:
@@ -30,14 +32,17 @@ def named_dataset(text: str) -> penstock.Dataset[object]:
 
 
 def named(text: str) -> "penstock.Dataset[Any] | penstock.Loader[Any]":
-    """Return the dataset or loader that MODULE:NAME refers to.
+    """Return the dataset or loader that MODULE:NAME refers to, or the dataset of the records at a path.
 
     Args:
-        text: the module, and in it a dataset or a loader, or a function without arguments that returns one.
+        text: the module, and in it a dataset or a loader, or a function without arguments that returns one; or the path
+            of a file or folder.
 
     Raises:
-        UsageError: there is no such module or name, or it is neither.
+        UsageError: there is no such module or name, or it is neither; or the files have no known format.
     """
+    if os.path.exists(text):
+        return penstock.read(text)
     found: Any = named_object(text)
     if not _is_either(found) and callable(found):
         found = found()

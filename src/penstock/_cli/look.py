@@ -3,13 +3,14 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import penstock
 from penstock._caught import Caught
-from penstock._cli.datasets import METAVAR, named_loader, named_object
+from penstock._cli.datasets import METAVAR_OR_PATH, NAME_HELP, named_loader, named_object
+from penstock._cli.look_server import LookServer
 from penstock._cli.terminal import ENDED, FAILED, Terminal
 from penstock._progress import Progress, counted
 from penstock.errors import NoLengthError, StateError, UsageError
@@ -20,8 +21,9 @@ _DESCRIPTION = """\
 Shows the batch of a step: pictures, texts, masks and numbers of each row, with the record that
 it comes from. Any step can be shown, without a training run: the batch is computed here.
 
-NAME is a dataset or a loader in MODULE, or a function without arguments that returns one. With
---against it says at which step two of them first differ, and exits with status 1 if they do.
+NAME is a dataset or a loader in MODULE, or a function without arguments that returns one; or a
+file or folder of records. With --against it says at which step two of them first differ, and
+exits with status 1 if they do. With --row it shows a row after each step of the dataset.
 """
 _ROWS: Final = 16
 _STEPS: Final = (0, 100)
@@ -42,18 +44,25 @@ class Steps:
         self._decode = decode
         self._batches: Iterator[object] | None = None
 
-    def look(self, step: int) -> Look:
-        """Return what the model sees at a step.
+    def look(self, step: int, row: int | None = None) -> Look:
+        """Return what the model sees at a step, or one row after each step of the dataset.
 
         Raises:
             StateError: the dataset has no such step.
+            UsageError: the batch has no such row, or the dataset is read in order, and a row is given.
         """
         with Caught(StateError) as caught:
-            return self._loader.look(step, decode=self._decode)
+            return self._shown(step, row)
         if self._is_indexed() or self._loader.steps_done > step:
             raise caught.taken()
         self._read(step)
-        return self._loader.look(step, decode=self._decode)
+        return self._shown(step, row)
+
+    def _shown(self, step: int, row: int | None) -> Look:
+        try:
+            return self._loader.look(step, row=row, decode=self._decode)
+        except IndexError as error:
+            raise UsageError(f"--row: {error}") from None
 
     def _is_indexed(self) -> bool:
         try:
@@ -86,37 +95,77 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("name", metavar=METAVAR, help="such as data:train; the current folder is searched first")
+    parser.add_argument("name", metavar=METAVAR_OR_PATH, help=NAME_HELP)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--step", metavar="N", type=_count, default=0, help="the step to show (default: 0)")
     what.add_argument("--compare-steps", metavar=("A", "B"), nargs=2, type=_count, help="show two steps, and compare")
-    what.add_argument("--against", metavar=METAVAR, help="find the first step at which this one differs")
+    what.add_argument("--against", metavar=METAVAR_OR_PATH, help="find the first step at which this one differs")
     parser.add_argument(
         "--steps", metavar="A:B", type=_span, help=f"the steps for --against (default: {_STEPS[0]}:{_STEPS[1]})"
     )
+    parser.add_argument("--row", metavar="N", type=_count, help="show this row alone, after each step of the dataset")
     parser.add_argument("--rank", metavar="K/N", type=_rank, help="the rows of rank K of N only, from 0/N")
     parser.add_argument("--decode", metavar="MODULE:FUNCTION", help="makes text of the integers of an array")
     parser.add_argument("--rows", metavar="N", type=_count, default=_ROWS, help=f"rows to print (default: {_ROWS})")
-    parser.add_argument("--html", metavar="FILE", help="write a page with all rows, and pictures, instead")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--html", metavar="FILE", help="write a page with all rows, and pictures, instead")
+    where.add_argument(
+        "--serve",
+        metavar="PORT",
+        nargs="?",
+        type=_count,
+        const=0,
+        help="show pages of any step in a browser on this machine, until Ctrl-C (default: a free port)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit status: `FAILED` if two descriptions differ."""
-    if arguments.steps and not arguments.against:
-        raise UsageError("--steps is for --against; give --step N for one step")
+    _check(arguments)
     decode = None if arguments.decode is None else _decoder(arguments.decode)
     with ExitStack() as loaders:
         names = [arguments.name, *([arguments.against] if arguments.against else [])]
         found = [Steps(name, loaders.enter_context(named_loader(name, arguments.rank)), decode) for name in names]
         if arguments.against:
             return _compare(found[0], found[1], arguments)
+        if arguments.serve is not None:
+            return _serve(found[0], arguments)
         steps = arguments.compare_steps or [arguments.step]
-        by_step = {step: found[0].look(step) for step in sorted(steps)}  # a dataset may be readable in order only
+        by_step = {
+            step: found[0].look(step, arguments.row) for step in sorted(steps)
+        }  # a dataset may be readable in order only
         looks = [by_step[step] for step in steps]
         notes = _notes(*looks) if len(looks) > 1 else []
         _show(looks, notes, arguments)
         return ENDED
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that don't go together.
+
+    Raises:
+        UsageError: there are some.
+    """
+    if arguments.steps and not arguments.against:
+        raise UsageError("--steps is for --against; give --step N for one step")
+    two = "--against" if arguments.against else "--compare-steps" if arguments.compare_steps else ""
+    one = "--row" if arguments.row is not None else "--serve" if arguments.serve is not None else ""
+    if one and two:
+        raise UsageError(f"{one} shows one step, and {two} compares two; leave one of them out")
+
+
+def _serve(steps: Steps, arguments: argparse.Namespace) -> int:
+    """Serve pages until Ctrl-C."""
+    try:
+        server = LookServer(lambda step: steps.look(step, arguments.row), arguments.serve, arguments.step)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"--serve {arguments.serve}: {error}; give another port, or none for a free one") from None
+    with server, suppress(KeyboardInterrupt):
+        sys.stdout.write(f"{server.address} shows the steps of {steps.name}; Ctrl-C ends it\n")
+        sys.stdout.flush()
+        server.serve_forever()
+    return ENDED
 
 
 def _compare(one: Steps, two: Steps, arguments: argparse.Namespace) -> int:

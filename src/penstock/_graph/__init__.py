@@ -119,9 +119,11 @@ if TYPE_CHECKING:
     from penstock._graph._coordinates import source_of as source_of
     from penstock._graph._coordinates import upcoming as upcoming
     from penstock._graph._differing import differing_text as differing_text
+    from penstock._graph._evaluate import RowStages as RowStages
     from penstock._graph._evaluate import element_at as element_at
     from penstock._graph._evaluate import keeps as keeps
     from penstock._graph._evaluate import row_location as row_location
+    from penstock._graph._evaluate import stages_of as stages_of
     from penstock._graph._explain import cache_lines as cache_lines
     from penstock._graph._explain import element_lines as element_lines
     from penstock._graph._explain import mixture_lines as mixture_lines
@@ -184,9 +186,11 @@ else:
         source_of="penstock._graph._coordinates",
         upcoming="penstock._graph._coordinates",
         differing_text="penstock._graph._differing",
+        RowStages="penstock._graph._evaluate",
         element_at="penstock._graph._evaluate",
         keeps="penstock._graph._evaluate",
         row_location="penstock._graph._evaluate",
+        stages_of="penstock._graph._evaluate",
         cache_lines="penstock._graph._explain",
         element_lines="penstock._graph._explain",
         mixture_lines="penstock._graph._explain",

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
@@ -70,6 +70,35 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
+
+
+class RowStages(NamedTuple):
+    """A row of a batch after each step of the dataset that makes it."""
+
+    row: int
+    """Its number."""
+    stages: list[tuple[Node, Element]]
+    """The steps, the first one first, and the element that each of them makes."""
+
+
+def stages_of(node: Node, epoch: int, position: int, context: Context) -> list[tuple[Node, Element]]:
+    """Return an element after each step that makes it, the first step first, and that step.
+
+    Steps that only choose positions have no line of their own. Below a step that makes an element of several there is
+    none either.
+    """
+    below: list[tuple[Node, Element]] = []
+    match node:
+        case Reindex(parent=parent, sampler=sampler):
+            return stages_of(parent, *sampler(epoch, position), context)
+        case Map(parent=parent):
+            below = stages_of(parent, epoch, position, context)
+        case Combine(parts=parts, value=value) if value.rule is not None:
+            number, part_epoch, part_position = value.rule(epoch, position)
+            below = stages_of(parts[number], part_epoch, part_position, context)
+        case _:
+            pass
+    return [*below, (node, element_at(node, epoch, position, context))]
 
 
 def row_location(batch: Location, row: int) -> Location:

@@ -19,6 +19,7 @@ from penstock._graph import (
     Node,
     Origin,
     Read,
+    RowStages,
     differing_text,
     fingerprint,
     is_endless,
@@ -462,7 +463,7 @@ class Loader(Generic[T_co]):
 
     # ------------------------------------------------------------------ looking
 
-    def look(self, step: int, *, decode: Callable[[list[int]], object] | None = None) -> "Look":
+    def look(self, step: int, *, row: int | None = None, decode: Callable[[list[int]], object] | None = None) -> "Look":
         """Return what the model sees at a step, to print or to show: its rows, with the record of each.
 
         The batch is computed in this thread, as by `batch_at`, so it may be of any step, of the past or the future. The
@@ -470,6 +471,7 @@ class Loader(Generic[T_co]):
 
         Args:
             step: the batch's number.
+            row: a row, which is shown alone, after each step of the dataset that makes it; None for all rows.
             decode: makes text of integers: called with the list of those of each one-dimensional array of a row.
 
         Returns:
@@ -478,6 +480,8 @@ class Loader(Generic[T_co]):
 
         Raises:
             StateError: as `batch_at` does.
+            IndexError: the batch has no such row.
+            UsageError: the dataset is read in order, and a row is given.
 
         Example:
             >>> import penstock as ps
@@ -495,12 +499,17 @@ class Loader(Generic[T_co]):
         step_range = self._progress.step_range(need_count("step", step))
         origins = self._runtime.origins(step_range)
         is_batched = self._plan.batch_size > 1 or len(origins) > 1 or _has_batch(self._plan)
+        stages: RowStages | None = None
         try:
-            batch = self._runtime.batch_at(step_range)
+            if row is None:
+                batch = self._runtime.batch_at(step_range)
+            else:
+                stages = self._runtime.stages_at(step_range, need_count("row", row))
+                batch, is_batched, origins = stages.stages[-1][1], False, (self._runtime.origin(step_range, row),)
         except Exception as error:
             trim(error)
             raise
-        return observe.Look(step, batch, origins, is_batched=is_batched, decode=decode)
+        return observe.Look(step, batch, origins, is_batched=is_batched, decode=decode, stages=stages)
 
     def stats(self) -> dict[str, float]:
         """Return counters for any logger, as a flat dict of floats.

@@ -5,7 +5,19 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from penstock._graph import Element, GlobalDraws, Location, Node, Origin, Read, indices, origin_in, walk
+from penstock._graph import (
+    Element,
+    GlobalDraws,
+    Location,
+    Node,
+    Origin,
+    Read,
+    RowStages,
+    indices,
+    origin_in,
+    stages_of,
+    walk,
+)
 from penstock._memory import Region, keep_memory_of_blocks
 from penstock._os import uninterrupted
 from penstock._plan import Plan
@@ -18,7 +30,7 @@ from penstock._runtime._scheduler import Client, MemoryProvider, Scheduler
 from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
 from penstock._runtime._streams import BatchSupplier, InlineStream, JobStream, Stream
 from penstock._streaming import BlockInput, InputRange, StreamedLocations, read_inline
-from penstock.errors import ClosedError, StateError
+from penstock.errors import ClosedError, StateError, UsageError
 from penstock.sources import AwaitedSource
 
 
@@ -192,6 +204,23 @@ class Runtime:
             return row_origins(plan.batches, rows, 0, rows.data)
         _, places = self._first_in_order(step_range)
         return tuple(_origin_at(place, plan.node) for place in places)
+
+    def stages_at(self, step_range: StepRange, row: int) -> RowStages:
+        """Return one row of the batch of a range's first step, after each step of the dataset that makes it.
+
+        Raises:
+            UsageError: the dataset is read in order.
+            IndexError: the batch has no such row.
+        """
+        plan = self._plan
+        if not plan.is_indexed:
+            raise UsageError(
+                "row= shows a row after each step of the dataset, which needs positions, and this dataset is read in "
+                "order. Look at the dataset below the first step that is read in order"
+            )
+        origin = self.origin(step_range, row)
+        self.prepare()
+        return RowStages(row, stages_of(plan.batches.rows, origin.epoch, origin.position, self._client.context()))
 
     def prepare(self) -> None:
         """Call `worker_init` in the calling thread, once, before it computes the workers' work."""

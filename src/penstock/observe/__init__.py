@@ -14,6 +14,7 @@ from penstock.observe._verdict import WhatIf
 if TYPE_CHECKING:
     from penstock.observe._look import Look
     from penstock.observe._prometheus import prometheus
+    from penstock.observe._ranks import RankReports
     from penstock.observe._trace import write_trace as write_trace
     from penstock.observe._watch import Watch
 else:
@@ -21,9 +22,10 @@ else:
         __name__,
         Look="penstock.observe._look",
         prometheus="penstock.observe._prometheus",
+        RankReports="penstock.observe._ranks",
         write_trace="penstock.observe._trace",
         Watch="penstock.observe._watch",
     )
     __dir__ = _lazy.listing(__name__)
 
-__all__ = ["Look", "Report", "StepReport", "Watch", "WhatIf", "prometheus"]
+__all__ = ["Look", "RankReports", "Report", "StepReport", "Watch", "WhatIf", "prometheus"]

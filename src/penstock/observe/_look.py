@@ -17,6 +17,7 @@ from penstock._graph import (
     Colours,
     Element,
     Origin,
+    RowStages,
     block_lines,
     encoded_kind,
     escaped,
@@ -27,6 +28,7 @@ from penstock._graph import (
 )
 from penstock._tree import describe_difference, flatten, is_array, is_container, leaf_paths, subject
 from penstock.observe._live import cut, printable
+from penstock.observe._measured import step_text
 from penstock.observe._page import whole_page
 
 Decode: TypeAlias = Callable[[list[int]], object]
@@ -99,6 +101,7 @@ class Look:
         *,
         is_batched: bool = True,
         decode: Decode | None = None,
+        stages: RowStages | None = None,
     ) -> None:
         """Make one of a batch that was computed.
 
@@ -108,17 +111,21 @@ class Look:
             origins: the record of each row; rows of padding have none.
             is_batched: whether the leaves have a leading axis of rows; else the batch is one row.
             decode: returns the text of the integers in a one-dimensional array of a row.
+            stages: the row that the batch is, after each step of the dataset; None to show the batch as it is.
         """
         self.step: int = step
         self.batch: Element = batch
         self.origins: tuple[Origin, ...] = tuple(origins)
         self._is_batched = is_batched
         self._decode = decode
+        self._stages = stages
 
     # ------------------------------------------------------------------ rows
 
     def _rows(self) -> list[Row]:
-        """Return the rows, and last what belongs to the batch as a whole."""
+        """Return the rows, and last what belongs to the batch as a whole; or a row after each step."""
+        if self._stages is not None:
+            return [Row(f"after {step_text(node)}", _leaves_of(element)) for node, element in self._stages.stages]
         if not self._is_batched:
             return [Row(_record_text(self.origins[0]) if self.origins else "", _leaves_of(self.batch))]
         count = self._count()
@@ -144,6 +151,8 @@ class Look:
     def _title(self) -> str:
         epochs = sorted({origin.epoch for origin in self.origins})
         epoch = f", epoch {' and '.join(map(str, epochs))}" if epochs else ""
+        if self._stages is not None:
+            return f"step {self.step:,}, row {self._stages.row}, {_record_text(self.origins[0])}"
         count = self._count() if self._is_batched else 0
         rows = f": {count:,} row{'' if count == 1 else 's'}" if self._is_batched else ""
         return f"step {self.step:,}{epoch}{rows}"
@@ -213,8 +222,10 @@ class Look:
         lines = "".join(
             f"<tr><th>{escaped(row.name)}</th>{''.join(self._cell(row, path) for path in paths)}</tr>" for row in rows
         )
+        left = max((len(row.leaves) for row in rows), default=0) - _MOST_LEAVES
+        more = f"; the first {_MOST_LEAVES} leaves, and {left:,} more leaves" if left > 0 else ""
         return (
-            f'<style>{_STYLE}</style><div class="penstock-look"><p>{escaped(self._title())}</p>'
+            f'<style>{_STYLE}</style><div class="penstock-look"><p>{escaped(self._title())}{more}</p>'
             f"<table><tr><th></th>{heads}</tr>{lines}</table></div>"
         )
 

@@ -11,5 +11,6 @@ need("torch", "PyTorch", extra="torch")
 
 from penstock.torch._data_loader._data_loader import DataLoader
 from penstock.torch._loader import Loader
+from penstock.torch._rank_reports import rank_reports
 
-__all__ = ["DataLoader", "Loader"]
+__all__ = ["DataLoader", "Loader", "rank_reports"]

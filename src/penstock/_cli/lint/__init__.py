@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
 
 from penstock._caught import Caught
-from penstock._cli.datasets import METAVAR, named
+from penstock._cli.datasets import METAVAR_OR_PATH, NAME_HELP, named
 from penstock._cli.lint.inspection import Lint, loading_of
 from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, Terminal
 from penstock._runtime import usable_processors
@@ -40,7 +40,7 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("names", metavar=METAVAR, nargs="+", help="such as data:train; the current folder comes first")
+    parser.add_argument("names", metavar=METAVAR_OR_PATH, nargs="+", help=NAME_HELP)
     parser.add_argument("--from", dest="start", metavar="STEP", type=_count, default=0, help="the step to begin with")
     parser.add_argument("--num-workers", metavar="N", type=_count, help="workers (default: one for each processor)")
     parser.add_argument(

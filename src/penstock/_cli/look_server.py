@@ -1,0 +1,74 @@
+"""The server of `penstock look --serve`: pages of steps for a browser on this machine, made when it requests them."""
+
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Final, cast
+from urllib.parse import parse_qs, urlsplit
+
+from penstock._caught import Caught
+from penstock._graph import escaped
+from penstock.observe import Look
+from penstock.observe._page import whole_page
+
+_HOST: Final = "127.0.0.1"
+_NAVIGATION: Final = (
+    '<form><a href="?step={before}">◂</a> step <input name="step" type="number" min="0" value="{step}" size="9"> '
+    '<button>show</button> <a href="?step={after}">▸</a></form>'
+)
+
+
+class LookServer(HTTPServer):
+    """Serves pages of steps, to this machine alone; one at a time, since a loader computes one batch at a time.
+
+    Args:
+        look: returns what the model sees at a step.
+        port: the port; 0 for any that is free.
+        first: the step that is shown at first.
+    """
+
+    def __init__(self, look: Callable[[int], Look], port: int, first: int) -> None:
+        self.look = look
+        self.first = first
+        super().__init__((_HOST, port), _Handler)
+
+    @property
+    def address(self) -> str:
+        """The address for a browser."""
+        return f"http://{_HOST}:{self.server_port}/"
+
+    def page(self, step: int) -> str:
+        """Return the page of a step; an error of the dataset is its content."""
+        content = ""
+        with Caught(Exception) as caught:
+            content = self.look(step).html()
+        if caught.error is not None:
+            error = caught.taken()
+            notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+            content = f"<pre>{escaped(f'{type(error).__name__}: {error}{notes}')}</pre>"
+        navigation = _NAVIGATION.format(before=max(step - 1, 0), step=step, after=step + 1)
+        return whole_page(f"step {step:,}", navigation + content)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers requests for the page of a step."""
+
+    def do_GET(self) -> None:
+        """Answer a request; others than for the page, or by another name of this machine, are refused."""
+        server = cast("LookServer", self.server)
+        address = urlsplit(self.path)
+        text = parse_qs(address.query).get("step", [str(server.first)])[0]
+        # A page of another site may have a name that leads here, and would read the answer.
+        is_ours = self.headers.get("Host") in {f"{name}:{server.server_port}" for name in (_HOST, "localhost")}
+        if not is_ours or address.path != "/" or not text.isdecimal():
+            self.send_response(404)
+            self.end_headers()
+            return
+        content = server.page(int(text)).encode("utf-8", "replace")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        """Log no requests."""

@@ -1,0 +1,151 @@
+"""Any step is shown as training has seen it, and what is shown survives crashes, full disks and huge elements."""
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._tree import flatten
+from tests.cli.command import main
+from tests.places import LINUX, in_places
+
+NUMBERS = 48
+STEPS = 9
+
+
+def element(number: int) -> dict[str, Any]:
+    """Return an element that has the number of its record."""
+    return {"number": number, "squares": np.arange(4) * number}
+
+
+def turn(record: dict[str, Any], rng: Any) -> dict[str, Any]:
+    """Return the record with its squares in an order that is drawn."""
+    return record | {"squares": rng.permutation(record["squares"])}
+
+
+def is_odd(number: int) -> bool:
+    """Return whether a number is odd."""
+    return number % 2 == 1
+
+
+def document(number: int) -> Any:
+    """Return a short document of tokens."""
+    return np.full(3 + number % 5, number)
+
+
+NUMBERED = ps.range(NUMBERS, seed=7).shuffle()
+DATASETS: dict[str, ps.Dataset[Any]] = {
+    "in any order": NUMBERED.map(element).random_map(turn).batch(8),
+    "in order": NUMBERED.filter(is_odd).map(element).random_map(turn).batch(4),
+    "packed": NUMBERED.map(document).pack(16).batch(3),
+    "mixed": ps.mix({"a": NUMBERED.map(element), "b": NUMBERED.map(element)}, {"a": 3, "b": 1}, seed=7).batch(8),
+}
+
+
+def digest(batch: Any) -> str:
+    """Return the SHA-256 of a batch's leaves."""
+    found = hashlib.sha256()
+    for leaf in flatten(batch)[0]:
+        found.update(np.asarray(leaf).tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize("name", DATASETS)
+@in_places("inline", "threads", "processes", "isolated")
+def test_a_step_is_shown_with_the_bytes_that_training_logged(name: str, place: dict[str, Any]) -> None:
+    """A training logs the SHA-256 of its batches; each of its steps, looked at afterwards, has the same."""
+    logged: list[str] = []
+    with ps.Loader(DATASETS[name], **place) as loader:
+        while len(logged) < STEPS:
+            for batch in loader:
+                logged.append(digest(batch))
+                if len(logged) == STEPS:
+                    break
+        looks = [loader.look(step) for step in range(STEPS)]
+    assert [digest(look.batch) for look in looks] == logged
+    assert len(set(logged)) == STEPS
+    for look in looks:
+        if "number" in look.batch:  # a packed row has several records
+            assert look.batch["number"].tolist() == [origin.key for origin in look.origins]
+
+
+def die_once(marker: str, number: int) -> int:
+    """Return the number; the first process that gets number 20 is killed."""
+    if number == 20 and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+def test_a_trace_is_written_after_a_worker_was_killed(tmp_path: Path) -> None:
+    """The killed worker wrote its times into memory of the trainer's, and the one that follows continues them."""
+    dataset = ps.range(NUMBERS).map(partial(die_once, str(tmp_path / "marker")), name="die").map(element).batch(2)
+    with ps.Loader(dataset, num_workers=2, workers="processes") as loader:
+        assert len(list(loader)) == NUMBERS // 2
+        loader.trace(tmp_path / "trace.json")
+        assert loader.stats()["worker_restarts"] == 1
+        assert {step.name for step in loader.report().steps} >= {"die", "element"}
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} >= {"training"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device of a full disk")
+@pytest.mark.parametrize("kind", ["report", "look", "trace"])
+def test_a_full_disk_is_an_error_that_leaves_the_loader_as_it_is(kind: str) -> None:
+    """The error names the reason, and the next batch is the one that would have come."""
+    with ps.Loader(ps.range(NUMBERS).batch(4)) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        shown = {"report": loader.report().html, "look": loader.look(3).html, "trace": loader.trace}
+        with pytest.raises(OSError, match="No space left") as raised:
+            shown[kind]("/dev/full")
+        assert raised.value.errno == errno.ENOSPC
+        assert next(batches).tolist() == [4, 5, 6, 7]
+
+
+def large(number: int) -> dict[str, int]:
+    """Return an element with a hundred thousand leaves."""
+    return {f"leaf {leaf}": leaf + number for leaf in range(100_000)}
+
+
+many = ps.range(2).map(large)
+
+
+def test_an_element_of_a_hundred_thousand_leaves_is_shown_in_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """A text and a page have the first leaves, and say how many there are beyond."""
+    with ps.Loader(many) as loader:
+        look = loader.look(1)
+        assert str(look).endswith("… 99,936 more leaves")
+        page = look.html()
+    assert page.count("<td") == 64
+    assert "and 99,936 more leaves" in page
+    assert main(["look", f"{__name__}:many", "--step", "1"]) == 0
+    assert "['leaf 63']" in capsys.readouterr().out
+
+
+@LINUX
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can start another user's program")
+def test_another_users_program_is_refused() -> None:
+    """A user can't watch another one's process, and the message says what to do."""
+    code = """
+import os, sys
+import penstock._cli.watch
+from tests.cli.command import main
+os.setuid(65534)
+sys.exit(main(["watch", sys.argv[1]]))
+"""
+    command = [sys.executable, "-c", code, str(os.getpid())]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2, run.stderr
+    assert f"process {os.getpid()} is another user's, or protected" in run.stderr
