@@ -1,0 +1,129 @@
+"""What `docs/how-to/use-with-training-frameworks.md` shows of torchtitan and Levanter.
+
+Where they aren't installed, stand-ins with the same abstract methods take their places.
+"""
+
+import asyncio
+import importlib.util
+import json
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import assert_same
+
+torch = pytest.importorskip("torch")
+checkpoint = pytest.importorskip("torch.distributed.checkpoint")
+stateful = pytest.importorskip("torch.distributed.checkpoint.stateful")
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-with-training-frameworks.md"
+
+
+class BaseDataLoader(stateful.Stateful, ABC):  # type: ignore[misc]  # torch is imported by name
+    """The protocol of torchtitan's loaders, which are built from a configuration."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        """The configuration."""
+
+        dataset: str = ""
+        dataset_path: str | None = None
+
+    @abstractmethod
+    def __iter__(self) -> Any: ...
+
+
+class AsyncDataset(ABC):
+    """The protocol of Levanter's datasets."""
+
+    @abstractmethod
+    async def async_len(self) -> int:
+        """Return the number of elements at the end."""
+
+    @abstractmethod
+    async def final_length_is_known(self) -> bool:
+        """Return whether this number is known."""
+
+    @abstractmethod
+    def is_finite(self) -> bool:
+        """Return whether it will be."""
+
+    @abstractmethod
+    async def current_len(self) -> int | None:
+        """Return the number of elements now."""
+
+    @abstractmethod
+    async def get_batch(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return some elements."""
+
+
+def namespace(package: str, name: str, stand_in: type, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run the block of the page that needs a package, and return what it defines."""
+    if importlib.util.find_spec(package.split(".")[0]) is None:
+        parents = package.split(".")
+        for index in range(len(parents)):
+            monkeypatch.setitem(sys.modules, ".".join(parents[: index + 1]), ModuleType(parents[index]))
+        setattr(sys.modules[package], stand_in.__name__, stand_in)
+    (block,) = re.findall(
+        rf"^```python no-run: it needs {name}\n(.*?)^```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    defined: dict[str, Any] = {"__name__": "recipe"}
+    exec(compile(block, str(PAGE), "exec"), defined)
+    return defined
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torchtitan_continues_on_other_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distributed checkpoint of two ranks continues on three: each window once, as in a run on one rank."""
+    defined = namespace("torchtitan.components.dataloader", "torchtitan", BaseDataLoader, monkeypatch)
+    made = defined["PenstockDataLoader"]
+    np.arange(4 * 40 + 1, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    config = made.Config(dataset_path=str(tmp_path / "tokens.bin"), num_workers=0)
+
+    def ranks(count: int) -> list[Any]:
+        sizes = {"dp_world_size": count, "local_batch_size": 12 // count, "seq_len": 4}
+        return [made(config, dp_rank=rank, tokenizer=None, **sizes) for rank in range(count)]
+
+    def taken(loader: Any, steps: int) -> list[Any]:
+        pairs = [pair for _, pair in zip(range(steps), iter(loader), strict=False)]
+        for inputs, labels in pairs:
+            assert inputs["input"].dtype == labels.dtype == torch.int64
+            assert_same(inputs["input"][:, 1:].numpy(), labels[:, :-1].numpy())
+        return [inputs["input"] for inputs, _ in pairs]
+
+    (alone,) = ranks(1)
+    expected = taken(alone, 9)  # three epochs
+    first = ranks(2)
+    parts = [taken(rank, 4) for rank in first]
+    checkpoint.save({"dataloader": first[0]}, checkpoint_id=tmp_path / "step-4")
+    second = ranks(3)
+    for rank in second:
+        checkpoint.load({"dataloader": rank}, checkpoint_id=tmp_path / "step-4")
+    rests = [taken(rank, 5) for rank in second]
+    found = [torch.cat(list(batch)) for batch in [*zip(*parts, strict=True), *zip(*rests, strict=True)]]
+    assert_same([batch.numpy() for batch in found], [batch.numpy() for batch in expected])
+    assert json.loads(second[0].state_dict()["loader"]) == json.loads(second[2].state_dict()["loader"])
+
+
+def test_levanter_gets_the_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levanter's requests for positions return the dataset's elements, and its length."""
+    defined = namespace("levanter.data", "Levanter", AsyncDataset, monkeypatch)
+    dataset = ps.range(20, seed=7).map(lambda number: {"tokens": np.arange(number)})
+
+    async def ask() -> None:
+        made = defined["PenstockDataset"](dataset)
+        assert_same(await made.get_batch([3, 0, 19]), [dataset[3], dataset[0], dataset[19]])
+        assert await made.async_len() == await made.current_len() == 20
+        assert made.is_finite()
+        assert await made.final_length_is_known()
+
+    asyncio.run(ask())
