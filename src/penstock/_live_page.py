@@ -10,12 +10,14 @@ with its process. The loader writes it a few times a second, in the consumer's t
 
 Layout, in the byte order of the machine:
 
-    bytes   0 to 15   "penstock live 1" and a newline; another layout has another number
+    bytes   0 to 15   "penstock live 2" and a newline; another layout has another number
            16 to 23   uint64: the number of writes, twice; odd while the text is being written
            24 to 31   float64: when the consumer began to wait for a batch, by the monotonic clock; 0 while it doesn't
            32 to 35   uint32: the length of the text
            36 to 39   uint32: the CRC-32 of the text
-           40 to ...  the text, JSON
+           40 to 71   4 int64: the position after an epoch that ended since the text was written: the epoch, the number
+                      of the next batch, the batches delivered in the epoch, and in all; the last is -1 for none
+           72 to ...  the text, JSON
 
 A text that was read while it was written fails one of two checks: the number of writes is odd or has changed, or the
 CRC-32 differs. The second one holds also where processors reorder stores. The memory is sealed, so its size is fixed.
@@ -28,6 +30,7 @@ import binascii
 import json
 import mmap
 import os
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -40,10 +43,13 @@ from penstock._os import uninterrupted
 _NAME: Final = "penstock-loader"
 _LINK: Final = f"/memfd:{_NAME}"
 _KIND: Final = b"penstock live "
-_MAGIC: Final = _KIND + b"1\n"
+_MAGIC: Final = _KIND + b"2\n"
 _SEQUENCE, _WAITING = 2, 3  # numbers of words of 8 bytes
 _LENGTH, _CHECKSUM = 8, 9  # numbers of words of 4 bytes
-_TEXT: Final = 40
+_LATER: Final = struct.Struct("qqqq")
+_LATER_AT: Final = 40
+_NONE: Final = (0, 0, 0, -1)
+_TEXT: Final = _LATER_AT + _LATER.size
 SIZE_BYTES: Final = 1 << 14
 MOST_BYTES: Final = SIZE_BYTES - _TEXT
 """The longest text that a page takes."""
@@ -60,6 +66,9 @@ class Seen(NamedTuple):
     values: dict[str, Any]
     waiting_since: float
     """When the consumer began to wait, by the monotonic clock; 0 if it doesn't wait."""
+    later: tuple[int, int, int, int] | None = None
+    """The epoch, the number of the next batch, and the batches delivered in the epoch and in all, where an epoch has
+    ended after the values were written."""
     identity: int = 0
     """A number that no other page of the machine has, for readers of other programs."""
 
@@ -83,8 +92,23 @@ class LivePage:
         """Replace the text, at most `MOST_BYTES`."""
         start = self._numbers[_SEQUENCE] | 1  # an interrupted write has left it odd
         self._numbers[_SEQUENCE] = start
+        _LATER.pack_into(self._memory, _LATER_AT, *_NONE)
         self._memory[_TEXT : _TEXT + len(text)] = text
         self._counts[_LENGTH], self._counts[_CHECKSUM] = len(text), binascii.crc32(text)
+        self._numbers[_SEQUENCE] = start + 1
+
+    def end_epoch(self, epoch: int, step: int, done: int, batches: int) -> None:
+        """Write only the position, after an epoch: a text takes many times as long, and an epoch may take as little.
+
+        Args:
+            epoch: the number of the epoch.
+            step: the number of the next batch.
+            done: the number of batches delivered in the epoch.
+            batches: the number of batches delivered in all.
+        """
+        start = self._numbers[_SEQUENCE] | 1
+        self._numbers[_SEQUENCE] = start
+        _LATER.pack_into(self._memory, _LATER_AT, epoch, step, done, batches)
         self._numbers[_SEQUENCE] = start + 1
 
     def read(self) -> Seen | None:
@@ -133,7 +157,9 @@ def _parsed(read: Callable[[], bytes]) -> Seen | None:
         is_whole = sequence % 2 == 0 and memoryview(after).cast("Q")[_SEQUENCE] == sequence
         if is_whole and binascii.crc32(text) == counts[_CHECKSUM]:
             values = json.loads(text)
-            return Seen(cast("dict[str, Any]", values), memoryview(after).cast("d")[_WAITING])
+            epoch, step, done, batches = _LATER.unpack_from(before, _LATER_AT)
+            later = None if batches < 0 else (epoch, step, done, batches)
+            return Seen(cast("dict[str, Any]", values), memoryview(after).cast("d")[_WAITING], later)
     return None
 
 

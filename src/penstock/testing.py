@@ -319,8 +319,8 @@ def _assert_row(out: object, row: int, expected: object) -> None:
         for column, part in zip(cast("Sequence[object]", out), cast("Sequence[object]", expected), strict=True):
             _assert_row(column, row, part)
     else:
-        wanted = expected if isinstance(expected, str | bytes) else np.asarray(expected)[()]
-        assert_same(cast("NDArray[Any]", out)[row], wanted)
+        value = expected if isinstance(expected, str | bytes) else np.asarray(expected)[()]
+        assert_same(cast("NDArray[Any]", out)[row], value)
 
 
 def _raises_index_error(read: Callable[[], object]) -> bool:

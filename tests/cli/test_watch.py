@@ -1,6 +1,7 @@
 """`penstock watch` shows the loaders of any running program, and ends with it or with Ctrl-C."""
 
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -21,6 +22,7 @@ import pytest
 
 import penstock as ps
 from penstock._live_page import LivePage, pages_of
+from penstock._loader import _publisher
 from penstock.observe._live import Window, summary
 from penstock.observe._sums import Sums
 from tests.cli.command import main
@@ -166,14 +168,32 @@ def test_no_reader_sees_a_page_that_is_half_written() -> None:
     writer.start()
     try:
         numbers: list[int] = []
-        for _ in range(300):
+        while len(numbers) < 300 or len(set(numbers)) < 10:  # a busy machine writes seldom
             for seen in pages_of(os.getpid()).pages:
                 assert len(seen.values["rest"]) == seen.values["number"] % 3000
                 numbers.append(seen.values["number"])
     finally:
         stop.set()
         writer.join()
-    assert len(set(numbers)) > 10
+
+
+@pytest.mark.parametrize("batches_seen", [5, 8])
+def test_the_page_has_the_position_at_the_end_of_epochs_that_take_less_than_a_write(
+    batches_seen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch of a millisecond, read to its end or left after three batches, and then a whole one."""
+    monkeypatch.setattr(_publisher, "_EACH_SECONDS", 0.0)  # the first batch is written
+    with ps.Loader(ps.range(40).batch(8)) as loader:
+        for _ in itertools.islice(loader, batches_seen - 5):
+            pass
+        for _ in loader:
+            pass
+        (page,) = pages_of(os.getpid()).pages
+        sums = Sums.seen(page, time.perf_counter())
+        epoch = 0 if batches_seen == 5 else 1
+        assert sums.position == (epoch, batches_seen, 5, 5)
+        assert sums.batches == batches_seen
+        assert sums.rows == 8
 
 
 def test_a_wait_that_lasts_is_shown_and_a_fork_has_no_page() -> None:

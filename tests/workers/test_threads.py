@@ -3,7 +3,8 @@
 import logging
 import re
 import threading
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,8 @@ def test_inline_has_no_worker_to_prepare() -> None:
     assert len(list(ps.Loader(ps.range(8).batch(4), limits=ps.Limits(worker_init=prepare)))) == 2
 
 
-class Refuses(NamedTuple):
+@dataclass(frozen=True)
+class Refuses:
     """A `worker_init` that raises an exception of a type."""
 
     kind: type[BaseException]

@@ -1,9 +1,10 @@
 """The writer of a loader's live page: what the loader does, for `penstock watch` and `Loader.watch`.
 
 The consumer's own thread writes, after a noticeable wait, so that batches of microseconds pay nothing. A write takes
-about a hundred microseconds, and the next one waits for at least a tenth of a second and a thousand times as long as
+about two hundred microseconds, and the next one waits for at least a tenth of a second and a thousand times as long as
 the last one computed. So watched or not, a loader spends a thousandth of its time on it; more only if a write takes
-milliseconds, since the page is written once in 1.5 seconds at least.
+milliseconds, since the page is written once in 1.5 seconds at least. The end of an epoch, after which no batch may be
+requested for minutes, adds only the position to a page that is newer.
 
 A loader without workers has no page in its first tenth of a second: most of those that end so soon are made by the
 thousand. With threads the page is made by the first wait of that length. With processes there is a page from the first
@@ -73,9 +74,21 @@ class PagePublisher(ABC):
         """Return whether there is a page from the first iterator on, and not only after a while."""
 
     def end(self, batches: int, wait_seconds: float) -> None:
-        """Write the page at the end of an epoch, since it isn't written again until the next one."""
-        if self._page is not None:
-            self.publish(time.perf_counter(), batches, wait_seconds, 0)
+        """Write the position at the end of an epoch, since the page isn't written again until the next one.
+
+        The whole page only if that is due: an epoch may take a millisecond.
+        """
+        page, now = self._page, time.perf_counter()
+        if page is None or self._is_closed:
+            return
+        if now >= self.due:
+            self.publish(now, batches, wait_seconds, 0)
+            return
+        with Caught(Exception) as caught:
+            epoch, step, done, _ = self._position(batches, 0)
+            page.end_epoch(epoch, step, done, batches)
+        if caught.error is not None:
+            self._fail(caught.error)
 
     def publish(self, now: float, batches: int, wait_seconds: float, ahead: int = 1) -> None:
         """Write the page.
@@ -94,8 +107,11 @@ class PagePublisher(ABC):
             page.write(_packed(self._sums(now, batches, wait_seconds, ahead)))
             self.due = now + min(max(_EACH_SECONDS, _TIMES * (time.thread_time() - began)), _MOST_SECONDS)
         if caught.error is not None:
-            self.due = inf
-            _logger.warning("penstock watch can't show this loader: %r", caught.error)
+            self._fail(caught.error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.due = inf
+        _logger.warning("penstock watch can't show this loader: %r", error)
 
     def _opened(self) -> LivePage:
         page = self._page
@@ -104,6 +120,10 @@ class PagePublisher(ABC):
             page.waiting[0] = self._waits.waiting[0]
             self._waits.waiting, self._waits.long = page.waiting, None
         return page
+
+    @abstractmethod
+    def _position(self, batches: int, ahead: int) -> Position:
+        """Return the position after so many delivered batches, of which the progress doesn't count `ahead` yet."""
 
     @abstractmethod
     def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
@@ -162,9 +182,13 @@ class Publisher(PagePublisher):
             return True
         return plan.place != "inline" and not plan.is_indexed  # else the first wait of 0.1 s makes the page
 
+    def _position(self, batches: int, ahead: int) -> Position:
+        del batches
+        epoch, done, of = self._progress.in_epoch()
+        return Position(epoch, self._progress.next_step + ahead, done + ahead, of)
+
     def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
         plan, readings, runtime = self._plan, self._readings, self._runtime()
-        epoch, done, of = self._progress.in_epoch()
         return Sums(
             pid=os.getpid(),
             at=now,
@@ -176,7 +200,7 @@ class Publisher(PagePublisher):
             rank=plan.shard.rank,
             ranks=plan.shard.count,
             rows=max(plan.batch_size // plan.shard.count, 1),
-            position=Position(epoch, self._progress.next_step + ahead, done + ahead, of),
+            position=self._position(batches, ahead),
             batches=batches,
             wait_seconds=wait_seconds,
             waits=readings.waits.seconds.copy(),

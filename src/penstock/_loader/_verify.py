@@ -126,7 +126,8 @@ def verified(
         with Caught(UsageError), closing(make(dataset, {})) as before, closing(make(changed, arguments)) as after:
             turns = _turns(before, after, own_seconds, seconds)
             # Other programs only make a loader slower, so its best turn counts; but each turn has some stragglers.
-            slow, fast = map(fmean if prediction.change == MORE_AHEAD else max, turns)
+            sum_up: Callable[[tuple[float, ...]], float] = fmean if prediction.change == MORE_AHEAD else max
+            slow, fast = map(sum_up, turns)
             predictions[number] = replace(prediction, measured=fast / slow if slow else None)
     return predictions
 

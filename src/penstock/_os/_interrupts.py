@@ -31,7 +31,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 from penstock._caught import Handler, python_handlers
 from penstock._os._bell import Bell
@@ -55,8 +55,7 @@ class HeldInterrupts:
         has_raised: whether a handler has raised where the scope allowed it.
     """
 
-    __slots__ = ("_allowed", "_arrived", "_handlers", "_outer", "has_raised", "undo")
-    _current: "ClassVar[HeldInterrupts | None]" = None  # the innermost scope that has set handlers
+    __slots__ = ("_allowed", "_arrived", "_handlers", "has_raised", "undo")
 
     def __init__(self) -> None:
         self.undo: Callable[[], object] | None = None
@@ -64,16 +63,14 @@ class HeldInterrupts:
         self._arrived: list[int] = []  # numbers of signals whose handlers were not called yet
         self._allowed = False
         self._handlers: dict[int, Handler] = {}
-        self._outer: HeldInterrupts | None = None
 
     def __enter__(self) -> Self:
         if threading.get_ident() == threading.main_thread().ident:
-            outer = HeldInterrupts._current
-            if outer is not None and outer.holds():
+            if _scopes and _scopes[-1].holds():
                 return self
             self._handlers = python_handlers()
             try:
-                self._outer, HeldInterrupts._current = outer, self
+                _scopes.append(self)
                 for number in self._handlers:
                     _set(number, self._on_signal)
             except BaseException:  # from a handler that was not replaced yet
@@ -82,8 +79,8 @@ class HeldInterrupts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if HeldInterrupts._current is self:
-            HeldInterrupts._current, self._outer = self._outer, None
+        if self in _scopes:
+            _scopes.remove(self)
         if self._handlers:
             try:
                 self._restore()
@@ -140,6 +137,11 @@ class HeldInterrupts:
         finally:
             self._call_handlers()
         self._allowed = allowed
+
+
+# Those that have set handlers, the innermost one last. It isn't an attribute of the class: Python would look up all of
+# the class's methods anew after each scope.
+_scopes: Final[list[HeldInterrupts]] = []
 
 
 def uninterrupted(function: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:

@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import NoReturn
 
 from penstock._frozen import frozen
-from penstock._graph import Batch, Combine, Fold, Gather, Map, Node, Reindex, Stream, is_indexable, walk
+from penstock._graph import Batch, Combine, Fold, Gather, Map, Node, Read, Reindex, Stream, is_indexable, walk
 from penstock._streaming import MAX_INPUTS, Collate, InputRef, even_limit, input_refs_of, worker_collate
 from penstock.batching import Stack
 from penstock.errors import InternalError
+from penstock.sources import can_read_into
 
 
 @frozen(cached=True)
@@ -52,11 +53,26 @@ class Batches:
         """
         raise InternalError("an indexable dataset is not read in order")
 
-    @property
+    @cached_property
     def stack(self) -> Stack | None:
         """The merge, if Penstock itself stacks the rows; None for a function of the user, and without a batch."""
         merge = None if self.batch is None else self.batch.value.merge
         return merge if isinstance(merge, Stack) else None
+
+    @cached_property
+    def direct(self) -> Read | None:
+        """The node of the source, if rows are its records and can be read straight into a stacked batch."""
+        if self.stack is None:
+            return None
+        step = self.rows
+        while isinstance(step, Reindex):
+            step = step.parent
+        return step if isinstance(step, Read) and can_read_into(step.source) else None
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether batches have a leaf that marks padding."""
+        return self.batch is not None and self.batch.value.mask is not None
 
     @property
     def merges(self) -> bool:

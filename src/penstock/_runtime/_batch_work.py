@@ -30,7 +30,6 @@ from penstock._runtime._batches import (
     direct_keys,
     evaluate_rows,
     finished_batches,
-    reads_directly,
     row_coordinates,
     rows_of,
     rows_of_step_range,
@@ -154,7 +153,7 @@ class BatchWork(Work):
         layout, spans = self.layout, self._spans(rows.start, rows.stop)
         if layout is None:
             raise InternalError("rows are written in a layout")
-        read = reads_directly(self._program)
+        read = self._program.direct
         if read is not None and can_be_direct(layout):
             context.times.start(len(rows))
             keys = direct_keys(self._program, *row_coordinates(spans))

@@ -25,7 +25,6 @@ from penstock._graph import (
     Map,
     Node,
     Origin,
-    Read,
     Reindex,
     SeedPosition,
     apply_again,
@@ -49,7 +48,6 @@ from penstock.batching import Layout, RowStacker, Stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sampling import seed_positions
-from penstock.sources import can_read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +112,7 @@ class Remaining:
 
     def remove_delivered(self, token: Token) -> bool:
         """Remove a delivered batch, given by its token; return whether it was the first of the remaining ones."""
-        unit = self.unit_of(token)
+        unit = None if token is None else self.unit_of(token)
         if unit is None:
             self._index += 1
             self._token = token
@@ -147,8 +145,10 @@ def without(step_ranges: list[StepRange], taken: StepRange) -> list[StepRange]:
         before = taken.first.step - step_range.first.step
         if 0 <= before < step_range.steps:
             after = before + taken.steps
-            parts = (step_range.part(0, before), step_range.part(after, step_range.steps))
-            left += (part for part in parts if part.steps)
+            if before:
+                left.append(step_range.part(0, before))
+            if after < step_range.steps:
+                left.append(step_range.part(after, step_range.steps))
         else:
             left.append(step_range)
     return left
@@ -264,18 +264,8 @@ def coordinates_of(program: Batches, shard: Shard, unit: Unit, row: int) -> tupl
     return int(epochs[0]), int(positions[0])
 
 
-def reads_directly(program: Batches) -> Read | None:
-    """Return the node of the source, if rows are its records and can be read straight into a stacked batch."""
-    if program.stack is None:
-        return None
-    step = program.rows
-    while isinstance(step, Reindex):
-        step = step.parent
-    return step if isinstance(step, Read) and can_read_into(step.source) else None
-
-
 def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Integers:
-    """Return the keys of rows, for a program that `reads_directly`."""
+    """Return the keys of rows, for a program whose rows are read directly (`Batches.direct`)."""
     step = program.rows
     while isinstance(step, Reindex):
         epochs, positions = apply_sampler(step.sampler, epochs, positions)
@@ -477,7 +467,7 @@ class InlineBatches:
 
 
 class DirectBatches:
-    """Merged batches of a program that `reads_directly`: keys for all steps, records for a few at once.
+    """Merged batches of a program whose rows are read directly: keys for all steps, records for a few at once.
 
     Attributes:
         step_range: the steps.
@@ -486,7 +476,7 @@ class DirectBatches:
 
     def __init__(self, plan: Plan, step_range: StepRange, layout: Layout) -> None:
         program, shard = plan.batches, plan.shard
-        read = reads_directly(program)
+        read = program.direct
         if read is None:
             raise InternalError("these rows are not read directly")
         self.step_range = step_range
@@ -510,6 +500,8 @@ class DirectBatches:
         columns = self._layout.columns(bounds[-1] - first)
         read_into(self._read, self._keys[first : bounds[-1]], self._layout.batch(columns), times, weight)
         batches = self._layout.batches(columns, [bound - first for bound in bounds])
+        if not self._program.has_mask:  # so that no part of the range is made
+            return batches
         return with_masks(self._program, self._shard, self.step_range.part(index, len(batches)), batches)
 
 

@@ -14,6 +14,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -172,25 +173,24 @@ def wait_until(
 
     Args:
         listener: of the thread that waits.
-        is_over: the condition.
+        is_over: the condition; it is looked at as seldom as the bell allows, since a look takes microseconds.
         patience: looks at a wait that takes long; None for nothing.
         waits: notes a long wait.
     """
     began = monotonic()
-    while not is_over():
+    while True:
         listener.clear()
         if is_over():
             return
         seconds = None if patience is None else patience.seconds_left()
-        if waits is not None and waits.long is not None:
-            before_long = began + LONG_SECONDS - monotonic()
-            if before_long <= 0:
-                waits.note_long()
-            elif seconds is None or before_long < seconds:
-                listener.wait(before_long)
-                continue
-        is_rung = listener.wait(seconds)
-        if patience is not None and not is_rung and not is_over():
+        before_long = inf if waits is None or waits.long is None else began + LONG_SECONDS - monotonic()
+        if before_long <= 0 and waits is not None:
+            waits.note_long()
+        is_first = 0 < before_long < (inf if seconds is None else seconds)
+        is_rung = listener.wait(before_long if is_first else seconds)
+        if is_over():
+            return
+        if patience is not None and not is_rung and not is_first:
             patience.look()
 
 

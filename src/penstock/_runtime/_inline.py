@@ -14,7 +14,6 @@ from penstock._runtime._batches import (
     StepRange,
     can_be_direct,
     evaluate_rows,
-    reads_directly,
     rows_of_step_range,
     with_masks,
 )
@@ -51,7 +50,7 @@ class SmallBatches:
         self._step_range = step_range
         self._learned = learned
         self._context = context
-        self._reads_directly = reads_directly(plan.batches) is not None
+        self._reads_directly = plan.batches.direct is not None
         self._direct: DirectBatches | None = None  # steps from `_first` on
         self._first = 0
         self._units = 1

@@ -21,6 +21,7 @@ MAX_JOB_BATCHES: Final = 64  # batches of a job: the estimate of a batch's time 
 CHEAP_JOB_SECONDS: Final = 0.002  # work of a job, up to which it may have more: a job takes a tenth of that
 MAX_CHEAP_BATCHES: Final = 512  # batches of such a job: with more, passing a batch on takes hardly less time
 CHEAP_BYTES: Final = 6_000_000  # all such jobs, in processes: with 16 MB a batch of 32 kB takes a third more time
+CHEAP_THREADS_BYTES: Final = 32_000_000  # the same, in threads: with 16 MB a batch of 131 kB takes a fifth more time
 MAX_COLLATE_BATCHES: Final = 32  # the same, above the folds: the fold has made all of them before the job begins
 MAX_POSITIONS: Final = 1 << 14  # positions of a job, over all block inputs: many parts take no more memory
 SPAN_BYTES: Final = 4_000_000  # elements of a job of a block input: they wait in memory for the fold

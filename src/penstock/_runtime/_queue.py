@@ -58,6 +58,7 @@ from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._policy import (
     CHEAP_BYTES,
     CHEAP_JOB_SECONDS,
+    CHEAP_THREADS_BYTES,
     ISOLATED_TIMES,
     JOB_SECONDS,
     LARGE_ELEMENT_BYTES,
@@ -198,14 +199,17 @@ class Cutter(JobCutter[BatchJob]):
         # Workers share the rows of a job; its batches are merged one after the other.
         batch_seconds = max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
         by_time = JOB_SECONDS / batch_seconds
-        times = ISOLATED_TIMES if self._is_isolated and row_bytes * self._rows < SHARED_BYTES else 1
-        most_bytes = min(times * SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
+        is_small = row_bytes * self._rows < SHARED_BYTES
+        times = ISOLATED_TIMES if self._is_isolated and is_small else 1
+        memory = self._plan.memory or math.inf
+        most_bytes = min(times * SMALL_BATCHES_BYTES, memory)
         bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)
         by_bytes = most_bytes / bytes_each
         if not whole:
-            cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES)
-            cheap = min(cheap, CHEAP_BYTES / bytes_each) if self._shared else cheap
-            return units_per_job(JOB_BATCHES, by_time, min(by_bytes, max(cheap, times * MAX_JOB_BATCHES)))
+            in_threads = CHEAP_THREADS_BYTES if is_small and not self._is_isolated else most_bytes
+            cheap_bytes = CHEAP_BYTES if self._shared else in_threads
+            cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, min(cheap_bytes, memory) / bytes_each)
+            return units_per_job(JOB_BATCHES, by_time, max(min(by_bytes, times * MAX_JOB_BATCHES), cheap))
         wanted = self._parents.wanted(self._rows, knows_bytes=row_bytes > 0)
         to_end = partial(self._to_parents_end, step_range)
         return units_per_job(JOB_BATCHES, by_time, min(by_bytes, MAX_PARENT_BATCHES), wanted, to_end)

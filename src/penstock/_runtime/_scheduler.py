@@ -471,8 +471,11 @@ class Scheduler:
 
     def regions_in_use(self, client: Client) -> int:
         """Return how many of a client's regions are being written, ready or viewed; cancelled slots don't count."""
+        leased = client.region_pool.leased
+        if not self._draining:  # as nearly always; each job asks a few times
+            return leased
         armed = [self._armed[slot] for slot in self._draining_of(client)]
-        return client.region_pool.leased - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
+        return leased - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
 
     def _draining_of(self, client: Client) -> list[int]:
         armed = [(slot, self._armed[slot]) for slot in self._draining]
@@ -485,9 +488,10 @@ class Scheduler:
 
     def collect(self) -> None:
         """Take back memory without views, and cancelled slots without writers."""
-        for slot in [slot for slot in self._draining if self._ring.drained(slot)]:
-            self._draining.remove(slot)
-            self.retire(slot)
+        if self._draining:
+            for slot in [slot for slot in self._draining if self._ring.drained(slot)]:
+                self._draining.remove(slot)
+                self.retire(slot)
         for number in self._memory.released():
             region_pool = self._pools.pop(number)
             region_pool.take_back(number)
@@ -635,8 +639,8 @@ class Scheduler:
 
     def idle_seconds(self, count: int = 1) -> float:
         """Return for how long a number of workers have had no work; 0 if fewer have none."""
-        since = sorted(each.since for each in self._doing.copy() if each.is_idle)
-        return time.monotonic() - since[count - 1] if len(since) >= count else 0.0
+        since = [each.since for each in self._doing.copy() if each.is_idle]
+        return time.monotonic() - sorted(since)[count - 1] if len(since) >= count else 0.0
 
     def is_starting(self) -> bool:
         """Return whether a worker is at its first work, and may still import what it needs for that."""

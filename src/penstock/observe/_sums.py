@@ -96,6 +96,9 @@ class Sums(NamedTuple):
         steps = tuple(StepSums(*each) for each in values.pop("steps"))
         sums = cls(**values, position=position, losses=losses, steps=steps)
         since = seen.waiting_since
+        if seen.later is not None:
+            epoch, step, done, batches = seen.later
+            sums = sums._replace(position=Position(epoch, step, done, position.of), batches=batches)
         sums = sums._replace(written=sums.at, waits_since=since)
         if since:
             return sums._replace(at=max(now, sums.at), wait_seconds=sums.wait_seconds + max(now - since, 0.0))

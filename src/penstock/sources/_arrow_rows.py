@@ -305,7 +305,8 @@ class _Numbers:
     def listed(self, values: NDArray[Any]) -> list[Value]:
         """Return the values of some rows as those of records."""
         if self._is_plain:
-            return values.tolist()
+            found: list[Value] = values.tolist()
+            return found
         # A row of an array is a view, which would keep all rows, and share them with another record.
         return list(values) if values.ndim == 1 else list(map(np.ndarray.copy, values))
 

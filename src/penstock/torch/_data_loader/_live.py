@@ -68,8 +68,11 @@ class LivePages(PagePublisher):
     def _processors(self) -> int:
         return usable_processors()
 
-    def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
+    def _position(self, batches: int, ahead: int) -> Position:
         del ahead  # `batches` counts them
+        return Position(self._epoch, batches, batches - self._before, self._of)
+
+    def _sums(self, now: float, batches: int, wait_seconds: float, ahead: int) -> Sums:
         dataset, workers, rows = self._described
         deaths = self._deaths
         return Sums(
@@ -83,7 +86,7 @@ class LivePages(PagePublisher):
             rank=0,
             ranks=1,
             rows=rows,
-            position=Position(self._epoch, batches, batches - self._before, self._of),
+            position=self._position(batches, ahead),
             batches=batches,
             wait_seconds=wait_seconds,
             waits=self._waits.seconds.copy(),
