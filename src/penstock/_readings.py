@@ -10,7 +10,9 @@ comparisons.
 shared memory, where the report finds them, also after a crash. The processor time of a step is measured in one block
 every 50 ms, since reading that clock takes some microseconds on virtual machines. A helper process writes the times of
 its threads and workers into memory of the trainer's (`Readings.use_shared`), and the cause of its latest wait, which is
-that of the trainer's.
+that of the trainer's. Native code also adds up how long threads that wake up wait for the interpreter's lock
+(`native/bindings/lock_waits.hpp`): workers in `claim_wait`, and the consumer where it waits for a batch. These waits
+show threads that compute with the lock, and what that costs the training's own code, which isn't measured.
 
 A step's time is *exclusive*. Steps of one block run one after the other, so one reading of the clock ends a step and
 begins the next one (`StepTimes.lap`). Where a step evaluates a block of its parent's, `enter` and `leave` take the

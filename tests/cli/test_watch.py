@@ -233,6 +233,25 @@ def test_a_wait_that_lasts_is_shown_and_a_fork_has_no_page() -> None:
     assert pages_of(os.getpid()).pages == ()
 
 
+def test_threads_that_hold_the_interpreters_lock_are_seen_from_outside() -> None:
+    """The page has the time for which threads wait for the lock, so the view's advice is that of the report."""
+
+    def hold(number: int) -> int:
+        ends = time.thread_time() + 0.02
+        while time.thread_time() < ends:
+            pass
+        return number
+
+    advice = ""
+    with ps.Loader(ps.range(100_000).map(hold, name="hold").batch(4), num_workers=2, workers="threads") as loader:
+        for _ in loader:
+            for page in pages_of(os.getpid()).pages:
+                advice = Window().add(Sums.seen(page, time.perf_counter())).advice
+            if advice.startswith('pass workers="processes"'):
+                break
+    assert "'hold' holds the interpreter's lock" in advice
+
+
 class Numbers:
     """A source that counts how often its text is made, which may take long."""
 

@@ -57,6 +57,7 @@ def report_between(before: Sums, now: Sums) -> Report:
         processors=now.processors,
         work_seconds=max((now.busy_seconds - before.busy_seconds) / made, sum(taken) / made) if made else 0.0,
         order_seconds=sum(in_order) if now.workers else 0.0,
+        lock_wait_seconds=now.lock_wait_seconds,
     )
 
 

@@ -78,6 +78,8 @@ class Sums(NamedTuple):
     batch_bytes: int
     """The memory of batches that are being made, ready or in use."""
     losses: Losses
+    lock_wait_seconds: float = 0.0
+    """The time for which a thread that wakes up waits for the interpreter's lock, since the first request."""
     written: float = 0.0
     """The moment at which the page was written; a reader sets it, and the next one."""
     waits_since: float = 0.0
