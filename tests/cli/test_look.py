@@ -1,11 +1,13 @@
 """`Loader.look` and `penstock look` show what the model saw at any step, and where two descriptions differ."""
 
 import base64
+import io
 import re
 import struct
 import threading
 import urllib.error
 import urllib.request
+import wave
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -100,6 +102,25 @@ def test_a_page_has_the_pictures_and_escapes_texts(tmp_path: Path) -> None:
     assert struct.unpack(">II", data[16:24]) == (6, 4)
     pixels = zlib.decompress(data[data.index(b"IDAT") + 4 : -16])
     assert pixels == (b"\0" + bytes([look.origins[0].key]) * 18) * 4
+
+
+def recording(number: int) -> dict[str, Any]:
+    """Return samples with their rate, as the datasets of Hugging Face have them, and a file."""
+    samples = np.sin(np.arange(800) * (number + 1) / 20).astype(np.float32)
+    return {"audio": {"array": samples, "sampling_rate": 8000}, "file": b"fLaC" + bytes(number), "other": samples}
+
+
+def test_a_page_plays_sounds() -> None:
+    """Samples with a rate become WAV, which Python's own module reads back; encoded sounds are as they are."""
+    page = ps.Loader(ps.range(4).map(recording).batch(2)).look(1).html()
+    sounds = re.findall(r'<audio controls src="data:audio/(\w+);base64,([^"]+)"></audio>', page)
+    assert [kind for kind, _ in sounds] == ["wav", "flac"] * 2
+    with wave.open(io.BytesIO(base64.b64decode(sounds[0][1]))) as sound:
+        assert (sound.getframerate(), sound.getnchannels(), sound.getnframes()) == (8000, 1, 800)
+        samples = np.frombuffer(sound.readframes(800), "<i2")
+    assert np.allclose(samples / 32767, recording(2)["audio"]["array"], atol=1e-4)
+    assert base64.b64decode(sounds[1][1]) == recording(2)["file"]
+    assert "FLAC, 6 bytes" in page
 
 
 def test_a_terminal_with_colours_shows_pictures() -> None:

@@ -30,6 +30,7 @@ from penstock._tree import describe_difference, flatten, is_array, is_container,
 from penstock.observe._live import cut, printable
 from penstock.observe._measured import step_text
 from penstock.observe._page import whole_page
+from penstock.observe._sounds import RATE, sound_kind, sound_tag
 
 Decode: TypeAlias = Callable[[list[int]], object]
 """Returns the text of some integers, such as the method `decode` of a tokenizer."""
@@ -72,7 +73,8 @@ class Look:
     """The batch of a step, as the model saw it: its rows, each with its record; made by `Loader.look`.
 
     `print` it, show it in a notebook, or write it as a page. Pictures, texts, masks and numbers are shown as such, and
-    large arrays by dtype, shape and range.
+    large arrays by dtype, shape and range. A page has a player for an encoded sound, and for samples beside a leaf
+    named "sampling_rate".
 
     Attributes:
         step: the number of the batch.
@@ -235,7 +237,8 @@ class Look:
         leaf = row.leaves[path]
         text = self._leaf_text(row, path, leaf)
         text = text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}…"
-        picture = image_tag(_mask_as_grey(leaf), channels_first=True)
+        rate = row.leaves.get(f"{path.rpartition('[')[0]}[{RATE!r}]")
+        picture = image_tag(_mask_as_grey(leaf), channels_first=True) or sound_tag(leaf, rate)
         name = escaped(path or "element")
         return f'<td data-leaf="{name}">{picture}{"<br>" if picture else ""}{escaped(text)}</td>'
 
@@ -346,7 +349,7 @@ def _text(leaf: object) -> str:
     if isinstance(leaf, str):
         return leaf
     if isinstance(leaf, bytes):
-        kind = encoded_kind(leaf)
+        kind = encoded_kind(leaf) or sound_kind(leaf)
         return f"{kind.upper() or 'bytes'}, {len(leaf):,} bytes"
     if is_container(leaf):
         return ", ".join(f"{path}: {_text(each)}" for path, each in _leaves_of(leaf).items())
