@@ -1,8 +1,8 @@
 """The environment of the rivals, in which `scripts/bench --rivals` runs.
 
-A path file makes the packages of the benchmarks' own environment visible in it (Penstock, freshly built, and the same
-NumPy), so only the rivals are installed into it. It adds them as a site's folder, whose own path files are read, too:
-so it also finds a Penstock that is installed to be edited.
+A path file puts the packages of the benchmarks' own environment (Penstock, freshly built, and the same NumPy, torch and
+datasets) before its own, so other versions that a rival installs with it aren't used. It adds them as a site's folder,
+whose own path files are read, too: so it also finds a Penstock that is installed to be edited.
 """
 
 import os
@@ -41,9 +41,9 @@ def set_up(folder: Path) -> tuple[str, ...]:
     venv.create(folder, with_pip=True, clear=True)
     pins = folder / "constraints.txt"  # else a requirement of one rival would replace another one, as torch
     pins.write_text("\n".join(PACKAGES) + "\n")
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    packages, own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)})), sysconfig.get_path("purelib")
     (packages / "penstock-benchmarks.pth").write_text(
-        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+        f"import site, sys; sys.path.insert(1, {own!r}); site.addsitedir({own!r})\n"
     )
     failed: list[str] = []
     for package in PACKAGES:

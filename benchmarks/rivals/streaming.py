@@ -1,21 +1,62 @@
-"""MosaicML Streaming: random records of its shards, which Penstock reads, too; its shuffles; and its writer."""
+"""MosaicML Streaming: random records of its shards, which Penstock reads, too; its shuffles; and its writer.
+
+Streaming imports torchvision and transformers for datasets of images and texts, which the scenarios don't use. Each
+wants another version of a package that all contestants share, so stand-ins take their places.
+"""
 
 # The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
+import importlib.util
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import numpy as np
-import streaming
-from streaming.base.shuffle import get_shuffle
 
 from benchmarks.macro import formats, parquet_lanes, shuffle_blocks, write
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Contestant
 from benchmarks.streams import grouped
 from penstock.sources import MDS, read_records
+
+
+class StandIn(ModuleType):
+    """A module that has a class of any name."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class StandIns(MetaPathFinder, Loader):
+    """Finds stand-ins for the modules of two packages."""
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        """Return the place of a stand-in."""
+        if fullname.partition(".")[0] not in {"torchvision", "transformers"}:
+            return None
+        return importlib.util.spec_from_loader(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return a stand-in."""
+        return StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the stand-in as it is."""
+
+
+sys.meta_path.insert(0, _finder := StandIns())
+try:
+    import streaming
+    from streaming.base.shuffle import get_shuffle
+finally:
+    sys.meta_path.remove(_finder)
 
 COLUMNS = {"text": "str", "label": "int64"}
 BLOCK = 1 << 15  # records over which it spreads those of a shard
