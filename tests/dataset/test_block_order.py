@@ -72,3 +72,7 @@ def test_the_explanation_tells_how_much_is_open_and_how_well_it_mixes() -> None:
     assert few[0].endswith("8 of 100 blocks are open at a time, 80 of 1,000 elements")
     assert few[1] == "a batch's mean varies 4.0 times as much as under a uniform shuffle; live=32 avoids that"
     assert dict(dataset.batch(8).explain().sections)["order"][1] == "a batch mixes as well as under a uniform shuffle"
+    all_open = ps.range(1000).shuffle(blocks=500, live=8, rows=32).batch(32).explain()
+    assert dict(all_open.sections)["order"][1].endswith(
+        "16.0 times as much as under a uniform shuffle; smaller blocks avoid that"
+    )

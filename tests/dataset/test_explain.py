@@ -392,3 +392,13 @@ def test_explanations_are_values() -> None:
     html = str(getattr(explanation, "_repr_html_")())  # noqa: B009 - the protocol of notebooks has an underscore
     assert html.startswith("<pre>map(&lt;b&gt;): 4 ")
     assert html.endswith("</pre>")
+
+
+def test_a_batch_of_texts_is_one_line() -> None:
+    """The explanation names a list of texts once, with its length, and not each text."""
+    dataset = ps.range(40).map(lambda number: {"text": str(number), "raw": b"x", "number": number}).batch(16)
+    assert dict(dataset.explain().sections)["element"] == (
+        "['text']: list of 16 str",
+        "['raw']: list of 16 bytes",
+        "['number']: int64 of shape (16,)",
+    )

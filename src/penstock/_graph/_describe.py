@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeGuard, assert_never
+from typing import Any, TypeGuard, assert_never, cast
 
 from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import (
@@ -144,13 +144,23 @@ def escaped(text: str) -> str:
     return text.translate(_HTML)
 
 
-def leaf_texts(element: Element) -> list[tuple[str, str]]:
-    """Return the path and a description of each leaf of an element."""
-    leaves, structure = flatten(element)
+def leaf_texts(element: Element, is_leaf: Callable[[object], bool] | None = None) -> list[tuple[str, str]]:
+    """Return the path and a description of each leaf of an element; `is_leaf` is as for `flatten`."""
+    leaves, structure = flatten(element, is_leaf)
     return [(path, _leaf_text(leaf)) for path, leaf in zip(leaf_paths(structure), leaves, strict=True)]
 
 
+def is_column_of_texts(part: object) -> TypeGuard[list[object]]:
+    """Return whether a part of an element is a list of several texts or several bytes, as a batch has them."""
+    if not isinstance(part, list):
+        return False
+    items = cast("list[object]", part)
+    return len(items) > 1 and set(map(type, items)) in ({str}, {bytes})
+
+
 def _leaf_text(leaf: object) -> str:
+    if is_column_of_texts(leaf):
+        return f"list of {len(leaf):,} {type(leaf[0]).__name__}"
     try:
         return describe_kind(kind_of(as_value(leaf)))
     except LeafError:  # such as an image object that a later map converts to an array

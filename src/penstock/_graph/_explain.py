@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
-from penstock._graph._describe import MAX_PARTS, leaf_texts, length_text, verb_text
+from penstock._graph._describe import MAX_PARTS, is_column_of_texts, leaf_texts, length_text, verb_text
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import Cache, Combine, Element, Fold, Map, Node, Read, Reindex, Stream, parents_of, walk
 from penstock._storage import DiskCache, MemoryCache
@@ -25,7 +25,7 @@ def element_lines(elements: Iterator[Element]) -> list[str]:
         return [f"the first can't be computed: {type(error).__name__}: {error}", *notes]
     if not first:
         return ["there is none"]
-    return [f"{path}: {text}" if path else text for path, text in leaf_texts(first[0])]
+    return [f"{path}: {text}" if path else text for path, text in leaf_texts(first[0], is_column_of_texts)]
 
 
 def random_lines(node: Node) -> list[str]:

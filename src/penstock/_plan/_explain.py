@@ -161,10 +161,11 @@ def _order_lines(step: Node, program: Batches | Streaming) -> list[str]:
     live = min(order.live, blocks)
     rows = program.batch.value.size if isinstance(program.batch, Gather) else order.rows
     spread = rows / max(live, 1)
+    remedy = f"live={rows} avoids that" if live < blocks else "smaller blocks avoid that"
     mixing = (
         "a batch mixes as well as under a uniform shuffle"
         if spread <= 1
-        else f"a batch's mean varies {spread:.1f} times as much as under a uniform shuffle; live={rows} avoids that"
+        else f"a batch's mean varies {spread:.1f} times as much as under a uniform shuffle; {remedy}"
     )
     elements = f"{live * len(order) // max(blocks, 1):,} of {len(order):,} elements"
     return [f"{verb_text(step)}: {live:,} of {blocks:,} blocks are open at a time, {elements}", mixing]
