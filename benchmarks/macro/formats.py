@@ -6,7 +6,9 @@ of the same files.
 """
 
 import importlib
+import io
 import os
+import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bench import Bench
 from benchmarks.scenario import MICROSECONDS, Batch, Contestant, Goal, Measurement, Output, Scenario
-from penstock.sources import Arrow, Parquet, as_source, read_records
+from penstock.sources import Arrow, Bagz, Parquet, Tar, as_source, read_records
 
 KEYS = 256  # in a read
 GROUP = 1000  # rows of a row group, and of a record batch
@@ -62,6 +64,8 @@ def build(bench: Bench) -> Scenario:
             _compared(at_once(work, f"Arrow, {KEYS} keys", partial(read_records, mapped)), PREAD, 0.5),
             _compared(at_once(work, f"Parquet, {KEYS} keys, groups kept", partial(read_records, kept)), PREAD, 0.5),
             _decoding(work, parquet, bench.directory),
+            _compared(one_by_one(work, "Tar, source[key]", _tar(bench, work)), PREAD, 0.5),
+            _compared(one_by_one(work, "Bagz, source[key]", _bagz(bench, work)), PREAD, 0.5),
             _limit(one_by_one(work, ONE_KEY, dataset.__getitem__)),
             _compared(one_by_one(work, "ps.read(dataset), one key", rows.__getitem__), ONE_KEY, 3),
             _limit(at_once(work, MANY_KEYS, lambda keys: dataset.__getitems__(keys.tolist()))),
@@ -81,6 +85,25 @@ def _write(work: Texts, directory: Path) -> tuple[Path, Path]:
         writer.write_table(table, max_chunksize=GROUP)
     importlib.import_module("pyarrow.parquet").write_table(table, parquet, row_group_size=GROUP)
     return arrow, parquet
+
+
+def _tar(bench: Bench, work: Texts) -> Callable[[int], Record]:
+    path = bench.directory / "texts.tar"
+    with tarfile.open(path, "w") as archive:
+        for label, text in enumerate(work.texts):
+            member = tarfile.TarInfo(f"{label:06}.txt")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    source = bench.scope.enter_context(Tar(path, cache=bench.directory))
+    return lambda key: {"text": source[key]["txt"].decode(), "label": key}
+
+
+def _bagz(bench: Bench, work: Texts) -> Callable[[int], Record]:
+    path = bench.directory / "texts.bag"
+    ends = np.cumsum([len(text) for text in work.texts]).astype("<u8")
+    path.write_bytes("".join(work.texts).encode() + ends.tobytes())
+    source = bench.scope.enter_context(Bagz(path, cache=bench.directory))
+    return lambda key: {"text": source[key].decode(), "label": key}
 
 
 def _preads(bench: Bench, work: Texts) -> Callable[[int], Record]:
