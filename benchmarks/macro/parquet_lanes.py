@@ -32,6 +32,7 @@ FILES = 4
 LIVE = 32  # row groups
 KEPT = 40  # row groups, at least as many as are live
 MEAN_BYTES = 600  # of a row, or a little less
+RIVAL_ROUNDS = 3  # some take ten seconds each
 Columns = tuple[Sequence[str], Any]  # the texts and the labels of a batch
 
 
@@ -70,6 +71,7 @@ def build(bench: Bench) -> Scenario:
         (
             contestant(work, SCAN, "limit", partial(_scanned, work)),
             _ours(bench, work, "inline"),
+            _ours(bench, work, "threads", 2),
             _ours(bench, work, "processes", 2 if bench.smoke else 4),
             _ours(bench, work, "inline", is_lanes=False),
             *bench.rivals("parquet-lanes", work),
@@ -142,7 +144,8 @@ def contestant(work: Work, name: str, role: Role, batches: Callable[[], Iterable
 
     against = () if role == "limit" else (SCAN,)
     claim = Output(f"{len(work.texts):,} texts", output, ordered=False)
-    return Contestant(name, role, run, UNIT, against=against, output=claim)
+    max_rounds = RIVAL_ROUNDS if role == "rival" else None
+    return Contestant(name, role, run, UNIT, against=against, output=claim, max_rounds=max_rounds)
 
 
 def shared_bytes() -> int:

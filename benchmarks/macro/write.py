@@ -28,6 +28,7 @@ GROUP = 2000  # rows of a record batch of the loops
 SHARDS = 4
 MEAN_BYTES = 600  # of an element, or a little less
 PROCESSES = 2
+RIVAL_ROUNDS = 2  # some take half a minute each
 ALONE = "pyarrow, one thread"
 POOL = f"pyarrow, pool of {PROCESSES}"
 Make = Callable[[int], dict[str, Any]]
@@ -168,4 +169,5 @@ def contestant(
             yield np.frombuffer(hashlib.sha256(content).digest(), np.uint8)[np.newaxis]
 
     claim = Output(f"the rows of {work.folder.name}", output, ordered)
-    return Contestant(name, role, run, per_second("elements"), output=claim)
+    max_rounds = RIVAL_ROUNDS if role == "rival" else None
+    return Contestant(name, role, run, per_second("elements"), output=claim, max_rounds=max_rounds)
