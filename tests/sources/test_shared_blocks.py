@@ -259,6 +259,23 @@ def test_ranks_share_the_blocks_of_each_format(
         read_records(third, keys)
 
 
+@pytest.mark.usefixtures("started_zarr")
+def test_ranks_share_the_chunks_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank has the rows that another decoded; after one chunk was changed, it reads the store, here without files."""
+    opened = zarr(folder := files(tmp_path))
+    set_environment(monkeypatch, job(0, 2))
+    first = opened()
+    set_environment(monkeypatch, job(1, 2))
+    second = opened()
+    keys = np.arange(len(first))
+    expected = read_records(first, keys)
+    os.utime(next(path for path in folder.rglob("c/*/*") if path.is_file()))
+    third = opened()
+    shutil.rmtree(folder)
+    assert_same(read_records(second, keys), expected)
+    assert_same(read_records(third, keys), [np.zeros_like(row) for row in expected])
+
+
 def set_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     """Set environment variables until the test ends."""
     for name, value in variables.items():
