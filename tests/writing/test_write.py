@@ -1,10 +1,13 @@
 """A folder that `write` wrote has the same bytes whoever wrote it, in how many calls, and whatever killed them."""
 
 import hashlib
+import itertools
 import json
 import os
 import signal
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -106,6 +109,52 @@ def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers
     assert {name: (folder / name).stat().st_mtime_ns for name in times} == times
     assert digests(folder) == expected
     assert ps.write(numbers(), folder, "tar", shard_bytes=12_000).new == 0
+
+
+def is_killed_at(folder: Path, point: int) -> bool:
+    """Write a folder in a child that kills itself before an operation on a file of it.
+
+    Args:
+        folder: the folder.
+        point: the number of the operation, from 1.
+
+    Returns:
+        Whether it had so many.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
+        child = os.fork()
+    if child == 0:
+        operations = itertools.count(1)
+
+        def kill(event: str, arguments: tuple[object, ...]) -> None:
+            of_folder = event in {"open", "os.mkdir", "os.rename", "os.remove", "os.listdir", "os.scandir"}
+            if of_folder and str(folder) in str(arguments[0]) and next(operations) == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        signal.alarm(60)
+        sys.addaudithook(kill)
+        try:
+            ps.write(numbers(60), folder, "tar", shard_bytes=12_000, num_workers=0, progress=False)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_call_killed_before_any_operation_is_continued(tmp_path: Path) -> None:
+    """At each of at least fifty points it leaves whole shards only, and the next call writes the others alone."""
+    ps.write(numbers(60), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
+    expected, point = digests(tmp_path / "whole"), 1
+    while is_killed_at(folder := tmp_path / f"{point}", point):
+        left = {path.name: path.stat().st_mtime_ns for path in folder.glob("0*.tar")}
+        found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in left}
+        assert found.items() <= expected.items()
+        again = ps.write(numbers(60), folder, "tar", shard_bytes=12_000, num_workers=0)
+        assert again.new == again.shards - len(left)
+        assert {name: (folder / name).stat().st_mtime_ns for name in left} == left
+        assert digests(folder) == expected
+        point += 1
+    assert point > 50
 
 
 @given(st.integers(0, 40), st.integers(1, 400), st.integers(1, 5))
