@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, MissingDependencyError, UsageError
-from penstock.sources import Source, as_source, read_records, source_fingerprint
+from penstock.sources import Source, as_source, can_read_into, read_records, source_fingerprint
 from penstock.testing import SourceTests, assert_same
 from tests.profiles import fewer
 
@@ -122,6 +122,37 @@ class TestShuffledHuggingFace(SourceTests):
         datasets = hugging_face()
         parts = [datasets.Dataset.from_dict({"text": [t], "tokens": [[5] * len(t)]}) for t in texts]
         return as_source(datasets.concatenate_datasets(parts).select([2, 0, 2, 1]))
+
+
+class TestPlainHuggingFace(SourceTests):
+    """A Hugging Face dataset of texts and numbers, whose records are written straight into batches."""
+
+    expected: Sequence[Any] = [{"text": "é", "label": 3, "weight": 0.5}, {"text": "", "label": -1, "weight": 2.0}]
+
+    def make_source(self) -> Source:
+        """Return the dataset, reversed by indices."""
+        columns = {"text": ["", "é"], "label": [-1, 3], "weight": [2.0, 0.5]}
+        source = as_source(hugging_face().Dataset.from_dict(columns).select([1, 0]))
+        assert can_read_into(source)
+        return source
+
+
+@pytest.mark.parametrize("kind", ["table", "dataset"])
+def test_columns_of_a_table_are_written_straight_into_batches(kind: str) -> None:
+    """A loader delivers the batches of the records, and reads again what has a null or a format meanwhile."""
+    columns = {"text": [f"é{number}" for number in range(20)], "label": list(range(20))}
+    table = pa.concat_tables([pa.table(columns).slice(3), pa.table(columns).slice(0, 7)])
+    given = table if kind == "table" else hugging_face().Dataset.from_dict(table.to_pydict())
+    dataset = ps.read(given, seed=1).shuffle().batch(4)
+    assert can_read_into(as_source(given))
+    assert not can_read_into(as_source(pa.table({"x": [1, None]})))
+    assert not can_read_into(as_source(pa.table({"x": [[1], [1, 2]]})))
+    with ps.Loader(dataset, num_workers=0) as loader:
+        for epoch in range(2):
+            assert_same(list(loader), list(dataset.epoch(epoch)))
+        if kind == "dataset":
+            given.set_format("numpy")
+            assert_same(list(loader), list(dataset.epoch(2)))
 
 
 @given(tables())

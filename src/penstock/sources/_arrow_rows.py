@@ -22,6 +22,7 @@ Guarantees:
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final, NoReturn, cast
 
@@ -140,6 +141,27 @@ class ArrowRows:
         lists: list[list[Value]] = [[None] * len(rows) for _ in self._names]
         ChosenRows(self._names, [self], np.array([0, len(rows)]), rows, np.arange(len(rows))).fill(lists)
         return dicts_of(self._names, lists)
+
+    def take_into(self, rows: Keys, out: Record) -> None:
+        """Write several rows to a batch, as `read_into` of a source does.
+
+        Args:
+            rows: each in [0, length).
+            out: a dict with an array or a list for each column.
+
+        Raises:
+            UsageError: an array has another dtype or shape than the values, or a value is null.
+        """
+        targets = [out[name] for name in self._names]
+        ChosenRows(self._names, [self], np.array([0, len(rows)]), rows, np.arange(len(rows))).fill_into(targets)
+
+    @cached_property
+    def can_fill_batches(self) -> bool:
+        """Whether any rows can be columns of a batch as they are stored: no value is null."""
+        names = self._names
+        return all(
+            _is_of_batches(batch.column(name).type, self._style) for batch in self._batches[:1] for name in names
+        ) and all(batch.column(name).null_count == 0 for batch in self._batches for name in names)
 
     def takers(self) -> "list[Taker | None]":
         """Return the taker of each column; None for one that is read value by value."""
@@ -411,6 +433,7 @@ _LISTS: Final = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view
 _TEXTS: Final = ("is_string", "is_large_string", "is_string_view")
 _NUMBERS: Final = ("is_integer", "is_floating", "is_boolean", "is_timestamp", "is_duration", "is_date")
 _OFFSET_STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
+_PLAIN_TYPES: Final = frozenset({"int64", "double", *_OFFSET_STRINGS})
 _BINARIES: Final = ("is_binary", "is_large_binary", "is_fixed_size_binary", "is_binary_view")
 
 
@@ -460,6 +483,11 @@ def _lengths(array: Array, name: str) -> NDArray[np.int64]:
 def can_fill_batches(kind: Array) -> bool:
     """Return whether values of a `pyarrow.DataType` can be columns of batches without a merge."""
     return str(kind) in _OFFSET_STRINGS or is_of_fixed_size(kind)
+
+
+def _is_of_batches(kind: Array, style: Style) -> bool:
+    # Python's numbers are batched as int64 and float64, and a list of them isn't an array.
+    return str(kind) in _PLAIN_TYPES if style is PLAIN else can_fill_batches(kind)
 
 
 def is_of_fixed_size(kind: Array) -> bool:

@@ -58,6 +58,25 @@ class ArrowTable:
         check_range(checked, len(self._rows))
         return self._rows.take(checked)
 
+    @property
+    def fixed_shape(self) -> bool:
+        """Whether rows can be written into batches: numbers, times, equal lists of them or strings, without nulls."""
+        return self._rows.can_fill_batches
+
+    def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
+        """Write the rows of `keys` to `out`.
+
+        Args:
+            keys: in [0, length), one axis.
+            out: a dict with an array for each column of numbers or times, and a list for each other one.
+
+        Raises:
+            UsageError: an array has another dtype or shape than the values.
+        """
+        checked = as_keys(keys)
+        check_range(checked, len(self._rows))
+        self._rows.take_into(checked, out)
+
     def lengths(self, column: str) -> NDArray[np.int64]:
         """Return the length of a column's value in every row; 0 for None.
 

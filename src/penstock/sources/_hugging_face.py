@@ -74,6 +74,28 @@ class HuggingFaceRows:
         rows, indices = self._open()
         return rows.take(checked if indices is None else indices[checked].astype(np.int64))
 
+    @property
+    def fixed_shape(self) -> bool:
+        """Whether records can be written into batches: all columns are int64, float64 or strings, without nulls."""
+        return self._is_plain() and self._open()[0].can_fill_batches
+
+    def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
+        """Write the records of `keys` to `out`.
+
+        Args:
+            keys: in [0, length), one axis.
+            out: a dict with an array for each column of numbers, and a list for each other one.
+
+        Raises:
+            UsageError: an array has another dtype or shape than the values, or the dataset has a format now.
+        """
+        if not self._is_plain():
+            raise UsageError(f"{self!r} formats its records. Read them by `read`.")
+        checked = as_keys(keys)
+        check_range(checked, len(self))
+        rows, indices = self._open()
+        rows.take_into(checked if indices is None else indices[checked].astype(np.int64), out)
+
     def lengths(self, column: str) -> NDArray[np.int64]:
         """Return the length of a column's value in every record, for `pack` and `bucket`; other columns aren't read.
 
