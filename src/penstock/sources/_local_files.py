@@ -207,6 +207,10 @@ class OpenFiles:
         self._open = OrderedDict()
 
     def _descriptor(self, number: int) -> "_OpenFile":
+        if len(self._files) <= MAX_OPEN:  # none is closed before the others, so no order is kept
+            known = self._open.get(number)
+            if known is not None:
+                return known
         with self._lock:
             if self._closed:
                 raise ClosedError(

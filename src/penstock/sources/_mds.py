@@ -10,6 +10,7 @@ numbers are little-endian.
 
 import json
 import os
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -33,7 +34,6 @@ from penstock.sources._local_files import (
     stat_file,
 )
 from penstock.sources._shards import (
-    NUMBER,
     NumberScan,
     Samples,
     SampleScan,
@@ -126,7 +126,7 @@ class MDS(RecordFiles):
                     f"all shards must have the same columns; {shards[0].path!r} has "
                     f"{_listed(self._columns)}, {shard.path!r} has {_listed(shard.columns)}. Read them as two sources."
                 )
-        self._decoders: list[_Decoder] | None = _decoders_of(self._columns, folder)
+        self._decoder: _SampleDecoder | None = _SampleDecoder(self._columns, _decoders_of(self._columns, folder))
         self._decoded_bytes = decoded_bytes
         codecs: list[Codec | None] = [_codec_of(shard) for shard in shards]
         self._compressed = {number: shards[number] for number, codec in enumerate(codecs) if codec is not None}
@@ -143,7 +143,7 @@ class MDS(RecordFiles):
         self._waste = Waste("shard", self._decoded_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_decoders": None, "_kept": None, "_waste": None}
+        return {**super().__getstate__(), "_decoder": None, "_kept": None, "_waste": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -181,11 +181,12 @@ class MDS(RecordFiles):
         return samples, shard.bytes
 
     def _parse(self, content: bytes, key: int) -> Record:
-        decoders = self._decoders
-        if decoders is None:
-            decoders = self._decoders = [_decoder_of(column.encoding) for column in self._columns]
+        decoder = self._decoder
+        if decoder is None:
+            decoders = [_decoder_of(column.encoding) for column in self._columns]
+            decoder = self._decoder = _SampleDecoder(self._columns, decoders)
         try:
-            return _sample_of(content, self._columns, decoders)
+            return decoder.decode(content)
         except DamageError as damage:
             number, begin, _ = self._find(key)
             raise CorruptRecordError(
@@ -314,29 +315,41 @@ def _scan_of(shard: _Shard, codec: Codec | None) -> Scan:
     return NumberScan("mds-compressed-1", "MDS shard", shard.samples)
 
 
-def _sample_of(content: bytes, columns: Sequence[_Column], decoders: Sequence[_Decoder]) -> dict[str, Any]:
-    varying = sum(not column.size for column in columns)
-    begin = varying * NUMBER.itemsize
-    if begin > len(content):
-        raise DamageError("is too short for the sizes of its columns.")
-    sizes = iter(np.frombuffer(content, NUMBER, varying).tolist())
-    record: dict[str, Any] = {}
-    for column, decode in zip(columns, decoders, strict=True):
-        end = begin + (column.size or next(sizes))
-        if end > len(content):
-            raise DamageError(f"is too short for the column {column.name!r}.")
-        value = content[begin:end]
-        try:
-            record[column.name] = decode(value)
-        except (ValueError, InvalidOperation, RecursionError, DamageError) as error:
-            raise DamageError(
-                f"has no {column.encoding!r} in the column {column.name!r}: its {len(value)} bytes begin with "
-                f"{value[:8]!r} ({error})."
-            ) from None
-        begin = end
-    if begin != len(content):
-        raise DamageError(f"has {len(content) - begin} bytes more than its columns.")
-    return record
+class _SampleDecoder:
+    """The decoders of a folder's columns, and the layout of the sizes at the beginning of a sample."""
+
+    def __init__(self, columns: Sequence[_Column], decoders: Sequence[_Decoder]) -> None:
+        self._columns = [(column.name, column.size, decode) for column, decode in zip(columns, decoders, strict=True)]
+        self._encodings = {column.name: column.encoding for column in columns}
+        self._sizes = struct.Struct(f"<{sum(not column.size for column in columns)}I")
+
+    def decode(self, content: bytes) -> dict[str, Any]:
+        """Return the values of a sample.
+
+        Raises:
+            DamageError: it doesn't have the columns.
+        """
+        begin = self._sizes.size
+        if begin > len(content):
+            raise DamageError("is too short for the sizes of its columns.")
+        sizes = iter(self._sizes.unpack_from(content))
+        record: dict[str, Any] = {}
+        for name, size, decode in self._columns:
+            end = begin + (size or next(sizes))
+            if end > len(content):
+                raise DamageError(f"is too short for the column {name!r}.")
+            value = content[begin:end]
+            try:
+                record[name] = decode(value)
+            except (ValueError, InvalidOperation, RecursionError, DamageError) as error:
+                raise DamageError(
+                    f"has no {self._encodings[name]!r} in the column {name!r}: its {len(value)} bytes begin with "
+                    f"{value[:8]!r} ({error})."
+                ) from None
+            begin = end
+        if begin != len(content):
+            raise DamageError(f"has {len(content) - begin} bytes more than its columns.")
+        return record
 
 
 def _decoders_of(columns: Sequence[_Column], folder: str) -> list[_Decoder]:
@@ -358,7 +371,7 @@ def _decoders_of(columns: Sequence[_Column], folder: str) -> list[_Decoder]:
 
 def _decoder_of(encoding: str) -> _Decoder:
     if encoding in _SCALARS:
-        return partial(_scalar, np.dtype(encoding))
+        return partial(_scalar, np.dtype(encoding).newbyteorder("<"))
     name, _, described = encoding.partition(":")
     if name == "ndarray":
         dtype, _, shape = described.partition(":")
@@ -382,7 +395,7 @@ def _array_decoder(dtype: str, shape: str) -> _Decoder:
 def _scalar(dtype: np.dtype[Any], value: bytes) -> np.generic:
     if len(value) != dtype.itemsize:
         raise DamageError(f"it needs {dtype.itemsize}")
-    scalar: np.generic = np.frombuffer(value, dtype.newbyteorder("<")).astype(dtype)[0]
+    scalar: np.generic = np.frombuffer(value, dtype)[0]
     return scalar
 
 
