@@ -64,13 +64,16 @@ class PlacedInTurns(PlacedByThread):
         return self._place(batch)
 
 def in_a_turn(**arguments):
-    # Return a loader whose thread is placing a batch, and its iterator.
-    may_place.clear()
+    # Return a loader whose thread is placing a batch, and its iterator. The thread may place while `next` waits for it.
     loader = PlacedInTurns(dataset("indexed"), **arguments)
     batches = iter(loader)
-    while not begun.wait(0.01):
+    while True:
+        may_place.clear()
+        begun.clear()
+        if begun.wait(0.01):
+            return loader, batches
+        may_place.set()
         next(batches)
-    return loader, batches
 
 def opened(dataset, **arguments):
     # Return a loader, its iterator and two kept batches.
