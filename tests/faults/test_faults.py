@@ -46,7 +46,6 @@ def test_faults_lose_change_and_repeat_nothing(fault: str) -> None:
     assert findings.total(fault) > 0
 
 
-@pytest.mark.long  # scripts/test reads random datasets of all these kinds for a minute
 @pytest.mark.parametrize("kind", WORKING_KINDS)
 def test_functions_that_take_time_change_nothing(kind: str) -> None:
     """Slow functions and a slow consumer on some ranks change no batch of a random dataset."""
