@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Literal
 
 import penstock as ps
@@ -136,7 +136,7 @@ class Child:
     def __init__(self, bench: Bench, work: Work, package: Path | None) -> None:
         self._work = work
         self._is_smoke = bench.smoke
-        self._cpu_seconds = inf
+        self._cpu_seconds: list[float] = []
         paths = [str(each) for each in (package, ROOT) if each is not None]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         command = [sys.executable, "-P", "-m", "benchmarks.macro.readings", work.name, str(bench.directory)]
@@ -177,12 +177,12 @@ class Child:
         """Return the time of a pass."""
         batches = repeats * (200 if self._is_smoke else self._work.batches)
         seconds, cpu_seconds = map(float, self._ask(f"pass {batches}").split())
-        self._cpu_seconds = min(self._cpu_seconds, cpu_seconds / batches)
+        self._cpu_seconds.append(cpu_seconds / batches)
         return Measurement(batches, seconds)
 
     def facts(self) -> Mapping[str, float]:
-        """Return the least processor time of a batch in the process, which other programs hardly change."""
-        return {"CPU us": 1e6 * self._cpu_seconds}
+        """Return the median processor time of a batch in the process, which other programs hardly change."""
+        return {"CPU us": 1e6 * median(self._cpu_seconds)}
 
     def traced(self, repeats: int) -> Measurement:
         """Return the time in which a trace is written."""
