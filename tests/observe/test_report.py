@@ -349,6 +349,8 @@ def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() ->
     """Each process computes a batch in the processor time that it takes."""
     figures = {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3}
     report = report_of(**figures, lock_wait_seconds=0.005)
+    assert "4 threads, busy 94%; 8 processors; 5.00 ms until a thread has the interpreter's lock" in str(report)
+    assert report.numbers()["data/lock_wait(s)"] == 0.005
     assert not any(each.kind for each in report_of(**figures).what_if)
     (processes,) = (each for each in report.what_if if each.change == "processes")
     assert processes.times == pytest.approx(4)

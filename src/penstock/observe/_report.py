@@ -198,8 +198,9 @@ class Report:
         Returns:
             "time_metrics/end_to_end(s)" and "time_metrics/data_loading(s)", for a batch, and
             "time_metrics/data_loading(%)", as torchtitan names them; "data/batches", "data/batches_per_second",
-            "data/wait_p50(s)", "data/wait_p99(s)", "data/pauses(s)", "data/workers_busy(%)"; for each cause of waiting
-            "data/wait/CAUSE(s)"; for each step "data/step/NAME(ms)", for a batch, and "data/step/NAME(%)".
+            "data/wait_p50(s)", "data/wait_p99(s)", "data/pauses(s)", "data/workers_busy(%)", "data/lock_wait(s)"; for
+            each cause of waiting "data/wait/CAUSE(s)"; for each step "data/step/NAME(ms)", for a batch, and
+            "data/step/NAME(%)".
 
         Example:
             >>> report = Report((StepReport("decode", "map(decode)", 0.052, 1.0),), batches=8, elapsed_seconds=2.0)
@@ -217,6 +218,7 @@ class Report:
             "data/wait_p99(s)": self.wait_p99_seconds,
             "data/pauses(s)": self.pause_seconds,
             "data/workers_busy(%)": 100 * self.busy_share,
+            "data/lock_wait(s)": self.lock_wait_seconds,
         }
         found |= {f"data/wait/{cause}(s)": seconds for cause, seconds in self.waits}
         for step in self.steps:
@@ -275,8 +277,9 @@ class Report:
         processors = f"{self.processors} processor{'' if self.processors == 1 else 's'}"
         busy = f", busy {self.busy_share:.0%}" if self.workers else ""
         full = ", full" if self._model.is_full else ""
+        lock = f"; {milliseconds(self.lock_wait_seconds)} ms until a thread has the interpreter's lock"
         return [
-            f"{self.workers_text}{busy}; {processors}{full}",
+            f"{self.workers_text}{busy}; {processors}{full}{lock if self._model.holds_interpreter else ''}",
             f"bottleneck: {self.bottleneck or 'none'}",
             f"to change: {self.advice}",
         ]
