@@ -66,7 +66,7 @@ class CollateSupplier(Supplier[CollateJob]):
         self._scheduler = scheduler
         self._client = collate_client
         self._run = collate_run(client.plan)
-        open_reader = partial(ThreadReader, scheduler, client)
+        open_reader = partial(ThreadReader, scheduler, client, may_compute=not alone)
         ahead = partial(FoldThread, client, open_reader, owner=scheduler)
         self._open_fold = partial(FoldAlone, client, open_reader) if alone else ahead
         self._is_alone = alone

@@ -350,7 +350,9 @@ class FoldThread:
             if len(self._chunks) < self._max_chunks:
                 return not self._stopped
             if not self._stopped:
+                began = time.perf_counter()
                 self._room.wait()
+                self._client.read_choice.waited_seconds += time.perf_counter() - began
         return False
 
     def _put(self, chunk: Chunk) -> None:

@@ -51,9 +51,12 @@ INLINE_ROWS_PER_PART: Final = 32  # rows of a mixture's part, at least: in large
 MAX_DIRECT_ROWS: Final = 4096  # rows whose keys are computed at once: that takes about 0.1 ms
 DIRECT_BYTES: Final = 1 << 19  # records read into batches at once: half of a processor's second cache
 
-# -- Chunks of the fold thread, and messages of an isolated loader's helper.
+# -- The fold thread: its chunks, and elements that it computes itself; and messages of an isolated loader's helper.
 
 FOLD_SECONDS: Final = 0.002  # batches that the fold passes on together: a crossing takes tens of microseconds
+TURN_SECONDS: Final = 0.01  # in which workers or the fold thread compute elements: it has several jobs of small ones
+TURNS_UNTIL_RETRY: Final = 64  # of the faster of the two: trying the other one takes less than a fiftieth
+TRIED_SECONDS: Final = 0.0002  # of an element, its part of the fold included, up to which the fold thread tries it
 MESSAGE_SECONDS: Final = 0.002  # work of the batches of a message: sending takes a twentieth of that
 MAX_MESSAGE_BATCHES: Final = 64  # batches of a message: a bound for batches that take no time
 MESSAGE_BYTES: Final[Mapping[str, int]] = {  # batches of a message, by their place: inline, they take fresh memory

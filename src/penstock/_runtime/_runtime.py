@@ -107,7 +107,8 @@ class Runtime:
             above = self._collating_client(scheduler, ahead)
             return JobStream(CollateSupplier(scheduler, client, above, step_range, alone=alone))
         if not alone:
-            return JobStream(FoldSupplier(scheduler, client, partial(ThreadReader, scheduler, client), step_range))
+            open_reader = partial(ThreadReader, scheduler, client, may_compute=True)
+            return JobStream(FoldSupplier(scheduler, client, open_reader, step_range))
         run = StageRun(plan, step_range, client.consumer_context(), ThreadReader(scheduler, client), singly=True)
         return InlineStream(step_range, run.more, close=run.close)
 

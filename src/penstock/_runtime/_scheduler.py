@@ -55,6 +55,7 @@ from penstock._ring import Claim, SlotRing
 from penstock._runtime._failing_work import Patience, Stall, describe_block, wait_until
 from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._policy import BLOCKS, SLOTS, SLOTS_EACH
+from penstock._runtime._read_choice import ReadChoice
 from penstock._runtime._recorder import Recorder
 from penstock.errors import ClosedError, InternalError, UsageError
 
@@ -151,6 +152,7 @@ class Client:
         is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
         stall: finds the work that its consumer waits for; None while none waits.
         waited_until: when the last wait ended, by `monotonic`.
+        read_choice: the choice of who computes the elements below a fold.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder, memory_provider: MemoryProvider | None = None) -> None:
@@ -171,6 +173,7 @@ class Client:
         self.is_folded_ahead = False
         self.stall: Callable[[], Stall | None] | None = None
         self.waited_until = 0.0
+        self.read_choice = ReadChoice()
         self._prepared = threading.local()  # `is_done` in threads that called `worker_init`
         self._logged: set[str] = set()
         self._contexts: dict[int, Context] = {}  # by the number of a thread

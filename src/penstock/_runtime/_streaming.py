@@ -9,13 +9,13 @@ Guarantees:
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from types import GeneratorType
 from typing import Protocol
 
 from penstock._decisions import LEFT_TO_CONSUMER, decide
-from penstock._graph import Block, Context, Element
+from penstock._graph import Block, Context, Element, Map, PerWorker, awaits, walk
 from penstock._plan import Plan
 from penstock._runtime._batches import StepRange
 from penstock._runtime._failing_work import crashing_position_error
@@ -32,6 +32,7 @@ from penstock._streaming import (
     Reader,
     Stage,
     Token,
+    never,
     one_by_one,
     open_stages,
     read_inline,
@@ -154,10 +155,17 @@ def stage_of(
 
 
 class ThreadReader:
-    """Reads the block inputs of a dataset: workers compute blocks of positions ahead, for each input that is read."""
+    """Reads the block inputs of a dataset: workers compute blocks of positions ahead, for each input that is read.
 
-    def __init__(self, scheduler: Scheduler, client: Client) -> None:
+    Args:
+        scheduler: of the workers.
+        client: the client that the jobs belong to.
+        may_compute: whether the thread that reads may compute elements, if that is faster (`_read_choice`).
+    """
+
+    def __init__(self, scheduler: Scheduler, client: Client, *, may_compute: bool = False) -> None:
         scheduler.check()
+        self._choice = client.read_choice if may_compute and _may_choose(client) else None
         self._scheduler = scheduler
         self._client = client
         self._queues: dict[int, JobQueue[SpanJob]] = {}
@@ -174,6 +182,19 @@ class ThreadReader:
 
     def __call__(self, block_input: BlockInput, start: int) -> Iterator[Chunk]:
         """Yield the chunks of an input from position `start` in its range on."""
+        choice = self._choice
+        if choice is None:
+            yield from self._by_workers(block_input, start, never)
+            return
+        choice.begin(start)
+        while start < block_input.input_range.total and not self._closed:
+            read = read_inline if choice.by_fold else self._by_workers
+            start = yield from read(block_input, start, lambda number: self._closed or choice.changes(number))
+
+    def _by_workers(
+        self, block_input: BlockInput, start: int, ends: Callable[[int], bool]
+    ) -> Generator[Chunk, None, int]:
+        """Yield the chunks that workers compute, as `read_inline` does."""
         queue = self._open(block_input, start)
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and lost there. A caller that stops early closes the reader, or reads the input again.
@@ -199,8 +220,14 @@ class ThreadReader:
                 self._client.learned.sized(_array_bytes(parts))
                 for span, block in parts:
                     yield block_input.chunk(span.start, span.stop, block)
+            start = job.work.span.stop
+            if ends(start):
+                break
+        else:
+            start = block_input.input_range.total
         if self._queues.get(block_input.number) is queue:
             self._close(block_input.number)
+        return start
 
     def _next_job(self, queue: JobQueue[SpanJob]) -> SpanJob | None:
         began = time.perf_counter()
@@ -230,6 +257,16 @@ class ThreadReader:
         self._closed = True
         for queue in list(self._queues.values()):
             queue.close()
+
+
+def _may_choose(client: Client) -> bool:
+    """Return whether the thread of the fold may compute elements in place of worker threads."""
+    plan = client.plan
+    if plan.place != "threads" or plan.limits.worker_init is not None or len(plan.streaming.inputs) != 1:
+        return False  # rates of several inputs can't be told apart
+    node = plan.streaming.inputs[0]
+    has_own = any(isinstance(step, Map) and isinstance(step.function, PerWorker) for step in walk(node))
+    return not has_own and not awaits(node)  # records of async sources are requested ahead of workers
 
 
 def _array_bytes(parts: list[tuple[range, Block]]) -> int:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock._streaming._inputs import RankSegment as RankSegment
     from penstock._streaming._inputs import Reader as Reader
     from penstock._streaming._inputs import count_positions as count_positions
+    from penstock._streaming._inputs import never as never
     from penstock._streaming._inputs import one_by_one as one_by_one
     from penstock._streaming._inputs import read_inline as read_inline
     from penstock._streaming._interleave import Interleave as Interleave
@@ -90,6 +91,7 @@ else:
         Reader="penstock._streaming._inputs",
         count_positions="penstock._streaming._inputs",
         one_by_one="penstock._streaming._inputs",
+        never="penstock._streaming._inputs",
         read_inline="penstock._streaming._inputs",
         Interleave="penstock._streaming._interleave",
         Limit="penstock._streaming._limit",

@@ -20,7 +20,7 @@ Invariant: the segments of all new ranks have each unread position once, and eac
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -225,8 +225,25 @@ Reader: TypeAlias = Callable[[BlockInput, int], Iterator[Chunk]]
 """Yields the chunks of a block input from some number on, computed inline or by workers."""
 
 
-def read_inline(block_input: BlockInput, start: int) -> Iterator[Chunk]:
-    """Yield chunks computed inline: of one element first, then of as many as take a few milliseconds."""
+def never(number: int) -> bool:
+    """Return False: reading goes on."""
+    del number
+    return False
+
+
+def read_inline(
+    block_input: BlockInput, start: int, ends: Callable[[int], bool] = never
+) -> Generator[Chunk, None, int]:
+    """Yield chunks computed inline: of one element first, then of as many as take a few milliseconds.
+
+    Args:
+        block_input: the input.
+        start: the number of the first element.
+        ends: asked with the number of the next element, when those before it were used, whether to end before it.
+
+    Returns:
+        The number of the next element.
+    """
     end = block_input.input_range.total
     size = 1
     while start < end:
@@ -242,6 +259,9 @@ def read_inline(block_input: BlockInput, start: int) -> Iterator[Chunk]:
             yield block_input.chunk(start, stop, block)
             size = min(size * 2, block_input.at_once) if seconds < CHUNK_SECONDS else max(size // 2, 1)
         start = stop
+        if ends(stop):
+            break
+    return start
 
 
 def one_by_one(block_input: BlockInput, start: int, stop: int) -> Iterator[Chunk]:
