@@ -21,6 +21,7 @@ from penstock._streaming import (
     Stage,
     dealt_rank_segments,
     first_rank_segment,
+    made_token,
     open_stages,
     positions_of,
     rank_segments_from_json,
@@ -426,9 +427,15 @@ class _StepStart(NamedTuple):
 
     step: int
     epoch: int
-    where: Where
+    place: Where
+    """The place, perhaps with a token that is made on request."""
     breaks: int
     """The number of times, before this step, that the consumer left an epoch early or jumped to a position."""
+
+    @property
+    def where(self) -> Where:
+        """The place, with its token."""
+        return self.place._replace(token=made_token(self.place.token))
 
 
 class StreamingProgress:
@@ -496,7 +503,7 @@ class StreamingProgress:
         if token is None:
             raise InternalError("a batch of a dataset that is read in order must have a token")
         last = self._next
-        following = _StepStart(last.step + 1, last.epoch, last.where._replace(token=token), last.breaks)
+        following = _StepStart(last.step + 1, last.epoch, last.place._replace(token=token), last.breaks)
         self._remember(following)
         # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
         self.at = last, following

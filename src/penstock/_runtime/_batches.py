@@ -43,7 +43,7 @@ from penstock._graph import (
 from penstock._plan import Batches, Plan, Shard
 from penstock._readings import StepTimes
 from penstock._runtime._policy import DIRECT_BYTES, SAMPLED_EVERY, SHORT_SECONDS
-from penstock._streaming import RankSegment, Token
+from penstock._streaming import RankSegment, Token, made_token
 from penstock.batching import Layout, RowStacker, Stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
@@ -91,7 +91,7 @@ class StepRange(NamedTuple):
         """Return the range without its first `steps` steps; `token` is that of the last of these."""
         if self.where is None:
             return self.part(steps, self.steps)
-        return StepRange(self.unit(steps), self.steps, self.stride, self.where._replace(token=token))
+        return StepRange(self.unit(steps), self.steps, self.stride, self.where._replace(token=made_token(token)))
 
     def part(self, start: int, steps: int) -> "StepRange":
         """Return the range of `steps` steps from its step `start` on, or of fewer where it ends."""

@@ -49,7 +49,7 @@ from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client
 from penstock._runtime._streaming import ClosingReader, StageRun, rows_of_element
 from penstock._runtime._streams import EndOfEpoch, Owner, Supplier
-from penstock._streaming import Collate, Provenance, Token, no_provenance
+from penstock._streaming import Collate, Provenance, Token, late_token, no_provenance
 
 _ENDLESS: Final = 1 << 62
 
@@ -153,7 +153,7 @@ class Fold:
                     rows = rows_of_element(chunk, index)
                     collate.check(element, rows)
                     provenance = rows if collate.rows else provenance
-                yield Made(element, chunk.afters[index], self._counted(), provenance)
+                yield Made(element, late_token(chunk.afters, index), self._counted(), provenance)
         raise EndOfEpoch
 
     def _counted(self) -> FilterCounts:

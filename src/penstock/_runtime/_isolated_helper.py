@@ -63,7 +63,7 @@ from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import read
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
-from penstock._streaming import Token
+from penstock._streaming import Token, made_token
 from penstock._tree import flatten
 from penstock.errors import ClosedError, PeerError, PenstockError, UsageError, WorkerError
 from penstock.events import Event
@@ -597,7 +597,7 @@ class Outbox:
         known = self._known_rows
         found = described_rows(self._crashing_rows, known) if len(self._crashing_rows) > known else ()
         self._known_rows = known + len(found)
-        return BatchReport(token, *self._recorder.taken(), crashing_rows=found)
+        return BatchReport(made_token(token), *self._recorder.taken(), crashing_rows=found)
 
     def drop(self) -> None:
         """Discard the collected batches."""

@@ -32,6 +32,8 @@ from penstock._streaming import (
     Reader,
     Stage,
     Token,
+    late_token,
+    made_token,
     never,
     one_by_one,
     open_stages,
@@ -93,7 +95,7 @@ class StageRun:
         """Return the next chunk, of at least one element; None at the end. After an error the next call continues."""
         while not self._closed:
             if self._chunks is None:
-                self._chunks = self._stage.run(self._stage.start() if self._token is None else self._token)
+                self._chunks = self._stage.run(self._stage.start() if self._token is None else made_token(self._token))
             mark = self._times.begin_around()
             try:
                 chunk = next(self._chunks, None)
@@ -105,7 +107,7 @@ class StageRun:
                 break
             self._times.end_around(self._in_order, mark, len(chunk.elements))
             if chunk.elements:
-                self._token = chunk.afters[len(chunk.elements) - 1]  # lazy sequences have no negative numbers
+                self._token = late_token(chunk.afters, len(chunk.elements) - 1)
                 return chunk
         return None
 
@@ -113,7 +115,10 @@ class StageRun:
         """Return the elements of the next chunk, with their tokens, in reverse order; none at the end."""
         del index
         chunk = self.next_chunk()
-        return [] if chunk is None else list(zip(chunk.elements, chunk.afters, strict=True))[::-1]
+        if chunk is None:
+            return []
+        afters = chunk.afters
+        return [(element, late_token(afters, number)) for number, element in enumerate(chunk.elements)][::-1]
 
     def give_up(self) -> None:
         """End every wait for elements; from any thread, while another one reads."""

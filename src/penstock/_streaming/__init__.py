@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from penstock._streaming._stage import Stage as Stage
     from penstock._streaming._stage import StreamedLocations as StreamedLocations
     from penstock._streaming._stage import Token as Token
+    from penstock._streaming._stage import late_token as late_token
+    from penstock._streaming._stage import made_token as made_token
     from penstock._streaming._stage import no_provenance as no_provenance
     from penstock._streaming._user_fold import UserFold as UserFold
     from penstock._streaming._window_shuffle import WindowShuffle as WindowShuffle
@@ -116,6 +118,8 @@ else:
         Stage="penstock._streaming._stage",
         StreamedLocations="penstock._streaming._stage",
         Token="penstock._streaming._stage",
+        late_token="penstock._streaming._stage",
+        made_token="penstock._streaming._stage",
         no_provenance="penstock._streaming._stage",
         UserFold="penstock._streaming._user_fold",
         WindowShuffle="penstock._streaming._window_shuffle",

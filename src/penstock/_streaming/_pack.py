@@ -38,6 +38,7 @@ from penstock._streaming._stage import (
     Lazy,
     LocatedElement,
     Token,
+    are_light,
     check_held,
     check_number,
     is_compound,
@@ -302,4 +303,4 @@ def _tokens(parts: list[Sequence[Token]]) -> Sequence[Token]:
         part, index = which[number]
         return part[index]
 
-    return Lazy(len(which), token)
+    return Lazy(len(which), token, are_light=all(map(are_light, parts)))

@@ -14,6 +14,7 @@ sequences that stay open are shared by both.
 """
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias, cast
 
@@ -21,7 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._graph import Element, nested_ordinals
-from penstock._streaming._stage import ORDINAL, Chunk, Lazy, Provenance, Token, check_enough, is_compound, no_provenance
+from penstock._streaming._stage import (
+    ORDINAL,
+    Chunk,
+    Lazy,
+    Picked,
+    Provenance,
+    Token,
+    are_light,
+    check_enough,
+    is_compound,
+    no_provenance,
+)
 from penstock.batching import (
     Form,
     OpenBins,
@@ -104,7 +116,7 @@ class Assigned(NamedTuple):
 
 
 class TokenLog:
-    """The log of one block of documents, from which the tokens after its sequences are made.
+    """The log of one block of documents, from which the tokens after its sequences are made, in any thread.
 
     Args:
         before: the next document before the block.
@@ -124,7 +136,9 @@ class TokenLog:
         self._opened = opened
         self._block = block
         self._starts, self._afters = tokens
-        self._closed = -1  # number of closed sequences that were replayed; -1 before the first request
+        self._lock = threading.Lock()
+        # The number of closed sequences that were replayed; -1 before the first request, and after an interrupted one.
+        self._closed = -1
         self._token: Token = None
 
     @property
@@ -133,6 +147,7 @@ class TokenLog:
         return self._closed >= 0
 
     def _rewind(self) -> None:
+        self._closed = -1
         self._document, self._offset, self._length = as_lists(self._block.pieces)
         self._sequence = self._block.sequence.tolist()
         self._closes, self._closed_before = self._block.closed.tolist(), self._block.closed_before.tolist()
@@ -142,27 +157,38 @@ class TokenLog:
 
     def after(self, number: int) -> Token:
         """Return the token after the block's closed sequence `number`."""
+        with self._lock:
+            return self._after(number)
+
+    def _after(self, number: int) -> Token:
         if not 0 <= self._closed <= number + 1:
             self._rewind()
-        if self._closed <= number:
-            if number - self._closed < _FEW:
-                for closing in range(self._closed, number + 1):
+        closed = self._closed
+        if closed <= number:
+            self._closed = -1
+            if number - closed < _FEW:
+                for closing in range(closed, number + 1):
                     self._take(self._closed_before[closing])
                     self._open.pop(self._closes[closing])
             else:
                 self._take_lasting(self._closed_before[number], number)
-                for closing in range(self._closed, number + 1):
+                for closing in range(closed, number + 1):
                     self._open.pop(self._closes[closing], None)
-            self._closed = number + 1
             self._token = (*self._next().token(), tuple(self._open.values()))
+            self._closed = number + 1
         return self._token
 
     def end(self) -> OpenTokens:
         """Return the open sequences at the block's end, if a token was requested."""
-        if self._closes:
-            self.after(len(self._closes) - 1)
-        self._take(len(self._sequence))
-        return list(self._open.values())
+        with self._lock:
+            if self._closed < 0:
+                self._rewind()
+            if self._closes:
+                self._after(len(self._closes) - 1)
+            closed, self._closed = self._closed, -1
+            self._take(len(self._sequence))
+            self._closed = closed
+            return list(self._open.values())
 
     def _take(self, stop: int) -> None:
         """Add the pieces up to `stop` to their sequences."""
@@ -215,14 +241,20 @@ class _Open(NamedTuple):
     """The open sequence of each piece; 0 is the oldest."""
     bins: OpenBins
 
-    def tokens(self) -> OpenTokens:
-        """Return the pieces of each sequence, for a token."""
-        found: list[tuple[Token, ...]] = [()] * len(self.bins.documents)
-        document, offset, length = as_lists(self.pieces)
-        for number, at, *place in zip(self.sequence.tolist(), document, offset, length, strict=True):
-            tokens, index = self.starts[at]
-            found[number] += (tokens[index], *place)
-        return found
+    def tokens(self) -> Callable[[], OpenTokens]:
+        """Return a function that returns the pieces of each sequence, for a token, and keeps no document."""
+        return functools.partial(_open_tokens, len(self.bins.documents), self.starts, self.pieces, self.sequence)
+
+
+def _open_tokens(
+    sequences: int, starts: list[tuple[Sequence[Token], int]], pieces: Pieces, sequence: Integers
+) -> OpenTokens:
+    found: list[tuple[Token, ...]] = [()] * sequences
+    document, offset, length = as_lists(pieces)
+    for number, at, *place in zip(sequence.tolist(), document, offset, length, strict=True):
+        tokens, index = starts[at]
+        found[number] += (tokens[index], *place)
+    return found
 
 
 class _Placed(NamedTuple):
@@ -255,6 +287,7 @@ class Packer:
         self._form = form_of(packing, self._open.elements[0]) if self._open.elements else None
         self._next = Next(token[:1], 0, token[1], token[2:3])
         self._log: TokenLog | None = None
+        self._are_light = True  # whether tokens of documents are
         self._last: Callable[[], Token] = lambda: token
 
     def pack(self, intake: Intake) -> Iterator[Chunk]:
@@ -285,6 +318,7 @@ class Packer:
         held = self._open
         fates = _fates(placed)
         log = self._begin_log(intake, placed, fates)
+        self._are_light = self._are_light and are_light(intake.starts) and are_light(intake.afters)
         read = together([held.elements, intake.elements])
         provenance = np.concatenate([held.provenance, intake.provenance])
         new = placed.pieces._replace(document=placed.pieces.document + len(held.elements))
@@ -300,14 +334,15 @@ class Packer:
         if count:
             self._last = lambda: log.after(count - 1)
 
-        def after(number: int) -> Token:
-            return log.after(number) if number >= 0 else before()
+        def token(number: int) -> Token:
+            return log.after(number - 1) if number else before()
 
+        tokens = Lazy(count + 1, token, are_light=self._are_light)
         rows = self._batched or max_rows(self._packing, form)
         spans = row_blocks(count, rows, rows - self._given)
         given, self._given = self._given, (self._given + count) % rows if self._batched else 0
         return (
-            _chunk(self._packing, form, (plan, *span), (read, provenance), after, self._memory_of(form, span, given))
+            _chunk(self._packing, form, (plan, *span), (read, provenance), tokens, self._memory_of(form, span, given))
             for span in spans
         )
 
@@ -329,7 +364,7 @@ class Packer:
 
     def _begin_log(self, intake: Intake, placed: _Placed, fates: Integers) -> TokenLog:
         """Return the log from which the tokens of this block's sequences are made."""
-        opened = self._open.tokens
+        opened = self._open.tokens()
         if self._log is not None and self._log.was_requested:
             opened = functools.partial(list[tuple[Token, ...]], self._log.end())  # shares the tokens that were made
         block = Assigned(placed.pieces, placed.sequence, placed.closed, placed.closed_before, fates)
@@ -344,10 +379,19 @@ def _chunk(
     form: Form,
     span: tuple[PackingPlan, int, int],
     documents: tuple[Sequence[Element], Provenance],
-    after: Callable[[int], Token],
+    tokens: Sequence[Token],
     memory: tuple[dict[str, Any] | None, int],
 ) -> Chunk:
-    """Return the sequences [first, stop) of a block's plan, in memory from some row on; None for new memory."""
+    """Return the sequences [first, stop) of a block's plan.
+
+    Args:
+        packing: the verb's arguments.
+        form: the form of the documents.
+        span: the plan, the first sequence, and the end.
+        documents: they and their provenance.
+        tokens: those before each sequence of the plan, and after the last one.
+        memory: memory for the sequences, and the row of the first one in it; None for new memory.
+    """
     plan, first, stop = span
     whole, row = memory
     own = None if whole is None else {name: column[row : row + stop - first] for name, column in whole.items()}
@@ -365,8 +409,7 @@ def _chunk(
     located[:, ORDINAL] = nested_ordinals(located[:, ORDINAL], plan.offset[bounds[:-1]] // packing.features[0][1])
     count, cuts = stop - first, (bounds - start).tolist()
     rows = Lazy(count, lambda index: provenance[numbers[cuts[index] : cuts[index + 1]]])
-    starts = Lazy(count, lambda index: after(first + index - 1))
-    afters = Lazy(count, lambda index: after(first + index))
+    starts, afters = Picked(tokens, range(first, stop)), Picked(tokens, range(first + 1, stop + 1))
     if packing.meta:
         return Chunk(rows_of(columns), located, starts, afters, rows)
     # A batch that is the whole chunk never reads its rows.

@@ -87,7 +87,8 @@ class Chunk(NamedTuple):
         """Return the chunk with tokens that contain its own."""
         starts, afters, count = self.starts, self.afters, len(self.elements)
         return self._replace(
-            starts=Lazy(count, lambda index: wrap(starts[index])), afters=Lazy(count, lambda index: wrap(afters[index]))
+            starts=Lazy(count, lambda index: wrap(starts[index])),
+            afters=Lazy(count, lambda index: wrap(afters[index]), are_light=are_light(afters)),
         )
 
     def pick(self, kept: NDArray[np.int64], elements: list[Element]) -> "Chunk":
@@ -98,11 +99,18 @@ class Chunk(NamedTuple):
 
 
 class Lazy(Sequence[Token]):
-    """Tokens that are made on request."""
+    """Tokens that are made on request.
 
-    def __init__(self, count: int, make: Callable[[int], Token]) -> None:
+    Args:
+        count: the number of tokens.
+        make: returns a token, by its index.
+        are_light: whether they hold no elements, so that they may be kept unmade, and made in any thread.
+    """
+
+    def __init__(self, count: int, make: Callable[[int], Token], *, are_light: bool = False) -> None:
         self._count = count
         self._make = make
+        self.are_light = are_light
 
     def __len__(self) -> int:
         return self._count
@@ -121,6 +129,7 @@ class Picked(Sequence[Token]):
     def __init__(self, tokens: Sequence[Token], numbers: Sequence[int]) -> None:
         self._tokens = tokens
         self._numbers = numbers
+        self.are_light = are_light(tokens)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -129,6 +138,44 @@ class Picked(Sequence[Token]):
         if isinstance(index, slice):
             return Picked(self._tokens, self._numbers[index])
         return self._tokens[self._numbers[index]]
+
+
+def are_light(tokens: Sequence[Token]) -> bool:
+    """Return whether tokens hold no elements, as `Lazy` says."""
+    return not isinstance(tokens, Lazy | Picked) or tokens.are_light
+
+
+class LateToken:
+    """A token that is made on request, once.
+
+    Most tokens are never requested. Those of a pack take as long as a quarter of the packing, and a loader keeps those
+    of its last steps.
+    """
+
+    __slots__ = ("_index", "_made", "_tokens")
+
+    def __init__(self, tokens: Sequence[Token], index: int) -> None:
+        self._tokens: Sequence[Token] | None = tokens
+        self._index = index
+        self._made: Token = None
+
+    def made(self) -> Token:
+        """Return the token."""
+        tokens = self._tokens
+        if tokens is not None:
+            self._made = tokens[self._index]
+            self._tokens = None
+        return self._made
+
+
+def late_token(tokens: Sequence[Token], index: int) -> Token:
+    """Return one of some tokens: where that is possible, a `LateToken`, of which `made_token` returns the token."""
+    return LateToken(tokens, index) if isinstance(tokens, Lazy | Picked) and tokens.are_light else tokens[index]
+
+
+def made_token(token: Token) -> Token:
+    """Return a token itself, if it is late."""
+    return token.made() if isinstance(token, LateToken) else token
 
 
 class Group(NamedTuple):

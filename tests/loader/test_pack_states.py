@@ -1,0 +1,76 @@
+"""States of loaders over `pack`: the same whenever they are requested, and without the documents."""
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.places import in_places
+
+
+def document(number: int) -> Any:
+    """Return a document; the lengths differ."""
+    return np.full(1 + number * 37 % 90, number)
+
+
+def is_long(values: Any) -> bool:
+    """Return whether a document is kept."""
+    return len(values) > 4
+
+
+def same(value: Any) -> Any:
+    """Return the value."""
+    return value
+
+
+def beginning(sequence: Any) -> Any:
+    """Return a document, from a sequence."""
+    return sequence["tokens"][: 10 + int(sequence["tokens"][0]) % 60]
+
+
+DOCUMENTS = ps.range(3_000).map(document)
+DATASETS = {
+    "sequences": DOCUMENTS.pack(100),
+    "batches": DOCUMENTS.pack(100).batch(5),
+    "cut": DOCUMENTS.pack(70, how="split").batch(3),
+    "filtered, and a function above": DOCUMENTS.filter(is_long).pack(100).batch(5).map(same),
+    "packed twice": DOCUMENTS.pack(100).map(beginning).pack(150).batch(2),
+    "shuffled in windows": DOCUMENTS.window_shuffle(40).pack(100).batch(5),
+    "unbatched": DOCUMENTS.pack(100).batch(4).unbatch().batch(6),
+}
+
+
+@in_places("inline", "threads", "isolated threads")
+@pytest.mark.parametrize("name", DATASETS)
+def test_late_states_are_those_of_their_steps(name: str, place: dict[str, Any]) -> None:
+    """A state of an earlier step, in any order, is that which the loader had after this step."""
+    steps = 40
+    with ps.Loader(DATASETS[name]) as at_once, ps.Loader(DATASETS[name], **place) as loader:
+        batches = iter(at_once)
+        expected = [at_once.state_dict()] + [at_once.state_dict() for _ in zip(range(steps), batches, strict=False)]
+        assert len(list(zip(range(steps), loader, strict=False))) == steps
+        for step in (steps, 0, *range(1, steps, 7), *range(steps, 0, -3), *range(steps)):
+            assert loader.state_dict(step=step) == expected[step]
+
+
+@pytest.mark.parametrize("below", ["map", "filter", "window_shuffle"])
+def test_steps_that_are_remembered_keep_no_documents(below: str) -> None:
+    """After 200 batches the loader has the documents of open sequences and of the last block."""
+    living: list[Any] = []
+
+    def remembered(number: int) -> Any:
+        made = document(number)
+        living.append(weakref.ref(made))
+        return made
+
+    documents = ps.range(40_000).map(remembered)
+    steps = {"map": documents, "filter": documents.filter(is_long), "window_shuffle": documents.window_shuffle(30)}
+    with ps.Loader(steps[below].pack(100).batch(8)) as loader:
+        for step, _ in enumerate(loader):
+            if step == 200:
+                break
+        kept = sum(reference() is not None for reference in living)
+    assert len(living) > 3_500
+    assert kept < 1_500
