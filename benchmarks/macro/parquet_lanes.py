@@ -7,12 +7,14 @@ Rivals read their own formats, of the same texts.
 """
 
 import importlib
+import inspect
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -190,19 +192,32 @@ class Counted:
         return self.log.stat().st_size
 
 
+_counting = threading.Lock()  # threads read at once: only the first one patches, and the last one ends that
+_readers: list[Path] = []
+
+
 @contextmanager
 def counted_reads(log: Path) -> Generator[None]:
-    """Add a byte to a file for each row group that is read meanwhile."""
+    """Add a byte to a file for each row group that is read meanwhile, also by other threads that count."""
     reader: Any = importlib.import_module("pyarrow.parquet").ParquetFile
-    read = reader.read_row_group
+    with _counting:
+        _readers.append(log)
+        if len(_readers) == 1:
+            reader.read_row_group = _counted(reader.read_row_group, log)
+    try:
+        yield
+    finally:
+        with _counting:
+            _readers.pop()
+            if not _readers:
+                reader.read_row_group = inspect.unwrap(reader.read_row_group)
 
+
+def _counted(read: Callable[..., object], log: Path) -> Callable[..., object]:
+    @wraps(read)
     def counted(*args: object, **options: object) -> object:
         with log.open("ab") as file:
             file.write(b".")
         return read(*args, **options)
 
-    reader.read_row_group = counted
-    try:
-        yield
-    finally:
-        reader.read_row_group = read
+    return counted
