@@ -28,7 +28,7 @@ stateful = pytest.importorskip("torch.distributed.checkpoint.stateful")
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-with-training-frameworks.md"
 
 
-class BaseDataLoader(stateful.Stateful, ABC):  # type: ignore[misc]  # torch is imported by name
+class BaseDataLoader(stateful.Stateful, ABC):  # type: ignore[misc, name-defined]  # torch is imported by name
     """The protocol of torchtitan's loaders, which are built from a configuration."""
 
     @dataclass(kw_only=True, slots=True)

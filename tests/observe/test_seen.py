@@ -107,9 +107,10 @@ def test_a_full_disk_is_an_error_that_leaves_the_loader_as_it_is(kind: str) -> N
     with ps.Loader(ps.range(NUMBERS).batch(4)) as loader:
         batches = iter(loader)
         assert next(batches).tolist() == [0, 1, 2, 3]
-        shown = {"report": loader.report().html, "look": loader.look(3).html, "trace": loader.trace}
+        shown = {"report": loader.report().html, "look": loader.look(3).html}
+        show = shown.get(kind, loader.trace)
         with pytest.raises(OSError, match="No space left") as raised:
-            shown[kind]("/dev/full")
+            show("/dev/full")
         assert raised.value.errno == errno.ENOSPC
         assert next(batches).tolist() == [4, 5, 6, 7]
 

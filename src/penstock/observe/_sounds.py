@@ -55,4 +55,5 @@ def _wav(samples: NDArray[Any], rate: int) -> bytes:
     data = np.clip(samples, -_FULL - 1, _FULL).astype("<i2").tobytes()
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
     body = b"WAVE" + form + struct.pack("<4sI", b"data", len(data)) + data
-    return struct.pack("<4sI", b"RIFF", len(body)) + body
+    content: bytes = struct.pack("<4sI", b"RIFF", len(body)) + body
+    return content
