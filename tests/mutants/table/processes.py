@@ -165,11 +165,11 @@ PROCESSES: Final[Faults] = {
             "os/test_interrupts.py",
         ),
         "interrupts: an inner scope replaces the outer one's handlers": (
-            *("if outer is not None and outer.holds():", "if False:"),
+            *("if _scopes and _scopes[-1].holds():", "if False:"),
             "os/test_interrupts.py",
         ),
         "interrupts: an inner scope holds nothing where the outer one waits": (
-            *("if outer is not None and outer.holds():", "if outer is not None:"),
+            *("if _scopes and _scopes[-1].holds():", "if _scopes:"),
             "os/test_interrupts.py",
         ),
         "interrupts: a call keeps its object": (
