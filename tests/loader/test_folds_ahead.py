@@ -11,7 +11,9 @@ import pytest
 import penstock as ps
 from penstock._runtime._fold_thread import Chunk, Fold, Made
 from penstock._streaming import no_provenance
+from tests.constants import SetConstant
 from tests.dataset.functions import keep
+from tests.loader.gates import Gate
 from tests.promptness import PATIENCE_SECONDS
 
 
@@ -43,6 +45,23 @@ def test_folds_run_ahead_of_the_consumer() -> None:
     resumed = ps.Loader(dataset)
     resumed.load_state_dict(state)
     assert next(iter(resumed)).tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("merge", [None, list])
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_a_batch_is_delivered_while_workers_are_stuck_at_the_next_one(
+    merge: Any, prefetch: int, set_constant: SetConstant
+) -> None:
+    """The fold passes on what it has made before it waits for workers, however little time it has taken."""
+    set_constant("FOLD_SECONDS", 1e9)
+    gate = Gate(4)
+    dataset = ps.range(400).map(gate).filter(keep).batch(4, merge=merge)
+    with ps.Loader(dataset, num_workers=2, workers="threads", prefetch=prefetch) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        gate.wait_entered()
+        gate.open()
+        assert [*first, *(number for batch in batches for number in batch)] == list(range(400))
 
 
 def test_rows_folded_while_the_consumer_is_away_are_merged() -> None:

@@ -9,9 +9,10 @@ consumer applies both when it takes the batch. So the state and the statistics c
 that still wait in the queue.
 
 Batches pass through the queue in chunks. One crossing between threads costs tens of microseconds, more than many folds
-take, so a chunk holds as many batches as are made within 2 ms, and at least one. A chunk of a stream holds one batch: a
-stream may pause before its next element, and must not hold back a complete batch. At most `prefetch` chunks wait; where
-workers collate, only one, since batches that were taken wait for the workers, too.
+take, so a chunk holds as many batches as are made within 2 ms, and at least one. No chunk holds a complete batch back
+while the next one is awaited: before the thread waits for workers, it passes on what it has made; and a chunk of a
+stream, which may pause before its next element, holds one batch. At most `prefetch` chunks wait; where workers collate,
+only one, since batches that were taken wait for the workers, too.
 
 The thread is no pipeline of `penstock.pipeline`: a queue with one writer and one reader needs no event loop, which
 costs milliseconds to start.
@@ -35,6 +36,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
+from weakref import WeakMethod
 
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
@@ -120,29 +122,37 @@ class Fold:
     ) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
         self._collate = collate
+        self._made: list[Made] = []  # for the next chunk
+        self._began = 0.0  # when that was begun
         self._chunk_seconds = 0.0 if alone or client.plan.program.reads_streams else FOLD_SECONDS
         context = replace(client.context("consumer" if alone else "fold"), filtered=_counter(self._filtered))
         self.inner = StageRun(client.plan, step_range, context, open_reader(), collate, singly=alone)
 
     def __iter__(self) -> Generator[Chunk]:
-        made: list[Made] = []
         batches = self._batches()
-        most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
+        most, self._began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
         try:
             while True:
                 with Caught() as caught:
-                    made.append(next(batches))
+                    batch = next(batches)  # which may take away the batches before it
+                    self._made.append(batch)
+                    del batch
                 if caught.error is not None:  # the consumer raises it
-                    made.append(_failed(caught.taken(), self._counted()))
+                    self._made.append(_failed(caught.taken(), self._counted()))
                     break
-                if len(made) >= most or time.perf_counter() - began >= self._chunk_seconds:
-                    yield Chunk(made)
-                    made = []
-                    most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
-            yield Chunk(made)
+                if len(self._made) >= most or time.perf_counter() - self._began >= self._chunk_seconds:
+                    yield Chunk(self.take())
+                    most, self._began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
+            yield Chunk(self.take())
         finally:
-            del made  # the traceback of an error in it would refer to this frame
+            self._made = []  # the traceback of an error in it would refer to this
             self.inner.close()
+
+    def take(self) -> list[Made]:
+        """Return the batches that are in no chunk yet, for one; a next one begins."""
+        made, self._made = self._made, []
+        self._began = time.perf_counter()
+        return made
 
     def _batches(self) -> Generator[Made]:
         collate = self._collate
@@ -333,6 +343,7 @@ class FoldThread:
     def _run(self, fold: Fold) -> None:
         recycle_arrays()  # those of batches, which another thread drops
         self._identifier = threading.get_ident()
+        self._client.before_wait = partial(_call, WeakMethod(self._pass_on))  # which the client doesn't keep
         with Caught() as caught, closing(iter(fold)) as chunks:
             while self._waits_for_room():
                 chunk = next(chunks, None)
@@ -355,12 +366,29 @@ class FoldThread:
                 self._client.read_choice.waited_seconds += time.perf_counter() - began
         return False
 
+    def _pass_on(self) -> None:
+        """Pass on the batches that the fold has made: workers may take long for the next one."""
+        fold = self._fold
+        if fold is None or threading.get_ident() != self._identifier:  # an earlier thread, which hasn't ended yet
+            return
+        made = fold.take()
+        if made:
+            self._put(Chunk(made))
+            self._waits_for_room()  # for the chunk that is begun
+
     def _put(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
         self._bell.ring()
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()
+
+
+def _call(method: WeakMethod[Callable[[], None]]) -> None:
+    """Call a method, if its object still lives."""
+    found = method()
+    if found is not None:
+        found()
 
 
 class FoldSupplier(Supplier[Chunk]):

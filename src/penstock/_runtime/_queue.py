@@ -58,9 +58,9 @@ from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._policy import (
     CHEAP_BYTES,
     CHEAP_JOB_SECONDS,
-    CHEAP_THREADS_BYTES,
     ISOLATED_TIMES,
     JOB_SECONDS,
+    KILOBYTES_BYTES,
     LARGE_ELEMENT_BYTES,
     MAX_CHEAP_BATCHES,
     MAX_JOB_BATCHES,
@@ -202,13 +202,13 @@ class Cutter(JobCutter[BatchJob]):
         is_small = row_bytes * self._rows < SHARED_BYTES
         times = ISOLATED_TIMES if self._is_isolated and is_small else 1
         memory = self._plan.memory or math.inf
-        most_bytes = min(times * SMALL_BATCHES_BYTES, memory)
+        usual_bytes = KILOBYTES_BYTES if is_small and not self._is_isolated else times * SMALL_BATCHES_BYTES
+        most_bytes = min(usual_bytes, memory)
         bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)
         by_bytes = most_bytes / bytes_each
         if not whole:
-            in_threads = CHEAP_THREADS_BYTES if is_small and not self._is_isolated else most_bytes
-            cheap_bytes = CHEAP_BYTES if self._shared else in_threads
-            cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, min(cheap_bytes, memory) / bytes_each)
+            cheap_bytes = min(CHEAP_BYTES, memory) if self._shared else most_bytes
+            cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, cheap_bytes / bytes_each)
             return units_per_job(JOB_BATCHES, by_time, max(min(by_bytes, times * MAX_JOB_BATCHES), cheap))
         wanted = self._parents.wanted(self._rows, knows_bytes=row_bytes > 0)
         to_end = partial(self._to_parents_end, step_range)

@@ -150,6 +150,7 @@ class Client:
         has_warned_of_kept: whether the warning about kept batches was given, once for all its queues.
         listener: woken when one of its jobs may be complete; None before it joins a scheduler.
         is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
+        before_wait: called before a wait for a job; a fold passes on what it has made.
         stall: finds the work that its consumer waits for; None while none waits.
         waited_until: when the last wait ended, by `monotonic`.
         read_choice: the choice of who computes the elements below a fold.
@@ -171,6 +172,7 @@ class Client:
         self.has_warned_of_kept = memory_provider is not None  # the process of the trainer warns
         self.listener: Listener | None = None
         self.is_folded_ahead = False
+        self.before_wait: Callable[[], None] = nothing
         self.stall: Callable[[], Stall | None] | None = None
         self.waited_until = 0.0
         self.read_choice = ReadChoice()
@@ -474,11 +476,9 @@ class Scheduler:
 
     def regions_in_use(self, client: Client) -> int:
         """Return how many of a client's regions are being written, ready or viewed; cancelled slots don't count."""
-        leased = client.region_pool.leased
-        if not self._draining:  # as nearly always; each job asks a few times
-            return leased
-        armed = [self._armed[slot] for slot in self._draining_of(client)]
-        return leased - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
+        # No slot is draining, nearly always, and each job asks a few times.
+        armed = [self._armed[slot] for slot in self._draining_of(client)] if self._draining else ()
+        return client.region_pool.leased - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
 
     def _draining_of(self, client: Client) -> list[int]:
         armed = [(slot, self._armed[slot]) for slot in self._draining]
@@ -595,6 +595,7 @@ class Scheduler:
         try:
             if is_over():
                 return 0.0
+            client.before_wait()
             began = time.monotonic()
             if client.is_folded_ahead:
                 wait_until(_listener_of(client), is_over)

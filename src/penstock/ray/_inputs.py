@@ -157,6 +157,8 @@ class PoolReader:
         client, began = self._client, time.perf_counter()
         client.stall = dealer.stall  # the consumer logs the wait
         try:
+            if not dealer.is_ready():
+                client.before_wait()
             return dealer.next(logs=False)
         finally:
             client.waited_until, client.stall = time.monotonic(), None
