@@ -1,5 +1,6 @@
 """A folder that `write` wrote has the same bytes whoever wrote it, in how many calls, and whatever killed them."""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -96,13 +97,17 @@ def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers
     """Killed by SIGKILL after its first shards, it leaves whole ones only; the next call writes the others."""
     ps.write(numbers(), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
     expected, folder = digests(tmp_path / "whole"), tmp_path / "killed"
+    killed = 0
     for wanted in (1, 3, 6):
         with started(WRITING.format(folder=str(folder), workers=workers)) as run, watched(run.pid) as has_ended:
             while len(list(folder.glob("0*.tar"))) < wanted:
                 assert not has_ended(0.002)
-            os.killpg(run.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # on a busy machine it may have ended since
+                os.killpg(run.pid, signal.SIGKILL)
+                killed += 1
         found = {name: digest for name, digest in digests(folder).items() if name.endswith(".tar") and name[0] != "."}
         assert found.items() <= expected.items()
+    assert killed
     times = {path.name: path.stat().st_mtime_ns for path in folder.glob("0*.tar")}
     again = ps.write(numbers(), folder, "tar", shard_bytes=12_000, num_workers=2)
     assert again.new == again.shards - len(times)
