@@ -139,8 +139,8 @@ class HeldInterrupts:
         self._allowed = allowed
 
 
-# Those that have set handlers, the innermost one last. It isn't an attribute of the class: Python would look up all of
-# the class's methods anew after each scope.
+# The scopes that have set handlers, the innermost one last. The list isn't an attribute of the class, since an
+# assignment to one makes Python look up every method of the class again.
 _scopes: Final[list[HeldInterrupts]] = []
 
 

@@ -134,7 +134,7 @@ class Fold:
         try:
             while True:
                 with Caught() as caught:
-                    batch = next(batches)  # which may take away the batches before it
+                    batch = next(batches)  # meanwhile `take` may replace the list
                     self._made.append(batch)
                     del batch
                 if caught.error is not None:  # the consumer raises it

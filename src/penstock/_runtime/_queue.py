@@ -56,11 +56,11 @@ from penstock._runtime._chunk_sizes import ParentRows, block_rows, units_per_job
 from penstock._runtime._failing_work import Stall
 from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._policy import (
+    BELOW_MB_BYTES,
     CHEAP_BYTES,
     CHEAP_JOB_SECONDS,
     ISOLATED_TIMES,
     JOB_SECONDS,
-    KILOBYTES_BYTES,
     LARGE_ELEMENT_BYTES,
     MAX_CHEAP_BATCHES,
     MAX_JOB_BATCHES,
@@ -202,7 +202,7 @@ class Cutter(JobCutter[BatchJob]):
         is_small = row_bytes * self._rows < SHARED_BYTES
         times = ISOLATED_TIMES if self._is_isolated and is_small else 1
         memory = self._plan.memory or math.inf
-        usual_bytes = KILOBYTES_BYTES if is_small and not self._is_isolated else times * SMALL_BATCHES_BYTES
+        usual_bytes = BELOW_MB_BYTES if is_small and not self._is_isolated else times * SMALL_BATCHES_BYTES
         most_bytes = min(usual_bytes, memory)
         bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)
         by_bytes = most_bytes / bytes_each

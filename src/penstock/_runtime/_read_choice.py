@@ -1,4 +1,4 @@
-"""The choice of who computes the elements below a fold in threads: the workers, or the thread of the fold itself.
+"""The choice between worker threads and the thread of a fold, to compute the elements below the fold.
 
 The problem: many elements take a microsecond, such as a document that is a view of a token array. Workers that compute
 them hold the interpreter's lock, which the thread of the fold needs for its own work, so two workers made packing

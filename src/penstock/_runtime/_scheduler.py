@@ -153,7 +153,7 @@ class Client:
         before_wait: called before a wait for a job; a fold passes on what it has made.
         stall: finds the work that its consumer waits for; None while none waits.
         waited_until: when the last wait ended, by `monotonic`.
-        read_choice: the choice of who computes the elements below a fold.
+        read_choice: the choice between workers and the thread of the fold, to compute the elements below it.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder, memory_provider: MemoryProvider | None = None) -> None:

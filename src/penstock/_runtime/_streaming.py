@@ -268,7 +268,7 @@ def _may_choose(client: Client) -> bool:
     """Return whether the thread of the fold may compute elements in place of worker threads."""
     plan = client.plan
     if plan.place != "threads" or plan.limits.worker_init is not None or len(plan.streaming.inputs) != 1:
-        return False  # rates of several inputs can't be told apart
+        return False  # a rate is that of all inputs together
     node = plan.streaming.inputs[0]
     has_own = any(isinstance(step, Map) and isinstance(step.function, PerWorker) for step in walk(node))
     return not has_own and not awaits(node)  # records of async sources are requested ahead of workers

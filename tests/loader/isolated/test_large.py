@@ -71,6 +71,15 @@ def test_isolation_takes_no_more_memory(workers: Any, prefetch: int, capfd: pyte
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_small_batches_share_a_bound(workers: Any) -> None:
+    """Batches below 1 MB take at most 24 MB in all, however many share a job."""
+    dataset = ps.range(3000).map(partial(row_of, 50_000)).batch(10)
+    with ps.Loader(dataset, num_workers=2, workers=workers) as loader:
+        most = max(most_in_flight(loader) for _ in range(2))
+    assert most <= 1.01 * 24_000_000
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_views_of_a_batch_arrive(workers: Any) -> None:
     """A function's results arrive, whether or not they are views of the batch's memory."""
     dataset = rows(240).batch(ROWS).map(named)
