@@ -37,6 +37,7 @@ WATCHED: Final = Goal("share", 0.995)
 TRACED: Final = Goal("value", 3)
 ROUNDS: Final = 15
 ENDLESS: Final = 10**9
+PAGE_SECONDS: Final = 20.0  # a loader makes its page after a tenth of a second
 COMPUTED_BYTES: Final = bytes(1 << 15)
 Kind = Literal["inline", "threads", "processes"]
 
@@ -169,8 +170,17 @@ class Child:
         return self._ask("digest")
 
     def show(self) -> None:
-        """Iterate until `penstock watch` finds the loader."""
-        while not pages_of(self.pid).pages:
+        """Iterate until `penstock watch` finds the loader.
+
+        Raises:
+            RuntimeError: its page has the layout of another version, or it has none after some seconds.
+        """
+        last = time.perf_counter() + PAGE_SECONDS
+        while not (found := pages_of(self.pid)).pages:
+            if found.is_other_version:
+                raise RuntimeError(f"the page of process {self.pid} is of another version of Penstock; build it again")
+            if time.perf_counter() > last:
+                raise RuntimeError(f"process {self.pid} has shown no loader in {PAGE_SECONDS:.0f} s of iteration")
             self._ask("pass 1000")
 
     def timed(self, repeats: int) -> Measurement:

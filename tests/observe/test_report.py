@@ -250,6 +250,13 @@ def report_of(**figures: Any) -> Report:
         ({"workers": 8, "workers_text": "8 processes", "wait_seconds": 1.5}, "decode", r"nothing: .* about as long"),
         ({"workers": 2, "waits": (("memory", 6.0),)}, "memory", r"copy=True"),
         ({"workers": 2, "waits": (("stragglers", 4.0), ("workers", 2.0))}, "stragglers", r"prefetch"),
+        (
+            {"workers": 4, "waits": (("workers", 3.5), ("stragglers", 2.5))},  # the workers were busy for half of it
+            "stragglers",
+            r"prefetch.*: up to 2\.0x, then the workers",
+        ),
+        ({"workers": 4, "waits": (("workers", 5.0), ("stragglers", 1.0))}, "decode", r"num_workers"),
+        ({"workers": 2, "waits": (("workers", 3.5), ("stragglers", 2.5))}, "decode", r"num_workers"),
         ({"workers": 2, "waits": (("start", 5.9), ("workers", 0.1))}, "the consumer", r"nothing"),
         ({"workers": 2, "waits": (("placing", 6.0),)}, "placing", r"ahead"),
         ({"workers": 2, "waits": (("storage", 6.0),)}, "read", r"read_ahead"),
@@ -302,7 +309,7 @@ def report_of(**figures: Any) -> Report:
                 "lock_wait_seconds": 0.03,
             },
             "decode",
-            r"lock, for which the training waits as well, .*: up to 2\.1x",
+            r"num_workers=5: .* lock, for which the training waits as well, .*: up to 4\.9x",
         ),
     ],
 )
@@ -348,14 +355,16 @@ def test_a_cause_beside_the_formula_limits_the_rate(cause: str, change: str | No
 def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() -> None:
     """Each process computes a batch in the processor time that it takes."""
     figures = {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3}
-    report = report_of(**figures, lock_wait_seconds=0.005)
-    assert "4 threads, busy 94%; 8 processors; 5.00 ms until a thread has the interpreter's lock" in str(report)
-    assert report.numbers()["data/lock_wait(s)"] == 0.005
+    report = report_of(**figures, lock_wait_seconds=0.004)
+    assert "4 threads, busy 94%; 8 processors; 4.00 ms until a thread has the interpreter's lock" in str(report)
+    assert report.numbers()["data/lock_wait(s)"] == 0.004
     assert not any(each.kind for each in report_of(**figures).what_if)
     (processes,) = (each for each in report.what_if if each.change == "processes")
     assert processes.times == pytest.approx(4)
     assert processes.then == "the workers"
-    assert report.advice.endswith("processes use 4 processors: up to 4.0x, then the workers")
+    (more,) = (each for each in report.what_if if each.change == "7 processes")
+    assert more.times == pytest.approx(0.077 / 0.012)
+    assert report.advice.endswith("processes use 7 processors: up to 6.4x, then the consumer")
 
 
 def test_the_text_and_the_numbers_have_the_figures() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from penstock._frozen import frozen
 from penstock._readings import Cause
 from penstock.observe._page import fragment, page
-from penstock.observe._verdict import HARDLY, Model, WhatIf, advice_on, bottleneck_of, bound_of, what_if
+from penstock.observe._verdict import HARDLY, Model, WhatIf, advice_on, bottleneck_of, main_cause, what_if
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +139,7 @@ class Report:
         waits: "memory", "stragglers", "placing", "the other processes"; where it waits for computation, the step that
         takes most of the time.
         """
-        return bottleneck_of(self._model, self.waits)
+        return bottleneck_of(self._model)
 
     @property
     def slowed_by_threads(self) -> bool:
@@ -159,7 +159,7 @@ class Report:
     @property
     def advice(self) -> str:
         """The one change that would help most; or "nothing" and the reason."""
-        return advice_on(self._model, self.waits)
+        return advice_on(self._model)
 
     @property
     def _start_seconds(self) -> float:
@@ -186,7 +186,7 @@ class Report:
             workers=self.workers,
             has_threads="thread" in self.workers_text,
             processors=self.processors,
-            bound=bound_of(self.waits, wait_share),
+            cause=main_cause(self.waits, self.busy_share if self.workers else 1.0),
             consumer_p5_seconds=self.consumer_p5_seconds,
             lock_wait_seconds=self.lock_wait_seconds,
             is_isolated="helper" in self.workers_text,

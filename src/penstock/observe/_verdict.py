@@ -15,7 +15,9 @@ change is predicted by the same formula, as a factor of the measured rate: a ste
 C or F, one worker more is added to w.
 
 The formula knows nothing of memory, stragglers, storage and placing. Where one of them causes most of the waiting, it
-limits the rate to the measured one, and the formula is the rate without it.
+limits the rate to the measured one, and the formula is the rate without it. A wait has one cause, and ends while most
+workers are busy also where they were idle before. So where workers were idle for much of the whole time, waits for them
+don't decide which cause this is.
 """
 
 from dataclasses import replace
@@ -30,6 +32,8 @@ MORE_AHEAD: Final = "more batches ahead"
 HARDLY: Final = 0.1
 """The share of the time below which waiting is negligible."""
 _MOSTLY: Final = 0.5
+_IDLE: Final = 0.7  # of the time of workers: they limit no rate if they are busy for less of it
+_ALSO: Final = 0.25  # of the waiting: the causes for which workers are idle must have as much
 _WORTH: Final = 1.05  # times: a smaller gain is not worth a change
 _FULL: Final = 0.85  # of the processors
 _BUSY_ENOUGH: Final = 0.8  # of the time of workers that keep up with the training
@@ -46,6 +50,7 @@ _NAMES: Final[dict[Cause, str]] = {
 }
 _BOUNDS: Final[dict[Cause, str]] = {**_NAMES, "storage": "storage"}
 """Limits beside those of the formula."""
+_IDLING: Final[frozenset[Cause]] = frozenset({"memory", "stragglers"})  # workers have nothing to do meanwhile
 _REMOVED: Final[dict[Cause, str]] = {
     "memory": MORE_MEMORY,
     "stragglers": MORE_AHEAD,
@@ -66,8 +71,8 @@ class WhatIf:
 
     Attributes:
         change: the change, in words: "decode costs nothing", "1 worker more"; for threads that hold the interpreter's
-            lock "processes", and "2 processes" where as many as the threads gain nothing; and where they limit the
-            rate, "more memory", "more batches ahead" or "placing costs nothing".
+            lock "processes", and "2 processes" where these gain more than as many as the threads; and where they limit
+            the rate, "more memory", "more batches ahead" or "placing costs nothing".
         batches_per_second: the rate after it.
         times: that rate, as a multiple of the measured one.
         then: the bottleneck after it: "the consumer", "the workers", "the processors", "the interpreter's lock", "the
@@ -123,7 +128,7 @@ class Model:
         workers: their number.
         has_threads: whether the workers are threads.
         processors: their number.
-        bound: the cause of most of the waiting, if the formula knows nothing of it.
+        cause: of most of the waiting, as `main_cause` returns it.
     """
 
     names: tuple[str, ...]
@@ -137,10 +142,15 @@ class Model:
     workers: int
     has_threads: bool
     processors: int
-    bound: Cause | None = None
+    cause: Cause | None = None
     consumer_p5_seconds: float = 0.0
     lock_wait_seconds: float = 0.0
     is_isolated: bool = False
+
+    @property
+    def bound(self) -> Cause | None:
+        """The cause of most of the waiting, if there is much, and the formula knows nothing of the cause."""
+        return self.cause if self.wait_share >= HARDLY and self.cause in _BOUNDS else None
 
     @property
     def computing(self) -> float:
@@ -218,33 +228,30 @@ class Model:
         """Return the prediction without the bound, if that can be removed and there is one."""
         if self.bound not in _REMOVED:
             return ()
-        return (self._predicted(_REMOVED[self.bound], replace(self, bound=None).limits()),)
+        return (self._predicted(_REMOVED[self.bound], replace(self, cause=None).limits()),)
 
     def in_processes(self) -> tuple[WhatIf, ...]:
         """Return predictions for processes in place of threads, if the threads hold the interpreter's lock.
 
-        These are as many processes as there are threads; and if that gains little, also as many as would do.
+        These are as many processes as there are threads; and if more gain more, also as many as would do.
         """
         if not self.holds_interpreter:
             return ()
-        as_many = self._in_processes("processes", self.workers)
-        enough = min(_enough(replace(self, consumer_seconds=self.own_seconds)), self.processors)
-        if as_many.times >= _WORTH or enough <= self.workers:
-            return (as_many,)
-        return as_many, self._in_processes(f"{enough} processes", enough)
-
-    def _in_processes(self, change: str, count: int) -> WhatIf:
         own = sum(self.cpu_seconds)  # a thread's time in a step includes waits for the lock
-        changed = replace(
+        freed = replace(
             self,
             has_threads=False,
-            workers=count,
             work_seconds=own,
             order_seconds=min(self.order_seconds, own),
             consumer_seconds=self.own_seconds,
         )
-        found = self._predicted(change, changed.limits(), workers=None if count == self.workers else count)
-        return replace(found, kind="processes")
+        as_many = replace(self._predicted("processes", freed.limits()), kind="processes")
+        enough = min(_enough(freed), self.processors)
+        if enough <= self.workers:
+            return (as_many,)
+        limits = replace(freed, workers=enough).limits()
+        more = replace(self._predicted(f"{enough} processes", limits, workers=enough), kind="processes")
+        return (as_many, more) if more.times >= _WORTH * as_many.times else (as_many,)
 
     @property
     def longest(self) -> str:
@@ -279,11 +286,11 @@ class Model:
         return WhatIf(change, self.rate * times, times, then, step, workers)
 
 
-def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str | None:
+def bottleneck_of(model: Model) -> str | None:
     """Return the bottleneck, as `Report.bottleneck` does."""
     if model.rate <= 0:
         return None
-    cause = main_cause(waits)
+    cause = model.cause
     if model.wait_share < HARDLY:
         return model.longest if model.slows_consumer else "the consumer"
     if cause in _NAMES:
@@ -297,17 +304,24 @@ def bottleneck_of(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str |
     return model.longest
 
 
-def bound_of(waits: tuple[tuple[Cause, float], ...], wait_share: float) -> Cause | None:
-    """Return the cause of most of the waiting, if there is much, and the formula knows nothing of the cause."""
-    cause = main_cause(waits)
-    return cause if wait_share >= HARDLY and cause in _BOUNDS else None
+def main_cause(waits: tuple[tuple[Cause, float], ...], busy_share: float) -> Cause | None:
+    """Return the cause of at least half of the waiting after the start; None if there is none.
 
+    Where workers were idle for much of the time, only causes for which they are idle count, if there are such.
 
-def main_cause(waits: tuple[tuple[Cause, float], ...]) -> Cause | None:
-    """Return the cause of at least half of the waiting after the start; None if there is none."""
+    Args:
+        waits: the causes and their seconds.
+        busy_share: the share of the time in which the workers worked; 1 without workers.
+    """
     later = [each for each in waits if each[0] != "start"]
-    noted = sum(seconds for _, seconds in later)
-    return next((cause for cause, seconds in later if seconds >= _MOSTLY * noted), None)
+    idling = [each for each in later if each[0] in _IDLING]
+    if busy_share < _IDLE and _sum(idling) >= _ALSO * _sum(later):
+        later = idling
+    return next((cause for cause, seconds in later if seconds >= _MOSTLY * _sum(later)), None)
+
+
+def _sum(waits: list[tuple[Cause, float]]) -> float:
+    return sum(seconds for _, seconds in waits)
 
 
 def what_if(model: Model) -> tuple[WhatIf, ...]:
@@ -319,9 +333,9 @@ def what_if(model: Model) -> tuple[WhatIf, ...]:
     return tuple(sorted(found, key=lambda each: -each.times))
 
 
-def advice_on(model: Model, waits: tuple[tuple[Cause, float], ...]) -> str:
+def advice_on(model: Model) -> str:
     """Return the change that would help most."""
-    name, cause = bottleneck_of(model, waits), main_cause(waits)
+    name, cause = bottleneck_of(model), model.cause
     if name is None:
         return "nothing yet: too few batches were delivered"
     if name == "the consumer":
