@@ -327,8 +327,9 @@ class Dealer(Generic[WorkT]):
         """Take what was computed, and give spans to processes."""
         for span in list(self._spans):
             for each in [each for each in span.tries if each.result.done()]:
-                span.tries.remove(each)
-                self._take(span, each)
+                if not span.is_done:  # several processes may have ended it since the last look
+                    span.tries.remove(each)
+                    self._take(span, each)
         self.waiting_bytes = sum(span.computed.block.nbytes for span in self._spans if span.computed)
         self._team.repair()
         self._hedge()
