@@ -62,21 +62,28 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
             process.send_signal(number)
 
 
+def _processes_of(host: Any) -> list[psutil.Process]:
+    infos = itertools.chain.from_iterable(host.all_processes.values())
+    own = [psutil.Process(info.process.pid) for info in infos]
+    return [*own, *itertools.chain.from_iterable(process.children(recursive=True) for process in own)]
+
+
 class Hosts:
     """Hosts that are lost, each with room for one process of a pool.
 
     Args:
         cluster: their cluster.
+        count: the number of hosts to start.
     """
 
     resource = "lossy"
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: Any, count: int = HOSTS) -> None:
         self._cluster = cluster
         self._hosts: list[Any] = []
         self._stopped: list[Any] = []
         self.processes: list[psutil.Process] = []  # of all hosts that were lost
-        for _ in range(HOSTS):
+        for _ in range(count):
             self.add()
 
     def add(self) -> None:
@@ -88,11 +95,13 @@ class Hosts:
         """Send a signal to all processes of the host that has been there longest."""
         host = self._hosts.pop(0)
         self._stopped.append(host)
-        infos = itertools.chain.from_iterable(host.all_processes.values())
-        own = [psutil.Process(info.process.pid) for info in infos]
-        found = [*own, *itertools.chain.from_iterable(process.children(recursive=True) for process in own)]
+        found = _processes_of(host)
         self.processes += found
         _send(found, number)
+
+    def running(self) -> list[psutil.Process]:
+        """Return all processes of the hosts that were not lost."""
+        return [process for host in self._hosts for process in _processes_of(host)]
 
     def end_stopped(self) -> None:
         """Kill the hosts that were stopped."""

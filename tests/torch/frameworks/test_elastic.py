@@ -2,10 +2,7 @@
 
 import contextlib
 import faulthandler
-import fcntl
-import importlib.util
 import json
-import math
 import os
 import select
 import signal
@@ -17,11 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.elastic import EPOCHS, PATIENCE_SECONDS, SCRIPT, Record, assert_elastic
+
 distributed = pytest.importorskip("torch.distributed")
 
-SCRIPT = Path(__file__).parents[3] / "examples" / "elastic.py"
-EPOCHS, STEPS = 2, 66
-PATIENCE_SECONDS = 300.0
 AGENT = [
     *("--nnodes", "1:4", "--nproc-per-node", "1", "--max-restarts", "100", "--monitor-interval", "0.1"),
     *("--rdzv-backend", "c10d", "--rdzv-id", "job"),
@@ -92,18 +88,14 @@ class Job:
     """Agents of torchrun, each of which stands for a host, and the lines that their processes write."""
 
     def __init__(self, launcher: Launcher, folder: Path) -> None:
-        self.lines: list[dict[str, Any]] = []
         self._launcher = launcher
         self._agents: list[int] = []
         self._statuses: dict[int, int] = {}
         folder.mkdir()
-        record = folder / "record"
-        os.mkfifo(record)
-        self._pipe = os.open(record, os.O_RDWR)  # never at its end, though processes come and go
-        fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, 4096)  # training is only a few steps ahead of the test
-        self._unread = b""
+        path = folder / "record"
+        self.record = Record(path, self._logs)
         self._folder = folder
-        self._arguments = ["--epochs", str(EPOCHS), "--checkpoint", str(folder / "run.pt"), "--record", str(record)]
+        self._arguments = ["--epochs", str(EPOCHS), "--checkpoint", str(folder / "run.pt"), "--record", str(path)]
         # The place where agents find each other outlives them all.
         self._store: Any = distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
@@ -130,20 +122,8 @@ class Job:
             process.kill()
         self.wait(*agents)
 
-    def read(self, ranks: int, count: int = EPOCHS * STEPS) -> None:
-        """Read lines until that number of processes took `count` steps, or the last step was taken."""
-        while count and not (self.lines and self.lines[-1]["step"] == EPOCHS * STEPS):
-            self.lines.append(json.loads(self._read_line()))
-            count -= self.lines[-1]["ranks"] == ranks
-
-    def _read_line(self) -> bytes:
-        while b"\n" not in self._unread:
-            if not select.select([self._pipe], [], [], PATIENCE_SECONDS)[0]:
-                logs = "\n".join(path.read_text()[-4000:] for path in sorted(self._folder.glob("agent-*.log")))
-                pytest.fail(f"no step in {PATIENCE_SECONDS} s after {self.lines[-1:]}:\n{logs}")
-            self._unread += os.read(self._pipe, 4096)
-        line, self._unread = self._unread.split(b"\n", 1)
-        return line
+    def _logs(self) -> str:
+        return "\n".join(path.read_text()[-4000:] for path in sorted(self._folder.glob("agent-*.log")))
 
     def wait(self, *agents: int) -> list[int]:
         """Wait for the ends of agents; return their exit statuses."""
@@ -155,47 +135,29 @@ class Job:
     def close(self) -> None:
         """Kill what still runs."""
         self.kill(*(number for number in range(len(self._agents)) if number not in self._statuses))
-        os.close(self._pipe)
+        self.record.close()
         self._store = None
 
 
-@pytest.fixture(scope="module")
-def rows() -> list[list[int]]:
-    """The rows of each step, from the dataset alone."""
-    spec = importlib.util.spec_from_file_location("elastic_under_test", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return [batch["row"].tolist() for epoch in range(EPOCHS) for batch in module.describe().epoch(epoch)]
-
-
 @pytest.mark.slow
-def test_every_row_comes_once_while_hosts_come_and_go(tmp_path: Path, rows: list[list[int]]) -> None:
+def test_every_row_comes_once_while_hosts_come_and_go(tmp_path: Path) -> None:
     """Of four hosts two are killed, one joins, and a process is killed: each step's rows and loss are one host's."""
     faulthandler.cancel_dump_traceback_later()  # torchrun waits for lost hosts
     with contextlib.closing(Launcher()) as launcher:
         with contextlib.closing(Job(launcher, tmp_path / "elastic")) as job:
             job.start(4)
-            job.read(ranks=4, count=15)
+            job.record.read(ranks=4, count=15)
             job.kill(2, 3)
-            job.read(ranks=2, count=15)
+            job.record.read(ranks=2, count=15)
             restarted = job.processes(0, 1)
             job.start(1)  # the training waits meanwhile, since nothing reads its lines
             assert not psutil.wait_procs(restarted, PATIENCE_SECONDS)[1]
-            job.read(ranks=3, count=15)
+            job.record.read(ranks=3, count=15)
             job.processes(4)[0].send_signal(signal.SIGKILL)
-            job.read(ranks=3)
+            job.record.read(ranks=3)
             assert job.wait(0, 1, 4) == [0, 0, 0]
         with contextlib.closing(Job(launcher, tmp_path / "steady")) as steady:
             steady.start(1)
-            steady.read(ranks=1)
+            steady.record.read(ranks=1)
             assert steady.wait(0) == [0]
-    sizes = list(dict.fromkeys(line["ranks"] for line in job.lines))
-    assert (sizes[0], sizes[-1], 2 in sizes) == (4, 3, True)
-    assert [line["rows"] for line in steady.lines] == rows
-    assert {line["step"] for line in job.lines} == set(range(1, EPOCHS * STEPS + 1))
-    losses: list[float] = [line["loss"] for line in steady.lines]
-    for line in job.lines:  # steps that no checkpoint holds are taken again
-        assert line["rows"] == rows[line["step"] - 1]
-        assert math.isclose(line["loss"], losses[int(line["step"]) - 1], rel_tol=1e-3, abs_tol=1e-6)
+    assert_elastic(job.record.lines, steady.record.lines)
