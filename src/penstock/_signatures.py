@@ -51,7 +51,9 @@ def check_takes(
         penstock.errors.UsageError: an op is called with one argument, the item; got divmod, where divmod takes \
 (x, y, /): missing a required argument: 'y'. Bind other arguments with functools.partial
     """
-    if isinstance(called, FunctionType) and _takes_only(called.__code__, len(arguments)):
+    plain = called.__func__ if isinstance(called, MethodType) else called
+    count = len(arguments) + (plain is not called)
+    if isinstance(plain, FunctionType) and _takes_only(plain.__code__, count):
         return
     function, given, keywords = _called_function(called, len(arguments))
     signature = None if function is None else _signature_of(function)

@@ -2,6 +2,7 @@
 
 import functools
 import textwrap
+import threading
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from penstock._graph import _code
 from penstock._graph._code import held_values
 from penstock.batching import Pad
 from tests.graph.identified import (
@@ -161,6 +163,63 @@ def test_kept_texts_are_those_of_a_new_walk(levels: int, partials: int) -> None:
             patch.setattr(f"penstock._graph._code.{kind}.visits", refuses)
         expected = digests()
     assert [digests(), digests()] == [expected, expected]
+
+
+class Unknown:
+    """An object whose own fingerprint fails."""
+
+    def fingerprint(self) -> str:
+        """Raise an error."""
+        raise RuntimeError
+
+
+@dataclass(frozen=True, repr=False)  # a generated `__repr__` holds a set
+class Holding:
+    """A frozen object that holds another one beside a list."""
+
+    seen: tuple[list[int], object]
+
+
+def pair_of(value: object) -> tuple[object, object]:
+    """Return a value twice."""
+    return value, value
+
+
+def named(value: object) -> dict[str, object]:
+    """Return a value under a name."""
+    return {"one": value}
+
+
+LEAVES: st.SearchStrategy[object] = st.sampled_from([1, "text", (2, 3), frozenset({4})])
+OBJECTS: st.SearchStrategy[object] = st.sampled_from(
+    [threading.Lock(), types.SimpleNamespace(), Plain(1), Resize(3), Holding(([1], Unknown()))]
+)
+HELD: st.SearchStrategy[object] = st.recursive(
+    LEAVES | OBJECTS | st.builds(lambda: np.arange(3)),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.builds(Plain, inner)
+        | st.builds(types.SimpleNamespace, size=inner)
+        | st.builds(named, inner)
+        | st.builds(pair_of, inner)
+    ),
+    max_leaves=6,
+)
+
+
+@example([types.SimpleNamespace()])
+@example(types.SimpleNamespace())
+@example(Holding(([1], Unknown())))
+@given(HELD)
+def test_short_walks_decide_as_long_ones(value: object) -> None:
+    """The digest of held values is the same if it is never taken for granted which attributes and values count."""
+    digits = vars(_code)["_held_digits"]
+    function = closing_over(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock._graph._code._Held.chooses", True)
+        patch.setattr("penstock._graph._code._Held.shows_state", False)
+        expected = digits(function)
+    assert digits(function) == expected
 
 
 def test_recursive_objects_have_an_identity() -> None:

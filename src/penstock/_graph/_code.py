@@ -130,7 +130,9 @@ def _held_digits(function: Callable[..., Any]) -> str:
     if first.chooses:
         walk = _Held(package, first.named)
         text = walk.text(function)
-    if not walk.has_state or text == _Held(package, first.named, with_state=False).text(function):
+    if not walk.has_state:
+        return ""
+    if not walk.shows_state and text == _Held(package, first.named, with_state=False).text(function):
         return ""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
@@ -247,6 +249,9 @@ class _Walk:
         del owner, name
         return True
 
+    def may_hide_state(self) -> None:
+        """Record that the state of a visited value may be missing in the text."""
+
     def content(self, thing: object) -> str:
         """Return the text of an object's content, which is the state that a copy would get."""
         state: object = thing.__getstate__()
@@ -264,6 +269,21 @@ class _Walk:
     def follows(self, thing: object) -> bool:
         """Return whether a function or class counts by its code; else it counts by its name."""
         return _package(thing) == self.package != "penstock" and len(self._met) < _MAX_FOLLOWED
+
+
+@dataclasses.dataclass(slots=True)
+class _Asked:
+    """The questions about values that were asked in a walk, and in those of its siblings.
+
+    Attributes:
+        state: whether it was asked if state counts.
+        state_without_text: whether state was asked about whose text may be empty, or is left out after an exception.
+        names: the attributes of which it was asked if they count.
+    """
+
+    state: bool = False
+    state_without_text: bool = False
+    names: set[str] = dataclasses.field(default_factory=set)
 
 
 class _Held(_Walk):
@@ -288,22 +308,27 @@ class _Held(_Walk):
         self.named: set[str] = set()
         self._counted = counted
         self._left = _MAX_HELD
-        self._asked: set[str] = set()  # what was asked in this walk, and in those of its siblings
+        self._asked = _Asked()
 
     @property
     def with_state(self) -> bool:
-        self._asked.add("state")
+        self._asked.state = True
         return self._with_state
 
     @property
     def has_state(self) -> bool:
         """Whether the walk has visited values that may change while a program runs."""
-        return "state" in self._asked
+        return self._asked.state
+
+    @property
+    def shows_state(self) -> bool:
+        """Whether these values are certainly in the walk's text."""
+        return self._asked.state and not self._asked.state_without_text
 
     @property
     def chooses(self) -> bool:
-        """Whether the walk has visited objects of which only attributes that code names count."""
-        return "names" in self._asked
+        """Whether the walk counted attributes of which only those count that code names, and no visited code does."""
+        return not self._asked.names <= self.named
 
     def text(self, value: object) -> str:
         self._left -= 1
@@ -342,11 +367,14 @@ class _Held(_Walk):
     def counts(self, owner: type, name: str) -> bool:
         if not self._is_partly_used(owner):
             return True
-        self._asked.add("names")
+        self._asked.names.add(name)
         return self._counted is None or name in self._counted
 
     def follows(self, thing: object) -> bool:
         return _package(thing) not in sys.stdlib_module_names and super().follows(thing)
+
+    def may_hide_state(self) -> None:
+        self._asked.state_without_text = True
 
     def content(self, thing: object) -> str:
         # No code of the object's class is called.
@@ -538,7 +566,8 @@ def _of_object(value: object, walk: _Walk) -> str:
         return again
     described = f"{walk.text(kind)} {getattr(value, '__name__', '')}"
     with contextlib.suppress(Exception):  # the user's class may raise anything
-        described = f"{described} {_of_content(value, walk)}"
+        return f"{described} {_of_content(value, walk)}"
+    walk.may_hide_state()
     return described
 
 
@@ -550,6 +579,7 @@ def _of_content(value: object, walk: _Walk) -> str:
         return _of_members({name: getattr(value, name) for name in fields}, walk, type(value))
     if not walk.with_state:
         return ""
+    walk.may_hide_state()
     if hasattr(kind, "__dlpack__"):  # a tensor of another package, on the host
         return walk.text(np.from_dlpack(thing))
     if _package(kind) in sys.stdlib_module_names and _package(kind) not in _NAMESPACES:
