@@ -1,7 +1,8 @@
 """The work of a worker process: it computes the blocks of jobs that the job table describes, in the scheduler's memory.
 
 A job travels as a *task*, a small value from which the process makes the same job with the plan. The process requests
-each region of the scheduler's memory when it first needs it.
+the regions of the scheduler's memory that a job needs when it gets the job: those that it lacks, by one message, since
+each answer waits for a thread of the program.
 
 Rows are written straight into their batch where their layout is known. Else elements are written into spill memory, for
 the process that merges them, or for the fold. Merged batches are written one by one, so that a process has one at a
@@ -16,6 +17,7 @@ import os
 import pickle
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -117,12 +119,20 @@ class Regions:
     def get(self, number: int) -> Region:
         """Return a region by its number."""
         if number not in self.known:
-            descriptor = self._descriptors.ask(number)
-            try:
-                self.known[number] = open_region(descriptor)
-            finally:
-                os.close(descriptor)
+            self.open((number,))
         return self.known[number]
+
+    def open(self, numbers: Iterable[int]) -> None:
+        """Open the regions with some numbers that aren't open yet; one request serves all of them."""
+        missing = [number for number in numbers if number not in self.known]
+        if not missing:
+            return
+        descriptors = self._descriptors.ask(missing)
+        try:
+            self.known.update(zip(missing, map(open_region, descriptors), strict=True))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def reopen(self, number: int) -> Region:
         """Return a region that was opened again: a part of it isn't shared any more."""
@@ -279,6 +289,8 @@ class _Worker:
         described: Described | None = pickle.loads(self._job_table.description(slot))
         if described is None:
             raise UsageError("the job's description is too long for the job table; elements have too many leaves")
+        needed = (described.plan, described.times, described.spill, described.region)
+        self._regions.open(number for number in needed if number not in (None, OWNERS_PLAN))
         job = Job(described.task.work(self._program(described).plan))
         memory = described.spill if job.has_merge else described.region
         if job.work.shape.row_bytes and memory is not None:

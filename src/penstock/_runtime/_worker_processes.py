@@ -25,12 +25,13 @@ import pickle
 import re
 import resource
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import reduction
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
@@ -60,6 +61,7 @@ _MAX_BYTES: Final = 100_000
 _MAX_CHARACTERS: Final = 8_000
 _NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}
 _DESCRIPTORS_EACH: Final = 6
+_DESCRIPTORS: Final = b"descriptors"
 _logger = logging.getLogger("penstock")
 
 
@@ -297,8 +299,8 @@ class WorkerProcesses:
         return has_started, False
 
     def _answer(self, number: int, child: "ChildProcess", message: object) -> None:
-        if isinstance(message, int):
-            self._send(child, message)
+        if isinstance(message, list):
+            self._send(child, cast("list[int]", message))
         elif isinstance(message, Prepared):
             assert child.pid  # known from here on to all threads, of which only one may wait for it
             with self._begun:
@@ -328,11 +330,12 @@ class WorkerProcesses:
                 f"program may have {files} open: raise the limit (ulimit -n), or take fewer workers"
             )
 
-    def _send(self, child: "ChildProcess", number: int) -> None:
+    def _send(self, child: "ChildProcess", numbers: list[int]) -> None:
         with self._lock:
-            descriptor = self._shared.get(number)
-            if descriptor is not None:  # otherwise it was requested just before it was closed
-                reduction.send_handle(child.pipe, descriptor, 0)  # only Windows needs the pid of the receiver
+            if self._shared.keys() >= set(numbers):  # otherwise one was requested just before it was closed
+                descriptors = [self._shared[number] for number in numbers]
+                with _link(child.pipe) as link:
+                    socket.send_fds(link, [_DESCRIPTORS], descriptors)
 
     def _await(self, number: int, child: "ChildProcess") -> bool:
         """Wait until a process has sent a message or ended; return False if it hangs."""
@@ -383,7 +386,22 @@ class SharedDescriptors:
     def __init__(self, pipe: "Connection[Any, Any]") -> None:
         self._pipe = pipe
 
-    def ask(self, number: int) -> int:
-        """Request a descriptor and wait for it; the caller closes it."""
-        self._pipe.send_bytes(pickle.dumps(number))
-        return reduction.recv_handle(self._pipe)
+    def ask(self, numbers: list[int]) -> list[int]:
+        """Request descriptors, and wait for all of them; the caller closes them."""
+        self._pipe.send_bytes(pickle.dumps(numbers))
+        with _link(self._pipe) as link:
+            message, descriptors, _, _ = socket.recv_fds(link, len(_DESCRIPTORS), len(numbers), socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            raise EOFError  # the program has ended
+        if len(descriptors) < len(numbers):  # the system drops those for which this process has no room
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise OSError(
+                errno.EMFILE, f"a worker process could open only {len(descriptors)} of {len(numbers)} regions"
+            )
+        return descriptors
+
+
+def _link(pipe: "Connection[Any, Any]") -> socket.socket:
+    """Return a copy of a pipe's descriptor that carries descriptors; the caller closes it."""
+    return socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
