@@ -20,6 +20,7 @@ import re
 import sys
 import threading
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -123,14 +124,25 @@ def _beyond(before: Mapping[str, str]) -> list[str]:
 
 
 def _kept_to_the_end() -> tuple[str, ...]:
-    """Return how what belongs to the servers that fork workers begins; they stay until the program ends."""
+    """Return how what belongs to the servers that fork workers begins; they, and a spare of each, stay to the end."""
     link = sys.modules.get("penstock._processes._fork_client")
     if link is None:
         return ()
     pids: list[int]
     descriptors: list[int]
     pids, descriptors = link.servers.held()
-    return (*(f"process {pid} " for pid in pids), *(f"descriptor {number} " for number in descriptors))
+    kept = [*pids, *(spare for pid in pids for spare in spares_of(pid)[:1])]
+    return (*(f"process {pid} " for pid in kept), *(f"descriptor {number} " for number in descriptors))
+
+
+def spares_of(server: int) -> list[int]:
+    """Return the pids of the processes that a fork server has forked ahead, and that have no work yet."""
+    found: list[int] = []
+    for pid in _descendants():
+        with suppress(OSError):  # it has ended
+            if _parent(pid) == server and Path(f"/proc/{pid}/comm").read_text() == "penstock-spare\n":
+                found.append(pid)
+    return found
 
 
 def _threads() -> dict[str, str]:

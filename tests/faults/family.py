@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Final
 
 from penstock._processes._fork_client import servers
+from tests.leaks import spares_of
 
 _PATIENCE_SECONDS: Final = 60.0
 
@@ -68,8 +69,9 @@ class Family:
         return [process for process in self.living() if process.name == "penstock-forks"]
 
     def left_over(self) -> list[str]:
-        """Wait for all to end; return those that still run. Fork servers may stay as long as the program."""
-        staying = servers.held()[0]
+        """Wait for all to end; return those that still run. Fork servers, and a spare of each, may stay to the end."""
+        pids = servers.held()[0]
+        staying = [*pids, *(spare for pid in pids for spare in spares_of(pid)[:1])]
         deadline = monotonic() + _PATIENCE_SECONDS
         left = [
             f"{process}, still running"

@@ -13,6 +13,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
+from tests.leaks import spares_of
 from tests.processes import functions
 from tests.processes.helping import SECONDS, open_spare, received, started, watched
 
@@ -218,10 +219,22 @@ def test_a_spare_takes_the_place_of_one_that_died() -> None:
         with started(functions.report) as replacement:
             received(replacement)
             wait_for_spare(server)
-        last = wait_for_spare(server)
-        with watched(last) as wait:
-            spare.close()
-            assert wait(SECONDS)
+        spare.close()
+
+
+def test_a_spare_waits_for_the_next_loader() -> None:
+    """A spare that is there when no spare is wanted any more stays, and is the next process; then none is forked."""
+    spare = open_spare(None, None)
+    assert spare is not None
+    with started(functions.report) as child:
+        server = psutil.Process(server_of(received(child)["pid"]))
+        forked_ahead = wait_for_spare(server)
+        spare.close()
+        with started(functions.report) as one:
+            assert received(one)["pid"] == forked_ahead
+        with started(functions.report) as another:  # the server has handled all earlier messages when this one reports
+            received(another)
+            assert not spares_of(server.pid)
 
 
 def wait_for_spare(server: psutil.Process) -> int:

@@ -199,6 +199,8 @@ util.Finalize(None, servers.leave, exitpriority=-100)  # after the processes hav
 class Spare:
     """Until it is closed, the server keeps a process forked ahead, so that one that died is replaced at once.
 
+    The process that is forked ahead when it is closed stays: it is the next one that is started.
+
     Args:
         threads: of the server.
     """
