@@ -283,6 +283,26 @@ def test_only_so_many_files_are_open_at_once(tmp_path: Path, set_constant: SetCo
         assert len(os.listdir("/dev/fd")) - before == 3
 
 
+@pytest.mark.skipif(not hasattr(os, "pread"), reason="the test reads other files during a pread")
+def test_a_file_is_not_closed_while_it_is_read(
+    tmp_path: Path, set_constant: SetConstant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may read all other files between the opening of a file and its read; the record stays right."""
+    set_constant("MAX_OPEN", 3)
+    for number in range(10):
+        (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
+    source = JsonLines(f"{tmp_path}/*.jsonl")
+    read, others = os.pread, list(range(1, 10))
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        while others:
+            source[others.pop()]
+        return read(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert source[0] == 0
+
+
 def test_files_are_read_without_pread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a system without pread, records are read by seek and read."""
     monkeypatch.delattr(os, "pread", raising=False)

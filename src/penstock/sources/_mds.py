@@ -52,6 +52,7 @@ _VALUE_DTYPES: Final = {
     64: "uint64", 65: "int64", 66: "float64",
 }  # fmt: skip
 _SCALARS: Final = frozenset(_VALUE_DTYPES.values())
+_INTEGER: Final = struct.Struct("<q")  # of the encoding `int`
 
 _Decoder: TypeAlias = Callable[[bytes], Any]
 
@@ -159,13 +160,13 @@ class MDS(RecordFiles):
 
     def _content(self, number: int, begin: int, end: int, key: int) -> bytes:
         if number not in self._compressed:
-            return super()._content(number, begin, end, key)
+            return self._read_span(number, begin, end, key)
         self._waste.returned += 1
         return self._kept.opened(number, partial(self._decompress, key=key))[begin]
 
     def _decompress(self, number: int, key: int) -> tuple[Samples, int]:
         shard, file = self._compressed[number], self._index.files[number]
-        content = super()._content(number, 0, file.size, key)
+        content = self._read_span(number, 0, file.size, key)
         try:
             samples = decompressed_samples(
                 content, _CODECS[shard.compression.partition(":")[0]], shard.samples, shard.bytes
@@ -319,9 +320,21 @@ class _SampleDecoder:
     """The decoders of a folder's columns, and the layout of the sizes at the beginning of a sample."""
 
     def __init__(self, columns: Sequence[_Column], decoders: Sequence[_Decoder]) -> None:
-        self._columns = [(column.name, column.size, decode) for column, decode in zip(columns, decoders, strict=True)]
+        varying = [column.name for column in columns if not column.size]
+        places = {name: place for place, name in enumerate(varying)}
+        self._columns = [
+            (
+                column.name,
+                column.size,
+                places.get(column.name, 0),
+                decode,
+                decode is _integer and column.size == _INTEGER.size,
+            )
+            for column, decode in zip(columns, decoders, strict=True)
+        ]
         self._encodings = {column.name: column.encoding for column in columns}
-        self._sizes = struct.Struct(f"<{sum(not column.size for column in columns)}I")
+        self._sizes = struct.Struct(f"<{len(varying)}I")
+        self._fixed_bytes = self._sizes.size + sum(column.size for column in columns)
 
     def decode(self, content: bytes) -> dict[str, Any]:
         """Return the values of a sample.
@@ -332,24 +345,35 @@ class _SampleDecoder:
         begin = self._sizes.size
         if begin > len(content):
             raise DamageError("is too short for the sizes of its columns.")
-        sizes = iter(self._sizes.unpack_from(content))
+        sizes = self._sizes.unpack_from(content)
+        if self._fixed_bytes + sum(sizes) != len(content):
+            raise self._differing(sizes, len(content))
         record: dict[str, Any] = {}
-        for name, size, decode in self._columns:
-            end = begin + (size or next(sizes))
-            if end > len(content):
-                raise DamageError(f"is too short for the column {name!r}.")
-            value = content[begin:end]
-            try:
-                record[name] = decode(value)
-            except (ValueError, InvalidOperation, RecursionError, DamageError) as error:
-                raise DamageError(
-                    f"has no {self._encodings[name]!r} in the column {name!r}: its {len(value)} bytes begin with "
-                    f"{value[:8]!r} ({error})."
-                ) from None
-            begin = end
-        if begin != len(content):
-            raise DamageError(f"has {len(content) - begin} bytes more than its columns.")
+        name, value = "", b""
+        try:
+            for name, size, place, decode, is_integer in self._columns:
+                end = begin + (size or sizes[place])
+                if is_integer:  # without a bytes object of its own
+                    record[name] = _INTEGER.unpack_from(content, begin)[0]
+                else:
+                    value = content[begin:end]
+                    record[name] = decode(value)
+                begin = end
+        except (ValueError, InvalidOperation, RecursionError, DamageError) as error:
+            raise DamageError(
+                f"has no {self._encodings[name]!r} in the column {name!r}: its {len(value)} bytes begin with "
+                f"{value[:8]!r} ({error})."
+            ) from None
         return record
+
+    def _differing(self, sizes: Sequence[int], length: int) -> DamageError:
+        """Return the error for a sample of another length than its columns have."""
+        end = self._sizes.size
+        for name, size, place, *_ in self._columns:
+            end += size or sizes[place]
+            if end > length:
+                return DamageError(f"is too short for the column {name!r}.")
+        return DamageError(f"has {length - end} bytes more than its columns.")
 
 
 def _decoders_of(columns: Sequence[_Column], folder: str) -> list[_Decoder]:
@@ -417,9 +441,10 @@ def _array(dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None, value: by
 
 
 def _integer(value: bytes) -> int:
-    if len(value) != np.dtype(np.int64).itemsize:
-        raise DamageError("it needs 8")
-    return int.from_bytes(value, "little", signed=True)
+    if len(value) != _INTEGER.size:
+        raise DamageError(f"it needs {_INTEGER.size}")
+    integer: int = _INTEGER.unpack(value)[0]
+    return integer
 
 
 _DECODERS: Final[Mapping[str, _Decoder]] = {
