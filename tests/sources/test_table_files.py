@@ -20,6 +20,7 @@ import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Arrow, Parquet, Source, read_records
 from penstock.testing import BlockSourceTests, assert_same
+from tests.places import in_places
 from tests.profiles import fewer
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -176,6 +177,19 @@ def test_a_null_among_numbers_is_that_of_a_record(tmp_path: Path, num_workers: i
             else:
                 batches.extend(loader)
         assert_same(batches, [dataset[number] for number in range(2)] if kept is dataset else list(kept))
+
+
+@in_places("inline", "threads", "processes")
+def test_nulls_alone_after_numbers_are_no_failure(
+    tmp_path: Path, place: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once batches are read straight into arrays, one with nulls alone still has None, and no worker fails at it."""
+    column = pa.array([*range(2000), *[None] * 50, *range(50)], pa.int64())
+    parquet.write_table(pa.table({"x": column}), tmp_path / "a.parquet", row_group_size=50)
+    dataset = ps.read(Parquet(tmp_path / "a.parquet", cache=tmp_path)).batch(10)
+    with ps.Loader(dataset, **place) as loader:
+        assert_same(list(loader), list(dataset))
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

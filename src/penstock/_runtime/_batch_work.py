@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from penstock._graph import Context, Element, read_into
+from penstock._graph import Context, Element, Read, read_into
 from penstock._memory import Lease, Region
 from penstock._plan import Batches, Plan
 from penstock._runtime._batches import (
@@ -150,25 +150,39 @@ class BatchWork(Work):
 
     def _fill(self, columns: list[Any], at: int, rows: range, context: Context) -> None:
         """Write some of the job's rows into columns, from the column's row `at` on."""
-        layout, spans = self.layout, self._spans(rows.start, rows.stop)
+        layout = self.layout
         if layout is None:
             raise InternalError("rows are written in a layout")
         read = self._program.direct
-        if read is not None and can_be_direct(layout):
-            context.times.start(len(rows))
-            keys = direct_keys(self._program, *row_coordinates(spans))
-            parts = [column[at : at + len(rows)] for column in columns]
-            read_into(read, keys, layout.batch(parts), context.times)
-            for column, part in zip(columns, parts, strict=True):
-                if isinstance(column, list):  # whose part is a copy
-                    column[at : at + len(rows)] = part
-            return
         try:
-            write_rows(layout, evaluate_rows(self._program, spans, context), columns, at)
-            context.times.lap(self._program.batch, len(rows))
+            if read is not None and can_be_direct(layout):
+                self._read_into(read, layout, columns, at, rows, context)
+            else:
+                spans = self._spans(rows.start, rows.stop)
+                write_rows(layout, evaluate_rows(self._program, spans, context), columns, at)
+                context.times.lap(self._program.batch, len(rows))
         except LayoutMismatchError:
             self._learned.is_irregular = True
             raise
+
+    def _read_into(
+        self, read: Read, layout: Layout, columns: list[Any], at: int, rows: range, context: Context
+    ) -> None:
+        """Read some of the job's rows into columns.
+
+        Raises:
+            LayoutMismatchError: the source can't write them there, as a column that was of numbers has a null.
+        """
+        context.times.start(len(rows))
+        keys = direct_keys(self._program, *row_coordinates(self._spans(rows.start, rows.stop)))
+        parts = [column[at : at + len(rows)] for column in columns]
+        try:
+            read_into(read, keys, layout.batch(parts), context.times)
+        except UsageError as refused:
+            raise LayoutMismatchError(0) from refused
+        for column, part in zip(columns, parts, strict=True):
+            if isinstance(column, list):  # whose part is a copy
+                column[at : at + len(rows)] = part
 
     def _sent(self, layout: Layout, start: int, stop: int, context: Context) -> list[SentRun]:
         """Make the batches of a block, with the steps above applied, in the room for them; return what is sent."""
