@@ -50,6 +50,9 @@ def indexable(count: int, batch_size: int) -> list[Kind]:
     lengths = np.full(count // EPISODE, EPISODE)
     return [
         Kind("shuffle, map", ps.range(count, seed=7).shuffle().map(negate).batch(batch_size)),
+        Kind(
+            "shuffle by blocks", ps.range(count, seed=7).shuffle(blocks=512, live=48, rows=batch_size).batch(batch_size)
+        ),
         *(Kind(f"mix of {parts}", _mix(count, parts).batch(batch_size)) for parts in (2, COMPONENTS)),
         Kind("windows", episodes.windows(20, lengths=lengths).shuffle().batch(batch_size)),
         Kind("sample", ps.range(count, seed=7).sample(numbers % 5 + 1.0).map(negate).batch(batch_size)),

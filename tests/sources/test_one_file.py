@@ -1,0 +1,165 @@
+"""One file is enough for many workers on many ranks: all compute, and a late step needs only its own rows."""
+
+import io
+import json
+import os
+import socket
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.sources import Parquet, Tar
+
+pa: Any = pytest.importorskip("pyarrow")
+parquet: Any = pytest.importorskip("pyarrow.parquet")
+
+RANKS, WORKERS = 2, 4
+PATIENCE_SECONDS = 60
+
+
+def write_parquet(path: Path, count: int) -> None:
+    """Write numbers in groups of 64 rows."""
+    parquet.write_table(pa.table({"id": np.arange(count)}), path, row_group_size=64)
+
+
+def write_tar(path: Path, count: int) -> None:
+    """Write the same numbers as texts, a member each."""
+    with tarfile.open(path, "w") as archive:
+        for number in range(count):
+            member = tarfile.TarInfo(f"{number:06}.txt")
+            member.size = len(content := f"{number}".encode())
+            archive.addfile(member, io.BytesIO(content))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files: the function that writes one, and the source that reads it."""
+
+    write: Callable[[Path, int], None]
+    source: type[Parquet | Tar]
+
+    def numbers(self, folder: Path, function: Callable[[dict[str, Any]], int], **shuffle: int) -> ps.Dataset[int]:
+        """Return the numbers of a written file in shuffled blocks, each by a call of `function`."""
+        source = self.source(folder / "file", cache=folder)
+        return ps.read(source, seed=3).shuffle(**shuffle).map(function)
+
+
+FORMATS = pytest.mark.parametrize(
+    "form", [Format(write_parquet, Parquet), Format(write_tar, Tar)], ids=["Parquet", "Tar"]
+)
+
+
+def number_of(record: dict[str, Any]) -> int:
+    """Return the number of a record."""
+    return int(record["id"] if "id" in record else record["txt"])
+
+
+class Meeting:
+    """A function for workers: the first call in each process waits for those in all others.
+
+    Args:
+        port: where `Host` listens.
+    """
+
+    met: bool = False  # in this process
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.main = os.getpid()
+
+    def __call__(self, record: dict[str, Any]) -> int:
+        """Return the number of a record."""
+        if os.getpid() != self.main and not Meeting.met:
+            with socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS) as connection:
+                assert connection.recv(1) == b"."
+            Meeting.met = True
+        return number_of(record)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Let the processes of all ranks go on when all of them have come."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE_SECONDS)
+        thread = threading.Thread(target=welcome, args=(server,))
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def welcome(server: socket.socket) -> None:
+    """Accept a connection of each worker, and then answer all."""
+    connections = [server.accept()[0] for _ in range(RANKS * WORKERS)]
+    for connection in connections:
+        with connection:
+            connection.sendall(b".")
+
+
+@FORMATS
+def test_all_workers_of_all_ranks_compute_at_once(tmp_path: Path, port: int, form: Format) -> None:
+    """Two ranks with four processes each read one file in shuffled blocks: none starves, and the batches are right."""
+    form.write(tmp_path / "file", 960)
+    dataset = form.numbers(tmp_path, Meeting(port), blocks=48, live=8, rows=32).batch(32)
+
+    def load(rank: int) -> list[Any]:
+        shard = ps.Shard(rank, RANKS)
+        with ps.Loader(dataset, shard=shard, workers="processes", num_workers=WORKERS) as loader:
+            return list(loader)
+
+    with ThreadPoolExecutor(RANKS) as threads:
+        parts = list(threads.map(load, range(RANKS)))
+    expected = list(dataset)
+    assert [len(part) for part in parts] == [len(expected)] * RANKS
+    for batch, halves in zip(expected, zip(*parts, strict=True), strict=True):
+        assert np.concatenate(halves).tolist() == batch.tolist()
+
+
+@FORMATS
+def test_a_late_step_is_resumed_on_other_ranks_from_its_own_blocks(
+    tmp_path: Path, form: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a small state at step 5,000, one rank and batches of 12 continue as two ranks with batches of 8 would have.
+
+    The resumed loader reads only records of its own job, so the time doesn't grow with the step.
+    """
+    form.write(tmp_path / "file", 41_000)
+    numbers = form.numbers(tmp_path, number_of, blocks=64, live=4, rows=8)
+    loaders = [ps.Loader(numbers.batch(8), shard=ps.Shard(rank, RANKS)) for rank in range(RANKS)]
+    for loader in loaders:
+        loader.seek(4_998)
+    ranks = [iter(loader) for loader in loaders]
+    before = [np.concatenate([next(rank) for rank in ranks]).tolist() for _ in range(2)]
+    assert before == [list(numbers[start : start + 8]) for start in (39_984, 39_992)]
+    state = json.dumps(loaders[0].state_dict())
+    assert len(state) < 1000
+
+    reads = Reads(monkeypatch)
+    with ps.Loader(form.numbers(tmp_path, number_of, blocks=64, live=4, rows=8).batch(12)) as resumed:
+        resumed.load_state_dict(json.loads(state))
+        first = next(iter(resumed)).tolist()
+    assert 0 < reads.count <= 12
+    assert first == list(numbers[40_000:40_012])
+
+
+class Reads:
+    """The number of row groups and of spans of files that are read from now on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        monkeypatch.setattr(os, "pread", self._counted(os.pread))
+        monkeypatch.setattr(parquet.ParquetFile, "read_row_group", self._counted(parquet.ParquetFile.read_row_group))
+
+    def _counted(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            return read(*args, **options)
+
+        return counted
