@@ -37,6 +37,7 @@ FEATURES = {
     "task_index": {"dtype": "int64", "shape": [1]},
 }
 TOP = {CAMERA: {"dtype": "video", "shape": [48, 64, 3], "info": {"video.is_depth_map": False}}}
+SCALE = ("depth_min", "depth_max", "shift", "use_log")
 Row = dict[str, Any]
 
 
@@ -242,6 +243,84 @@ def test_frames_of_videos(tmp_path: Path, write: Callable[..., Path]) -> None:
             checked(frames, batch["index"], [{name: batch[name][row] for name in batch} for row in range(20)])
 
 
+def scale_of(least: float, greatest: float, shift: float, *, logarithmic: bool) -> dict[str, object]:
+    """Return a scale of depths as LeRobot describes it."""
+    values = (least, greatest, shift, logarithmic)
+    return {f"video.{name}": value for name, value in zip(SCALE, values, strict=True)}
+
+
+def depth_camera(scale: dict[str, object]) -> dict[str, object]:
+    """Return the camera as one of depths."""
+    info = {"is_depth_map": True, "video.is_depth_map": True, **scale}
+    return {CAMERA: {"dtype": "video", "shape": [30, 50, 1], "info": info}}
+
+
+def codes_of(episode: int, most: int) -> NDArray[np.uint16]:
+    """Return the stored numbers of an episode's frames, of up to `most`."""
+    frames = np.arange(LENGTHS[episode])[:, None, None]
+    codes = np.arange(1500).reshape(30, 50) * 41 + 997 * frames + 13 * episode
+    return (codes % (most + 1)).astype(np.uint16)
+
+
+def write_depths(path: Path, episodes: Sequence[int], kind: str) -> None:
+    """Write frames of depths without a loss: 12 bits as LeRobot does, by an HEVC encoder, others by FFV1."""
+    av: Any = pytest.importorskip("av")
+    codec, options = (
+        ("libx265", {"x265-params": "lossless=1:keyint=8:log-level=none"}) if "12" in kind else ("ffv1", {})
+    )
+    with av.open(str(path), "w") as film:
+        stream = film.add_stream(codec, rate=RATE, width=50, height=30, pix_fmt=kind, options=options)
+        codes = np.concatenate([codes_of(episode, 4095 if "12" in kind else 65_535) for episode in episodes])
+        for number, values in enumerate(codes):
+            shown = av.VideoFrame(50, 30, kind)
+            padded = np.zeros((30, shown.planes[0].line_size // 2), np.uint16)
+            padded[:, :50] = values
+            shown.planes[0].update(padded.tobytes())
+            shown.pts, shown.time_base = number, Fraction(1, RATE)
+            film.mux(stream.encode(shown))
+        film.mux(stream.encode(None))
+
+
+def robot_of_depths(root: Path, kind: str, scale: dict[str, object]) -> Path:
+    """Write a dataset with a camera of depths, and return its folder."""
+    write_new(root, video=True)
+    for number, episodes in enumerate([[0, 1], [2]]):
+        write_depths(root / f"videos/{CAMERA}/chunk-000/file-{number:03}.mp4", episodes, kind)
+    return changed_info(root, features={**FEATURES, **depth_camera(scale)})
+
+
+@pytest.mark.parametrize("shape", ["logarithmic", "linear"])
+def test_frames_of_depths_are_metres_by_the_scale(tmp_path: Path, shape: str) -> None:
+    """In any order, also in processes, codes of 12 bits are the depths that LeRobot's scale gives them."""
+    scale = scale_of(0.25, 8.0, 3.5, logarithmic=shape == "logarithmic")
+    root = robot_of_depths(tmp_path / "robot", "gray12le", scale)
+    source = LeRobot(root, columns=[CAMERA, "index"])
+    parts = np.concatenate([codes_of(episode, 4095) for episode in range(3)]).astype(np.float64) / 4095
+    expected = 3.75 * (11.5 / 3.75) ** parts - 3.5 if shape == "logarithmic" else 0.25 + parts * 7.75
+    for batch in ps.Loader(ps.read(source, seed=3).shuffle().batch(20), num_workers=2, workers="processes"):
+        assert batch[CAMERA].dtype == np.float32
+        assert batch[CAMERA].shape == (20, 30, 50, 1)
+        np.testing.assert_allclose(batch[CAMERA][..., 0], expected[batch["index"]], rtol=1e-6)
+    others = LeRobot(changed_info(root, features={**FEATURES, **depth_camera({})}), columns=[CAMERA, "index"])
+    assert others.fingerprint() != source.fingerprint()
+    assert_same(others[25][CAMERA], codes_of(1, 4095)[2][..., None])
+
+
+def test_depths_without_a_scale_are_the_stored_numbers(tmp_path: Path) -> None:
+    """Numbers of 16 bits are returned as they are; a scale is for 12 bits alone; a video of colours has no depths."""
+    root = robot_of_depths(tmp_path / "robot", "gray16le", {})
+    source = LeRobot(root, columns=[CAMERA], deltas={CAMERA: [-0.1, 0]})
+    assert_same(source[25][CAMERA], codes_of(1, 65_535)[1:3, ..., None])
+    changed_info(root, features={**FEATURES, **depth_camera(scale_of(0.1, 10.0, 3.5, logarithmic=True))})
+    with pytest.raises(CorruptRecordError, match=r"file-000.mp4' must have depths of 12 bits, .*; it has 6\d{4}"):
+        LeRobot(root, columns=[CAMERA])[25]
+    path = root / f"videos/{CAMERA}/chunk-000/file-001.mp4"
+    path.unlink()
+    write_video(path, [2])
+    with pytest.raises(CorruptRecordError, match=r"file-001.mp4' must have depths of 9 to 16 bits.* of 'yuv420p'"):
+        LeRobot(root, columns=[CAMERA])[59]
+
+
 def test_a_path_columns_and_fingerprints(tmp_path: Path) -> None:
     """`ps.read` takes the folder; without its camera a dataset needs no video; the fingerprint has windows, too."""
     root = write_new(tmp_path / "robot")
@@ -280,10 +359,20 @@ BAD: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "one episode twice": (lambda root: LeRobot(root, episodes=[1, 1]), UsageError, "different numbers"),
     "no episodes": (lambda root: LeRobot(root, episodes=[]), UsageError, "at least one episode"),
     "a negative bound": (lambda root: LeRobot(root, decoded_bytes=-1), UsageError, "decoded_bytes must be at least 0"),
-    "depths": (
-        lambda root: LeRobot(changed_info(root, features={"d": {**TOP[CAMERA], "info": {"is_depth_map": True}}})),
-        UsageError,
-        "a video must have colours; 'd' of",
+    "a part of a scale of depths": (
+        lambda root: LeRobot(changed_info(root, features=depth_camera({"video.depth_min": 0.1}))),
+        CorruptRecordError,
+        r"info.json' must be as .*needs depth_min, depth_max, shift, use_log; got \[0.1, None, None, None\]",
+    ),
+    "a scale of depths without a logarithm": (
+        lambda root: LeRobot(changed_info(root, features=depth_camera(scale_of(0.0, 10.0, 0.0, logarithmic=True)))),
+        CorruptRecordError,
+        r"a positive depth_min \+ shift; got \[0.0, 10.0, 0.0, True\]",
+    ),
+    "a scale of depths without a range": (
+        lambda root: LeRobot(changed_info(root, features=depth_camera(scale_of(2.0, 2.0, 0.0, logarithmic=False)))),
+        CorruptRecordError,
+        r"depth_min < depth_max.*got \[2.0, 2.0, 0.0, False\]",
     ),
     "a missing video": (lambda root: LeRobot(changed_info(root, features=TOP)), SourceError, "cannot read '.*mp4'"),
 }

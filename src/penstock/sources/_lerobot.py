@@ -36,7 +36,9 @@ class LeRobot:
     """The frames of a LeRobot dataset of version 2 or 3; records are dicts with the value of each feature.
 
     Numbers are NumPy scalars and arrays, as they are stored. A frame of a video is an array of uint8 of shape
-    `(height, width, 3)`. An image that is stored by itself stays encoded, as bytes. `"task"` is the task's text.
+    `(height, width, 3)`. A frame of depths is an array of float32 of shape `(height, width, 1)`, in metres; if the
+    description has no scale of them, the stored numbers, as uint16. An image that is stored by itself stays encoded, as
+    bytes. `"task"` is the task's text.
 
     `deltas` makes a window of a feature: the values at the frame's time plus each of these differences, stacked, and
     beside it `NAME_is_pad`, which is true where the time is outside of the episode, and the first or the last value
@@ -108,8 +110,11 @@ class LeRobot:
         self._first_rows = first_rows
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths[chosen])])
         self._clips, videos = _used_clips(found, chosen)
-        self._films = Films([stat_file(path) for path in videos], described.rate)
+        depths = {camera: of for camera in cameras if (of := described.features[camera].depths) is not None}
+        by_file = {file: depths[camera] for camera in depths for file in self._clips[camera].files.tolist()}
+        self._films = Films([stat_file(path) for path in videos], described.rate, by_file)
         text = f"{self._names} {self._numbers.tolist()} {[(name, d.tolist()) for name, d in self._deltas.items()]}"
+        text += f" {depths}" if depths else ""
         self._digest = digest_of(self._films.files, f"{self._table.fingerprint()} {text}")
         self._decoded_bytes = decoded_bytes
         used: list[int] = np.unique(found.files[chosen]).tolist()
@@ -270,7 +275,7 @@ def _chosen_columns(described: Description, columns: Sequence[str] | None) -> tu
     """Return the names of the columns to read.
 
     Raises:
-        UsageError: one doesn't exist, is there twice, or has depths.
+        UsageError: one doesn't exist, or is there twice.
     """
     features = described.features
     known = (*features, *([_TASK] if _TASK_INDEX in features else []))
@@ -280,11 +285,6 @@ def _chosen_columns(described: Description, columns: Sequence[str] | None) -> tu
             raise UsageError(missing_column(name, known, repr(described.root)))
         if chosen.count(name) > 1:
             raise UsageError(f"columns must be different names; got {name!r} twice in {list(chosen)}. Name it once.")
-        if name in features and features[name].is_depth:
-            raise UsageError(
-                f"a video must have colours; {name!r} of {described.root!r} has depths, in a form of LeRobot's own. "
-                "Name the other columns."
-            )
     if not chosen:
         raise UsageError("columns must have at least one name; got an empty list. Omit it for all columns.")
     return chosen

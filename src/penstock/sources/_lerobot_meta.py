@@ -7,9 +7,10 @@ of many episodes in a Parquet file, and their videos one after the other in one 
 import contextlib
 import glob
 import json
+import math
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._arrow_rows import need_arrow
+from penstock.sources._films import Depths, Scale
 from penstock.sources._local_files import raise_source_error
 from penstock.sources._table_files import reading
 
 _INFO: Final = "meta/info.json"
 _VERSIONS: Final = ("2.0", "2.1", "3.0")
+_SCALE: Final = ("depth_min", "depth_max", "shift", "use_log")
 
 Numbers = NDArray[np.int64]
 
@@ -33,12 +36,12 @@ class Feature:
     Attributes:
         dtype: "video", "image", or the type of the values.
         shape: of a value.
-        is_depth: whether a video has depths in place of colours.
+        depths: those of a video that has no colours.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    is_depth: bool
+    depths: Depths | None
 
 
 @frozen
@@ -217,7 +220,27 @@ def describe(root: str) -> Description:
 def _feature(value: Mapping[str, Any]) -> Feature:
     details: Mapping[str, Any] = value.get("info") or value.get("video_info") or {}
     is_depth = bool(details.get("video.is_depth_map") or details.get("is_depth_map"))
-    return Feature(str(value["dtype"]), tuple(map(int, value["shape"])), is_depth)
+    depths = Depths(_scale(details)) if is_depth else None
+    return Feature(str(value["dtype"]), tuple(map(int, value["shape"])), depths)
+
+
+def _scale(details: Mapping[str, Any]) -> Scale | None:
+    """Return the scale of the codes of depths; None if a description has none.
+
+    Raises:
+        ValueError: it isn't whole, or there is no such scale.
+    """
+    found = [details.get(f"video.{name}") for name in _SCALE]
+    if found == [None] * len(_SCALE):
+        return None
+    *metres, is_logarithmic = found
+    if None in found or not isinstance(is_logarithmic, bool):
+        raise ValueError(f"a scale of depths needs {', '.join(_SCALE)}; got {found}")
+    least, greatest, shift = (float(cast("float", value)) for value in metres)
+    scale = Scale(least, greatest, shift, is_logarithmic)
+    if not (0 <= least < greatest < math.inf) or (is_logarithmic and not 0 < least + shift < math.inf):
+        raise ValueError(f"a scale of depths needs depth_min < depth_max and a positive depth_min + shift; got {found}")
+    return scale
 
 
 def _json_lines(path: str) -> list[Any]:
