@@ -12,6 +12,7 @@ _MODULES: Final = {
     "MAX_OPEN": "penstock.sources._local_files",
     "RETRY_WAITS_SECONDS": "penstock.sources._reading",
     "SLOW_SECONDS": "penstock._loader._hints",
+    "FOLD_BYTES": "penstock._runtime._fold_thread",
     "FOLD_SECONDS": "penstock._runtime._fold_thread",
     "STALL_SECONDS": "penstock._runtime._failing_work",
     "_IDLE_SECONDS": "penstock.ray._team",

@@ -1,7 +1,7 @@
 """With workers, a fold thread reads folds ahead of the consumer, within a bound."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock._runtime._fold_thread import Chunk, Fold, Made
+from penstock._runtime._read_choice import ReadChoice
 from penstock._streaming import no_provenance
 from tests.constants import SetConstant
 from tests.dataset.functions import keep
@@ -29,6 +30,15 @@ class Merging:
         self.threads.add(threading.current_thread())
         self.made.release()
         return np.array(rows)
+
+
+def returning(value: int) -> Callable[..., int]:
+    """Return a function that returns a value, whatever its arguments."""
+
+    def constant(*_: object) -> int:
+        return value
+
+    return constant
 
 
 def test_folds_run_ahead_of_the_consumer() -> None:
@@ -62,6 +72,46 @@ def test_a_batch_is_delivered_while_workers_are_stuck_at_the_next_one(
         gate.wait_entered()
         gate.open()
         assert [*first, *(number for batch in batches for number in batch)] == list(range(400))
+
+
+@pytest.mark.parametrize("merge", [None, list])
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_batch_is_delivered_while_the_thread_of_the_fold_is_stuck_at_the_next_one(
+    merge: Any, fails: int, set_constant: SetConstant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fold passes on what it has made before it computes elements itself, also those of a block that fails."""
+    set_constant("FOLD_SECONDS", 1e9)
+
+    def by_fold(choice: ReadChoice, _: int) -> None:
+        choice.by_fold = True
+
+    monkeypatch.setattr(ReadChoice, "begin", by_fold)
+    monkeypatch.setattr(ReadChoice, "changes", returning(0))
+    monkeypatch.setattr("penstock._streaming._inputs.decide", returning(8))
+    gate, computed = Gate(9), [0]
+
+    def passing(number: int) -> int:
+        if fails and number == 12:
+            raise ValueError(number)
+        computed.append(number)
+        return int(gate(number)) if computed.count(9) > fails else number
+
+    # Blocks have 8 elements; those of the one that fails are computed again, one by one.
+    dataset = ps.range(400).map(passing).filter(keep).batch(3, merge=merge)
+    found: list[int] = []
+    with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
+        batches = iter(loader)
+        for _ in range(2 + fails):
+            found.extend(next(batches))
+        gate.wait_entered()
+        gate.open()
+        if fails:
+            found.extend(next(batches))
+            with pytest.raises(ValueError, match="12"):
+                next(batches)
+        else:
+            found += [number for batch in batches for number in batch]
+    assert found == list(range(12 if fails else 400))
 
 
 def test_rows_folded_while_the_consumer_is_away_are_merged() -> None:
@@ -125,6 +175,27 @@ def test_an_error_of_the_fold_thread_is_not_an_end(monkeypatch: pytest.MonkeyPat
                 found.extend(batch.tolist()[0] for batch in batches)
             assert len(found) > before
     assert found == [*range(len(found))]
+
+
+@pytest.mark.parametrize("merge", [None, list])
+def test_a_chunk_has_few_large_batches(merge: Any, set_constant: SetConstant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that wait for the consumer together fit into the processor's cache, whether stacked or lists of rows."""
+    set_constant("FOLD_SECONDS", 1e9)
+    set_constant("FOLD_BYTES", 20_000)
+    whole, steps = Fold.__iter__, [0]
+
+    def counting(fold: Fold) -> Iterator[Chunk]:
+        for chunk in whole(fold):
+            steps.append(chunk.steps)
+            yield chunk
+
+    monkeypatch.setattr(Fold, "__iter__", counting)
+    dataset = (
+        ps.range(200).map(lambda number: np.full(500, number)).filter(lambda row: row[0] >= 0).batch(2, merge=merge)
+    )
+    with ps.Loader(dataset, num_workers=1, workers="threads") as loader:
+        assert [row[0] for batch in loader for row in batch] == list(range(200))
+    assert max(steps[:-1]) == 2  # of 8,000 bytes each; the last chunk has the end as well
 
 
 class Numbers:

@@ -9,10 +9,12 @@ consumer applies both when it takes the batch. So the state and the statistics c
 that still wait in the queue.
 
 Batches pass through the queue in chunks. One crossing between threads costs tens of microseconds, more than many folds
-take, so a chunk holds as many batches as are made within 2 ms, and at least one. No chunk holds a complete batch back
-while the next one is awaited: before the thread waits for workers, it passes on what it has made; and a chunk of a
-stream, which may pause before its next element, holds one batch. At most `prefetch` chunks wait; where workers collate,
-only one, since batches that were taken wait for the workers, too.
+take, so a chunk holds as many batches as are made within 2 ms and fit into the processor's cache, and at least one. No
+chunk holds a complete batch back while the next one is awaited: before the thread waits for workers, or computes
+elements itself, it passes on what it has made; and a chunk of a stream, which may pause before its next element, holds
+one batch. To pass on often costs little, since a consumer that has just begun to wait isn't woken: it looks itself
+after a millisecond. At most `prefetch` chunks wait; where workers collate, only one, since batches that were taken wait
+for the workers, too.
 
 The thread is no pipeline of `penstock.pipeline`: a queue with one writer and one reader needs no event loop, which
 costs milliseconds to start.
@@ -46,12 +48,13 @@ from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._processes import FUNCTION_SECONDS
 from penstock._runtime._batches import Remaining, StepRange
 from penstock._runtime._failing_work import Patience, Stall
-from penstock._runtime._policy import FOLD_SECONDS
+from penstock._runtime._policy import FOLD_BYTES, FOLD_SECONDS, UNANNOUNCED_SECONDS
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client
 from penstock._runtime._streaming import ClosingReader, StageRun, rows_of_element
 from penstock._runtime._streams import EndOfEpoch, Owner, Supplier
 from penstock._streaming import Collate, Provenance, Token, late_token, no_provenance
+from penstock.batching import array_bytes
 
 _ENDLESS: Final = 1 << 62
 
@@ -140,6 +143,8 @@ class Fold:
                 if caught.error is not None:  # the consumer raises it
                     self._made.append(_failed(caught.taken(), self._counted()))
                     break
+                if len(self._made) == 1:
+                    most = min(most, self._most_by_bytes())
                 if len(self._made) >= most or time.perf_counter() - self._began >= self._chunk_seconds:
                     yield Chunk(self.take())
                     most, self._began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
@@ -147,6 +152,12 @@ class Fold:
         finally:
             self._made = []  # the traceback of an error in it would refer to this
             self.inner.close()
+
+    def _most_by_bytes(self) -> int:
+        """Return how many batches as large as the first one of a chunk it may have."""
+        batch = self._made[0].batch
+        is_rows = self._collate is not None and self._collate.merge is not None
+        return max(int(FOLD_BYTES / max(array_bytes(batch if is_rows else [batch]), 1)), 1)
 
     def take(self) -> list[Made]:
         """Return the batches that are in no chunk yet, for one; a next one begins."""
@@ -243,6 +254,7 @@ class FoldThread:
         self._chunks: deque[Chunk] = deque()
         self._room = Bell()
         self._wake: Callable[[], None] | None = None  # called once, in the thread, after the next chunk has come
+        self._looks = False  # whether the consumer looks for a chunk after a while, if the bell doesn't ring
         self._stopped = False
         self._process = os.getpid()
         self._fold: Fold | None = None
@@ -291,12 +303,16 @@ class FoldThread:
         """Wait until there is a chunk, or the thread is stopped."""
         patience = Patience(self.stall, self._owner.timeout)
         self._client.readings.waits.cause = "fold" if self._client.stall is None else "workers"
+        self._looks = True
         while True:
             self._bell.clear()
             if self._stopped or self._chunks:
-                return
-            if not self._bell.wait(patience.seconds_left()):
+                break
+            if self._looks:
+                self._looks = self._bell.wait(UNANNOUNCED_SECONDS)
+            elif not self._bell.wait(patience.seconds_left()):
                 patience.look()
+        self._looks = False
 
     def stall(self) -> Stall | None:
         """Return the work of the fold's thread, or of the workers that it waits for."""
@@ -361,23 +377,33 @@ class FoldThread:
             if len(self._chunks) < self._max_chunks:
                 return not self._stopped
             if not self._stopped:
+                self._announce()
                 began = time.perf_counter()
                 self._room.wait()
                 self._client.read_choice.waited_seconds += time.perf_counter() - began
         return False
 
     def _pass_on(self) -> None:
-        """Pass on the batches that the fold has made: workers may take long for the next one."""
+        """Pass on the batches that the fold has made, since the next one may take long.
+
+        The consumer isn't woken if it will look for a chunk itself: where the next one is soon made, it gets both.
+        """
         fold = self._fold
         if fold is None or threading.get_ident() != self._identifier:  # an earlier thread, which hasn't ended yet
             return
         made = fold.take()
         if made:
-            self._put(Chunk(made))
+            self._chunks.append(Chunk(made))
+            if not self._looks:
+                self._announce()
             self._waits_for_room()  # for the chunk that is begun
 
     def _put(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Wake a consumer that waits for a chunk."""
         self._bell.ring()
         wake, self._wake = self._wake, None
         if wake is not None:

@@ -54,6 +54,8 @@ DIRECT_BYTES: Final = 1 << 19  # records read into batches at once: half of a pr
 # -- The fold thread: its chunks, and elements that it computes itself; and messages of an isolated loader's helper.
 
 FOLD_SECONDS: Final = 0.002  # batches that the fold passes on together: a crossing takes tens of microseconds
+FOLD_BYTES: Final = 3_000_000  # the same, by size: with more, batches have left the cache before they are delivered
+UNANNOUNCED_SECONDS: Final = 0.001  # after which the consumer looks for batches itself: waking it takes as long as many
 TURN_SECONDS: Final = 0.01  # in which workers or the fold thread compute elements: it has several jobs of small ones
 TURNS_UNTIL_RETRY: Final = 64  # of the faster of the two: trying the other one takes less than a fiftieth
 TRIED_SECONDS: Final = 0.0002  # of an element, its part of the fold included, up to which the fold thread tries it

@@ -150,7 +150,7 @@ class Client:
         has_warned_of_kept: whether the warning about kept batches was given, once for all its queues.
         listener: woken when one of its jobs may be complete; None before it joins a scheduler.
         is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
-        before_wait: called before a wait for a job; a fold passes on what it has made.
+        before_wait: called before what may take long, such as a wait for a job; a fold passes on what it has made.
         stall: finds the work that its consumer waits for; None while none waits.
         waited_until: when the last wait ended, by `monotonic`.
         read_choice: the choice between workers and the thread of the fold, to compute the elements below it.

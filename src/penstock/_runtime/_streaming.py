@@ -191,10 +191,16 @@ class ThreadReader:
         if choice is None:
             yield from self._by_workers(block_input, start, never)
             return
+
+        def ends(number: int) -> bool:
+            return self._closed or choice.changes(number)
+
         choice.begin(start)
         while start < block_input.input_range.total and not self._closed:
-            read = read_inline if choice.by_fold else self._by_workers
-            start = yield from read(block_input, start, lambda number: self._closed or choice.changes(number))
+            if choice.by_fold:
+                start = yield from read_inline(block_input, start, ends, self._pass_on)
+            else:
+                start = yield from self._by_workers(block_input, start, ends)
 
     def _by_workers(
         self, block_input: BlockInput, start: int, ends: Callable[[int], bool]
@@ -207,7 +213,7 @@ class ThreadReader:
         while (job := self._next_job(queue)) is not None:
             if job.failure.crash is not None:
                 crashing_rows = job.work.span.start + (job.failure.row or 0)
-                yield from one_by_one(block_input, job.work.span.start, crashing_rows)
+                yield from one_by_one(block_input, job.work.span.start, crashing_rows, self._pass_on)
                 self._replace_crashing(block_input, crashing_rows, job.failure.crash)
                 queue = self._open(block_input, crashing_rows)
                 continue
@@ -218,7 +224,7 @@ class ThreadReader:
             attempts = 0
             if job.failed or decide(LEFT_TO_CONSUMER, 0):
                 self._scheduler.prepare_consumer()
-                yield from one_by_one(block_input, job.work.span.start, job.work.span.stop)
+                yield from one_by_one(block_input, job.work.span.start, job.work.span.stop, self._pass_on)
                 self._client.log_complaint(job.failure.complaint)
             else:
                 parts: list[tuple[range, Block]] = [part for parts in job.parts for part in parts]
@@ -233,6 +239,10 @@ class ThreadReader:
         if self._queues.get(block_input.number) is queue:
             self._close(block_input.number)
         return start
+
+    def _pass_on(self) -> None:
+        """Pass on complete batches before this thread computes elements, of which each may take long."""
+        self._client.before_wait()
 
     def _next_job(self, queue: JobQueue[SpanJob]) -> SpanJob | None:
         began = time.perf_counter()

@@ -231,8 +231,12 @@ def never(number: int) -> bool:
     return False
 
 
+def unheld() -> None:
+    """Do nothing: no complete batch waits for elements to be computed."""
+
+
 def read_inline(
-    block_input: BlockInput, start: int, ends: Callable[[int], bool] = never
+    block_input: BlockInput, start: int, ends: Callable[[int], bool] = never, before: Callable[[], None] = unheld
 ) -> Generator[Chunk, None, int]:
     """Yield chunks computed inline: of one element first, then of as many as take a few milliseconds.
 
@@ -240,6 +244,7 @@ def read_inline(
         block_input: the input.
         start: the number of the first element.
         ends: asked with the number of the next element, when those before it were used, whether to end before it.
+        before: called before elements are computed, which may take long.
 
     Returns:
         The number of the next element.
@@ -248,12 +253,13 @@ def read_inline(
     size = 1
     while start < end:
         stop = min(start + decide(LEAF_ELEMENTS, size, block_input.at_once), end)
+        before()
         began = time.perf_counter()
         block: Block | None = None
         with Caught(Exception):  # raised again below, for the element that it belongs to
             block = block_input.evaluate(start, stop, block_input.context)
         if block is None:
-            yield from one_by_one(block_input, start, stop)
+            yield from one_by_one(block_input, start, stop, before)
         else:
             seconds = time.perf_counter() - began
             yield block_input.chunk(start, stop, block)
@@ -264,9 +270,10 @@ def read_inline(
     return start
 
 
-def one_by_one(block_input: BlockInput, start: int, stop: int) -> Iterator[Chunk]:
-    """Yield chunks of one element, so that elements before a failing one come first."""
+def one_by_one(block_input: BlockInput, start: int, stop: int, before: Callable[[], None] = unheld) -> Iterator[Chunk]:
+    """Yield chunks of one element, so that elements before a failing one come first; `before` as for `read_inline`."""
     for index in range(start, stop):
+        before()
         yield block_input.chunk(index, index + 1, block_input.evaluate(index, index + 1, block_input.context))
 
 

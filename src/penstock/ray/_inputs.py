@@ -137,7 +137,7 @@ class PoolReader:
                 yield block_input.chunk(first, stop, evaluated)
             else:
                 self._runtime.prepare()
-                yield from one_by_one(block_input, first, stop)
+                yield from one_by_one(block_input, first, stop, self._client.before_wait)
                 self._client.log_complaint(evaluated)
         if self._dealers.get(block_input.number) is dealer:
             self._close(block_input.number)
