@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports: list[dict[str, object]] = []
     for name in options.scenarios or SCENARIOS:
         started = datetime.datetime.now(datetime.UTC)
-        scenario, results, missing = run(name, rounds=options.rounds, smoke=options.smoke, with_rivals=options.rivals)
+        scenario, results, missing = run(
+            name, rounds=options.rounds, smoke=options.smoke, with_rivals=options.rivals, only=options.only
+        )
         clear_progress()
         print(table(scenario, results, missing), end="\n\n", flush=True)
         reports.append(as_json(scenario, results, started))
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(
-    name: str, *, rounds: int | None, smoke: bool, with_rivals: bool
+    name: str, *, rounds: int | None, smoke: bool, with_rivals: bool, only: str | None = None
 ) -> tuple[Scenario, tuple[Result, ...], tuple[str, ...]]:
     """Build and measure one scenario.
 
@@ -57,6 +59,7 @@ def run(
         rounds: how many rounds; the scenario's own number (or 1 in smoke mode) by default.
         smoke: try the code on tiny work.
         with_rivals: add the rivals that are installed.
+        only: a part of the names of the contestants to measure; None for all.
 
     Returns:
         The scenario, its results, and the names of rivals that are not installed.
@@ -69,10 +72,27 @@ def run(
             return tuple(contestant for group in made for contestant in group)
 
         scenario = SCENARIOS[name](Bench(Path(directory), scope, smoke, contestants))
+        if only is not None:
+            scenario = named(scenario, only)
         if smoke:
             scenario = without_goals(scenario)
         count = rounds or (1 if smoke else scenario.rounds)
         return scenario, measure(scenario, rounds=count, smoke=smoke, progress=progress_line(name)), missing
+
+
+def named(scenario: Scenario, text: str) -> Scenario:
+    """Return the scenario with the contestants whose names contain a text, and those that they are compared with.
+
+    Raises:
+        SystemExit: if there is none.
+    """
+    chosen = {each.name for each in scenario.contestants if text.casefold() in each.name.casefold()}
+    chosen |= {limit for each in scenario.contestants if each.name in chosen for limit in each.against}
+    contestants = tuple(each for each in scenario.contestants if each.name in chosen)
+    if not contestants:
+        names = "\n".join(each.name for each in scenario.contestants)
+        raise SystemExit(f"--only {text!r}: no contestant of {scenario.name} has this in its name. There are:\n{names}")
+    return dataclasses.replace(scenario, contestants=contestants)
 
 
 def without_goals(scenario: Scenario) -> Scenario:
@@ -87,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rivals", action="store_true", help="also measure other loaders that are installed")
     parser.add_argument("--setup-rivals", action="store_true", help="create the rivals' environment, .bench/rivals")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds (7, for import 15)")
+    parser.add_argument("--only", metavar="TEXT", help="only contestants with this in their names, and their limits")
     parser.add_argument("--smoke", action="store_true", help="tiny work, one round: tests the code, measures nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to FILE")
     return parser

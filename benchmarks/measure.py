@@ -13,6 +13,7 @@ from benchmarks.scenario import Contestant, Measurement, Scenario
 from benchmarks.streams import check_outputs
 
 ROUND_SECONDS = 0.35
+PROGRESS_SECONDS = 10.0  # between two lines of progress in a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Comparison:
 
 
 def measure(scenario: Scenario, *, rounds: int, smoke: bool, progress: Callable[[str], None]) -> tuple[Result, ...]:
-    """Check that contestants do the same work, warm each up unless it is only tried, then measure `rounds` rounds.
+    """Check that contestants do the same work, warm each up if it should be, then measure `rounds` rounds.
 
     Args:
         scenario: the scenario to measure.
@@ -48,9 +49,9 @@ def measure(scenario: Scenario, *, rounds: int, smoke: bool, progress: Callable[
         smoke: measure one repeat a round, whatever its length.
         progress: called with a short line at the start of each action.
     """
-    progress("checking that contestants give the same output")
-    digests = check_outputs(scenario)
-    repeats = {contestant.name: _warm_up(contestant, smoke, progress) for contestant in scenario.contestants}
+    digests = check_outputs(scenario, progress)
+    cold = smoke or not scenario.warms_up
+    repeats = {contestant.name: _warm_up(contestant, cold, progress) for contestant in scenario.contestants}
     measured: dict[str, dict[int, Measurement]] = {contestant.name: {} for contestant in scenario.contestants}
     for number in range(rounds):
         turn = number % len(scenario.contestants)
@@ -72,9 +73,9 @@ def measure(scenario: Scenario, *, rounds: int, smoke: bool, progress: Callable[
     )
 
 
-def _warm_up(contestant: Contestant, smoke: bool, progress: Callable[[str], None]) -> int:  # noqa: FBT001 - internal
+def _warm_up(contestant: Contestant, cold: bool, progress: Callable[[str], None]) -> int:  # noqa: FBT001 - internal
     """Run a contestant once, and return the number of repeats that make a round long enough to time."""
-    if smoke:  # its round tests the code
+    if cold:
         return contestant.repeats or 1
     progress(f"warming up: {contestant.name}")
     if contestant.repeats is not None:
@@ -133,12 +134,21 @@ def _judged(result: Result, comparison: Comparison | None) -> Interval | None:
 
 
 def progress_line(name: str) -> Callable[[str], None]:
-    """Return a function that shows the current action in one line of standard error, if that is a terminal."""
+    """Return a function that shows the current action in standard error.
+
+    On a terminal it is one line, which each action replaces; elsewhere a line every `PROGRESS_SECONDS`.
+    """
+    shown = began = time.monotonic()
 
     def show(text: str) -> None:
+        nonlocal shown
+        now = time.monotonic()
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[2K{name}: {text}")
-            sys.stderr.flush()
+        elif now - shown >= PROGRESS_SECONDS:
+            sys.stderr.write(f"{name}, {now - began:.0f} s: {text}\n")
+            shown = now
+        sys.stderr.flush()
 
     return show
 

@@ -109,6 +109,7 @@ class Scenario:
         contestants: the contestants.
         rounds: the number of turns of each contestant.
         summary: makes text below the table from the contestants' medians.
+        warms_up: whether each contestant runs once before the rounds, and not only for the check of its output.
     """
 
     name: str
@@ -116,3 +117,4 @@ class Scenario:
     contestants: tuple[Contestant, ...]
     rounds: int = 7
     summary: Callable[[Mapping[str, float]], str] | None = None
+    warms_up: bool = True

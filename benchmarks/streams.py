@@ -30,8 +30,12 @@ class OutputDiffersError(AssertionError):
     """Two contestants that claim the same output gave different rows, so their times cannot be compared."""
 
 
-def check_outputs(scenario: Scenario) -> dict[str, str]:
+def check_outputs(scenario: Scenario, progress: Callable[[str], None] = lambda _: None) -> dict[str, str]:
     """Read every contestant's output once, and return the digests by name.
+
+    Args:
+        scenario: the contestants.
+        progress: called with a short line at the start of each action.
 
     Raises:
         OutputDiffersError: if contestants with the same claim differ.
@@ -42,6 +46,7 @@ def check_outputs(scenario: Scenario) -> dict[str, str]:
     for contestant in scenario.contestants:
         if contestant.output is None:
             continue
+        progress(f"checking that contestants give the same output: {contestant.name}")
         claim = contestant.output.claim
         running, row_set = _digests(contestant.output.batches())
         if contestant.output.ordered:

@@ -5,7 +5,12 @@ one, with a function above the batch. Each variation changes one or two things o
 loop of this process that makes the same batches of the same items: so workers of cheap items can at best pass on what
 they make, and items that take longer reach the number of workers.
 
-A loader is opened for each measurement, whose time begins with the third batch.
+A loader is opened for each measurement, whose time begins with the third batch and ends after `MOST_SECONDS`, at the
+latest with the last batch. So a slow rival gives fewer batches. The check that all give the same rows reads the first
+`CHECKED` items of each, and is the only run before the measured ones.
+
+One round with the rivals takes five minutes. `--only TEXT` measures the variations and places whose names contain a
+text, such as "dicts by 32" or "threads".
 
 Below the table is the reason for each share of ours that is below `LEAST`. They follow from the workload and the place
 (`reason`):
@@ -26,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -38,8 +44,9 @@ from benchmarks.scenario import Contestant, Measurement, Output, Role, Scenario,
 UNIT = per_second("items")
 MOST_ITEMS: Final = 100_000
 MOST_BATCHES: Final = 4_000
-MOST_SECONDS: Final = 0.5  # of the loop
-ROUNDS: Final = 5
+MOST_SECONDS: Final = 0.5  # of a measurement, beside the start of its workers
+CHECKED: Final = 1_000  # items of each contestant that are compared with those of the others
+ROUNDS: Final = 3
 _COLLATED_MICROSECONDS: Final = 20  # of an item, beside which collating it takes little
 LEAST: Final = 0.6  # of the loop's rate; a share below it has a reason
 UNTIMED: Final = 2  # batches, before which workers start
@@ -80,8 +87,8 @@ class Work:
         if index >= self.count:
             raise IndexError(index)
         if self.microseconds:
-            until = time.perf_counter() + self.microseconds / 1e6
-            while time.perf_counter() < until:
+            until = time.thread_time_ns() + self.microseconds * 1000
+            while time.thread_time_ns() < until:
                 pass
         if self.kind == "int":
             return index
@@ -130,7 +137,12 @@ def build(bench: Bench) -> Scenario:
         made += [_ours(work, place) for place in places]
         made += bench.rivals("variations", work)
     return Scenario(
-        "variations", f"{len(variations)} variations of items in batches", tuple(made), ROUNDS, summary=_worst_on_top
+        "variations",
+        f"{len(variations)} variations of items in batches",
+        tuple(made),
+        ROUNDS,
+        summary=_worst_on_top,
+        warms_up=False,
     )
 
 
@@ -155,26 +167,29 @@ def _same(batch: object) -> object:
 
 def contestant(work: Work, name: str, role: Role, batches: Callable[[], Iterable[Any]]) -> Contestant:
     """Return a contestant of a variation, which opens what it measures."""
-    output = Output(work.name, partial(_arrays, work.kind, batches))
+    output = Output(work.name, partial(_arrays, work, batches))
     against = () if role == "limit" else (limit_of(work),)
     return Contestant(name, role, partial(_timed, work, batches), UNIT, against, output=output, repeats=1)
 
 
-def _arrays(kind: Kind, batches: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """Yield the first leaf of each batch."""
-    for batch in batches():
-        yield np.asarray(batch["x"] if kind == "dict" else batch[0] if kind == "tuple" else batch)
+def _arrays(work: Work, batches: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """Yield the first leaf of each of the first batches."""
+    for batch in islice(batches(), max(CHECKED // work.batch_size, UNTIMED)):
+        yield np.asarray(batch["x"] if work.kind == "dict" else batch[0] if work.kind == "tuple" else batch)
 
 
 def _timed(work: Work, batches: Callable[[], Iterable[Any]], repeats: int) -> Measurement:
     amount, seconds = 0, 0.0
     for _ in range(repeats):
-        number, began = 0, 0.0
+        number, began, ended = 0, 0.0, 0.0
         for number, _batch in enumerate(batches()):
+            ended = time.perf_counter()
             if number == UNTIMED - 1:
-                began = time.perf_counter()
+                began = ended
+            elif number >= UNTIMED and ended - began >= MOST_SECONDS:
+                break
         amount += (number + 1 - UNTIMED) * work.batch_size
-        seconds += time.perf_counter() - began
+        seconds += ended - began
     return Measurement(amount, seconds)
 
 

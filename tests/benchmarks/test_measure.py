@@ -1,12 +1,13 @@
 """The measuring loop, on contestants with made-up times."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.measure import Result, compare, measure, median_reaches, reached
+from benchmarks.measure import Result, compare, measure, median_reaches, progress_line, reached
 from benchmarks.scenario import NANOSECONDS, Contestant, Goal, Measurement, Output, Scenario, per_second
 from benchmarks.streams import OutputDiffersError, check_outputs
 
@@ -23,7 +24,10 @@ def result(name: str, seconds: list[float], *, against: tuple[str, ...] = (), go
 
 
 def test_contestants_take_turns_in_rotating_order() -> None:
-    """After a warm-up, each round measures every contestant once, and the first turn rotates; a try has no warm-up."""
+    """After a warm-up, each round measures every contestant once, and the first turn rotates.
+
+    A try has no warm-up, nor has a scenario that needs none.
+    """
     turns: list[str] = []
 
     def taking_turns(name: str) -> Callable[[int], Measurement]:
@@ -34,9 +38,10 @@ def test_contestants_take_turns_in_rotating_order() -> None:
         return run
 
     contestants = tuple(Contestant(name, "ours", taking_turns(name), NANOSECONDS, repeats=1) for name in "abc")
-    for smoke, warm_up in ((False, "abc"), (True, "")):
+    for smoke, warms_up, warm_up in ((False, True, "abc"), (True, True, ""), (False, False, "")):
         turns.clear()
-        measure(Scenario("turns", "", contestants), rounds=3, smoke=smoke, progress=silent)
+        scenario = Scenario("turns", "", contestants, warms_up=warms_up)
+        measure(scenario, rounds=3, smoke=smoke, progress=silent)
         assert "".join(turns) == warm_up + "abc" + "bca" + "cab"
 
 
@@ -127,3 +132,16 @@ def test_an_unordered_output_is_a_set_of_rows() -> None:
     for rows in ([1, 2], [1, 2, 3, 3], [1, 1, 3]):
         with pytest.raises(OutputDiffersError, match="b and a"):
             check_outputs(Scenario("", "", (whole, producing("b", rows, ordered=False))))
+
+
+def test_progress_in_a_file_is_a_line_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log of a long measurement shows that it goes on, and isn't filled with lines."""
+    now = [100.0]
+    monkeypatch.setattr("benchmarks.measure.time", SimpleNamespace(monotonic=lambda: now[0]))
+    show = progress_line("tiny")
+    for seconds in (3, 6, 2, 9, 9):
+        now[0] += seconds
+        show(f"after {seconds}")
+    assert capsys.readouterr().err == "tiny, 11 s: after 2\ntiny, 29 s: after 9\n"

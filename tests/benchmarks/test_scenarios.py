@@ -32,3 +32,15 @@ def test_a_scenario_runs_and_its_outputs_agree(name: str, tmp_path: Path, capsys
     if name in {"tiny", "tokens"}:
         digests = {contestant["name"]: contestant["digest"] for contestant in measured["contestants"]}
         assert [contestant["digest"] == digests[contestant["limit"]] for contestant in ours] == [True] * 4
+
+
+def test_only_some_contestants_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--only` keeps the contestants with a text in their names, in any case, and those that they are compared with."""
+    report = tmp_path / "report.json"
+    assert main(["variations", "--smoke", "--only", "TUPLES by 32: penstock in", "--json", str(report)]) == 0
+    (measured,) = json.loads(report.read_text())
+    names = [contestant["name"] for contestant in measured["contestants"]]
+    assert names == ["tuples by 32: loop", "tuples by 32: penstock inline"]
+    assert "tuples by 32: penstock inline" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"(?s)--only 'nothing': no contestant of variations .*tuples by 32: loop"):
+        main(["variations", "--smoke", "--only", "nothing"])
