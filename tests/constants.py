@@ -7,6 +7,7 @@ import pytest
 
 _MODULES: Final = {
     "COLLATE_JOB_SECONDS": "penstock._runtime._collate_supplier",
+    "COLLATE_WHOLE_SECONDS": "penstock._runtime._collate_supplier",
     "FUNCTION_SECONDS": "penstock._runtime._scheduler",
     "LOOKED_AT_SECONDS": "penstock._loader._hints",
     "MAX_OPEN": "penstock.sources._local_files",

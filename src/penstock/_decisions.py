@@ -46,6 +46,7 @@ JOB_POSITIONS: Final = Decision("positions of a job of elements that are read in
 JOB_BLOCKS: Final = Decision("blocks that the rows of a job are cut into", 1, 256)
 WHOLE_PARENTS: Final = Decision("whether blocks end where the elements of one parent end", 0, 1)
 SUFFIX_BATCHES: Final = Decision("batches of a job of the steps above the folds", 1, 32)
+WHOLE_BATCHES: Final = Decision("whether one worker makes a batch above the folds, its rows included", 0, 1)
 LEAF_ELEMENTS: Final = Decision("elements computed at once below the folds, without workers", 1, 4096)
 STREAM_ELEMENTS: Final = Decision("elements of a stream that are passed on together", 1, 64)
 MIXTURE_ELEMENTS: Final = Decision("elements of a mixture that are passed on together", 1, 64)

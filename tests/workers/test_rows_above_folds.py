@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import threading
 import weakref
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._runtime._sent_blocks import SentRows
+from penstock._streaming import Rest
+from penstock._tree import flatten
 from penstock.errors import WorkerError
 from tests.constants import SetConstant
 from tests.equivalence.definition import digest, epoch_of
@@ -310,8 +314,10 @@ def test_large_rows_of_a_one_shot_stream_are_not_lost(set_constant: SetConstant)
         assert [digest(batch) for batch in loader] == expected
 
 
-def test_a_crashing_row_above_a_fold_is_named() -> None:
-    """Batches before it are delivered first."""
+@pytest.mark.parametrize("whole_seconds", [0.0, 1e9])
+def test_a_crashing_row_above_a_fold_is_named(whole_seconds: float, set_constant: SetConstant) -> None:
+    """Batches before it are delivered first; also where one process has made the batch."""
+    set_constant("COLLATE_WHOLE_SECONDS", whole_seconds)
     dataset = ps.range(100).window_shuffle(1).map(functions.kills_itself).batch(8)
     with ps.Loader(dataset, **PROCESSES) as loader:
         batches = iter(loader)
@@ -329,6 +335,84 @@ def test_a_crash_leaves_the_row_unchanged(tmp_path: Path) -> None:
         found = [number for batch in loader for number in batch[:, 0].tolist()]
         assert len(loader.deaths()) == 1
     assert found == [number + 1 for number in range(100)]
+
+
+def number_and_process(row: Any) -> dict[str, Any]:
+    """Return the number of a row, and the process and thread that compute it."""
+    return {**row, "by": (os.getpid() << 32) + threading.get_ident() % 2**32}
+
+
+@WORKERS
+def test_one_worker_makes_a_batch_of_cheap_rows(place: dict[str, Any], set_constant: SetConstant) -> None:
+    """Once it is known that its rows take little time; other workers make other batches, and the consumer none."""
+    set_constant("COLLATE_WHOLE_SECONDS", 1e9)
+    set_constant("COLLATE_JOB_SECONDS", 0.0)
+    rows = ps.range(8_000, seed=3).window_shuffle(9).map(functions.row)
+    expected = [digest(batch) for batch in rows.batch(16)]
+    found: list[Any] = []
+    makers: list[set[int]] = []
+    with ps.Loader(rows.map(number_and_process).batch(16), **place) as loader:
+        for batch in loader:
+            makers.append({*batch.pop("by").tolist()})
+            found.append(digest(batch))
+    assert found == expected
+    late = makers[len(makers) // 2 :]
+    assert {len(each) for each in late} == {1}
+    assert (os.getpid() << 32) + threading.get_ident() % 2**32 not in set[int]().union(*makers)
+
+
+@WORKERS
+@pytest.mark.parametrize("whole_seconds", [0.0, 1e9])
+def test_a_failing_row_of_a_batch_that_one_worker_makes(
+    place: dict[str, Any], whole_seconds: float, set_constant: SetConstant
+) -> None:
+    """It raises in order, with its position, at each attempt; whether one worker makes a batch or several."""
+    set_constant("COLLATE_WHOLE_SECONDS", whole_seconds)
+    dataset = ps.range(100).window_shuffle(1).map(refuses_sixty_five).map(refuses_sixty).batch(8)
+    with ps.Loader(dataset, **place) as loader:
+        batches = iter(loader)
+        found = [next(batches).tolist() for _ in range(7)]
+        for _ in range(2):
+            with pytest.raises(OSError, match="sixty is broken") as caught:
+                next(batches)
+            assert any("position 60" in note for note in caught.value.__notes__)
+    assert found == [[*range(first, first + 8)] for first in range(0, 56, 8)]
+
+
+def test_a_crash_leaves_the_rows_of_a_batch_that_one_process_makes_unchanged(
+    tmp_path: Path, set_constant: SetConstant
+) -> None:
+    """A function may change its argument; if its process is killed then, the next ones get all rows unchanged."""
+    set_constant("COLLATE_WHOLE_SECONDS", 1e9)
+    function = functions.ChangesAndDies(str(tmp_path / "died"))
+    dataset = ps.range(100).map(functions.large_row).window_shuffle(1).map(function).batch(4)
+    with ps.Loader(dataset, **PROCESSES) as loader:
+        found = [number for batch in loader for number in batch[:, 0].tolist()]
+        assert len(loader.deaths()) == 1
+    assert found == [number + 1 for number in range(100)]
+
+
+ROWS: dict[str, list[Any]] = {
+    "sequences": [{"tokens": np.arange(6, dtype=np.uint16), "ids": np.full(6, number)} for number in range(9)],
+    "documents": [np.arange(number, dtype=np.int32) for number in range(9)],
+    "numbers": [{"tokens": np.arange(number), "number": number, "name": str(number)} for number in range(9)],
+    "images": [np.full((2, 3), number) for number in range(9)],
+    "few": [{"tokens": np.arange(3)}],
+    "none": [],
+    "a rest": Rest({"tokens": np.arange(3)} for _ in range(9)),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+def test_rows_arrive_in_another_process_as_they_were(rows: list[Any]) -> None:
+    """They are a list, with the same types and bytes; their arrays can be written to, each alone."""
+    found: list[Any] = pickle.loads(pickle.dumps(SentRows(rows)))
+    assert type(found) is type(rows)
+    assert digest(list(found)) == digest(list(rows))
+    arrays: list[Any] = [leaf for row in found for leaf in flatten(row)[0] if isinstance(leaf, np.ndarray)]
+    for number, array in enumerate(arrays):
+        array.fill(number)
+    assert all((array == number).all() for number, array in enumerate(arrays))
 
 
 def test_functions_that_go_on_after_errors_stay_where_they_are() -> None:

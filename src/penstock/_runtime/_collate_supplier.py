@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock._decisions import LEFT_TO_CONSUMER, SUFFIX_BATCHES, decide
+from penstock._decisions import LEFT_TO_CONSUMER, SUFFIX_BATCHES, WHOLE_BATCHES, decide
 from penstock._graph import DROPPED, Element
 from penstock._runtime._batches import StepRange
 from penstock._runtime._chunk_sizes import block_rows, units_per_job
@@ -38,10 +38,16 @@ from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork
 from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_thread import FoldAlone, FoldThread, Made, count_filtered
 from penstock._runtime._jobs import Job
-from penstock._runtime._policy import COLLATE_JOB_SECONDS, MAX_COLLATE_BATCHES, SMALL_BATCHES_BYTES
+from penstock._runtime._policy import (
+    COLLATE_JOB_SECONDS,
+    COLLATE_WHOLE_SECONDS,
+    MAX_COLLATE_BATCHES,
+    SMALL_BATCHES_BYTES,
+)
 from penstock._runtime._queue import GivenQueue
 from penstock._runtime._recovery import may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
+from penstock._runtime._sent_blocks import SentRows
 from penstock._runtime._streaming import ThreadReader
 from penstock._runtime._streams import EndOfEpoch, Supplier
 from penstock._streaming import Rest, Token
@@ -227,19 +233,35 @@ class CollateSupplier(Supplier[CollateJob]):
         return job
 
     def _job_of(self, made: list[Made]) -> CollateJob:
-        takes_rows, learned = bool(self._run.collate.rows), self._client.learned
-        bounds = tuple(itertools.accumulate([len(each.batch) if takes_rows else 0 for each in made], initial=0))
+        learned, is_whole = self._client.learned, self._makes_whole
+        has_blocks = bool(self._run.collate.rows) and not is_whole
+        bounds = tuple(itertools.accumulate([len(each.batch) if has_blocks else 0 for each in made], initial=0))
         rows = max(block_rows(bounds[-1], self._scheduler.num_workers, learned), 1)
         ends_in_rest = isinstance(made[-1].batch, Rest)  # only an error or the end follows a rest
-        task = CollateTask(np.concatenate([each.provenance[:1] for each in made]), bounds, rows, ends_in_rest)
+        firsts = np.concatenate([each.provenance[:1] for each in made])
+        task = CollateTask(firsts, bounds, rows, ends_in_rest, is_whole)
         memory_bytes = max(int(len(made) * learned.merged_row_bytes), 1) if self._scheduler.shares else 0
-        work = CollateWork(self._run, task, _given(made, task), memory_bytes)
+        work = CollateWork(self._run, task, _given(made, task, are_sent=self._scheduler.shares), memory_bytes)
         work.made = [each._replace(batch=None) for each in made]
         return Job(work, keeps_errors=self._reads_streams)
 
+    @property
+    def _makes_whole(self) -> bool:
+        """Whether a worker makes a batch on its own, its rows included, since these take little time.
+
+        If a process crashes, blocks of rows find the row. A stream isn't read again for that.
+        """
+        learned = self._client.learned
+        if not self._run.collate.rows or self._reads_streams or learned.has_crashed:
+            return False
+        if learned.row_seconds is None or learned.merge_seconds is None:
+            return False
+        seconds = max(learned.row_seconds * self._run.size, learned.merge_seconds)
+        return bool(decide(WHOLE_BATCHES, int(seconds <= COLLATE_WHOLE_SECONDS)))
+
     def _steps_per_job(self) -> int:
         learned = self._client.learned
-        row_seconds = learned.row_seconds if self._run.collate.rows else 0.0
+        row_seconds = learned.row_seconds if self._run.collate.rows and not self._makes_whole else 0.0
         if learned.merge_seconds is None or row_seconds is None or self._singly:
             return 1  # so that the first batch waits for no other
         if self._reads_streams and self._scheduler.shares:
@@ -268,7 +290,10 @@ class CollateSupplier(Supplier[CollateJob]):
 
     def is_repeated(self, job: CollateJob, index: int, attempts: int) -> bool:
         failure, is_remade = job.failure, job.work.is_remade
-        if failure.crash is not None and index >= failure.step:
+        if job.work.shape.ends_at_crash and failure.is_suspect:
+            self._client.learned.has_crashed = True
+            self._drop()
+        elif failure.crash is not None and index >= failure.step:
             self._leave_out_crashing(job, index, failure.crash)
         elif job.steps > 1 or (is_remade and may_repeat(failure, attempts)):
             self._drop()  # so that no other thread makes the next jobs
@@ -308,16 +333,22 @@ def _has_batch(waiting: deque[Made]) -> bool:
     return bool(waiting) and waiting[0].error is None
 
 
-def _given(made: list[Made], task: CollateTask) -> dict[int, Any]:
-    """Return the rows of each block, with their provenance; or, if no function takes rows, what the merge takes."""
+def _given(made: list[Made], task: CollateTask, *, are_sent: bool) -> dict[int, Any]:
+    """Return the rows of each block, with their provenance; or, if blocks compute nothing, what the merge takes."""
     rows_in_all = task.bounds[-1]
     if not rows_in_all:
-        return {1: [each.batch for each in made]}  # without rows there is one block, and the merge is the next
+        # There is one block, which computes nothing, and the merge is the next.
+        contents = [SentRows(each.batch) if task.is_whole and are_sent else each.batch for each in made]
+        return {1: [(content, each.provenance) for content, each in zip(contents, made, strict=True)]}
     rows = list(itertools.chain.from_iterable(each.batch for each in made))
     provenance = np.concatenate([each.provenance for each in made])
     starts = range(0, rows_in_all, task.block_rows)
     spans = [slice(start, start + task.block_rows) for start in starts]
-    return {block: (rows[span], provenance[span]) for block, span in enumerate(spans)}
+    given = [rows[span] for span in spans]
+    return {
+        block: (SentRows(part) if are_sent else part, provenance[span])
+        for block, (part, span) in enumerate(zip(given, spans, strict=True))
+    }
 
 
 def _waker(scheduler: Scheduler, client: Client) -> Callable[[], None]:

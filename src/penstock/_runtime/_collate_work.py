@@ -24,15 +24,17 @@ class CollateTask(NamedTuple):
 
     Attributes:
         firsts: the provenance of the first row of each batch.
-        bounds: the first row of each batch, and the end of the last batch; all 0 where no function takes rows.
+        bounds: the first row of each batch, and the end of the last batch; all 0 where blocks compute nothing.
         block_rows: the number of rows of a block.
         ends_in_rest: whether the rows of the last batch are a rest, which makes no batch.
+        is_whole: whether the merge applies the functions of rows, too.
     """
 
     firsts: Provenance
     bounds: tuple[int, ...]
     block_rows: int
     ends_in_rest: bool
+    is_whole: bool
 
     def work(self, plan: Plan) -> "CollateWork":
         """Return the work."""
@@ -45,7 +47,8 @@ class CollateWork(Work):
     Args:
         run: the steps above the folds.
         task: the batches and blocks.
-        given: the rows of each block with their provenance, or the contents of the batches for the merge.
+        given: the rows of each block with their provenance, or the content of each batch with its provenance for the
+            merge.
         memory_bytes: the memory for the merged batches in processes; 0 in threads.
 
     Attributes:
@@ -62,6 +65,7 @@ class CollateWork(Work):
             has_merge=True,
             sends_results=True,
             has_room=True,
+            ends_at_crash=task.is_whole,
             memory_bytes=memory_bytes,
             memory_units=len(task.firsts),  # memory is planned for whole batches
         )
@@ -83,9 +87,12 @@ class CollateWork(Work):
 
     def merge(self, parts: Sequence[list[Any]], context: Context) -> Iterator[Element]:
         """Make the batches; where a function of a row has failed, only those before that row."""
-        contents = self._contents(parts) if self._task.bounds[-1] else self.given[len(parts)]
+        if not self._task.bounds[-1]:
+            for content, provenance in self.given.pop(len(parts)):
+                yield self._run.result(content, provenance, context)
+            return
         self.given.clear()
-        for step, content in enumerate(contents):
+        for step, content in enumerate(self._contents(parts)):
             yield self._run.merged(content, self._task.firsts[step : step + 1], context)
 
     def _contents(self, parts: Sequence[list[Any]]) -> list[Element]:

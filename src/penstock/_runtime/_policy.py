@@ -23,6 +23,7 @@ CHEAP_JOB_SECONDS: Final = 0.002  # work of a job, up to which it may have more:
 MAX_CHEAP_BATCHES: Final = 512  # batches of such a job: with more, passing a batch on takes hardly less time
 CHEAP_BYTES: Final = 6_000_000  # all such jobs, in processes: with 16 MB a batch of 32 kB takes a third more time
 MAX_COLLATE_BATCHES: Final = 32  # the same, above the folds: the fold has made all of them before the job begins
+COLLATE_WHOLE_SECONDS: Final = 0.001  # rows of such a batch, up to which one worker makes it: rows take longer to send
 MAX_POSITIONS: Final = 1 << 14  # positions of a job, over all block inputs: many parts take no more memory
 SPAN_BYTES: Final = 4_000_000  # elements of a job of a block input: they wait in memory for the fold
 MIN_PARENTS: Final = 2.0  # parents of a job of known bytes, at least: one in two jobs is evaluated twice
