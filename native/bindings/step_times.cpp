@@ -1,4 +1,4 @@
-// Binds StepTimes, with the layout of its words. The wrapper is penstock._readings.
+// Binds StepTimes and WaitTimes, with the layout of their words. The wrapper is penstock._readings.
 #include "core/step_times.hpp"
 
 #include <nanobind/nanobind.h>
@@ -50,6 +50,15 @@ void construct(BoundStepTimes* self, const Words& words, const nb::dict& numbers
     }
     new (self) BoundStepTimes(words, known, steps, step_words);
 }
+
+// Owns the array of its words.
+class BoundWaitTimes : public WaitTimes {
+  public:
+    explicit BoundWaitTimes(const Words& words) : WaitTimes({words.data(), words.size()}), held_(words) {}
+
+  private:
+    Words held_;
+};
 
 std::uintptr_t identity_of(nb::handle step) { return reinterpret_cast<std::uintptr_t>(step.ptr()); }
 
@@ -110,6 +119,16 @@ void bind_step_times(nb::module_& module) {
             "leave", [](BoundStepTimes& self, const std::optional<StepTimes::Mark>& before) { self.leave(before); },
             "before"_a.none(),
             "End the block of the parent, whose steps have ended: from now on, time is that of the step above it.");
+    nb::class_<BoundWaitTimes>(module, "WaitTimes", "The waits of one consumer.")
+        .def(nb::init<const Words&>(), "words"_a, "Continue the waits in an array.")
+        .def(
+            "note",
+            [](BoundWaitTimes& self, std::size_t cause, double requested, double received, double last) {
+                self.note(cause, requested, received, last);
+            },
+            "cause"_a, "requested"_a, "received"_a, "last"_a,
+            "Note the wait from a request to a delivery, and the time since the delivery before, unless they are "
+            "short.");
 }
 
 }  // namespace penstock::bindings

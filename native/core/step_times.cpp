@@ -150,4 +150,22 @@ void StepTimes::leave(const std::optional<Mark>& before) {
     cpu_ -= before->second;
 }
 
+WaitTimes::WaitTimes(std::span<double> words) : words_(words) {
+    if (words.size() < wait_words) throw std::invalid_argument("the waits need more words");
+}
+
+void WaitTimes::note(std::size_t cause, double requested, double received, double last) {
+    if (cause >= most_causes) throw std::out_of_range("there is no such cause");
+    const double waited = received - requested, between = requested - last;
+    if (between > noted_seconds) words_[between_histogram_word + static_cast<std::size_t>(bucket_of(between))] += 1;
+    if (!(waited > noted_seconds)) return;
+    words_[cause] += waited;
+    words_[waits_histogram_word + static_cast<std::size_t>(bucket_of(waited))] += 1;
+    const auto number = static_cast<std::size_t>(words_[waits_word]++);
+    double* const place = &words_[first_wait_word + lap_words * (number % kept_laps)];
+    place[0] = static_cast<double>(cause);
+    place[1] = received;
+    place[2] = waited;
+}
+
 }  // namespace penstock

@@ -1,4 +1,5 @@
-// The times that one thread has spent in each step of a dataset; `penstock._readings` explains them, and reads them.
+// The times that one thread has spent in each step of a dataset, and the waits of a consumer; `penstock._readings`
+// explains them, and reads them.
 //
 // A block of rows reads the clock once or twice for each step, also where the rows take a microsecond. In Python a
 // reading cost two thirds of a microsecond; here it costs a tenth.
@@ -101,6 +102,29 @@ class StepTimes {
     double total_ = 0;           // recorded seconds
     bool is_outermost_ = false;  // whether the next call of `enter` is for the block that `start` began
     bool takes_cpu_ = false;
+};
+
+// The memory of waits, in words: their seconds by cause, their number, the histograms of them and of the times between
+// two requests, and the latest waits in a ring.
+constexpr std::size_t most_causes = 15;
+constexpr std::size_t waits_word = most_causes;
+constexpr std::size_t waits_histogram_word = waits_word + 1;
+constexpr std::size_t between_histogram_word = waits_histogram_word + bucket_count;
+constexpr std::size_t first_wait_word = between_histogram_word + bucket_count;
+constexpr std::size_t wait_words = first_wait_word + lap_words * kept_laps;
+
+// The waits of one consumer. A training may note thousands in a second, between which it uses the caches for itself.
+class WaitTimes {
+  public:
+    // The words are used as long as the object.
+    explicit WaitTimes(std::span<double> words);
+
+    // Notes the wait from a request to a delivery by its cause, and the time since the delivery before: each if it is
+    // longer than `noted_seconds`.
+    void note(std::size_t cause, double requested, double received, double last);
+
+  private:
+    std::span<double> words_;
 };
 
 }  // namespace penstock

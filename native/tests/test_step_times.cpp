@@ -102,5 +102,36 @@ int main() {
         ++refused;
     }
     check(refused == 2, "too few words, and a word that a step doesn't have, are refused");
+
+    std::vector<double> waited(wait_words);
+    WaitTimes waits_of(waited);
+    const auto noted = [&](std::size_t histogram) {
+        double sum = 0;
+        for (std::size_t bucket = 0; bucket < bucket_count; ++bucket) sum += waited[histogram + bucket];
+        return sum;
+    };
+    waits_of.note(3, 10.0, 10.5, 10.0);
+    waits_of.note(3, 11.0, 11.25, 10.5);
+    waits_of.note(4, 12.0, 12.00001, 11.25);
+    check(waited[3] == 0.75 && waited[4] == 0 && waited[waits_word] == 2, "noted waits are added up by their cause");
+    check(noted(waits_histogram_word) == 2 && noted(between_histogram_word) == 2, "short times are in no histogram");
+    check(waited[waits_histogram_word + static_cast<std::size_t>(bucket_of(0.25))] == 1, "a wait is in its bucket");
+    check(waited[first_wait_word] == 3 && waited[first_wait_word + 1] == 10.5 && waited[first_wait_word + 2] == 0.5,
+          "a noted wait is in the ring");
+    waited[waits_word] = kept_laps + 1;
+    waits_of.note(5, 20.0, 21.0, 20.0);
+    check(waited[first_wait_word + lap_words] == 5, "waits continue in a ring");
+    refused = 0;
+    try {
+        waits_of.note(most_causes, 0, 1, 0);
+    } catch (const std::out_of_range&) {
+        ++refused;
+    }
+    try {
+        WaitTimes(std::span(waited).first(waited.size() - 1));
+    } catch (const std::invalid_argument&) {
+        ++refused;
+    }
+    check(refused == 2, "a cause that there isn't, and too few words, are refused");
     return failures == 0 ? 0 : 1;
 }

@@ -788,6 +788,17 @@ class StepTimes:
         End the block of the parent, whose steps have ended: from now on, time is that of the step above it.
         """
 
+class WaitTimes:
+    """The waits of one consumer."""
+
+    def __init__(self, words: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu")]) -> None:
+        """Continue the waits in an array."""
+
+    def note(self, cause: int, requested: float, received: float, last: float) -> None:
+        """
+        Note the wait from a request to a delivery, and the time since the delivery before, unless they are short.
+        """
+
 class Strings:
     """Texts or bytes in Arrow's layout, in one or more pieces, read by row."""
 

@@ -3,8 +3,8 @@
 Readings are always on, so a report can be made of any run, also afterwards. They must cost nothing that a user would
 notice. Three rules keep them cheap. Time is taken for a step and a block of elements, never for an element. Each thread
 or process writes numbers of its own, so nothing is locked, and a report adds them up when it is requested. The
-consumer's waits and pauses are recorded only above `NOTED_SECONDS`; an inline batch of some microseconds costs two
-comparisons.
+consumer's waits and pauses are recorded only above `NOTED_SECONDS`, by native code, since the training has used the
+processor's caches for itself meanwhile; a batch of some microseconds costs a comparison.
 
 `StepTimes` are the times of one thread or process. They are words of memory, so a worker process writes them into
 shared memory, where the report finds them, also after a crash. The processor time of a step is measured in one block
@@ -19,14 +19,13 @@ begins the next one (`StepTimes.lap`). Where a step evaluates a block of its par
 parent's steps out of its time. The last laps above `NOTED_SECONDS` are kept in a ring, for a trace.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
 from penstock import _native as native
-from penstock._durations import BUCKETS, DurationRecorder, Durations
+from penstock._durations import BUCKETS, Durations
 
 if TYPE_CHECKING:
     from weakref import WeakMethod
@@ -50,6 +49,7 @@ first batch of an iterator, while workers start, or a later one, while a worker 
 batch was complete, and was copied, or computed again after an error.
 """
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+_CAUSE_NUMBERS: Final[dict[Cause, int]] = {cause: number for number, cause in enumerate(CAUSES)}
 
 MAX_STEPS: Final = 256
 """The number of steps of a dataset that have times of their own; the others share those of one more."""
@@ -59,7 +59,13 @@ _WORDS: Final = _HEAD + BUCKETS
 # Of the whole: the number of rows, the busy time, the number of laps; waits for the interpreter's lock.
 _ROWS, _BUSY, _LAPS, _LOCK_SECONDS, _LOCK_WAITS, _LONG_LOCK_WAITS = range(6)
 _TOTAL: Final = 8  # words before those of the first step
-_LAP_WORDS: Final = 3  # the place of the step's words, the end, the seconds
+_LAP_WORDS: Final = 3  # the place of the step's words, or the number of the cause; the end, the seconds
+# Of waits: the seconds by cause, the number of waits, the histograms of waits and of times between two requests.
+_MOST_CAUSES: Final = 15
+_WAITS: Final = _MOST_CAUSES
+_WAIT_COUNTS: Final = _WAITS + 1
+_BETWEEN_COUNTS: Final = _WAIT_COUNTS + BUCKETS
+_FIRST_WAIT: Final = _BETWEEN_COUNTS + BUCKETS
 KEPT_LAPS: Final = 1 << 12
 """The number of last laps of a thread or process that are kept, and of last waits: some seconds."""
 _HELPER_ROLES: Final = ("consumer", "fold")  # of threads of a helper process that have times, beside its workers
@@ -142,7 +148,6 @@ class Waits:
         long: called once in a wait of `LONG_SECONDS`, if it still lives; None for nothing.
         is_first: whether the next wait is for the first batch of an iterator.
         placing: the part of the wait in which the consumer itself placed a batch on a device, or waited for that.
-        seconds: the noted waits of each cause.
     """
 
     def __init__(self) -> None:
@@ -150,19 +155,23 @@ class Waits:
         self.default: Cause = "inline"
         self.is_first: bool = False
         self.placing: float = 0.0
-        self.seconds: dict[Cause, float] = {}
         self.waiting: memoryview[float] = unseen_word()
         self.helper_cause: memoryview[float] = unseen_word()
         self.long: WeakMethod[Callable[[], None]] | None = None
-        self._latest: deque[tuple[float, float, Cause]] = deque(maxlen=KEPT_LAPS)
-        self._waits = DurationRecorder()
-        self._pauses = DurationRecorder()
+        self._begin_words(np.zeros(_FIRST_WAIT))
+
+    def _begin_words(self, words: "np.ndarray[Any, Any]") -> None:
+        self._words: np.ndarray[Any, Any] = np.empty(_FIRST_WAIT + _LAP_WORDS * KEPT_LAPS)
+        self._words[: len(words)] = words
+        self._times: native.WaitTimes = native.WaitTimes(self._words)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "waiting": None, "helper_cause": None, "long": None}  # of this process
+        used = self._words[: _FIRST_WAIT + _LAP_WORDS * min(int(self._words[_WAITS]), KEPT_LAPS)]
+        return {**vars(self), "waiting": None, "helper_cause": None, "long": None, "_words": used, "_times": None}
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, waiting=unseen_word(), helper_cause=unseen_word())
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, waiting=unseen_word(), helper_cause=unseen_word())  # of this process
+        self._begin_words(state["_words"])
 
     def begin(self, default: Cause) -> None:
         """Note that a stream was opened."""
@@ -179,23 +188,35 @@ class Waits:
         if self.default == "delivery":
             self.default = "placing"
 
-    def note(self, seconds: float, end: float) -> None:
-        """Record a wait, and when it ended."""
-        cause = self.cause or self.default
-        if cause == "helper" and (number := int(self.helper_cause[0])):
-            cause = CAUSES[number - 1]
-        if self.placing > seconds / 2:
-            cause = "placing"
-        if self.is_first:
-            cause, self.is_first = "start", False
-        self.cause = None
-        self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
-        self._waits.record(seconds)
-        self._latest.append((end, seconds, cause))
+    def note(self, requested: float, received: float, last: float) -> None:
+        """Record a wait and the time since the delivery before, each if it is above `NOTED_SECONDS`.
+
+        Args:
+            requested: the moment of the request.
+            received: the moment of the delivery.
+            last: the moment of the delivery before.
+        """
+        cause: Cause = self.default
+        if received - requested > NOTED_SECONDS:
+            cause, self.cause = self.cause or cause, None
+            if cause == "helper" and (number := int(self.helper_cause[0])):
+                cause = CAUSES[number - 1]
+            if self.placing > (received - requested) / 2:
+                cause = "placing"
+            if self.is_first:
+                cause, self.is_first = "start", False
+        self._times.note(_CAUSE_NUMBERS[cause], requested, received, last)
+
+    @property
+    def seconds(self) -> dict[Cause, float]:
+        """The noted waits of each cause that there was."""
+        found = cast("list[float]", self._words[: len(CAUSES)].tolist())
+        return {cause: seconds for cause, seconds in zip(CAUSES, found, strict=True) if seconds}
 
     def latest(self) -> list[tuple[float, float, Cause]]:
         """Return the end, the seconds and the cause of the last waits."""
-        return list(self._latest.copy())
+        rows = _kept(self._words.copy(), _FIRST_WAIT, _WAITS)
+        return [(end, seconds, CAUSES[int(number)]) for number, end, seconds in rows]
 
     def note_in_helper(self, seconds: float) -> None:
         """Write the cause of a wait of this process, a helper, for the trainer's process."""
@@ -204,19 +225,15 @@ class Waits:
             # A helper that computes inline is the trainer's worker.
             self.helper_cause[0] = 1 + CAUSES.index("workers" if cause == "inline" else cause)
 
-    def note_between(self, seconds: float) -> None:
-        """Record the time from the delivery of a batch to the next request."""
-        self._pauses.record(seconds)
-
     @property
     def waits(self) -> Durations:
         """The noted waits."""
-        return self._waits.snapshot()
+        return _durations(self._words[_WAIT_COUNTS:_BETWEEN_COUNTS])
 
     @property
     def between(self) -> Durations:
         """The noted times between two requests."""
-        return self._pauses.snapshot()
+        return _durations(self._words[_BETWEEN_COUNTS:_FIRST_WAIT])
 
 
 def unseen_word() -> "memoryview[float]":
@@ -345,17 +362,25 @@ class Readings:
 
 
 def _laps(words: "np.ndarray[Any, Any]", first: int) -> list[tuple[int, float, float]]:
-    count = int(words[_LAPS])
+    return [((int(at) - _TOTAL) // _WORDS, end, seconds) for at, end, seconds in _kept(words, first, _LAPS)]
+
+
+def _kept(words: "np.ndarray[Any, Any]", first: int, counted: int) -> list[list[float]]:
+    """Return the last laps or waits in a ring that begins at a word, given the word of their number."""
+    count = int(words[counted])
     kept = words[first:].reshape(KEPT_LAPS, _LAP_WORDS)
     if count > KEPT_LAPS:
         kept = np.roll(kept, -(count % KEPT_LAPS), axis=0)[_UNSAFE_LAPS:]
-    rows = cast("list[list[float]]", kept[:count].tolist())
-    return [((int(at) - _TOTAL) // _WORDS, end, seconds) for at, end, seconds in rows]
+    return cast("list[list[float]]", kept[:count].tolist())
 
 
 def _step_time(words: "np.ndarray[Any, Any]") -> StepTime:
     seconds, elements, cpu_seconds, of_seconds = cast("list[float]", words[:_HEAD].tolist())
-    found = np.flatnonzero(words[_HEAD:])
-    counts = tuple((int(bucket), int(words[_HEAD + bucket])) for bucket in found)
     share = min(max(cpu_seconds / of_seconds, 0.0), 1.0) if of_seconds > 0 else None
-    return StepTime(max(seconds, 0.0), elements, share, Durations(counts))
+    return StepTime(max(seconds, 0.0), elements, share, _durations(words[_HEAD:]))
+
+
+def _durations(counts: "np.ndarray[Any, Any]") -> Durations:
+    """Return the histogram whose numbers are in words, which another thread may change meanwhile."""
+    counts = counts.copy()
+    return Durations(tuple((int(bucket), int(counts[bucket])) for bucket in np.flatnonzero(counts)))

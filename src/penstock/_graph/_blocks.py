@@ -197,7 +197,8 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             block = _keep(below.elements, below, _predicate(step, below.elements, locations))
             block = block._replace(filtered=below.filtered + len(below.elements) - len(block.elements))
         times.lap(step, len(block.elements))
-    times.leave(outer)
+    if outer is not None:
+        times.leave(outer)
     return block
 
 

@@ -64,8 +64,16 @@ class WaitHints(ABC):
         self._look_at = LOOKED_AT_SECONDS if is_inline and helps else inf
         self._slow = 0
 
-    def waited(self, clock: Counted, seconds: float) -> None:
-        """Look at a noticeable wait for the next batch, before it is counted."""
+    def waited(self, clock: Counted, seconds: float) -> float:
+        """Look at a noticeable wait for the next batch, before it is counted.
+
+        Returns:
+            The seconds after the last delivery before which no other wait is worth a look: sums grow with the time.
+        """
+        self._look(clock, seconds)
+        return min(SLOW_SECONDS if self._is_inline else inf, self._look_at - clock.wait_seconds)
+
+    def _look(self, clock: Counted, seconds: float) -> None:
         is_slow = self._is_inline and seconds >= SLOW_SECONDS
         if not is_slow and clock.wait_seconds < self._look_at:
             return
@@ -116,11 +124,12 @@ class Hints(WaitHints):
         self._has_named_empty = False
         self._lock_look_at = LOOKED_AT_SECONDS if plan.place == "threads" and not plan.isolated else inf
 
-    def waited(self, clock: Counted, seconds: float) -> None:
-        super().waited(clock, seconds)
+    def waited(self, clock: Counted, seconds: float) -> float:
+        until = super().waited(clock, seconds)
         if self._lock_look_at < inf and clock.elapsed_seconds >= self._lock_look_at:
             with Caught(Exception):
                 self._look_for_lock(clock)
+        return min(until, self._lock_look_at - clock.elapsed_seconds)
 
     def _look_for_lock(self, clock: Counted) -> None:
         self._lock_look_at = 2 * clock.elapsed_seconds

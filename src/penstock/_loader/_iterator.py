@@ -79,7 +79,7 @@ class Clock:
 
     Attributes:
         waits: records the waits above `NOTED_SECONDS` by their causes, and such times between two requests.
-        hints: looks at each such wait, and may log a hint; None for no hints.
+        hints: looks at the waits, and may log a hint; None for no hints.
         publisher: writes the loader's live page; None if it has none.
         batches: the number of batches received.
         wait_seconds: the sum of all waits.
@@ -97,6 +97,7 @@ class Clock:
         self.wait_seconds: float = 0.0
         self.first: float | None = None
         self.last: float = -inf
+        self._due = -inf  # before this moment, hints and the page have nothing to do
 
     def begin(self) -> None:
         """Note that an iterator was made."""
@@ -104,6 +105,7 @@ class Clock:
             if self.first is None:
                 self.waits.long = WeakMethod(self._note_long)  # until there is a page
             self.publisher.begin()
+        self._due = -inf
 
     def _note_long(self) -> None:
         if self.publisher is not None:
@@ -111,24 +113,29 @@ class Clock:
 
     def count(self, requested: float, received: float) -> None:
         """Count a batch that was requested and received at these times."""
-        waited = received - requested
-        if waited > NOTED_SECONDS or requested - self.last > NOTED_SECONDS:
-            self._note(requested, waited)
+        if received - self.last > NOTED_SECONDS:
+            self._note(requested, received)
         self.last = received
-        self.wait_seconds += waited
+        self.wait_seconds += received - requested
         self.batches += 1
 
-    def _note(self, requested: float, waited: float) -> None:
+    def _note(self, requested: float, received: float) -> None:
         if self.first is None:
             self.first = self.last = requested
-        if waited > NOTED_SECONDS:
-            if self.hints is not None:
-                self.hints.waited(self, waited)
-            self.waits.note(waited, requested + waited)
-        if requested - self.last > NOTED_SECONDS:
-            self.waits.note_between(requested - self.last)
-        if self.publisher is not None and requested + waited >= self.publisher.due:
-            self.publisher.publish(requested + waited, self.batches + 1, self.wait_seconds + waited)
+        self.waits.note(requested, received, self.last)
+        if received >= self._due:
+            self._look(requested, received)
+
+    def _look(self, requested: float, received: float) -> None:
+        """Let hints look at the waits, and write the page if that is due."""
+        waited, due = received - requested, inf
+        if self.hints is not None:
+            due = self.last + self.hints.waited(self, waited)
+        if self.publisher is not None:
+            if received >= self.publisher.due:
+                self.publisher.publish(received, self.batches + 1, self.wait_seconds + waited)
+            due = min(due, self.publisher.due)
+        self._due = due
 
     @property
     def elapsed_seconds(self) -> float:
