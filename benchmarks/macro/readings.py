@@ -1,13 +1,19 @@
 """The cost of readings, of a watcher, and of a trace: the rate of a loader with them, as a share of that without.
 
-The limit of each workload is the same loader of a copy of the package without readings (`unread`), in a process of its
-own. A second loader of the package itself, whose limit is the first one, shows how far two equal processes are apart.
-A watched loader is compared with an unwatched one: `penstock watch` reads its page each second. A trace costs nothing
-until it is written, since a loader always keeps its last intervals; so its figure is the time of a call of
-`Loader.trace` beside that of ten seconds of training.
+The limit of each workload is the same loader of a copy of the package without readings (`unread`). Two equal processes
+may differ by a percent for as long as they run, by where their code and data happen to be. So where a percent counts,
+each contestant has several processes that take turns, and "again" shows how far equal contestants are apart. Without
+workers, the seconds are those of the process's processor time, which other programs hardly change.
 
-A rival's share is that of its own loader without its tool: torch's DataLoader under torch.profiler, which has the time
-between two calls of `next`, but no step of the dataset, no cause and no verdict.
+A watched loader is compared with itself, unwatched: `penstock watch` reads its page each second, in passes of some
+seconds. A trace costs nothing until it is written, since a loader always keeps its last intervals; so its figure is the
+time of a call of `Loader.trace` beside that of ten seconds of training.
+
+A rival's share is that of its own loader without its tool. "names the step" is 1 where the tool's output names the
+function that takes the time. torch's DataLoader runs under torch.profiler, which has the time between two calls of
+`next`, under Python's cProfile, which names functions of the training's own process, and beside py-spy, which samples
+any process. None of them has a cause of waiting or a prediction. SPDL logs the times of its stages and the waits of its
+queues; Grain, in its debug mode, the times of its nodes once a minute, which is more than a pass takes here.
 """
 
 import hashlib
@@ -15,10 +21,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
@@ -36,6 +43,8 @@ WITH_READINGS: Final = Goal("share", 0.99)
 WATCHED: Final = Goal("share", 0.995)
 TRACED: Final = Goal("value", 3)
 ROUNDS: Final = 15
+LAYOUTS: Final = 5  # processes of a contestant whose batches take microseconds
+WATCHED_REPEATS: Final = 10  # passes of a fifth of a second
 ENDLESS: Final = 10**9
 PAGE_SECONDS: Final = 20.0  # a loader makes its page after a tenth of a second
 COMPUTED_BYTES: Final = bytes(1 << 15)
@@ -60,6 +69,11 @@ class Work:
     computes: bool
     batches: int
 
+    @property
+    def function(self) -> Callable[[int], int]:
+        """The function of each element."""
+        return compute if self.computes else add_one
+
 
 WORKS: Final = (
     Work("32 ints, inline", 0, "inline", computes=False, batches=80_000),
@@ -83,34 +97,56 @@ def compute(number: int) -> int:
 def build(bench: Bench) -> Scenario:
     """Return the scenario: each workload with and without readings; one watched, one traced; rivals."""
     copy = write_copy(bench.directory / "without")
+    first, *others = WORKS
     made: list[Contestant] = []
     for work in WORKS[:1] if bench.smoke else WORKS:
-        without, with_them = (Child(bench, work, path) for path in (copy, None))
+        layouts = LAYOUTS if work is first and not bench.smoke else 1
+        without, with_them = (Children(bench, work, path, layouts) for path in (copy, None))
         if without.digest() != with_them.digest():
             raise RuntimeError(f"{work.name}: the copy of the package without readings makes other batches")
         limit = f"{work.name}, without readings"
-        made.append(_of_child(limit, "limit", without))
-        made.append(_of_child(work.name, "ours", with_them, limit, WITH_READINGS))
-    first = WORKS[0]
-    made.append(_of_child(f"{first.name}, again", "reference", Child(bench, first, None), first.name))
-    watched = Child(bench, first, None)
-    watched.show()
-    made.append(contestant(f"{first.name}, watched", "ours", partial(_watched, watched), first.name, WATCHED))
-    traced = Contestant("a trace", "ours", Child(bench, WORKS[-1], None).traced, TRACE_UNIT, goal=TRACED, repeats=1)
-    made += [traced, *bench.rivals("readings", WORKS[0])]
+        made.append(_of_children(limit, "limit", without))
+        made.append(_of_children(work.name, "ours", with_them, limit, WITH_READINGS))
+        if work is first:
+            again = Children(bench, work, None, layouts)
+            made.append(_of_children(f"{work.name}, again", "reference", again, limit))
+    seen = Child(bench, first, None)
+    seen.show()
+    unwatched, watched = f"{first.name}, unwatched", f"{first.name}, watched"
+    made.append(contestant(unwatched, "reference", seen.timed, repeats=WATCHED_REPEATS))
+    made.append(contestant(watched, "ours", partial(_watched, seen), unwatched, WATCHED, WATCHED_REPEATS))
+    traced = Child(bench, others[-1], None).traced
+    made.append(Contestant("a trace", "ours", traced, TRACE_UNIT, goal=TRACED, repeats=1))
+    made += bench.rivals("readings", first)
     question = "the share of the rate that is left with readings, a watcher and a trace"
     return Scenario("readings", question, tuple(made), rounds=ROUNDS)
 
 
 def contestant(
-    name: str, role: Role, timed: Callable[[int], Measurement], against: str = "", goal: Goal | None = None
+    name: str,
+    role: Role,
+    timed: Callable[[int], Measurement],
+    against: str = "",
+    goal: Goal | None = None,
+    repeats: int = 1,
 ) -> Contestant:
     """Return a contestant that is compared with another one, by its name."""
-    return Contestant(name, role, timed, UNIT, (against,) if against else (), goal, repeats=1)
+    return Contestant(name, role, timed, UNIT, (against,) if against else (), goal, repeats=repeats)
 
 
-def _of_child(name: str, role: Role, child: "Child", against: str = "", goal: Goal | None = None) -> Contestant:
-    return replace(contestant(name, role, child.timed, against, goal), facts=child.facts)
+def tool(name: str, timed: Callable[[int], Measurement], against: str, output: Sequence[str]) -> Contestant:
+    """Return a rival with a tool, whose texts are in `output` when it has run, beside the rival without it."""
+
+    def facts() -> Mapping[str, float]:
+        return {"names the step": float(any(add_one.__name__ in text for text in output))}
+
+    return replace(contestant(name, "rival", timed, against), facts=facts)
+
+
+def _of_children(
+    name: str, role: Role, children: "Children", against: str = "", goal: Goal | None = None
+) -> Contestant:
+    return replace(contestant(name, role, children.timed, against, goal), facts=children.facts)
 
 
 def _watched(child: "Child", repeats: int) -> Measurement:
@@ -125,6 +161,34 @@ def _watched(child: "Child", repeats: int) -> Measurement:
             watch.kill()
 
 
+class Children:
+    """Processes that do the same, each in its turn.
+
+    Args:
+        bench: as of `Child`.
+        work: as of `Child`.
+        package: as of `Child`.
+        count: their number.
+    """
+
+    def __init__(self, bench: Bench, work: Work, package: Path | None, count: int) -> None:
+        self._children = [Child(bench, work, package) for _ in range(count)]
+        self._turns = cycle(self._children)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of some batches."""
+        return self._children[0].digest()
+
+    def timed(self, repeats: int) -> Measurement:
+        """Return the time of a pass of the next process."""
+        return next(self._turns).timed(repeats)
+
+    def facts(self) -> Mapping[str, float]:
+        """Return the median processor time of a batch, and whether the report names the step that takes the time."""
+        cpu_seconds = [seconds for child in self._children for seconds in child.cpu_seconds]
+        return {"CPU us": 1e6 * median(cpu_seconds), "names the step": float(self._children[0].names_the_step())}
+
+
 class Child:
     """A process that iterates over a loader when it is told to.
 
@@ -137,7 +201,8 @@ class Child:
     def __init__(self, bench: Bench, work: Work, package: Path | None) -> None:
         self._work = work
         self._is_smoke = bench.smoke
-        self._cpu_seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
+        """The processor time of a batch, in each pass."""
         paths = [str(each) for each in (package, ROOT) if each is not None]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         command = [sys.executable, "-P", "-m", "benchmarks.macro.readings", work.name, str(bench.directory)]
@@ -184,15 +249,15 @@ class Child:
             self._ask("pass 1000")
 
     def timed(self, repeats: int) -> Measurement:
-        """Return the time of a pass."""
+        """Return the time of a pass; that of a processor, if there are no workers."""
         batches = repeats * (200 if self._is_smoke else self._work.batches)
         seconds, cpu_seconds = map(float, self._ask(f"pass {batches}").split())
-        self._cpu_seconds.append(cpu_seconds / batches)
-        return Measurement(batches, seconds)
+        self.cpu_seconds.append(cpu_seconds / batches)
+        return Measurement(batches, seconds if self._work.workers else cpu_seconds)
 
-    def facts(self) -> Mapping[str, float]:
-        """Return the median processor time of a batch in the process, which other programs hardly change."""
-        return {"CPU us": 1e6 * median(self._cpu_seconds)}
+    def names_the_step(self) -> bool:
+        """Return whether the loader's report names the function of the workload as the bottleneck."""
+        return self._ask("bottleneck") == self._work.function.__name__
 
     def traced(self, repeats: int) -> Measurement:
         """Return the time in which a trace is written."""
@@ -236,7 +301,7 @@ class Passes:
 def main(name: str, folder: str) -> None:
     """Do what the lines of stdin say, with the workload of a name, until there are no more."""
     work = next(each for each in WORKS if each.name == name)
-    dataset = ps.range(ENDLESS, seed=7).map(compute if work.computes else add_one).batch(32)
+    dataset = ps.range(ENDLESS, seed=7).map(work.function).batch(32)
     with ExitStack() as scope:
         kind: Any = work.kind if work.workers else "auto"
         loader = scope.enter_context(ps.Loader(dataset, num_workers=work.workers, workers=kind))
@@ -246,6 +311,8 @@ def main(name: str, folder: str) -> None:
             match action.strip():
                 case "digest":
                     answer = passes.digest()
+                case "bottleneck":
+                    answer = str(loader.report().bottleneck)
                 case "trace":
                     answer = str(passes.traced(Path(folder, f"{os.getpid()}.json.gz")))
                 case _:

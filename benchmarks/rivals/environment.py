@@ -23,6 +23,7 @@ PACKAGES = (
     "litdata==0.2.76",
     "pylance==14.0.2",
     "jax==0.10.2",
+    "py-spy==0.4.3",
     "simplejpeg==1.9.0",  # the decoder of all contestants
 )
 

@@ -26,6 +26,7 @@ from benchmarks.macro import (
     mix,
     packing,
     random_map,
+    readings,
     resume,
     resume_kinds,
     shuffle,
@@ -289,6 +290,24 @@ def _jax_feed(work: jax_feed.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     return tuple(jax_feed.contestant(scope, work, way) for way in ways)
 
 
+def _readings(work: readings.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    """Return Grain's dataset, and the same in its debug mode, which measures each node."""
+    batches = work.batches // 100
+    dataset = grain.MapDataset.range(32 * batches).map(readings.add_one).batch(32).to_iter_dataset(INLINE)
+
+    def timed(mode: str, repeats: int) -> Measurement:
+        grain.config.update("py_debug_mode", mode == "debug")
+        try:
+            return Measurement(batches * repeats, passes(lambda: dataset)(repeats).seconds)
+        finally:
+            grain.config.update("py_debug_mode", False)  # noqa: FBT003 - of Grain
+
+    return (
+        readings.contestant(NAME, "rival", partial(timed, "none")),
+        readings.contestant(f"{NAME}, debug mode", "rival", partial(timed, "debug"), NAME),
+    )
+
+
 def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import grain", "rival"),)
 
@@ -350,4 +369,5 @@ CONTESTANTS: dict[str, Contestants] = {
     "memory": _memory,
     "import": _import,
     "variations": _variations,
+    "readings": _readings,
 }

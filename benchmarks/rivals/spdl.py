@@ -7,8 +7,10 @@ Between processes, both of its arenas, through `iterate_in_subprocess`.
 # The return type of `Pipe` differs between platforms.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 
+import logging
 import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -16,19 +18,26 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from spdl.pipeline import PipelineBuilder, SharedMemoryRingBuffer, SharedMemorySegmentPool, iterate_in_subprocess
+from spdl.pipeline import (
+    AsyncQueue,
+    PipelineBuilder,
+    SharedMemoryRingBuffer,
+    SharedMemorySegmentPool,
+    iterate_in_subprocess,
+)
 
 from benchmarks.carry.child import IN_FLIGHT
 from benchmarks.carry.messages import Message, first_message, numbered
-from benchmarks.macro import images, import_time, pipeline_noop, pipeline_waiting, tiny, tokens, transport
+from benchmarks.macro import images, import_time, pipeline_noop, pipeline_waiting, readings, tiny, tokens, transport
 from benchmarks.rivals import Contestants
-from benchmarks.scenario import Batch, Contestant, Output
+from benchmarks.scenario import Batch, Contestant, Measurement, Output
 from benchmarks.streams import passes
 from benchmarks.usage import Usage, since, used
 
 PER_ITEM, PER_BATCH = "SPDL, 2 threads, per item", "SPDL, 2 threads, per batch"
 SLACK_BYTES = 1 << 16  # an arena's binaries are aligned
 NUM_NOOP = 2_000  # integers through stages that do nothing: about a millisecond each
+READ = 100  # batches of 32 integers of a pass: some tenths of a second
 PREFIX = 8  # batches of a pass; per item it takes a fraction of a millisecond for each element
 
 
@@ -141,6 +150,51 @@ def _run(builder: Any) -> Iterator[Batch]:  # noqa: ANN401 - as above
         yield from pipeline
 
 
+def _readings(_work: readings.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    """Return SPDL's pipeline without its statistics, and with a report each second."""
+    output: list[str] = []
+    log, handler = logging.getLogger("spdl.pipeline"), Texts(output)
+    scope.callback(log.setLevel, log.level)
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    scope.callback(log.removeHandler, handler)
+
+    def timed(repeats: int, **options: Any) -> Measurement:  # noqa: ANN401 - SPDL's own
+        elements = range(32 * READ * repeats)
+        mapped = _builder().add_source(elements).pipe(readings.add_one, output_order="input")
+        pipeline = mapped.aggregate(32).pipe(np.array).add_sink(2).build(num_threads=1, **options)
+        started = time.perf_counter()
+        with pipeline.auto_stop():
+            for _ in pipeline:
+                pass
+        return Measurement(READ * repeats, time.perf_counter() - started)
+
+    alone = "SPDL, 1 thread"
+    without = partial(timed, queue_class=AsyncQueue, task_hook_factory=_no_hooks)
+    reported = partial(timed, report_stats_interval=1)
+    return (
+        readings.contestant(alone, "rival", without),
+        readings.tool(f"{alone}, report_stats_interval=1", reported, alone, output),
+    )
+
+
+def _no_hooks(_stage: str) -> list[Any]:
+    """Return the hooks of a stage: none, in place of those that take times."""
+    return []
+
+
+class Texts(logging.Handler):
+    """Adds the messages of a log to a list."""
+
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a message."""
+        self._texts.append(record.getMessage())
+
+
 def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import spdl.pipeline", "rival"),)
 
@@ -228,4 +282,5 @@ CONTESTANTS: dict[str, Contestants] = {
     "transport": _transport,
     "pipeline-noop": _pipeline_noop,
     "pipeline-waiting": _pipeline_waiting,
+    "readings": _readings,
 }

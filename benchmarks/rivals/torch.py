@@ -6,10 +6,19 @@ Between processes, the queue of torch.multiprocessing, which moves a tensor into
 # The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
+import cProfile
+import io
+import os
+import pstats
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,24 +183,60 @@ def _nothing() -> None:
     """Release a message: do nothing, since its tensors free their memory themselves."""
 
 
-def _readings(work: readings.Work, _scope: ExitStack) -> tuple[Contestant, ...]:
-    """Return torch's DataLoader alone, and under its profiler."""
-    batches = work.batches // 10  # the profiler keeps several events of each
+def _readings(work: readings.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    """Return torch's DataLoader alone, under its profiler and Python's, and beside py-spy, if that is installed."""
+    batches = work.batches // 10  # a profiler keeps several events of each
     numbers: Any = Numbers(32 * batches)
     loader = DataLoader(numbers, batch_size=32)
+    texts: dict[str, list[str]] = {name: [] for name in ("torch.profiler", "cProfile", "py-spy")}
 
     def timed(repeats: int) -> Measurement:
         return Measurement(batches * repeats, passes(lambda: loader)(repeats).seconds)
 
     def profiled(repeats: int) -> Measurement:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-            return timed(repeats)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            measured = timed(repeats)
+        texts["torch.profiler"].append(profile.key_averages().table())
+        return measured
 
-    alone, tool = "torch, inline", "torch, inline, torch.profiler"
-    return (
+    def traced_calls(repeats: int) -> Measurement:
+        with cProfile.Profile() as profile:
+            measured = timed(repeats)
+        text = io.StringIO()
+        pstats.Stats(profile, stream=text).print_stats()
+        texts["cProfile"].append(text.getvalue())
+        return measured
+
+    alone = "torch, inline"
+    made = [
         readings.contestant(alone, "rival", timed),
-        readings.contestant(tool, "rival", profiled, alone),
-    )
+        readings.tool(f"{alone}, torch.profiler", profiled, alone, texts["torch.profiler"]),
+        readings.tool(f"{alone}, cProfile", traced_calls, alone, texts["cProfile"]),
+    ]
+    program = Path(sys.executable).with_name("py-spy")
+    if program.exists():
+        folder = Path(scope.enter_context(tempfile.TemporaryDirectory()))
+        sampled = partial(_sampled, program, folder / "stacks", timed, texts["py-spy"])
+        made.append(readings.tool(f"{alone}, py-spy", sampled, alone, texts["py-spy"]))
+    return tuple(made)
+
+
+def _sampled(
+    program: Path, output: Path, timed: Callable[[int], Measurement], texts: list[str], repeats: int
+) -> Measurement:
+    """Return a measurement beside py-spy, which samples this process 100 times a second, by default."""
+    command = [str(program), "record", "--pid", str(os.getpid()), "--format", "raw", "--output", str(output)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([*command, "--duration", "600"], **pipes) as sampler:
+        assert sampler.stdout is not None
+        if "Sampling" not in (line := sampler.stdout.readline()):
+            sampler.kill()
+            raise RuntimeError(f"py-spy has refused: {line}")
+        measured = timed(repeats)
+        sampler.send_signal(signal.SIGINT)  # it writes, and ends
+        sampler.communicate()
+    texts.append(output.read_text())
+    return measured
 
 
 CONTESTANTS: dict[str, Contestants] = {
