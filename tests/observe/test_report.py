@@ -385,9 +385,11 @@ def test_the_text_and_the_numbers_have_the_figures() -> None:
 
 
 def test_the_page_needs_nothing_else_and_escapes_names(tmp_path: Path) -> None:
-    """The page has no scripts and refers to no other file; a step's name can't add markup."""
-    loader = ps.Loader(ps.range(64).map(add, name="<script>alert(1)</script>").batch(BATCH))
+    """The page has no scripts and refers to no other file; a step's name can't add markup, nor steer a terminal."""
+    loader = ps.Loader(ps.range(64).map(add, name="<script>alert(1)</script>\x1b[31m").batch(BATCH))
     list(loader)
+    assert "map(<script>alert(1)</script>�[31m)" in str(loader.report())
+    assert "\x1b" not in str(loader.report())
     loader.report().html(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "&lt;script&gt;" in page

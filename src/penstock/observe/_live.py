@@ -11,7 +11,7 @@ from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from penstock.observe._report import CAUSE_TEXTS, Report, StepReport, by_length, milliseconds
+from penstock.observe._report import CAUSE_TEXTS, Report, StepReport, by_length, milliseconds, printable
 from penstock.observe._sums import STALE_SECONDS, Losses, Sums
 
 if TYPE_CHECKING:
@@ -146,11 +146,6 @@ def _columns_of(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def printable(text: str) -> str:
-    """Return a text as one line, whose control characters, which a terminal would obey, are replaced."""
-    return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in text)
 
 
 def bytes_text(count: int) -> str:

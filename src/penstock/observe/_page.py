@@ -15,6 +15,7 @@ _STYLE: Final = """\
 .penstock svg { display: block; width: 100%; height: 18px; margin: 12px 0; }
 .penstock rect { fill: #3b6fc4; }
 .penstock rect:nth-of-type(even) { fill: #8ab4f8; }
+.penstock td:first-child { overflow-wrap: anywhere; }
 .penstock p { margin: 4px 0; }
 .penstock :is(td, th):last-child { padding-right: 0; }
 @media (max-width: 560px) { .penstock { font-size: 12px; } .penstock :is(td, th) { padding-right: 7px; } }

@@ -249,10 +249,10 @@ class Report:
     def __str__(self) -> str:
         if not self.batches:
             return "no batch was delivered yet"
-        rows = self._rows()
+        rows = [tuple(map(printable, row)) for row in self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(_aligned, row, widths, range(len(row)))).rstrip() for row in rows if self.steps]
-        return "\n".join([*self._head, *lines, *self._tail])
+        return "\n".join([*self._head, *lines, *map(printable, self._tail)])
 
     @property
     def _head(self) -> list[str]:
@@ -311,6 +311,11 @@ def milliseconds(seconds: float) -> str:
     """Return a time in milliseconds, with two or three digits."""
     number = 1e3 * seconds
     return f"{number:,.{0 if number >= 99.5 else 1 if number >= 9.95 else 2}f}"
+
+
+def printable(text: str) -> str:
+    """Return a text as one line, whose control characters, which a terminal would obey, are replaced."""
+    return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in text)
 
 
 def _aligned(text: str, width: int, column: int) -> str:

@@ -14,8 +14,9 @@ from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, Terminal
 from penstock._runtime import usable_processors
 from penstock.errors import UsageError
 from penstock.observe._lint import Check, Finding
-from penstock.observe._live import printable, seconds_text
+from penstock.observe._live import seconds_text
 from penstock.observe._records import shared
+from penstock.observe._report import printable
 
 _DESCRIPTION = """\
 Computes every record of a dataset, in epoch 0, and lists records that fail, leaves that differ

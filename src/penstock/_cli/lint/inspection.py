@@ -44,8 +44,9 @@ from penstock.batching import Pad, Stack
 from penstock.errors import GraphError, UsageError, WorkerError
 from penstock.events import Skipped
 from penstock.observe._lint import Failure, Finding, Merging, Summary, findings
-from penstock.observe._live import bytes_text, printable
+from penstock.observe._live import bytes_text
 from penstock.observe._records import Compared, Records, records_of
+from penstock.observe._report import printable
 from penstock.sampling import Repeat
 
 Kind: TypeAlias = Literal["processes", "threads"]
