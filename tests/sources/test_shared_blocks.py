@@ -131,6 +131,29 @@ def test_blocks_stay_within_the_bound(tmp_path: Path) -> None:
         assert 3 * GROUP_BYTES < memory_bytes() <= 8 * GROUP_BYTES
 
 
+def test_a_bound_that_was_exceeded_once_drops_groups_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that decodes while another holds the bound drops groups, and then keeps those that it opens again."""
+    source = Parquet(write(tmp_path / "a.parquet"), decoded_bytes=8 * GROUP_BYTES)
+    sent = pickle.dumps(source)
+    first, second = pickle.loads(sent), pickle.loads(sent)
+    for group in range(8):
+        first[group * ROWS]
+    for group in (10, 11, 12):
+        second[group * ROWS]
+    opened: list[object] = []
+    read: Callable[[object], object] = pyarrow.ipc.open_stream
+
+    def counted(content: object) -> object:
+        opened.append(content)
+        return read(content)
+
+    monkeypatch.setattr(pyarrow.ipc, "open_stream", counted)
+    for _ in range(3):
+        for group in (4, 5, 6, 7):
+            second[group * ROWS]
+    assert len(opened) == 4
+
+
 def test_copies_that_need_the_same_groups_at_once(tmp_path: Path) -> None:
     """Copies that look for a group at the same moment all get it, though the one that decoded it goes on using it."""
     source = Parquet(write(tmp_path / "a.parquet"))

@@ -104,7 +104,7 @@ class KeptBlocks(Generic[T]):
         else:
             return known
         try:
-            self._shed(self._shared.excess_bytes)
+            self._shed(self._shared.take_excess_bytes())
             rows, size = self._shared.opened(block, decode)
             self._keep(block, rows, size)
         finally:

@@ -120,10 +120,16 @@ class SharedBlocks:
         memory = self._memory  # another thread may make it meanwhile
         return decode(block) if memory is None else memory.opened(block, decode)
 
-    @property
-    def excess_bytes(self) -> int:
-        """By how much blocks that are in use exceeded the bound when this process last decoded one."""
-        return 0 if self._memory is None else self._memory.excess_bytes
+    def take_excess_bytes(self) -> int:
+        """Return by how much blocks that are in use exceeded the bound when this process last decoded one.
+
+        It is returned once: the process that drops as much shall keep what it opens then.
+        """
+        memory = self._memory
+        if memory is None:
+            return 0
+        excess, memory.excess_bytes = memory.excess_bytes, 0
+        return excess
 
 
 def _joined(blocks: int, bound_bytes: int, identity: str) -> "_Memory | None":
