@@ -9,8 +9,8 @@ A loader is opened for each measurement, whose time begins with the third batch 
 latest with the last batch. So a slow rival gives fewer batches. The check that all give the same rows reads the first
 `CHECKED` items of each, and is the only run before the measured ones.
 
-One round with the rivals takes five minutes. `--only TEXT` measures the variations and places whose names contain a
-text, such as "dicts by 32" or "threads".
+One round with the rivals takes about five minutes. `--only TEXT` measures the variations and places whose names have a
+text in them, such as "dicts by 32" or "threads".
 
 Below the table is the reason for each share of ours that is below `LEAST`. They follow from the workload and the place
 (`reason`):
@@ -42,8 +42,7 @@ from benchmarks.macro.places import Place, open_loader
 from benchmarks.scenario import Contestant, Measurement, Output, Role, Scenario, per_second
 
 UNIT = per_second("items")
-MOST_ITEMS: Final = 100_000
-MOST_BATCHES: Final = 4_000
+MOST_ITEMS: Final = 1_000_000
 MOST_SECONDS: Final = 0.5  # of a measurement, beside the start of its workers
 CHECKED: Final = 1_000  # items of each contestant that are compared with those of the others
 ROUNDS: Final = 3
@@ -78,7 +77,7 @@ class Work:
     def count(self) -> int:
         """The number of items of a pass."""
         by_time = int(MOST_SECONDS * 1e6 / max(self.microseconds, 1))
-        return min(self.most_items, MOST_BATCHES * self.batch_size, by_time) // self.batch_size * self.batch_size
+        return min(self.most_items, by_time) // self.batch_size * self.batch_size
 
     def __len__(self) -> int:
         return self.count
