@@ -177,9 +177,8 @@ def test_an_error_of_the_fold_thread_is_not_an_end(monkeypatch: pytest.MonkeyPat
     assert found == [*range(len(found))]
 
 
-@pytest.mark.parametrize("merge", [None, list])
-def test_a_chunk_has_few_large_batches(merge: Any, set_constant: SetConstant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches that wait for the consumer together fit into the processor's cache, whether stacked or lists of rows."""
+def test_a_chunk_has_few_large_batches(set_constant: SetConstant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that wait for the consumer together fit into the processor's cache."""
     set_constant("FOLD_SECONDS", 1e9)
     set_constant("FOLD_BYTES", 20_000)
     whole, steps = Fold.__iter__, [0]
@@ -190,9 +189,7 @@ def test_a_chunk_has_few_large_batches(merge: Any, set_constant: SetConstant, mo
             yield chunk
 
     monkeypatch.setattr(Fold, "__iter__", counting)
-    dataset = (
-        ps.range(200).map(lambda number: np.full(500, number)).filter(lambda row: row[0] >= 0).batch(2, merge=merge)
-    )
+    dataset = ps.range(200).map(lambda number: np.full(500, number)).filter(lambda row: row[0] >= 0).batch(2)
     with ps.Loader(dataset, num_workers=1, workers="threads") as loader:
         assert [row[0] for batch in loader for row in batch] == list(range(200))
     assert max(steps[:-1]) == 2  # of 8,000 bytes each; the last chunk has the end as well

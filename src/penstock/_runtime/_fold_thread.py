@@ -9,12 +9,12 @@ consumer applies both when it takes the batch. So the state and the statistics c
 that still wait in the queue.
 
 Batches pass through the queue in chunks. One crossing between threads costs tens of microseconds, more than many folds
-take, so a chunk holds as many batches as are made within 2 ms and fit into the processor's cache, and at least one. No
-chunk holds a complete batch back while the next one is awaited: before the thread waits for workers, or computes
-elements itself, it passes on what it has made; and a chunk of a stream, which may pause before its next element, holds
-one batch. To pass on often costs little, since a consumer that has just begun to wait isn't woken: it looks itself
-after a millisecond. At most `prefetch` chunks wait; where workers collate, only one, since batches that were taken wait
-for the workers, too.
+take, so a chunk holds as many batches as are made within 2 ms, at least one, and no more than fit into the processor's
+cache, unless workers collate them. No chunk holds a complete batch back while the next one is awaited: before the
+thread waits for workers, or computes elements itself, it passes on what it has made; and a chunk of a stream, which may
+pause before its next element, holds one batch. To pass on often costs little, since a consumer that has just begun to
+wait isn't woken: it looks itself after a millisecond. At most `prefetch` chunks wait; where workers collate, only one,
+since batches that were taken wait for the workers, too.
 
 The thread is no pipeline of `penstock.pipeline`: a queue with one writer and one reader needs no event loop, which
 costs milliseconds to start.
@@ -143,7 +143,7 @@ class Fold:
                 if caught.error is not None:  # the consumer raises it
                     self._made.append(_failed(caught.taken(), self._counted()))
                     break
-                if len(self._made) == 1:
+                if len(self._made) == 1 and self._collate is None:  # workers read a batch later, with others
                     most = min(most, self._most_by_bytes())
                 if len(self._made) >= most or time.perf_counter() - self._began >= self._chunk_seconds:
                     yield Chunk(self.take())
@@ -155,9 +155,7 @@ class Fold:
 
     def _most_by_bytes(self) -> int:
         """Return how many batches as large as the first one of a chunk it may have."""
-        batch = self._made[0].batch
-        is_rows = self._collate is not None and self._collate.merge is not None
-        return max(int(FOLD_BYTES / max(array_bytes(batch if is_rows else [batch]), 1)), 1)
+        return max(int(FOLD_BYTES / max(array_bytes([self._made[0].batch]), 1)), 1)
 
     def take(self) -> list[Made]:
         """Return the batches that are in no chunk yet, for one; a next one begins."""
