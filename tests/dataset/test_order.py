@@ -65,6 +65,16 @@ def test_take_and_skip_are_complements(size: int, count: int) -> None:
     assert list(dataset.skip(count)) == list(range(size))[count:]
 
 
+@given(st.integers(1, 5), st.integers(0, 20))
+def test_a_selection_of_alternating_orders_is_one_set(cycle: int, count: int) -> None:
+    """Orders that alternate between epochs are held like a shuffle, so a part exchanges no elements with the rest."""
+    alternating = ps.range(20).reindex(ps.sampling.FixedOrder(ps.sampling.Shuffle(20, seed=7), cycle))
+    sets = [set(alternating.take(count).epoch(epoch)) for epoch in range(6)]
+    assert sets == sets[:1] * 6
+    rest = set(alternating.skip(count).epoch(1))
+    assert not rest & sets[0]
+
+
 def test_a_selection_without_a_shuffle_keeps_its_order() -> None:
     """A selection reorders nothing by itself."""
     assert [list(ps.range(9)[2:5].epoch(epoch)) for epoch in range(3)] == [[2, 3, 4]] * 3

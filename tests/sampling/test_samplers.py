@@ -27,6 +27,8 @@ from penstock.sampling import (
     Slice,
     WeightedDraws,
     apply_block,
+    facts_of,
+    seed_position,
 )
 
 seeds = st.integers(0, 2**64 - 1)
@@ -99,6 +101,24 @@ def test_scalar_and_block_forms_agree(kind: str, data: st.DataObject) -> None:
     assert answers == [sampler(epoch, position) for epoch, position in pairs]
     assert np.array_equal(epochs, given_epochs)
     assert np.array_equal(positions, given_positions)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@given(data=st.data())
+def test_the_facts_that_a_sampler_states_are_true(kind: str, data: st.DataObject) -> None:
+    """No two random streams share an element, a fixed order is that of each epoch, and all are all."""
+    sampler = data.draw(ALL[kind])
+    facts = facts_of(sampler)
+    positions = range(min(len(sampler), 300))
+    orders = [[sampler(epoch, position) for position in positions] for epoch in range(3)]
+    if facts.takes_once:
+        streams = {(taken, seed_position(sampler, 0, at)) for at, taken in enumerate(orders[0])}
+        assert len(streams) == len(set(orders[0]))
+    if facts.is_fixed:
+        assert [[key for _, key in order] for order in orders[1:]] == [[key for _, key in orders[0]]] * 2
+    if facts.keeps_all and len(sampler) <= len(positions):
+        keys = {key for _, key in orders[2]}
+        assert keys == set(range(len(keys)))
 
 
 @pytest.mark.parametrize("kind", ALL)

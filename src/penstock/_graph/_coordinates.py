@@ -62,19 +62,7 @@ from penstock._graph._nodes import (
 )
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
-from penstock.sampling import (
-    Bits,
-    BlockShuffle,
-    CheckedSampler,
-    FixedEpoch,
-    FixedOrder,
-    Reorder,
-    Repeat,
-    ScalarSampler,
-    Shuffle,
-    Slice,
-    seed_positions,
-)
+from penstock.sampling import ScalarSampler, facts_of, seed_positions
 from penstock.sources import AwaitedSource, describe_key
 
 _ROWS_BITS: Final = 24  # of a row's number, if steps that make several elements of one are nested
@@ -185,9 +173,7 @@ def passes_below(sampler: ScalarSampler) -> bool:
     They have if the sampler takes each of the parent's elements at most once an epoch. A list of positions or a sampler
     of the user's may take one twice, and the two must have different random streams: there the positions above count.
     """
-    if isinstance(sampler, FixedOrder | CheckedSampler):
-        return passes_below(sampler.sampler)
-    return isinstance(sampler, Shuffle | BlockShuffle | Reorder | Slice | Bits | Repeat | FixedEpoch)
+    return facts_of(sampler).takes_once
 
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:

@@ -30,16 +30,15 @@ from penstock._seeds import derive
 from penstock.errors import GraphError
 from penstock.sampling import (
     Bits,
-    BlockShuffle,
-    CheckedSampler,
     FixedEpoch,
     FixedOrder,
+    OwnSampler,
     Reorder,
     Repeat,
     ScalarSampler,
     Select,
-    Shuffle,
     Slice,
+    facts_of,
 )
 
 _LARGEST_CYCLE = 1 << 62
@@ -68,21 +67,12 @@ def varies_by_epoch(node: Node) -> bool:
         case Fold(value=value) if value.random is not None:
             return True
         case Reindex(parent=parent, sampler=sampler):
-            match _unchecked(sampler):
-                case FixedEpoch():
-                    return False
-                case Slice() | Select() | Bits() | FixedOrder(cycle=1):
-                    return varies_by_epoch(parent)
-                case Repeat(reshuffle=reshuffle) if not reshuffle:
-                    return varies_by_epoch(parent)
-                case _:
-                    return True  # a shuffle, or a sampler of the user's
+            if isinstance(sampler, FixedEpoch):
+                return False
+            passes_order = isinstance(sampler, Repeat) and not sampler.reshuffle
+            return not (passes_order or facts_of(sampler).is_fixed) or varies_by_epoch(parent)
         case _:  # a mixture has the same pattern in every epoch
             return any(map(varies_by_epoch, parents_of(node)))
-
-
-def _unchecked(sampler: ScalarSampler) -> ScalarSampler:
-    return sampler.sampler if isinstance(sampler, CheckedSampler) else sampler
 
 
 def hold_order(node: Node, cycle: int = 1) -> Node:
@@ -100,8 +90,9 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             return replace(node, parent=hold_order(parent, cycle * repeat.passes if repeat.reshuffle else cycle))
         case Reindex(parent=parent, sampler=sampler):
             below = hold_order(parent, cycle)
-            fixed = isinstance(_unchecked(sampler), Slice | Select | Bits | FixedOrder)
-            return replace(node, parent=below, sampler=sampler if fixed else FixedOrder(sampler, cycle))
+            repeats = isinstance(sampler, FixedOrder) and cycle % sampler.cycle == 0
+            is_held = repeats or facts_of(sampler).is_fixed
+            return replace(node, parent=below, sampler=sampler if is_held else FixedOrder(sampler, cycle))
         case Combine(parts=parts, value=value):
             endless = getattr(value.rule, "endless", False)
             cycles = (cycle * Repeat(length(part) or 0, None).passes if endless else cycle for part in parts)
@@ -152,8 +143,8 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
     match node:
         case Reindex(sampler=sampler):
             if reorders:
-                node = replace(node, sampler=_changed(sampler, change))
-            reorders = reorders and isinstance(sampler, Shuffle | BlockShuffle | Reorder | Repeat)
+                node = replace(node, sampler=_reseeded(sampler, change))
+            reorders = reorders and facts_of(sampler).keeps_all
         case Fold(value=value):
             if reorders and value.random is not None:
                 node = replace(node, value=value.with_seed(change(value.random.seed)))
@@ -173,10 +164,8 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
     return with_parents(node, tuple(_prefixed(parent, change, reorders=reorders) for parent in parents_of(node)))
 
 
-def _changed(sampler: ScalarSampler, change: Callable[[int], int]) -> ScalarSampler:
-    if isinstance(sampler, Shuffle | BlockShuffle | Reorder):
-        return replace(sampler, seed=change(sampler.seed))
-    return sampler
+def _reseeded(sampler: ScalarSampler, change: Callable[[int], int]) -> ScalarSampler:
+    return sampler.__penstock_reseeded__(change) if isinstance(sampler, OwnSampler) else sampler
 
 
 def _with_seed(node: _Seeded, change: Callable[[int], int]) -> _Seeded:

@@ -9,7 +9,10 @@ from penstock.sampling._parts import Bits, Select, Slice, split_counts
 from penstock.sampling._permutation import Permutation, Reorder, Shuffle
 from penstock.sampling._ragged import Ragged, WindowTable
 from penstock.sampling._sampler import CheckedSampler, Sampler, ScalarSampler, apply_block
+from penstock.sampling._sampler import OrderFacts as OrderFacts
+from penstock.sampling._sampler import OwnSampler as OwnSampler
 from penstock.sampling._sampler import check_sampler as check_sampler
+from penstock.sampling._sampler import facts_of as facts_of
 from penstock.sampling._seed_position import seed_position, seed_positions
 from penstock.sampling._weighted import WeightedDraws
 

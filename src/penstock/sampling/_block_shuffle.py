@@ -27,6 +27,8 @@ costs a search among the pieces.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Final, Self
 
@@ -39,6 +41,7 @@ from penstock._seeds import derive, derive_block
 from penstock.errors import UsageError
 from penstock.sampling._arguments import array_digest, check_position, checked_integer, checked_seed, int64_block
 from penstock.sampling._permutation import Permutation, by_epoch
+from penstock.sampling._sampler import OrderFacts, OwnSampler
 
 _MAX_COLUMNS: Final = 64
 _MAX_LIVE: Final = 1 << 24
@@ -46,7 +49,7 @@ _MANY_BLOCKS: Final = 1 << 14  # an epoch of more takes up to 16 bytes a block i
 
 
 @frozen(cached=True)
-class BlockShuffle:
+class BlockShuffle(OwnSampler):
     """All elements in another order every epoch, which reads each block once, and has about `live` of them open.
 
     It is a value: two are equal if their fields are. An epoch takes 16 bytes and less than a microsecond a block to
@@ -96,6 +99,12 @@ class BlockShuffle:
     seed: int
     live: int = 256
     rows: int = 256
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts(takes_once=True, keeps_all=True)
+
+    def __penstock_reseeded__(self, change: Callable[[int], int]) -> Self:
+        return replace(self, seed=change(self.seed))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bounds", _checked_bounds(self.bounds))

@@ -14,14 +14,14 @@ from penstock.sampling._arguments import (
     checked_integer,
     checked_length,
 )
-from penstock.sampling._sampler import ScalarSampler, apply_block, check_sampler
+from penstock.sampling._sampler import OrderFacts, OwnSampler, ScalarSampler, apply_block, check_sampler, facts_of
 
 _ENDLESS_TIMES = 2**31
 _LARGEST_EPOCH = 2**63 - 1
 
 
 @frozen
-class Repeat:
+class Repeat(OwnSampler):
     """The parent several times in one epoch: (e, p) to (e * passes + p // length, p % length).
 
     So every pass is an epoch of the parent, with its own order and random maps, and no two epochs of the repeated
@@ -47,6 +47,9 @@ class Repeat:
     length: int
     times: int | None
     reshuffle: bool = field(default=True, kw_only=True)
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts(takes_once=True, maps_seeds=True, keeps_all=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", checked_length(self.length))
@@ -115,7 +118,7 @@ class Repeat:
 
 
 @frozen
-class FixedEpoch:
+class FixedEpoch(OwnSampler):
     """One epoch of the parent for all epochs: (e, p) to (epoch, p).
 
     Order and random maps are then the same in every pass, as a validation set needs.
@@ -134,6 +137,9 @@ class FixedEpoch:
 
     length: int
     epoch: int
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts(takes_once=True, maps_seeds=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", checked_length(self.length))
@@ -159,7 +165,7 @@ class FixedEpoch:
 
 
 @frozen
-class FixedOrder:
+class FixedOrder(OwnSampler):
     """An order that repeats every `cycle` epochs; random maps below still depend on the epoch.
 
     With s the inner sampler and c = e % cycle: (e, p) to (s(c, p).epoch + e - c, s(c, p).key).
@@ -180,6 +186,9 @@ class FixedOrder:
 
     sampler: ScalarSampler
     cycle: int = 1
+
+    def __penstock_order__(self) -> OrderFacts:
+        return facts_of(self.sampler)._replace(is_fixed=self.cycle == 1, keeps_all=False)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler)

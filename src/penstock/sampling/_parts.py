@@ -24,6 +24,7 @@ from penstock.sampling._arguments import (
     checked_length,
     int64_block,
 )
+from penstock.sampling._sampler import OrderFacts, OwnSampler
 
 _WORD_BYTES: Final = 64  # of `Bits`: 512 bits, with one entry in the directory
 _WORD_BITS: Final = _WORD_BYTES * 8
@@ -33,7 +34,7 @@ _SUM_TOLERANCE: Final = Fraction(1, 10**9)  # of the sum of a split's fractions
 
 
 @frozen
-class Slice:
+class Slice(OwnSampler):
     """Every `step`-th element from `start` on: (e, p) to (e, start + step * p).
 
     Attributes:
@@ -52,6 +53,9 @@ class Slice:
     start: int
     step: int
     length: int
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts(takes_once=True, maps_seeds=True, is_fixed=True)
 
     def __post_init__(self) -> None:
         keys = range(LARGEST_LENGTH + 1)
@@ -110,7 +114,7 @@ class Slice:
 
 
 @frozen
-class Select:
+class Select(OwnSampler):
     """Listed elements, in the order of the list: (e, p) to (e, keys[p]).
 
     Two are equal if their lists are. The list takes eight bytes an element, here and in every worker process; an
@@ -129,6 +133,9 @@ class Select:
     """
 
     keys: NDArray[np.int64]
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts(is_fixed=True)
 
     def __post_init__(self) -> None:
         keys = int64_block("keys", self.keys).copy()
@@ -208,7 +215,7 @@ class Select:
 
 
 @frozen(cached=True)
-class Bits:
+class Bits(OwnSampler):
     """The elements whose bit is set, in their order: (e, p) to (e, position of set bit number p).
 
     This is the order after a filter with known results. A directory holds the number of set bits before every 512th
@@ -235,6 +242,9 @@ class Bits:
 
     packed: NDArray[np.uint8]
     parent_length: int
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts(takes_once=True, maps_seeds=True, is_fixed=True)
 
     def __post_init__(self) -> None:
         parent_length = checked_length(self.parent_length)

@@ -12,8 +12,9 @@ The samplers use one permutation per epoch. Its seed is hashed from the epoch, s
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,7 @@ from penstock import _native
 from penstock._frozen import frozen
 from penstock._seeds import derive
 from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed, int64_block
+from penstock.sampling._sampler import OrderFacts, OwnSampler
 
 _LARGEST_TABLE = 65_536
 _LARGEST_SMALL_TABLE = 1_024
@@ -180,7 +182,7 @@ _keyed = lru_cache(maxsize=4096)(_make)
 
 
 @frozen
-class Shuffle:
+class Shuffle(OwnSampler):
     """All elements in another order every epoch: (e, p) to (e, Permutation(length, derive(seed, e))(p)).
 
     Every epoch is an exact permutation, for every length, in O(1) memory. The epoch is hashed into the seed rather than
@@ -203,6 +205,12 @@ class Shuffle:
 
     length: int
     seed: int
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts(takes_once=True, keeps_all=True)
+
+    def __penstock_reseeded__(self, change: Callable[[int], int]) -> Self:
+        return replace(self, seed=change(self.seed))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", checked_length(self.length))
@@ -227,7 +235,7 @@ class Shuffle:
 
 
 @frozen
-class Reorder:
+class Reorder(OwnSampler):
     """The order of a slice of a shuffle: epoch 0 is unchanged, and every later epoch is shuffled.
 
     A slice of a shuffle has the same elements in all epochs: those that epoch 0 of the shuffle puts there. In epoch 0
@@ -250,6 +258,12 @@ class Reorder:
 
     length: int
     seed: int
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts(takes_once=True, keeps_all=True)
+
+    def __penstock_reseeded__(self, change: Callable[[int], int]) -> Self:
+        return replace(self, seed=change(self.seed))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", checked_length(self.length))

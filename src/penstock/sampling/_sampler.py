@@ -1,11 +1,14 @@
 """The protocol of a sampler: a pure, random-access map from (epoch, position) to the parent's (epoch, key).
 
+`OrderFacts` are the facts about a sampler on which the graph and the seed positions depend. A sampler states
+them itself, so a new one is one file, and no other file lists samplers. A sampler of the user's has the defaults.
+
 `CheckedSampler` wraps a user's own sampler, so that a key outside the parent's range raises an error that names it.
 """
 
 import operator
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +82,51 @@ class Sampler(ScalarSampler, Protocol):
         ...
 
 
+class OrderFacts(NamedTuple):
+    """The facts about a sampler that decide the seed positions, and how a graph with it is rewritten."""
+
+    takes_once: bool = False
+    """Whether it takes each of the parent's elements at most once an epoch, or again with the same random stream.
+
+    Elements then have the seed positions that they have below it. Otherwise the positions above count, since an element
+    that is taken twice needs two random streams.
+    """
+    maps_seeds: bool = False
+    """Whether it maps seed positions as it maps positions. Otherwise they pass it unchanged (`seed_position`)."""
+    is_fixed: bool = False
+    """Whether the order is the same in every epoch."""
+    keeps_all: bool = False
+    """Whether it takes all of the parent's elements, so that which ones are taken doesn't depend on the order below."""
+
+
+class OwnSampler:
+    """The base of a sampler that states facts about itself."""
+
+    __slots__ = ()
+
+    def __penstock_order__(self) -> OrderFacts:
+        """Return the facts about the sampler."""
+        return OrderFacts()
+
+    def __penstock_reseeded__(self, change: Callable[[int], int]) -> Self:
+        """Return a shuffle with a changed seed; other samplers, which choose elements, return themselves."""
+        del change
+        return self
+
+
+def facts_of(sampler: ScalarSampler) -> OrderFacts:
+    """Return the facts about any sampler.
+
+    Example:
+        >>> from penstock.sampling import Slice
+        >>> facts_of(Slice(start=0, step=1, length=2)).is_fixed
+        True
+    """
+    return sampler.__penstock_order__() if isinstance(sampler, OwnSampler) else OrderFacts()
+
+
 @frozen
-class CheckedSampler:
+class CheckedSampler(OwnSampler):
     """The order of `sampler`, with checked results: (e, p) to sampler(e, p).
 
     Penstock's own samplers return keys in range. A user's sampler may not; a key that the parent doesn't have could
@@ -107,6 +153,9 @@ class CheckedSampler:
 
     sampler: ScalarSampler
     parent_length: int
+
+    def __penstock_order__(self) -> OrderFacts:
+        return facts_of(self.sampler)._replace(keeps_all=False)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler)

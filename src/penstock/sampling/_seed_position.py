@@ -4,7 +4,8 @@ The rng of a random map is derived from the step's name and the element's seed p
 as its slices or fixed shards, all count their positions from 0. If these were the seed positions, the first elements
 of all parts would be augmented with the same random numbers, and so would the second ones: training on eight parts
 would use each number eight times. Likewise, each pass of a repeated dataset would repeat the numbers of the first.
-So `Slice`, `Bits`, `Repeat` and `FixedEpoch` map the seed position to the element's position in the parent.
+So `Slice`, `Bits`, `Repeat` and `FixedEpoch` map the seed position to the element's position in the parent
+(`OrderFacts.maps_seeds`).
 
 A shuffle or a selection only chooses the element of a position. Each position has its own randomness already, and an
 element that is taken twice should be augmented in two ways. So shuffles, selections and the user's own samplers leave
@@ -16,9 +17,8 @@ sampler does.
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
-from penstock.sampling._parts import Bits, Slice
-from penstock.sampling._sampler import CheckedSampler, ScalarSampler
+from penstock.sampling._epochs import FixedOrder
+from penstock.sampling._sampler import CheckedSampler, ScalarSampler, apply_block, facts_of
 
 
 def seed_position(sampler: ScalarSampler, epoch: int, position: int) -> tuple[int, int]:
@@ -31,13 +31,9 @@ def seed_position(sampler: ScalarSampler, epoch: int, position: int) -> tuple[in
         >>> seed_position(Shuffle(10, seed=7), 0, 3)
         (0, 3)
     """
-    match sampler:
-        case FixedOrder(inner) | CheckedSampler(inner):
-            return seed_position(inner, epoch, position)
-        case Slice() | Bits() | Repeat() | FixedEpoch():
-            return sampler(epoch, position)
-        case _:
-            return epoch, position
+    while isinstance(sampler, FixedOrder | CheckedSampler):
+        sampler = sampler.sampler
+    return sampler(epoch, position) if facts_of(sampler).maps_seeds else (epoch, position)
 
 
 def seed_positions(
@@ -59,10 +55,6 @@ def seed_positions(
         >>> epochs.tolist(), positions.tolist()
         ([0, 1], [3, 3])
     """
-    match sampler:
-        case FixedOrder(inner) | CheckedSampler(inner):
-            return seed_positions(inner, epochs, positions)
-        case Slice() | Bits() | Repeat() | FixedEpoch():
-            return sampler.block(epochs, positions)
-        case _:
-            return epochs, positions
+    while isinstance(sampler, FixedOrder | CheckedSampler):
+        sampler = sampler.sampler
+    return apply_block(sampler, epochs, positions) if facts_of(sampler).maps_seeds else (epochs, positions)

@@ -5,7 +5,17 @@ from typing import Final
 from tests.mutants.planting import Faults
 from tests.mutants.table.golden import GOLDEN, PAIRS, STATES
 
+_FACTS_OF_BITS: Final = """parent_length: int
+
+    def __penstock_order__(self) -> OrderFacts:
+        return OrderFacts("""
 GRAPH: Final[Faults] = {
+    "sampling/_parts.py": {
+        "seed position: a selection of positions renames the streams": (
+            *(_FACTS_OF_BITS + "takes_once=True", _FACTS_OF_BITS + "takes_once=False"),
+            GOLDEN,
+        ),
+    },
     "sampling/_block_shuffle.py": {
         "shuffle by blocks: every epoch has the pieces in one order": (
             *('derive_block(derive(shuffle.seed, epoch, "order")', 'derive_block(derive(shuffle.seed, 0, "order")'),
@@ -101,11 +111,6 @@ GRAPH: Final[Faults] = {
             *("(ordinals << _ROWS_BITS) + rows", "ordinals + rows"),
             *(GOLDEN, "graph/test_nested_rows.py"),
         ),
-        "seed position: a selection of positions renames the streams": (
-            "Shuffle | Reorder | Slice | Bits | Repeat | FixedEpoch",
-            "Shuffle | Reorder | Slice | Repeat | FixedEpoch",
-            GOLDEN,
-        ),
         "locate: nested parts' rows are those of the outer part": ("return outer[inner]", "return inner", GOLDEN),
     },
     "_seeds.py": {
@@ -186,8 +191,12 @@ GRAPH: Final[Faults] = {
             *("cycle * repeat.passes if repeat.reshuffle else cycle", "cycle"),
             GOLDEN,
         ),
+        "rewrite: orders that alternate are held by no selection": (
+            *("cycle % sampler.cycle == 0", "cycle % sampler.cycle >= 0"),
+            "dataset/test_order.py",
+        ),
         "rewrite: a part's split is another one in a mixture": (
-            *("reorders and isinstance(sampler, Shuffle | BlockShuffle | Reorder | Repeat)", "reorders"),
+            *("reorders and facts_of(sampler).keeps_all", "reorders"),
             *("graph/test_trees.py", "dataset/test_order.py"),
         ),
     },
