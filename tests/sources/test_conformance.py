@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.errors import SourceError, UsageError
 from penstock.sources import (
     MDS,
     Arrays,
@@ -30,6 +33,8 @@ from penstock.sources import (
     Tar,
     TFRecord,
     Tokens,
+    read_records,
+    source_length,
 )
 from penstock.testing import BlockSourceTests, SourceTests
 
@@ -318,6 +323,28 @@ class TestSources(Prepared):
 @pytest.mark.parametrize("case", BLOCKS.values(), ids=BLOCKS)
 class TestBlockSources(BlockSourceTests, Prepared):
     """Every source with blocks."""
+
+
+@pytest.mark.filterwarnings("ignore")  # NumPy's, of a file that it can read in spite of the change
+@pytest.mark.parametrize("name", [*BLOCKS, "files", "token_windows", "found_documents", "megatron", "sqlite"])
+@given(at=st.integers(0, 1 << 20), value=st.integers(0, 255) | st.none())
+def test_a_changed_byte_gives_records_or_an_error(
+    name: str, tmp_path_factory: pytest.TempPathFactory, at: int, value: int | None
+) -> None:
+    """Where a byte of a file is changed, or the file ends there, a source has records, or raises Penstock's error."""
+    records, prepare = (CASES | BLOCKS)[name]
+    folder = tmp_path_factory.mktemp("changed")
+    make = prepare(folder, records)
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    path = found[at % len(found)]
+    content = path.read_bytes()
+    place = at // len(found) % (len(content) + 1)
+    path.write_bytes(content[:place] if value is None else content[:place] + bytes([value]) + content[place + 1 :])
+    try:
+        source = make()
+        assert len(read_records(source, np.arange(source_length(source)))) == source_length(source)
+    except (SourceError, UsageError):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.errors import ClosedError, CorruptRecordError, SourceError, UsageError
 from penstock.sources import Sqlite, describe_key, read_records
@@ -164,18 +162,3 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "c.db")
     with pytest.raises(UsageError, match=r"reads one database; .* matches 2"):
         Sqlite(tmp_path / "*.db", "t")
-
-
-@given(place=st.integers(0, 8191), value=st.integers(0, 255) | st.none())
-def test_a_changed_byte_gives_rows_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory, place: int, value: int | None
-) -> None:
-    """A database with a changed byte, or cut there, has rows of its columns, or raises an error of Penstock."""
-    path = write(tmp_path_factory.mktemp("fuzz") / "a.db")
-    content = path.read_bytes()
-    path.write_bytes(content[:place] if value is None else content[:place] + bytes([value]) + content[place + 1 :])
-    try:
-        with Sqlite(path, "t") as source:
-            assert all(isinstance(row, dict) for row in source.read(range(len(source))))
-    except (SourceError, UsageError):
-        pass

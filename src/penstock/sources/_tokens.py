@@ -4,6 +4,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from tokenize import TokenError
 from typing import Any, Final, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -342,12 +343,16 @@ def _file_with_header(file: LocalFile, own: np.dtype[Any], count: int, dtype: np
     return TokenFile(file, _HEADER_BYTES, own, count, has_header=True)
 
 
+# What NumPy raises for damaged files, also for texts that are no header.
+_DAMAGES: Final = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError)
+
+
 def _npy_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
     try:
         tokens = np.load(file.path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise_source_error(f"cannot read {file.path!r}: {error}. Check the file.", error)
-    except ValueError as error:
+    except _DAMAGES as error:
         raise UsageError(f"{file.path!r} is not a whole .npy file: {error}. Write it again with numpy.save.") from error
     if tokens.ndim != 1:
         raise UsageError(
