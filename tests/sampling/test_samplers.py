@@ -15,6 +15,7 @@ from penstock.errors import UsageError
 from penstock.sampling import (
     Balance,
     Bits,
+    BlockShuffle,
     CheckedSampler,
     FixedEpoch,
     FixedOrder,
@@ -73,6 +74,11 @@ OURS: dict[str, st.SearchStrategy[Sampler]] = {
         | st.integers(65, 90).map(lambda classes: np.arange(classes * 2) % classes),
         lengths,
         seeds,
+    ),
+    "BlockShuffle": st.builds(
+        BlockShuffle,
+        st.lists(st.integers(1, 40), min_size=1, max_size=30).map(lambda sizes: np.cumsum([0, *sizes])),
+        *(seeds, st.sampled_from([1, 6, 16]), st.sampled_from([1, 6, 64])),
     ),
     "FixedEpoch": st.builds(FixedEpoch, lengths, st.integers(0, 2**62)),
 }
