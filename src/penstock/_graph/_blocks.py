@@ -210,7 +210,7 @@ def read_into(node: Read, keys: Integers, out: Element, times: StepTimes, weight
         keys: int64 (rows,), the keys of the records.
         out: the batch, whose arrays have one row for each key.
         times: of the calling thread.
-        weight: this call stands for so many calls, as in `StepTimes.lap`; 0 if its time isn't measured.
+        weight: this call stands for so many calls, as in `StepTimes.lap`; 0 if nothing of it is measured.
     """
     node.source.read_into(keys, out)
     if weight:

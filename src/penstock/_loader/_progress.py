@@ -423,19 +423,19 @@ def check_position(position: int, count: int) -> None:
 
 
 class _StepStart(NamedTuple):
-    """The place at which a step begins: its epoch, and its token there."""
+    """The beginning of a step: its epoch, and its token there."""
 
     step: int
     epoch: int
-    place: Where
-    """The place, perhaps with a token that is made on request."""
+    late: Where
+    """The value of `where`, perhaps with a token that is made on request."""
     breaks: int
     """The number of times, before this step, that the consumer left an epoch early or jumped to a position."""
 
     @property
     def where(self) -> Where:
-        """The place, with its token."""
-        return self.place._replace(token=made_token(self.place.token))
+        """The position at which the step begins, with its token."""
+        return self.late._replace(token=made_token(self.late.token))
 
 
 class StreamingProgress:
@@ -503,7 +503,7 @@ class StreamingProgress:
         if token is None:
             raise InternalError("a batch of a dataset that is read in order must have a token")
         last = self._next
-        following = _StepStart(last.step + 1, last.epoch, last.place._replace(token=token), last.breaks)
+        following = _StepStart(last.step + 1, last.epoch, last.late._replace(token=token), last.breaks)
         self._remember(following)
         # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
         self.at = last, following
@@ -586,6 +586,11 @@ class StreamingProgress:
             self._next_epoch()
 
     def _restored(self, states: Sequence[LoaderState]) -> _StepStart:
+        """Return the beginning of the next step.
+
+        A state of this rank, among as many ranks as there are now, has all that is needed. Otherwise the states of all
+        old ranks are dealt to the new ones.
+        """
         rank, count = self._plan.shard.rank, self._plan.shard.count
         own = next((state for state in states if (state.rank, state.shape.ranks) == (rank, count)), None)
         if own is not None:

@@ -7,10 +7,10 @@ computes what fails in a process, so the user's exception is raised in the user'
 
 A process may be killed at any moment: by the kernel for its memory, by a crash in native code, by a timeout. It leaves
 two things: its claim of a block in the ring, and its record in the job table, which says the block. The thread that
-watches it (`WorkerProcesses._outlive`) waits until it has certainly ended, then calls `died`, which counts the crash at
-the block, and then `SlotRing.release_worker`, which frees the claim. In this order, the next process that claims the
-block finds the count. It writes the same rows to the same places, so a crash that has nothing to do with the data costs
-time and nothing else.
+watches it (`WorkerProcesses._watch_to_end`) waits until it has certainly ended, then calls `died`, which counts the
+crash at the block, and then `SlotRing.release_worker`, which frees the claim. In this order, the next process that
+claims the block finds the count. It writes the same rows to the same places, so a crash that has nothing to do with the
+data costs time and nothing else.
 
 But a row that crashes every process that computes it must end in an error that names the row. So `died` and the
 processes (`_Worker` in `_process_work`) narrow crashes down:

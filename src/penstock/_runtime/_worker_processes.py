@@ -224,25 +224,25 @@ class WorkerProcesses:
         stack: StackFile | None = None
         with Caught() as caught:
             stack = None if self._work.timeout is None else StackFile()
-            while self._live(number, stack):
+            while self._start_and_watch(number, stack):
                 pass
         if caught.error is not None:  # of a filter of the log, perhaps; the consumer would wait for ever
             self._give_up(caught.taken())
         if stack is not None:
             stack.close()
 
-    def _live(self, number: int, stack: StackFile | None) -> bool:
+    def _start_and_watch(self, number: int, stack: StackFile | None) -> bool:
         """Start a process and watch it until it has died; return whether another one replaces it."""
         child = self._start(number, stack)
         if child is None:
             return False
         try:
-            return self._outlive(number, child, stack)
+            return self._watch_to_end(number, child, stack)
         except BaseException:
             self._supervisor.release(child)
             raise
 
-    def _outlive(self, number: int, child: "ChildProcess", stack: StackFile | None) -> bool:
+    def _watch_to_end(self, number: int, child: "ChildProcess", stack: StackFile | None) -> bool:
         started, hung = self._listen(number, child)
         if hung:
             child.kill(STACK_SIGNAL)
@@ -351,7 +351,8 @@ class WorkerProcesses:
         return True
 
     def _take_back(self, number: int, pid: int, death: WorkerError) -> None:
-        with Caught():  # it may have finished the block, and died before it wrote that
+        """Free the claim of a process that has ended; finish its block in its name if the scheduler gives it up."""
+        with Caught():  # `finish` raises if the process had finished the block, and ended before its record said so
             given_up = self._owner.died(number, pid, death)
             if given_up is not None:
                 self._ring.finish(*given_up, number)

@@ -36,7 +36,7 @@ LOADER: Final[Faults] = {
             "equivalence/golden/test_golden.py::test_a_state_with_later_batches_gives_the_others",
         ),
         "progress in order: a batch's token is that of the next one": (
-            *("last.place._replace(token=token)", "last.place"),
+            *("last.late._replace(token=token)", "last.place"),
             GOLDEN,
         ),
         "progress in order: the next epoch has this one's number": (
