@@ -203,13 +203,12 @@ def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, set_constant
 
 
 def test_memory_that_was_too_small_is_larger_for_later_batches(set_constant: SetConstant) -> None:
-    """After the first epoch processes compute all batches, and the consumer none."""
+    """Processes compute all batches of three epochs, the first ones again with more memory, and the consumer none."""
     set_constant("_ROOM_BYTES", 4096)
-    with processes(ps.range(40).map(functions.large_row_and_process).batch(4, merge=list)) as loader:
-        for epoch in range(2):
-            found = [row["process"] for rows in map(_last, loader) for row in rows]
-            assert len(found) == 10
-            assert not epoch or os.getpid() not in found
+    with processes(ps.range(160).map(functions.large_row_and_process).batch(4, merge=list)) as loader:
+        found = [row["process"] for _ in range(3) for rows in map(_last, loader) for row in rows]
+    assert len(found) == 120
+    assert os.getpid() not in found
 
 
 def _last(batch: list[Any]) -> list[Any]:
