@@ -62,14 +62,14 @@ class Processes:
     def end(self) -> None:
         """End all work, at once."""
         for work, result in self.calls:
-            result.set_result(worker.Computed(np.zeros(8, np.uint8), work.steps, 0.001, "host"))
+            result.set_result(worker.Computed(np.zeros(8, np.uint8), work.steps, 0.001, "host", is_whole=True))
 
 
 def test_two_processes_may_end_a_late_span_at_once(set_constant: Callable[[str, object], None]) -> None:
     """A span that was given to two processes, whose results are both there at the next look, is taken once."""
     set_constant("PATIENCE_SECONDS", 0.0)  # the first span is late at once
     processes = Processes()
-    learned = dealing.Learned(1)
+    learned = dealing.Learned(1, is_shared=False)
     dealer = dealing.Dealer(processes, processes, [Numbers(0, 1)], learned=learned, bell=Bell())
     while len(processes.calls) < 2:
         assert not dealer.is_ready()

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -371,9 +373,20 @@ NAMED = """
 import sys, ray, penstock as ps, penstock.ray
 from tests.ray.test_pool import pids
 ray.init(sys.argv[1], log_to_driver=False)
+print("ready", flush=True), sys.stdin.readline()
 with penstock.ray.Pool(2, name="shared") as pool, ps.Loader(pids(), workers=pool) as loader:
     print(*sorted({int(pid) for batch in loader for pid in batch}))
 """
+
+
+@contextmanager
+def program(text: str, *arguments: str) -> Generator[Callable[[], list[str]]]:
+    """Start a program; when it is ready, yield a function that lets it continue, and returns what it prints then."""
+    command = [sys.executable, "-c", text, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        yield lambda: started.communicate("\n")[0].split()
 
 
 def pids() -> ps.Dataset[Any]:
@@ -384,16 +397,92 @@ def pids() -> ps.Dataset[Any]:
 def test_programs_share_a_pool_by_its_name(cluster: Any, set_constant: Callable[[str, object], None]) -> None:
     """Another program uses the same processes. They outlive both, start again when needed, and end when idle."""
     set_constant("_IDLE_SECONDS", 3.0)
-    with door.Pool(2, name="shared") as pool, ps.Loader(pids(), workers=pool) as loader:
+    with (
+        program(NAMED, cluster.address) as other,
+        door.Pool(2, name="shared") as pool,
+        ps.Loader(pids(), workers=pool) as loader,
+    ):
         own = {int(pid) for batch in loader for pid in batch}
-        command = [sys.executable, "-c", NAMED, cluster.address]
-        ended = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert {int(pid) for pid in ended.stdout.split()} == own
+        assert set() < {int(pid) for pid in other()} <= own
         processes = [psutil.Process(pid) for pid in own]
         assert psutil.wait_procs(processes, timeout=20)[1] == []
         again = [psutil.Process(int(pid)) for pid in {int(pid) for batch in loader for pid in batch}]
         assert not loader.deaths()
     assert psutil.wait_procs(again, timeout=20)[1] == []
+
+
+def counted(calls: Path, number: int) -> dict[str, Any]:
+    """Return an element that takes some time; write a byte to a file, which counts the calls of all programs."""
+    with calls.open("ab", buffering=0) as file:
+        file.write(b"x")
+    return {"sum": sum(range(20_000)) + number}
+
+
+def counting(kind: str, calls: Path, seed: int = 7) -> ps.Dataset[Any]:
+    """Return a dataset whose batches, or the inputs of whose fold, are counted; each epoch has 400 elements."""
+    made = ps.range(400, seed=seed).shuffle().map(partial(counted, calls))
+    return made.batch(4) if kind == "batches" else made.window_shuffle(16).batch(4)
+
+
+ALIKE = {"_SPAN_BYTES": 1, "_LATE_SECONDS": 1000.0}
+"""Spans of one batch or position, and none that is late, whatever a busy machine takes."""
+SHARING = """
+import sys, pathlib, ray, penstock as ps, penstock.ray
+from penstock.ray import _dealer
+from tests.ray.test_pool import ALIKE, counting
+vars(_dealer).update(ALIKE)
+address, kind, calls = sys.argv[1:]
+ray.init(address, log_to_driver=False)
+print("ready", flush=True), sys.stdin.readline()
+with penstock.ray.Pool(2, name=kind) as pool, ps.Loader(counting(kind, pathlib.Path(calls)), workers=pool) as loader:
+    print(*[number for batch in loader for number in batch["sum"]])
+"""
+
+
+@pytest.mark.parametrize("kind", ["batches", "inputs"])
+def test_programs_with_one_dataset_compute_it_once(
+    kind: str, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two loaders that take turns, and another program, get the batches of one computation; another seed has its own.
+
+    Few elements are computed again: those whose process had no room for them, so that another one got them.
+    """
+    for name, value in ALIKE.items():
+        monkeypatch.setattr(f"penstock.ray._dealer.{name}", value)
+    monkeypatch.setattr("penstock.ray._team._IDLE_SECONDS", 3.0)
+    calls = tmp_path / "calls"
+    dataset = counting(kind, calls)
+    with program(SHARING, cluster.address, kind, str(calls)) as third, door.Pool(2, name=kind) as pool:
+        with ps.Loader(dataset, workers=pool) as one, ps.Loader(dataset, workers=pool) as other:
+            pairs = list(zip(one, other, strict=True))
+        printed = third()
+        count = calls.stat().st_size
+        with ps.Loader(counting(kind, calls, seed=8), workers=pool) as loader:
+            assert_same(list(loader), list(counting(kind, tmp_path / "own", seed=8)))
+    wanted = list(counting(kind, tmp_path / "own"))
+    for found in zip(*pairs, strict=True):
+        assert_same(list(found), wanted)
+    assert printed == [str(number) for batch in wanted for number in batch["sum"]]
+    assert 400 <= count < 1.5 * 400
+
+
+def odd_until(mark: Path, number: int) -> int:
+    """Return the number, unless it is 55 and a file doesn't exist."""
+    if number == 55 and not mark.exists():
+        raise OddError("an odd one")
+    return number
+
+
+def test_an_exception_is_not_shared(tmp_path: Path, set_constant: Callable[[str, object], None]) -> None:
+    """A span with an exception is computed again for the next program that requests it."""
+    set_constant("_IDLE_SECONDS", 3.0)
+    dataset = ps.range(100).map(partial(odd_until, tmp_path / "mark")).batch(10)
+    with door.Pool(1, name="odd") as pool, ps.Loader(dataset, workers=pool) as loader:
+        with pytest.raises(OddError, match="an odd one"):
+            list(loader)
+        (tmp_path / "mark").touch()
+        with ps.Loader(dataset, workers=pool) as other:
+            assert_same(list(other), list(dataset))
 
 
 def test_a_loader_may_own_its_pool() -> None:

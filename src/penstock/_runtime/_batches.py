@@ -82,6 +82,11 @@ class StepRange(NamedTuple):
     where: Where | None = None
     """The position in a dataset that is read in order; None for an indexable one."""
 
+    @property
+    def start(self) -> int:
+        """The number of the first step."""
+        return self.first.step
+
     def unit(self, index: int) -> Unit:
         """Return the range's step `index`, counted from 0."""
         step, epoch, position, batch = self.first

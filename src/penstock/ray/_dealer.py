@@ -47,14 +47,20 @@ _CAREFUL_SECONDS: Final = 3.0  # with care, which starts a process
 _LATE_TIMES: Final = 2.5  # what most spans have taken
 _TRIES: Final = 3  # of a span at once
 _KNOWN_ANSWERS: Final = 50  # of processes: the latest ones say what a span takes
+_FEW_ANSWERS: Final = 8  # from then on, their median says it about as well
 
 
 class Parted(Protocol):
     """Work that can be parted."""
 
     @property
+    def start(self) -> int:
+        """The number of the first of its least parts."""
+        ...
+
+    @property
     def steps(self) -> int:
-        """The number of its least parts."""
+        """The number of them."""
         ...
 
     def part(self, start: int, steps: int, /) -> Self:
@@ -116,16 +122,20 @@ class _Try:
 class Learned:
     """The size of the next span, from the sizes and times of earlier ones.
 
+    Args:
+        most: the maximum of `size`.
+        is_shared: whether other programs use the processes, which can have the same result only if they cut alike.
+
     Attributes:
         size: the number of parts of the next span.
         bytes: of a part.
-        most: the maximum of `size`.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, is_shared: bool) -> None:
         self.size = 1
         self.bytes = 0
-        self.most = most
+        self._most = most
+        self._is_shared = is_shared
         self._works: deque[float] = deque(maxlen=_KNOWN_ANSWERS)  # seconds for a part, by the processes' own clocks
         self._delays: deque[float] = deque(maxlen=_KNOWN_ANSWERS)  # seconds besides, for a whole span
 
@@ -134,11 +144,27 @@ class Learned:
         steps = max(computed.steps, 1)
         self.bytes = computed.block.nbytes // steps
         wanted = min(max(processes / _SPANS_A_SECOND, _LEAST_SPAN_SECONDS), _SPAN_SECONDS)
-        by_time = wanted / max(computed.seconds / steps, 1e-9)
-        self.size = units_per_job(SPAN_BATCHES, by_time, min(_SPAN_BYTES / max(self.bytes, 1), self.most))
+        own = computed.seconds / steps
         if seconds is not None:
-            self._works.append(computed.seconds / steps)
+            self._works.append(own)
             self._delays.append(max(seconds - computed.seconds, 0.0))
+        if self._is_shared and self._works:
+            own = statistics.median(self._works)
+        most = min(_SPAN_BYTES / max(self.bytes, 1), self._most)
+        to_end = self._alike if self._is_shared else None
+        self.size = units_per_job(SPAN_BATCHES, wanted / max(own, 1e-9), most, to_end=to_end)
+
+    def _alike(self, size: int, most: int) -> int:
+        """Return the power of 2 below a size; after some answers the last one, as long as it is about right.
+
+        Programs measure slightly different times, and would otherwise often cut differently.
+        """
+        is_right = 0.75 * self.size <= size < 2.5 * self.size and self.size <= most
+        return self.size if is_right and len(self._works) >= _FEW_ANSWERS else 1 << (size.bit_length() - 1)
+
+    def part_of(self, work: WorkT) -> WorkT:
+        """Return the beginning of some work, as a span."""
+        return work.part(0, self.size - work.start % self.size if self._is_shared else self.size)
 
     def late_seconds(self, steps: int) -> float:
         """Return how long a process may take for some parts until they are late.
@@ -333,11 +359,25 @@ class Dealer(Generic[WorkT]):
         self.waiting_bytes = sum(span.computed.block.nbytes for span in self._spans if span.computed)
         self._team.repair()
         self._hedge()
+        if self._team.is_shared:
+            self._give_alike()
         for span in self._due():
             member = self._team.take()
             if member is None:
                 return
             self._give(span, member)
+
+    def _give_alike(self) -> None:
+        """Give spans to processes that are chosen by their steps, since these may have the results for other programs.
+
+        The next span to deliver waits for none of them, and no span waits while a process is idle.
+        """
+        for span in list(self._due()):
+            member = self._team.take(span.work.start // max(span.work.steps, 1) % self._team.count)
+            if member is None and span is self._spans[0]:
+                member = self._team.take()
+            if member is not None:
+                self._give(span, member)
 
     def _hedge(self) -> None:
         """If the next span is late, give it to another process too, and all others that are late.
@@ -378,9 +418,8 @@ class Dealer(Generic[WorkT]):
             if not self._uncut:
                 return
             first = self._uncut.popleft()
-            size = min(self._learned.size, first.steps)
-            self._uncut.appendleft(first.part(size, first.steps))
-            span = Span(first.part(0, size))
+            span = Span(self._learned.part_of(first))
+            self._uncut.appendleft(first.part(span.work.steps, first.steps))
             self._spans.append(span)
             yield span
 

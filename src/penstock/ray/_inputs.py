@@ -146,7 +146,9 @@ class PoolReader:
         number = block_input.number
         self._close(number)
         works = [_Positions(start, block_input.input_range.total)]
-        learned = self._runtime.learned.setdefault(number, Learned(_MOST_POSITIONS))
+        learned = self._runtime.learned.setdefault(
+            number, Learned(_MOST_POSITIONS, is_shared=self._runtime.team.is_shared)
+        )
         kind = _Input(self._runtime, block_input)
         dealer = self._dealers[number] = Dealer(self._runtime, kind, works, learned=learned, bell=Bell())
         if self._closed:  # another thread closed the reader, and may not have seen this dealer

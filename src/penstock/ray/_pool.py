@@ -41,7 +41,9 @@ class Pool:
             the cluster that is free now.
         name: shares the processes with other programs of the cluster, such as the ranks of a job: pools of one name
             have the same processes, which the first one starts. They outlive the programs. Each ends itself when it had
-            no work for ten minutes, and starts again when a pool needs it.
+            no work for ten minutes, and starts again when a pool needs it. Programs that request the same batches at
+            about the same time, such as two that train on one dataset, get those of one computation: the processes
+            keep the last results, at most `memory=` of the loader over all of them.
         options: options of the processes, as `ray.remote` takes them for actors, such as
             `{"resources": {"decoders": 1}}` to choose hosts. Default: one processor, spread over the hosts. Processes
             of a name have those of the pool that started them.

@@ -10,6 +10,7 @@ step.
 The pickle is one array in Ray's object store: each host gets it once, and uses the arrays in it in place.
 """
 
+import hashlib
 import importlib
 import os
 import socket
@@ -43,12 +44,17 @@ class Sent(NamedTuple):
         host: the sender's.
         version: of the sender's Penstock.
         fingerprint: of the dataset.
+        digest: of the pickle and the fingerprint, by which processes find results that another program has requested;
+            empty if they keep none.
+        kept_bytes: of results that a process keeps for other programs.
     """
 
     key: str
     host: str
     version: str
     fingerprint: Fingerprint
+    digest: str = ""
+    kept_bytes: int = 0
 
 
 class Failed(NamedTuple):
@@ -67,7 +73,7 @@ def failed(error: BaseException) -> Failed:
     return Failed(socket.gethostname(), pack_error(error, with_cause=True, contain=Exception))
 
 
-def send(value: object, node: Node, *, asked: str) -> tuple[Sent, object]:
+def send(value: object, node: Node, *, asked: str, kept_bytes: int = 0) -> tuple[Sent, object]:
     """Store a value for the hosts of the cluster.
 
     Returns:
@@ -77,14 +83,20 @@ def send(value: object, node: Node, *, asked: str) -> tuple[Sent, object]:
         value: the value.
         node: the dataset in it.
         asked: the call by which the user wants this, for messages.
+        kept_bytes: of results that a process keeps for other programs that send the same value.
 
     Raises:
         UsageError: a part of the value can't be pickled.
     """
     pickled = packed((value, node), node, asked=asked)
-    memory = np.empty(pickled.nbytes, np.uint8)
+    memory = np.zeros(pickled.nbytes, np.uint8)  # zeros, since the digest covers what is between the arrays
     write(pickled, memory, 0)
-    return Sent(os.urandom(8).hex(), socket.gethostname(), penstock.__version__, fingerprint(node)), ray.put(memory)
+    sent = Sent(os.urandom(8).hex(), socket.gethostname(), penstock.__version__, fingerprint(node))
+    if kept_bytes:
+        digest = hashlib.sha256(memory.data)
+        digest.update(repr(sent.fingerprint).encode())  # of files, whose paths alone are in the pickle
+        sent = sent._replace(digest=digest.hexdigest(), kept_bytes=kept_bytes)
+    return sent, ray.put(memory)
 
 
 def received(sent: Sent, stored: "NDArray[np.uint8]", *, is_fresh: bool = False) -> object:

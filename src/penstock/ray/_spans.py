@@ -30,6 +30,8 @@ Guarantees:
   - A span that is late where the trainer waits for it is given to another process too, on another host if there is one,
     with all others that are late; the first result counts.
   - If no process is ready for ten seconds, the trainer computes the next batch itself, and logs a warning.
+  - Where programs share the processes by a name, a span that several of them request is computed once, as long as its
+    process keeps the result, and the programs cut and give spans alike. Each gets the bytes that it would get alone.
   - A span has at most about 8 MB, and at most `memory=` waits, 256 MB by default. A process has two spans at most, and
     one more of a process that is late.
 """
@@ -138,7 +140,8 @@ class PoolRuntime(Runtime):
     def sent(self) -> tuple[Sent, object]:
         """Return the arguments by which a process gets the plan."""
         if self._sent is None:
-            self._sent = send(self._plan, self._plan.node, asked="workers=pool")
+            kept_bytes = self.bytes_ahead // self.team.count if self.team.is_shared else 0
+            self._sent = send(self._plan, self._plan.node, asked="workers=pool", kept_bytes=kept_bytes)
         return self._sent
 
 
@@ -175,7 +178,7 @@ class PoolSupplier(ReceivedSupplier):
         super().__init__(runtime, runtime.recorder, plan, step_ranges)
         self._runtime = runtime
         self._plan = plan
-        self._learned = runtime.learned.setdefault(None, Learned(_MOST_BATCHES))
+        self._learned = runtime.learned.setdefault(None, Learned(_MOST_BATCHES, is_shared=runtime.team.is_shared))
         self._computed_here = 0  # batches
         self._bell = Bell()
         self._dealer = self._dealt()

@@ -118,17 +118,24 @@ class Team:
         where = "a Ray cluster" if self._name is None else f"the pool {self._name!r} of a Ray cluster"
         return f"{self.count} {'process' if self.count == 1 else 'processes'} of {where}"
 
-    def take(self, *, besides: Collection[Member] = ()) -> Member | None:
+    @property
+    def is_shared(self) -> bool:
+        """Whether other programs use the processes, too."""
+        return self._name is not None
+
+    def take(self, number: int | None = None, *, besides: Collection[Member] = ()) -> Member | None:
         """Return a process with room for a span, the idlest one, and count that span; None if there is none.
 
         Args:
+            number: of the only process that may have it; None for any.
             besides: the processes that are late with the span, if some are; then another one takes one span more, on
                 another host if there is one.
         """
         most = _SPANS + bool(besides)
         late = {member.node for member in besides}
         with self._lock:
-            able = [each for each in self._members.values() if each.pid and each.spans < most and each not in besides]
+            members = [each for each in self._members.values() if number is None or each.number == number]
+            able = [each for each in members if each.pid and each.spans < most and each not in besides]
             member = min(able, key=lambda each: (each.node in late, each.spans), default=None)
             if member is not None:
                 member.spans += 1

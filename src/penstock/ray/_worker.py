@@ -11,11 +11,12 @@ not end a function that hangs. A step that has ended two processes is computed i
 import faulthandler
 import importlib
 import os
+import pickle
 import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -54,12 +55,14 @@ class Computed(NamedTuple):
         steps: the number of batches, or of positions.
         seconds: the time that they took.
         host: the host that computed them.
+        is_whole: whether all of them were computed, without an exception, and no row is known to crash processes.
     """
 
     block: "NDArray[np.uint8]"
     steps: int
     seconds: float
     host: str
+    is_whole: bool
 
 
 class InputWork(NamedTuple):
@@ -84,6 +87,36 @@ class InputWork(NamedTuple):
     crashing_rows: CrashingRows
 
 
+class Kept:
+    """The last results of a process, which it keeps for other programs of its pool.
+
+    Two programs that train on the same dataset, or two ranks that share a replica, request the same spans. A result is
+    returned again where all that it depends on is equal, byte for byte: the pickle of the plan, the fingerprint, and
+    the work with the events and rows that are known to the program. So a program gets what it would get without the
+    others. Results with an exception are computed again each time.
+    """
+
+    def __init__(self) -> None:
+        self._results: OrderedDict[tuple[str, bytes], Computed] = OrderedDict()
+        self._bytes = 0
+
+    def result(self, sent: Sent, work: object, compute: Callable[[], Computed]) -> Computed:
+        """Return the result of some work, if it is kept; else compute it, and keep it in place of the oldest ones."""
+        if not sent.digest:
+            return compute()
+        key = sent.digest, pickle.dumps(work)
+        found = self._results.get(key)
+        if found is not None:
+            return found
+        computed = compute()
+        if computed.is_whole:
+            self._results[key] = computed
+            self._bytes += computed.block.nbytes
+            while self._bytes > sent.kept_bytes:
+                self._bytes -= self._results.popitem(last=False)[1].block.nbytes
+        return computed
+
+
 class Worker:
     """Computes spans of steps, or of positions.
 
@@ -95,6 +128,7 @@ class Worker:
     def __init__(self, number: int, idle_seconds: float | None = None) -> None:
         self._number = number
         self._opened: OrderedDict[str, _Opened] = OrderedDict()  # by the keys of what was sent
+        self._kept = Kept()
         self._idle_seconds = idle_seconds
         self._used_at = time.monotonic()
         if idle_seconds is not None:
@@ -108,13 +142,15 @@ class Worker:
         """Return the batches of the steps of some work, which is one range."""
         with self._in_use(), Caught(Exception) as caught:
             plan = cast("Plan", received(sent, stored, is_fresh=True)) if work.alone else None
-            return self._of(sent, stored).compute(work, plan)
+            opened = self._of(sent, stored)
+            return self._kept.result(sent, work, lambda: opened.compute(work, plan))
         return failed(caught.taken())
 
     def evaluate(self, sent: Sent, stored: "NDArray[np.uint8]", work: InputWork) -> Computed | Failed:
         """Return the elements of some positions."""
         with self._in_use(), Caught(Exception) as caught:
-            return self._of(sent, stored).evaluate(work)
+            opened = self._of(sent, stored)
+            return self._kept.result(sent, work, lambda: opened.evaluate(work))
         return failed(caught.taken())
 
     @contextmanager
@@ -179,31 +215,36 @@ class _Opened:
                 batches.append(contiguous(batch))
                 reports.append(BatchReport(None, *self._recorder.taken(), crashing_rows=described_rows(rows, known)))
                 known = len(rows)
+        is_whole = caught.error is None and not rows
         if caught.error is not None:
             error = pack_error(caught.taken(), with_cause=True, contain=Exception)
             reports.append(BatchReport(None, *self._recorder.taken(), error))
-        return self._answered((batches, reports, self._runtime.readings.taken()), len(batches), began)
+        value = batches, reports, self._runtime.readings.taken()
+        return self._answered(value, len(batches), began, is_whole=is_whole)
 
     def evaluate(self, work: InputWork) -> Computed:
         """Return the elements of some positions, or the exception that was raised there, as text."""
         began = time.perf_counter()
         self._recorder.recall(work.remembered)
         self._recorder.taken()
-        note_rows(self._runtime.crashing_rows, work.crashing_rows)
+        rows = self._runtime.crashing_rows
+        note_rows(rows, work.crashing_rows)
         evaluated: SentBlock | str = ""
         with Caught(Exception) as caught, _watched(self._timeout):
             block_input = self._runtime.block_input(work.number, work.epoch, work.input_range)
             evaluated = SentBlock(block_input.evaluate(work.start, work.stop, block_input.context))
+        is_whole = caught.error is None and not rows
         if caught.error is not None:
             evaluated = f"{type(caught.error).__name__}: {caught.taken()}"
         events, _ = self._recorder.taken()
-        return self._answered((evaluated, events, self._runtime.readings.taken()), work.stop - work.start, began)
+        value = evaluated, events, self._runtime.readings.taken()
+        return self._answered(value, work.stop - work.start, began, is_whole=is_whole)
 
-    def _answered(self, value: object, steps: int, began: float) -> Computed:
+    def _answered(self, value: object, steps: int, began: float, *, is_whole: bool) -> Computed:
         pickled = dump(value)
         block = np.empty(pickled.nbytes, np.uint8)
         write(pickled, block, 0)
-        return Computed(block, steps, time.perf_counter() - began, socket.gethostname())
+        return Computed(block, steps, time.perf_counter() - began, socket.gethostname(), is_whole)
 
     def _each(self, work: RunSteps) -> Iterator[Element]:
         (step_range,) = work.step_ranges
