@@ -1,4 +1,4 @@
-"""Spans that late processes and others end at the same time are delivered once."""
+"""Spans that are late are delivered once, and those of lost processes are given out again, as the loss requires."""
 
 import importlib
 from collections import deque
@@ -7,10 +7,12 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from penstock._os import Bell
 
 dealing: Any = importlib.import_module("penstock.ray._dealer")
+ray: Any = pytest.importorskip("ray")
 team: Any = importlib.import_module("penstock.ray._team")
 worker: Any = importlib.import_module("penstock.ray._worker")
 
@@ -30,19 +32,28 @@ class Processes:
     """Two processes that end their work when the test says so; it is their team, their owner, and the kind of work."""
 
     bytes_ahead = 1_000_000
-    recorder = None
     ready = count = 2
     is_shared = False
 
     def __init__(self) -> None:
-        self.team = self
+        self.team = self.recorder = self
         self.members = [team.Member(number, None) for number in range(2)]
         self.calls: deque[tuple[Numbers, Future[Any]]] = deque()
+        self.careful: list[Numbers] = []
 
     def do_nothing(self, *_: object) -> None:
         """Ignore what only real processes need."""
 
-    listen = unlisten = repair = check = give_back = do_nothing
+    listen = unlisten = repair = check = observe = step = do_nothing
+
+    def lose(self, member: Any) -> bool:
+        """Replace the process."""
+        self.members[member.number] = team.Member(member.number, None)
+        return True
+
+    def give_back(self, member: Any) -> None:
+        """Let the process have other work."""
+        member.spans = 0
 
     def take(self, number: int | None = None, *, besides: Collection[Any] = ()) -> Any:
         """Return an idle process, or one that is not late with the span."""
@@ -55,7 +66,8 @@ class Processes:
 
     def call(self, member: Any, work: Numbers, /, *, with_care: bool) -> "Future[Any]":
         """Note the work."""
-        del member, with_care
+        del member
+        self.careful += [work] * with_care
         self.calls.append((work, Future()))
         return self.calls[-1][1]
 
@@ -63,6 +75,37 @@ class Processes:
         """End all work, at once."""
         for work, result in self.calls:
             result.set_result(worker.Computed(np.zeros(8, np.uint8), work.steps, 0.001, "host", is_whole=True))
+
+
+HOST = "The actor died because its node has died."
+PROCESS = "The actor is dead because its worker process has died."
+
+
+@pytest.mark.parametrize(
+    ("losses", "given", "careful"),
+    [
+        ([HOST], [Numbers(0, 4)], False),
+        ([HOST, HOST, HOST], [Numbers(0, 1), Numbers(1, 1)], False),
+        ([PROCESS], [Numbers(0, 1), Numbers(1, 1)], False),
+        ([HOST, PROCESS], [Numbers(0, 1), Numbers(1, 1)], False),
+        ([PROCESS, PROCESS], [Numbers(0, 1), Numbers(1, 1)], True),
+    ],
+)
+def test_work_of_lost_hosts_needs_no_care(losses: list[str], given: list[Numbers], *, careful: bool) -> None:
+    """Work that was lost with hosts is given out without care, first as it is; that of processes part by part."""
+    processes = Processes()
+    learned = dealing.Learned(4, is_shared=False)
+    learned.size = 4
+    dealer = dealing.Dealer(processes, processes, [Numbers(0, 4)], learned=learned, bell=Bell())
+    assert not dealer.is_ready()
+    for text in losses:
+        (_, lost), *others = processes.calls
+        processes.calls = deque(others)
+        lost.set_exception(ray.exceptions.RayActorError(error_msg=text))
+        assert not dealer.is_ready()
+        processes.calls = deque(sorted(processes.calls, key=lambda call: call[0]))
+    assert [work for work, _ in processes.calls] == given
+    assert processes.careful == given[:1] * careful
 
 
 def test_two_processes_may_end_a_late_span_at_once(set_constant: Callable[[str, object], None]) -> None:

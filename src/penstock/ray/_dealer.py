@@ -25,7 +25,7 @@ from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 from penstock.ray._sent import Failed
 from penstock.ray._team import Member, Team
-from penstock.ray._worker import ENDED_ITSELF, Computed
+from penstock.ray._worker import ENDED_ITSELF, HOST_ENDED, Computed
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -184,15 +184,17 @@ class Span(Generic[WorkT]):
     Attributes:
         work: the work.
         deaths: the number of processes in a row that were lost with it.
+        crashes: the number of those whose host was not lost, too.
         tries: the processes that have it; more than one if the others are late.
         computed: the result; None until then.
         error: the reason why there is no result, from a process; None for none.
         crash: the reason, if processes were lost with it, one after the other; None for none.
     """
 
-    def __init__(self, work: WorkT, deaths: int = 0) -> None:
+    def __init__(self, work: WorkT, deaths: int = 0, crashes: int = 0) -> None:
         self.work = work
         self.deaths = deaths
+        self.crashes = crashes
         self.tries: list[_Try] = []
         self.computed: Computed | None = None
         self.error: BaseException | None = None
@@ -206,7 +208,7 @@ class Span(Generic[WorkT]):
     @property
     def needs_care(self) -> bool:
         """Whether a process computes it in a worker process of its own."""
-        return self.deaths >= _DEATHS_BEFORE_CARE
+        return self.crashes >= _DEATHS_BEFORE_CARE
 
 
 def _no_stall() -> None:
@@ -455,6 +457,7 @@ class Dealer(Generic[WorkT]):
         """Note that a process was lost with a span.
 
         Unless another process has the span, it is given out again: one by one if the process was at it, else as it is.
+        The first loss of a host is no fault of the work, so it is given out as it is, too.
         """
         member = ended.member
         step, reason = self._kind.step(span.work), str(error).strip()
@@ -465,13 +468,15 @@ class Dealer(Generic[WorkT]):
         is_suspect = self._was_at(ended) and not has_ended
         if span.tries or not is_suspect:
             return
-        deaths = span.deaths + 1
+        deaths, crashes = span.deaths + 1, span.crashes + (HOST_ENDED not in reason)
         if deaths >= _DEATHS:
             what = self._kind.describe(span.work)
             span.crash = WorkerError(f"processes of the pool are lost while they compute {what}; the last: {reason}")
             return
-        singles = [Span(span.work.part(index, 1), deaths) for index in range(span.work.steps)]
-        spans = [singles if each is span else [each] for each in self._spans]
+        size = 1 if crashes or deaths > 1 else span.work.steps
+        starts = range(0, span.work.steps, size)
+        parts = [Span(span.work.part(start, size), deaths, crashes) for start in starts]
+        spans = [parts if each is span else [each] for each in self._spans]
         self._spans = deque(itertools.chain(*spans))
 
     def _was_at(self, ended: _Try) -> bool:

@@ -7,7 +7,7 @@ The solution: the value travels with the sender's version of Penstock and the da
 the version before it unpickles, and the fingerprint after that. A difference is an error that names the host and the
 step.
 
-The pickle is one array in Ray's object store: each host gets it once, and uses the arrays in it in place.
+A large pickle is one array in Ray's object store: each host gets it once, and uses the arrays in it in place.
 """
 
 import hashlib
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
 penstock: Any = importlib.import_module("penstock")  # by name: its namespace refers to the packages above this one
+
+_SMALL_BYTES: Final = 50_000
+"""Of a pickle that is sent with each call: a host that has just come may wait ten seconds for an object of Ray."""
 
 _Part: TypeAlias = Literal["source", "order", "functions"]
 _last: Final[dict[str, object]] = {}  # the value received last, by its key: many tasks of a process get the same one
@@ -77,7 +80,7 @@ def send(value: object, node: Node, *, asked: str, kept_bytes: int = 0) -> tuple
     """Store a value for the hosts of the cluster.
 
     Returns:
-        The arguments of tasks that receive the value. The second is a reference, for which Ray passes the pickle.
+        The arguments of tasks that receive the value. The second is the pickle, or a reference for which Ray passes it.
 
     Args:
         value: the value.
@@ -96,7 +99,7 @@ def send(value: object, node: Node, *, asked: str, kept_bytes: int = 0) -> tuple
         digest = hashlib.sha256(memory.data)
         digest.update(repr(sent.fingerprint).encode())  # of files, whose paths alone are in the pickle
         sent = sent._replace(digest=digest.hexdigest(), kept_bytes=kept_bytes)
-    return sent, ray.put(memory)
+    return sent, memory if memory.nbytes <= _SMALL_BYTES else ray.put(memory)
 
 
 def received(sent: Sent, stored: "NDArray[np.uint8]", *, is_fresh: bool = False) -> object:

@@ -18,7 +18,8 @@ A row that crashes processes, or hangs in them, must end in an error that names 
 are given out one by one. A step with which two processes in a row were lost is computed by the next one with care: in a
 worker process of its own, whose death costs little, so that the rules of worker processes find the row. A process that
 takes care outlives the crash of a row. If it is lost as well, then hardly by the row's fault, so others take care of
-the step after it. Where hosts go all the time, no step is blamed for that.
+the step after it. The loss of a whole host is no reason for care, and its spans are given out as they are. Where hosts
+go all the time, no step is blamed for that.
 
 Guarantees:
   - Batches come in order, or as spans become ready, each exactly once. The state is that of any other loader.

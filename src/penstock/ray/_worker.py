@@ -44,6 +44,8 @@ ray: Any = importlib.import_module("ray")  # by name: type checkers may not find
 _KEPT: Final = 16  # runtimes: a job has a few loaders, which take turns, and jobs share processes that have a name
 ENDED_ITSELF: Final = "exit_actor() is called"
 """In Ray's reason for the end of a process that had no work for long."""
+HOST_ENDED: Final = "its node has died"
+"""In Ray's reason for the end of a process whose host was lost."""
 
 
 class Computed(NamedTuple):
