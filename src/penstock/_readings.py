@@ -19,6 +19,7 @@ begins the next one (`StepTimes.lap`). Where a step evaluates a block of its par
 parent's steps out of its time. The last laps above `NOTED_SECONDS` are kept in a ring, for a trace.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
@@ -248,6 +249,17 @@ class Added(NamedTuple):
     values: "np.ndarray[Any, Any]"
 
 
+class Answer(NamedTuple):
+    """Work that a process of a pool has computed."""
+
+    end: float
+    """The time at which the result was here, by this host's clock."""
+    seconds: float
+    """The time that it took, by the other host's clock."""
+    text: str
+    """The steps or positions."""
+
+
 class Readings:
     """All readings of one loader.
 
@@ -268,6 +280,7 @@ class Readings:
         self._roles: list[str] = []  # of the words
         self._taken: np.ndarray[Any, Any] | None = None  # the sums at the last call
         self._included: np.ndarray[Any, Any] | None = None  # of another host
+        self._answers: dict[str, deque[Answer]] = {}  # of processes of a pool, by what names them
 
     def times(self, role: str) -> StepTimes:
         """Return the times of a thread, by its role; a later thread of that role continues them."""
@@ -301,6 +314,14 @@ class Readings:
             self._included = _new_words(self.numbers)
             self.add(self._included, role)
         self._included[added.places] += added.values
+
+    def note_answer(self, process: str, answer: Answer) -> None:
+        """Keep what a process of a pool has computed, for a trace."""
+        self._answers.setdefault(process, deque(maxlen=KEPT_LAPS)).append(answer)
+
+    def answers(self) -> list[tuple[str, list[Answer]]]:
+        """Return the name of each process of a pool, and what it has last computed, oldest first."""
+        return [(process, sorted(answers.copy())) for process, answers in sorted(self._answers.copy().items())]
 
     def read_helper(self, memory: "memoryview[Any]", workers: int) -> None:
         """Include what a helper process with so many workers writes into memory of `words_for_helper`."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock._os import Bell
+from penstock._readings import Readings
 
 dealing: Any = importlib.import_module("penstock.ray._dealer")
 ray: Any = pytest.importorskip("ray")
@@ -37,12 +38,17 @@ class Processes:
 
     def __init__(self) -> None:
         self.team = self.recorder = self
+        self.readings = Readings([])
         self.members = [team.Member(number, None) for number in range(2)]
         self.calls: deque[tuple[Numbers, Future[Any]]] = deque()
         self.careful: list[Numbers] = []
 
     def do_nothing(self, *_: object) -> None:
         """Ignore what only real processes need."""
+
+    def name(self, work: Numbers, /) -> str:
+        """Return a name."""
+        return repr(work)
 
     listen = unlisten = repair = check = observe = step = do_nothing
 

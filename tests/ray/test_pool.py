@@ -3,8 +3,11 @@
 import asyncio
 import doctest
 import importlib
+import itertools
+import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -129,6 +132,28 @@ def test_a_report_has_the_times_of_other_hosts(pool: Any) -> None:
     assert report.work_seconds < 1
     with ps.Loader(dataset, workers=pool) as loader, pytest.raises(UsageError, match="verify measures with workers of"):
         loader.verify()
+
+
+@pytest.mark.parametrize("kind", ["batches", "inputs"])
+def test_a_trace_has_the_work_of_each_process(pool: Any, kind: str, tmp_path: Path) -> None:
+    """The tracks of the processes, named by their hosts, have all steps or elements; no intervals overlap."""
+    dataset = counting(kind, tmp_path / "calls")
+    with ps.Loader(dataset, workers=pool) as loader:
+        for _ in loader:
+            pass
+        loader.trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    tracks = {track for track, name in names.items() if re.fullmatch(r"host .+, process [01]", name)}
+    assert tracks
+    found: set[int] = set()
+    for track in tracks:
+        work = [event for event in events if event["tid"] == track and event["ph"] == "X"]
+        assert all(one["ts"] + one["dur"] <= other["ts"] + 0.01 for one, other in itertools.pairwise(work))
+        for event in work:
+            start, stop = map(int, re.findall(r"\d+", event["name"])[-2:])
+            found.update(range(start, stop + 1))
+    assert found == set(range(100 if kind == "batches" else 400))
 
 
 def folded(step: Callable[[int], int] = abs) -> ps.Dataset[Any]:

@@ -552,8 +552,8 @@ class Loader(Generic[T_co]):
         A loader always keeps the last 4,096 intervals of each worker, and of its own waits, without those below 50
         microseconds. So nothing has to be switched on before: call this after a slow moment, in any thread. Open the
         file in Perfetto (ui.perfetto.dev), or in Chrome at chrome://tracing. Each worker has a track of the steps that
-        it ran, block by block, and the training one of its waits, with their causes. With a pool there are only the
-        waits.
+        it ran, block by block, and the training one of its waits, with their causes. Each process of a pool has one of
+        the steps that it has computed, under the name of its host.
 
         Args:
             path: of the file, which holds JSON; an existing one is replaced. It is compressed if it ends in ".gz".

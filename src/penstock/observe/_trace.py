@@ -4,6 +4,9 @@ Each thread or process that computes has a track of the dataset's steps, and the
 the time between them. A step's time is exclusive: the time of the steps below it, in between, isn't its own. A track
 has one interval for each step and block, which ends where the step ended; its start is moved to the end of the interval
 before it, where that is later. So intervals don't overlap, as the format requires.
+
+A process of a pool has a track of the work that it has sent. Clocks of hosts differ, so an interval ends when the
+result was here, and is as long as the process has measured.
 """
 
 import os
@@ -55,12 +58,18 @@ def _events(plan: Plan, readings: Readings) -> Iterator[dict[str, Any]]:
     names: dict[int, str] = {}
     for node in walk(plan.node):
         names.setdefault(readings.numbers[id(node)], step_text(node))
-    for track, (role, spans) in enumerate(readings.spans(), _FIRST_TRACK + 1):
-        if spans:
+    tracks: list[tuple[str, list[tuple[str, str, float, float]]]] = []
+    for role, spans in readings.spans():
+        laps = [(names.get(number, "other steps"), "step", end, seconds) for number, end, seconds in spans]
+        tracks.append((role, laps))
+    for process, answers in readings.answers():
+        tracks.append((process, [(each.text, "work", each.end, each.seconds) for each in answers]))
+    for track, (role, intervals) in enumerate(tracks, _FIRST_TRACK + 1):
+        if intervals:
             yield _name("thread_name", track, role)
         before = 0.0
-        for number, end, seconds in spans:
-            yield _interval(track, names.get(number, "other steps"), "step", max(end - seconds, before), end)
+        for name, category, end, seconds in intervals:
+            yield _interval(track, name, category, max(end - seconds, before), end)
             before = max(end, before)
 
 

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from penstock._decisions import SPAN_BATCHES
 from penstock._os import Bell
+from penstock._readings import Answer, Readings
 from penstock._runtime import Recorder, units_per_job
 from penstock._runtime._failing_work import Patience, Stall
 from penstock.errors import WorkerError
@@ -83,6 +84,10 @@ class Kind(Protocol[WorkT_contra]):
         """Return a description for logs and errors."""
         ...
 
+    def name(self, work: WorkT_contra, /) -> str:
+        """Return a short name, for a trace."""
+        ...
+
     def step(self, work: WorkT_contra, /) -> int | None:
         """Return the step that the work begins with; None if that isn't known."""
         ...
@@ -96,6 +101,7 @@ class _Try:
         given: when it got the span, by the monotonic clock.
         result: what Ray will return; set at once.
         began: when the process may have begun, by the monotonic clock: when it got the span, or gave its last answer.
+        ended: when its answer was here, by the clock of readings; 0 until then.
         seconds: from then to its answer; None until Ray has called back, or if it was the first of the process, which
             takes longer.
     """
@@ -104,6 +110,7 @@ class _Try:
         self.member = member
         self.result: Future[Computed | Failed]
         self.given = time.monotonic()
+        self.ended = 0.0
         self.seconds: float | None = None
 
     @property
@@ -113,6 +120,7 @@ class _Try:
     def end(self, team: Team, bell: Bell, result: object) -> None:
         """Note, in a thread of Ray, that the process has answered."""
         del result
+        self.ended = time.perf_counter()
         if self.member.answered:
             self.seconds = time.monotonic() - self.began
         team.give_back(self.member)
@@ -226,6 +234,11 @@ class Owner(Protocol):
     @property
     def recorder(self) -> Recorder:
         """Records lost processes."""
+        ...
+
+    @property
+    def readings(self) -> Readings:
+        """The readings of the loader."""
         ...
 
     @property
@@ -450,6 +463,8 @@ class Dealer(Generic[WorkT]):
             span.error = computed.unpacked()
             return
         span.computed = computed
+        answer = Answer(ended.ended or time.perf_counter(), computed.seconds, self._kind.name(span.work))
+        self._owner.readings.note_answer(f"host {ended.member.host}, process {ended.member.number}", answer)
         if not span.needs_care:
             self._learned.note(computed, ended.seconds, self._team.ready)
 

@@ -32,7 +32,7 @@ from penstock.ray._worker import InputWork
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from penstock._readings import Added, Readings
+    from penstock._readings import Added
     from penstock.events import Event
     from penstock.ray._sent import Failed, Sent
     from penstock.ray._worker import Computed
@@ -46,12 +46,10 @@ class Dealing(Owner, Protocol):
     Attributes:
         crashing_rows: elements that are known to crash processes, as in `Context`.
         learned: what spans of an input have shown, by its number.
-        readings: of the loader.
     """
 
     crashing_rows: dict[tuple[int, ...], Exception]
     learned: dict[int | None, Learned]
-    readings: "Readings"
 
     def sent(self) -> "tuple[Sent, object]":
         """Return the arguments by which a process gets the plan."""
@@ -99,6 +97,9 @@ class _Input:
         positions = self._input.input_range.positions(work.start, work.start + 1)
         record = describe_record_at(self._input.node, self._input.epoch, int(positions[0]))
         return f"position {positions[0]} of epoch {self._input.epoch}, {record}"
+
+    def name(self, work: _Positions, /) -> str:
+        return f"input {self._input.number}, elements {work.start} to {work.stop - 1}"
 
     def step(self, work: _Positions, /) -> None:
         del work

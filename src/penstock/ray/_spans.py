@@ -162,6 +162,9 @@ class _Batches:
     def describe(self, work: StepRange, /) -> str:
         return f"the batch of step {work.first.step}: {describe_step(self._plan, work.first)}"
 
+    def name(self, work: StepRange, /) -> str:
+        return f"steps {work.start} to {work.start + work.steps - 1}"
+
     def step(self, work: StepRange, /) -> int:
         return work.first.step
 
