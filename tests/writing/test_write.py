@@ -5,11 +5,15 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -114,6 +118,51 @@ def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers
     assert {name: (folder / name).stat().st_mtime_ns for name in times} == times
     assert digests(folder) == expected
     assert ps.write(numbers(), folder, "tar", shard_bytes=12_000).new == 0
+
+
+HOST = """
+import sys, pathlib, penstock as ps
+from tests.writing.test_write import held
+folder, own = sys.argv[1:]
+ps.write(held(pathlib.Path(folder), int(own)), folder, "jsonl", shard_bytes=1000, num_workers=0)
+"""
+
+
+def waiting(folder: Path, own: int, element: dict[str, Any]) -> dict[str, Any]:
+    """Return the text of an element; one process waits for the gate while it has a draft in the folder."""
+    gate = folder.with_name("gate")
+    if os.getpid() == own and gate.exists() and any(folder.glob(".*.jsonl.*.draft")):
+        gate.read_bytes()
+    return {"txt": element["txt"]}
+
+
+def held(folder: Path, own: int) -> ps.Dataset[dict[str, Any]]:
+    """Return a dataset whose elements wait so."""
+    return numbers().map(partial(waiting, folder, own))
+
+
+def test_hosts_of_one_name_keep_the_drafts_of_each_other(tmp_path: Path) -> None:
+    """A process in another PID namespace doesn't see the process of a draft, as on another host of the same name."""
+    elsewhere = ["unshare", "--pid", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*elsewhere, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make PID namespaces")
+    folder, gate, own = tmp_path / "shared", tmp_path / "gate", os.getpid()
+    os.mkfifo(gate)
+    writer = os.open(gate, os.O_RDWR)
+    with ThreadPoolExecutor(1) as threads:
+        written = threads.submit(
+            ps.write, held(folder, own), folder, "jsonl", shard_bytes=1000, num_workers=0, progress=False
+        )
+        while not any(folder.glob(".*.jsonl.*.draft")):
+            os.sched_yield()
+        command = [*elsewhere, sys.executable, "-c", HOST, str(folder), str(own)]
+        ended = subprocess.run(command, capture_output=True, check=False)
+        gate.unlink()
+        os.close(writer)
+        assert written.result().complete
+    assert ended.returncode == 0, ended.stderr
+    ps.write(held(tmp_path / "alone", own), tmp_path / "alone", "jsonl", shard_bytes=1000, num_workers=0)
+    assert digests(folder) == digests(tmp_path / "alone")
 
 
 def is_killed_at(folder: Path, point: int) -> bool:

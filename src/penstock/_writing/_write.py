@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from penstock._dataset import Dataset
@@ -391,11 +392,18 @@ def _draft_of(path: str) -> str:
 
 
 def _host() -> str:
-    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+    """Return a name of this host, among those that may share the folder.
+
+    Containers may have equal names, and their own numbers of processes. So may machines; each of their boots has an ID.
+    """
+    texts = [socket.gethostname()]
+    with contextlib.suppress(OSError):  # not on Linux
+        texts += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii"), os.readlink("/proc/self/ns/pid")]
+    return hashlib.blake2b("\n".join(texts).encode(), digest_size=4).hexdigest()
 
 
 def remove_leftovers(folder: str) -> None:
-    """Remove the drafts of processes of this host that have ended, as by SIGKILL."""
+    """Remove the drafts of processes of this host that have ended, as by SIGKILL; those before its last boot stay."""
     for name in os.listdir(folder):
         parts = name.split(".")
         if parts[0] == "" and parts[-1] == "draft" and parts[-4] == _host() and not _is_alive(int(parts[-3])):
