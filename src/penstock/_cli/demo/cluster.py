@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ class Evidence:
         remote: the batches of a loader, which the hosts computed.
         killed_at: the step before which one host was killed.
         stopped_at: the step before which another one was stopped.
-        lost: the number of processes that the loader found lost.
+        was_killed: whether none of the one host's processes ran at the end.
         was_silent: whether the other host's processes were still stopped at the end.
         state_bytes: the length of the loader's state, as JSON, at `stopped_at`.
         resumed: the SHA-256 of the next batch of a loader without workers that loaded this state.
@@ -78,7 +78,7 @@ class Evidence:
     remote: Sequence[Batch]
     killed_at: int
     stopped_at: int
-    lost: int
+    was_killed: bool
     was_silent: bool
     state_bytes: int
     resumed: str
@@ -143,12 +143,12 @@ def _run(dataset: ps.Dataset[dict[str, Any]], epochs: int, terminal: Terminal) -
                 hosts.stop(1)
 
         remote += _delivered(loader, epochs, terminal, act)
-        lost, was_silent = len(loader.deaths()), hosts.is_silent(1)
+        was_killed, was_silent = hosts.is_gone(0), hosts.is_silent(1)
     terminal.line(f"  hosts  the same on {_HOSTS} hosts, of which 2 were lost, in {remote[-1].came_at:.1f} s")
     with ps.Loader(dataset) as loader:
         loader.load_state_dict(state)
         resumed = digest(next(iter(loader)))
-    return Evidence(local, remote, killed_at, stopped_at, lost, was_silent, len(json.dumps(state)), resumed)
+    return Evidence(local, remote, killed_at, stopped_at, was_killed, was_silent, len(json.dumps(state)), resumed)
 
 
 def _delivered(
@@ -175,7 +175,8 @@ class _Hosts:
         head = {"num_cpus": 0, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
         self._cluster: Any = utils.Cluster(initialize_head=True, head_node_args=head)
         self._hosts: list[Any] = []
-        self._stopped: dict[int, list[int]] = {}  # processes, by the number of the host
+        self._killed: dict[int, list[int]] = {}  # processes, by the number of the host
+        self._stopped: dict[int, list[int]] = {}
 
     def start(self) -> None:
         """Start the hosts, and connect this program to the cluster."""
@@ -185,21 +186,29 @@ class _Hosts:
 
     def kill(self, number: int) -> None:
         """Send SIGKILL to all processes of a host."""
+        self._killed[number] = self._send(number, signal.SIGKILL)
         self._cluster.remove_node(self._hosts[number], allow_graceful=False)
 
     def stop(self, number: int) -> None:
         """Send SIGSTOP to all processes of a host."""
+        self._stopped[number] = self._send(number, signal.SIGSTOP)
+
+    def _send(self, number: int, sent: signal.Signals) -> list[int]:
         infos = itertools.chain.from_iterable(self._hosts[number].all_processes.values())
         own = [info.process.pid for info in infos]
-        found = self._stopped[number] = [*own, *itertools.chain.from_iterable(map(descendants, own))]
+        found = [*own, *itertools.chain.from_iterable(map(descendants, own))]
         for pid in found:
             with suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(pid, signal.SIGSTOP)
+                os.kill(pid, sent)
+        return found
+
+    def is_gone(self, number: int) -> bool:
+        """Return whether no process of a host that was killed is left."""
+        return number in self._killed and set(_states(self._killed[number])) <= {"Z"}
 
     def is_silent(self, number: int) -> bool:
         """Return whether no process of a host that was stopped has run on."""
-        states = [Path(f"/proc/{pid}/stat") for pid in self._stopped.get(number, ())]
-        left = [state.read_text("utf-8", "replace").rpartition(")")[2].split()[0] for state in states if state.exists()]
+        left = _states(self._stopped.get(number, ()))
         return bool(left) and {*left} <= {"T", "Z"}
 
     def close(self) -> None:
@@ -209,6 +218,12 @@ class _Hosts:
                 os.kill(pid, signal.SIGCONT)
         _ray().shutdown()
         self._cluster.shutdown()
+
+
+def _states(pids: Iterable[int]) -> list[str]:
+    """Return the states of processes as Linux writes them, of those that exist."""
+    states = [Path(f"/proc/{pid}/stat") for pid in pids]
+    return [state.read_text("utf-8", "replace").rpartition(")")[2].split()[0] for state in states if state.exists()]
 
 
 def _ray() -> ModuleType:
@@ -241,8 +256,8 @@ def judge(evidence: Evidence) -> tuple[Claim, ...]:
     return (
         Claim(
             "killed",
-            evidence.lost > 0,
-            f"one host killed by SIGKILL before step {killed}; the loader found its process lost, and waited at most "
+            evidence.was_killed,
+            f"one host killed by SIGKILL before step {killed}, with all of its processes; the loader waited at most "
             f"{_longest(remote[killed:stopped])} for a batch after that",
         ),
         Claim(
