@@ -257,13 +257,13 @@ def test_the_collector_may_run_anywhere() -> None:
 @in_places("threads", "processes")
 def test_batches_outlive_their_loader(place: dict[str, Any]) -> None:
     """Batches stay valid when their loader is closed and collected, and its processes have ended."""
-    loader = ps.Loader(ps.range(24).map(large).batch(2), **place)
+    loader = ps.Loader(ps.range(48).map(large).batch(2), **place)
     with pytest.warns(UserWarning, match=r"batches are kept by the training loop"):
         kept = list(loader)
     loader.close()
     del loader
     gc.collect()
-    assert [[int(row[0]) for row in batch] for batch in kept] == [[i, i + 1] for i in range(0, 24, 2)]
+    assert [[int(row[0]) for row in batch] for batch in kept] == [[i, i + 1] for i in range(0, 48, 2)]
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])

@@ -113,15 +113,39 @@ def test_abandoned_epochs_keep_at_most_one_batch_for_each_worker() -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_keeping_all_batches_is_safe(workers: int) -> None:
     """Kept batches are never overwritten, even if there are more than slots; there is one warning."""
-    with ps.Loader(large(120, 2), num_workers=workers) as loader:
+    with ps.Loader(large(240, 2), num_workers=workers) as loader:
         with pytest.warns(UserWarning, match=r"batches are kept by the training loop.*copy=True") as warned:
             kept = list(loader)
         assert len(warned) == 1
         assert warned[0].filename == __file__
-        assert numbers_of(kept) == expected(120, 2)
+        assert numbers_of(kept) == expected(240, 2)
         first = numbers_of(kept)
-        assert len(list(iter(loader))) == 60  # another epoch, other memory
+        assert len(list(iter(loader))) == 120  # another epoch, other memory
         assert numbers_of(kept) == first
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_program_may_keep_as_many_batches_as_are_ahead(kept: int) -> None:
+    """Batches that a program keeps beside those of its loop take no memory from those ahead."""
+    size, first, at = 16, 2, 8  # the first batches show the rows; at a later one, the next two are computed
+    gates = [Gate((at + 1) * size), Gate((at + 2) * size - 1), Gate((at + 2) * size)]
+    dataset = ps.range(12 * size)
+    for gate in gates:
+        dataset = dataset.map(gate)
+    with ps.Loader(dataset.map(row).batch(size), num_workers=2, workers="threads", prefetch=2) as loader:
+        batches = iter(loader)
+        assert [len(next(batches)) for _ in range(first)] == [size] * first
+        samples = [next(batches) for _ in range(kept)]
+        for step, batch in enumerate(batches, first + kept):
+            assert int(batch[0, 0]) == step * size
+            if step == at:
+                gates[0].wait_entered()
+                gates[1].wait_entered()
+                gates[1].open()  # this worker goes on to the batch after the next one
+                gates[2].wait_entered()
+                gates[2].open()
+                gates[0].open()
+        assert [int(sample[0, 0]) for sample in samples] == [(first + number) * size for number in range(kept)]
 
 
 def test_more_batches_than_the_ring_has_slots() -> None:

@@ -315,6 +315,9 @@ class JobQueue(Generic[AnyJob]):
         self._window = min(window(), self._most_window)
         self._memory = client.plan.memory
         self._most_regions = self._window + 1 + client.ahead
+        # Another iterator's jobs, and those that a helper has sent on, look like kept ones.
+        self._sees_kept = queues == 1 and client.memory_provider is None
+        self._in_passing = 1  # how many jobs' batches a loop holds, or may still hold, that keeps none
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # waits for a slot or for memory
         self._ended = False
@@ -343,6 +346,7 @@ class JobQueue(Generic[AnyJob]):
             held: the scope in which the caller holds signals; they are allowed during the wait.
         """
         self._scheduler.check()
+        self._in_passing = 1  # the program has assigned the batches that it got
         with self._scheduler.owned() as held_here:
             if self._armed:
                 self._arm_ahead()
@@ -390,7 +394,8 @@ class JobQueue(Generic[AnyJob]):
     def _retired(self) -> AnyJob:
         """Retire the slot of a complete job, and return the job; with the scheduler owned."""
         slot, job = self._taken()
-        self._scheduler.retire(slot)
+        self._scheduler.deliver(slot)
+        self._in_passing = 2
         self._arm_ahead()
         return job
 
@@ -486,7 +491,17 @@ class JobQueue(Generic[AnyJob]):
             return True
         if self._memory is not None and self._client.region_pool.used_bytes + job.memory_bytes > self._memory:
             return False
-        return self._scheduler.regions_in_use(self._client) < self._most_regions
+        return self._regions_in_use() < self._most_regions
+
+    def _regions_in_use(self) -> int:
+        """Return how many regions are in use, without the first ones that the program keeps longer than a loop does.
+
+        A loop holds the batches of the job that it is at, and, until it assigns the next ones, those of the job before.
+        A program that keeps one more batch, such as a sample, would take the memory of a job ahead otherwise, and leave
+        workers idle. It may keep as many as there are jobs ahead; if it keeps more, `_grow` makes room, and warns.
+        """
+        kept = self._client.region_pool.kept(self._in_passing + self._client.ahead) if self._sees_kept else 0
+        return self._scheduler.regions_in_use(self._client) - min(kept, self._window)
 
     def _grow(self, held: HeldInterrupts) -> None:
         """Make room where the consumer holds all memory; raise an error if `memory=` is too small for that."""

@@ -57,6 +57,7 @@ from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._policy import BLOCKS, SLOTS, SLOTS_EACH
 from penstock._runtime._read_choice import ReadChoice
 from penstock._runtime._recorder import Recorder
+from penstock._runtime._region_pool import RegionPool
 from penstock.errors import ClosedError, InternalError, UsageError
 
 _logger = logging.getLogger("penstock")
@@ -77,58 +78,6 @@ class MemoryProvider(Protocol):
     def await_return(self) -> bool:
         """Wait for a region; False if the consumer holds all."""
         ...
-
-
-class RegionPool:
-    """The memory of one client's jobs: leased regions and idle ones. It changes with the scheduler owned."""
-
-    def __init__(self) -> None:
-        self.most_idle = 0
-        """The number of idle regions that are worth keeping."""
-        self._leased: dict[int, Region] = {}
-        self._used: dict[int, int] = {}  # bytes in use of each
-        self._idle: list[Region] = []
-
-    @property
-    def leased(self) -> int:
-        """The number of regions that are being written, ready or viewed."""
-        return len(self._leased)
-
-    @property
-    def used_bytes(self) -> int:
-        """The bytes in use of these regions."""
-        return sum(self._used.copy().values())
-
-    def take(self, size_bytes: int) -> Region | None:
-        """Remove and return an idle region that is large enough; None if there is none."""
-        for index in reversed(range(len(self._idle))):  # the region that was returned last may still be in the caches
-            if len(self._idle[index]) >= size_bytes:
-                return self._idle.pop(index)
-        return None
-
-    def add(self, number: int, region: Region) -> None:
-        """Record that a region is leased to a job."""
-        self._leased[number] = region
-        self._used[number] = len(region)
-
-    def use(self, number: int, used_bytes: int) -> None:
-        """Record how many bytes of a job's region are in use."""
-        self._used[number] = used_bytes
-
-    def take_back(self, number: int) -> None:
-        """Record that a job's region is idle again."""
-        self._idle.append(self._leased.pop(number))
-        del self._used[number]
-
-    def oldest(self) -> list[Region]:
-        """Remove and return the region that has been idle for longest, if there is any."""
-        return [self._idle.pop(0)] if self._idle else []
-
-    def spare(self) -> list[Region]:
-        """Remove and return the idle regions beyond the number worth keeping."""
-        count = max(len(self._idle) - self.most_idle, 0)
-        spared, self._idle = self._idle[:count], self._idle[count:]
-        return spared
 
 
 class Client:
@@ -539,6 +488,13 @@ class Scheduler:
         self._ring.retire(slot)
         self._armed[slot] = None
         self._free.append(slot)
+
+    def deliver(self, slot: int) -> None:
+        """Retire a slot whose job its consumer takes now."""
+        armed = self._armed[slot]
+        self.retire(slot)
+        if armed is not None:
+            armed.client.region_pool.delivered(armed.number)
 
     def cancel(self, slot: int) -> None:
         """Give up a slot's job: blocks that no worker has begun are never run."""

@@ -256,9 +256,9 @@ class InOrder(JobQueue[DrawnJob]):
         """Return whether one more job may be under way; this bounds the memory of large batches."""
         if not super()._fits(job):
             return False
-        ahead, held = len(self._armed) + 1, self._scheduler.regions_in_use(self._client)
-        is_small = not self._rules.is_learning and (held + 1) * job.memory_bytes <= _SMALL_BATCHES_BYTES
-        return is_small or (ahead <= self._least and held < self._allowed)
+        ahead, in_use = len(self._armed) + 1, self._scheduler.regions_in_use(self._client)
+        is_small = not self._rules.is_learning and (in_use + 1) * job.memory_bytes <= _SMALL_BATCHES_BYTES
+        return is_small or (ahead <= self._least and self._regions_in_use() < self._allowed)
 
     def _grow(self, held: HeldInterrupts) -> None:
         self._allowed = self._scheduler.regions_in_use(self._client) + self._least  # the consumer holds batches

@@ -1,0 +1,72 @@
+"""The memory of one client's jobs, for its scheduler and its queue."""
+
+from penstock._memory import Region
+
+
+class RegionPool:
+    """The memory of one client's jobs: leased regions and idle ones. It changes with the scheduler owned."""
+
+    def __init__(self) -> None:
+        self.most_idle = 0
+        """The number of idle regions that are worth keeping."""
+        self._leased: dict[int, Region] = {}
+        self._used: dict[int, int] = {}  # bytes in use of each
+        self._idle: list[Region] = []
+        self._jobs = 0  # that were delivered
+        self._delivered: dict[int, int] = {}  # of the leased regions with delivered batches: how many jobs were before
+
+    @property
+    def leased(self) -> int:
+        """The number of regions that are being written, ready or viewed."""
+        return len(self._leased)
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes in use of these regions."""
+        return sum(self._used.copy().values())
+
+    def take(self, size_bytes: int) -> Region | None:
+        """Remove and return an idle region that is large enough; None if there is none."""
+        for index in reversed(range(len(self._idle))):  # the region that was returned last may still be in the caches
+            if len(self._idle[index]) >= size_bytes:
+                return self._idle.pop(index)
+        return None
+
+    def add(self, number: int, region: Region) -> None:
+        """Record that a region is leased to a job."""
+        self._leased[number] = region
+        self._used[number] = len(region)
+
+    def use(self, number: int, used_bytes: int) -> None:
+        """Record how many bytes of a job's region are in use."""
+        self._used[number] = used_bytes
+
+    def delivered(self, number: int) -> None:
+        """Record that a job is at its consumer, with its region if it has one."""
+        if number in self._leased:
+            self._delivered[number] = self._jobs
+            self._jobs += 1
+
+    def kept(self, newest: int) -> int:
+        """Return the number of regions that are viewed, without those of the newest delivered jobs.
+
+        Args:
+            newest: the number of jobs whose batches a loop uses in passing.
+        """
+        return sum(before < self._jobs - newest for before in self._delivered.values())
+
+    def take_back(self, number: int) -> None:
+        """Record that a job's region is idle again."""
+        self._idle.append(self._leased.pop(number))
+        del self._used[number]
+        self._delivered.pop(number, None)
+
+    def oldest(self) -> list[Region]:
+        """Remove and return the region that has been idle for longest, if there is any."""
+        return [self._idle.pop(0)] if self._idle else []
+
+    def spare(self) -> list[Region]:
+        """Remove and return the idle regions beyond the number worth keeping."""
+        count = max(len(self._idle) - self.most_idle, 0)
+        spared, self._idle = self._idle[:count], self._idle[count:]
+        return spared
