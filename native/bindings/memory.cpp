@@ -80,11 +80,11 @@ void bind_memory(nb::module_& module) {
     module.def(
         "lease",
         [](std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<ReturnedLeases> returns,
-           std::uint64_t slot) {
+           std::uint64_t slot, nb::handle) {
             return std::make_unique<Lease>(std::move(region), start, size, std::move(returns), slot).release();
         },
-        "region"_a, "start"_a, "size_bytes"_a, "returns"_a, "slot"_a, nb::rv_policy::take_ownership,
-        "Lease a part of a region.");
+        "region"_a, "start"_a, "size_bytes"_a, "returns"_a, "slot"_a, "after"_a.none(), nb::rv_policy::take_ownership,
+        nb::keep_alive<0, 6>(), "Lease a part of a region; `after` is dropped once the slot has been returned.");
 }
 
 }  // namespace penstock::bindings

@@ -9,7 +9,7 @@ Guarantees:
   - A region stays mapped as long as anything refers to it: its owner, a lease, or an array, tensor or memoryview over
     either. Nothing is ever overwritten or unmapped under a live view.
   - `released` returns the slot of each dropped lease exactly once. The last view may be dropped on any thread, in a
-    collected cycle, or while the interpreter exits: the drop takes no lock and runs no Python code.
+    collected cycle, or while the interpreter exits: the drop takes no lock, and runs no Python code but `after`.
   - `leased` and `returned` count exactly.
 
 One thread at a time calls `released`; any thread may call the other methods. Regions never change their size; memory
@@ -41,6 +41,7 @@ from typing import Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._native import CallWhenDropped
 from penstock._native import Lease as Lease
 from penstock._native import Region as Region
 from penstock._native import allow_recycled as _allow_recycled
@@ -151,7 +152,15 @@ class Memory:
             raise UsageError(f"size_bytes must not be negative; got {size_bytes!r}")
         return _region(size_bytes, prefault)
 
-    def lease(self, region: Region, slot: int, *, start_bytes: int = 0, size_bytes: int | None = None) -> Lease:
+    def lease(
+        self,
+        region: Region,
+        slot: int,
+        *,
+        start_bytes: int = 0,
+        size_bytes: int | None = None,
+        after: CallWhenDropped | None = None,
+    ) -> Lease:
         """Lease a part of a region, until the lease and every array over it are dropped.
 
         Args:
@@ -160,6 +169,8 @@ class Memory:
                 overlap; each is returned by itself.
             start_bytes: the lease's start in the region.
             size_bytes: its length; None for the rest of the region.
+            after: calls its function when the lease has ended, once `released` would return the slot, in the thread
+                that dropped the last array; None for no call.
 
         Returns:
             The lease: a writable buffer over that part.
@@ -173,7 +184,7 @@ class Memory:
                 f"a lease must be inside its region, and slot must not be negative; got slot={slot}, "
                 f"bytes [{start_bytes}, {start_bytes + size}) of a region of {len(region)} bytes"
             )
-        return _lease(region, start_bytes, size, self._returns, slot)
+        return _lease(region, start_bytes, size, self._returns, slot, after)
 
     def released(self) -> list[int]:
         """Return the slots whose leases were dropped since the last call, in the order of the drops; never waits."""

@@ -1,11 +1,15 @@
 """The memory of batches is bounded for any number of workers, and never overwritten under a live view."""
 
+import os
 import platform
 import resource
+import select
 import subprocess
 import sys
 import warnings
 from collections import deque
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,8 @@ import penstock as ps
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, digests, epoch_of
 from tests.loader.gates import Gate
+from tests.places import in_places
+from tests.promptness import PATIENCE_SECONDS
 from tests.transport.owners import recycled_bytes
 
 ROW = 40_000  # int64 numbers, so that a batch is large: it is not copied, and no two are computed together
@@ -122,6 +128,28 @@ def test_keeping_all_batches_is_safe(workers: int) -> None:
         first = numbers_of(kept)
         assert len(list(iter(loader))) == 120  # another epoch, other memory
         assert numbers_of(kept) == first
+
+
+@in_places("threads", "processes")
+def test_one_batch_is_computed_while_the_loop_is_at_another(place: dict[str, Any], tmp_path: Path) -> None:
+    """With `prefetch=1` the next batch is begun once the loop has dropped the batch before its own."""
+    size, steps, pipe = 16, 8, tmp_path / "begun"
+    os.mkfifo(pipe)
+    dataset = ps.range(steps * size).map(partial(reported, pipe, size)).map(row).batch(size)
+    with open(os.open(pipe, os.O_RDWR), "rb", buffering=0) as begun, ps.Loader(dataset, **place, prefetch=1) as loader:
+        for step, batch in enumerate(loader):
+            assert int(batch[0, 0]) == step * size
+            assert begun.read(1) == bytes([step])
+            if step < steps - 1:
+                assert select.select([begun], [], [], PATIENCE_SECONDS)[0]
+
+
+def reported(pipe: Path, size: int, number: int) -> int:
+    """Return a number; if it is the first one of its batch, write the batch's number to a pipe before."""
+    if number % size == 0:
+        with open(pipe, "wb", buffering=0) as begun:
+            begun.write(bytes([number // size]))
+    return number
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock._memory import ALIGNMENT, Memory, aligned, array_over
+from penstock._native import CallWhenDropped
 from penstock._os import Bell
 from penstock.errors import UsageError
 from tests.programs.forked import outcome
@@ -65,6 +66,22 @@ def test_the_last_of_many_views_returns_the_lease() -> None:
         del views[0]
     assert memory.released() == [9]
     assert (memory.leased, memory.returned) == (1, 1)
+
+
+def test_a_function_is_called_after_the_return() -> None:
+    """A lease's function is called once, when the slot of the last view can be taken, also in a collected cycle."""
+    memory, taken = Memory(), list[list[int]]()
+    for slot in range(3):
+        after = CallWhenDropped(lambda: taken.append(memory.released()))
+        array = array_over(memory.lease(memory.allocate(64), slot, after=after), (8,), np.int64)
+        cycle: list[object] = [array[2:]]
+        cycle.append(cycle)
+        del after, array
+        assert len(taken) == slot
+        del cycle
+        gc.collect()
+        assert taken[-1] == [slot]
+    assert len(taken) == 3
 
 
 def test_several_leaves_share_one_lease() -> None:

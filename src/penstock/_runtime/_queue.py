@@ -458,6 +458,7 @@ class JobQueue(Generic[AnyJob]):
     def _arm_all(self) -> None:
         self._scheduler.collect()
         self._narrow_window()
+        self._client.lacks_memory = False
         while not self._ended and len(self._armed) < self._window_now() and self._scheduler.has_free_slot:
             if self._made is None:
                 self._made = self._make_job()
@@ -469,6 +470,7 @@ class JobQueue(Generic[AnyJob]):
                 self._armed.append((self._scheduler.arm(self._client, job), job))
                 self._made = None
             else:
+                self._client.lacks_memory = True
                 return
 
     def _narrow_window(self) -> None:

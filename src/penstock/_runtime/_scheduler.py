@@ -36,6 +36,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -47,6 +48,7 @@ from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, walk
 from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycled, recycle_arrays
+from penstock._native import CallWhenDropped
 from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
@@ -96,6 +98,7 @@ class Client:
         merging: a semaphore for the threads that merge its batches.
         queues: for each queue, the function that gives up its jobs.
         arm_more: arms the jobs that its queue can arm; called by workers that own the scheduler; must not raise.
+        lacks_memory: whether its queue would arm another job if memory were returned.
         has_warned_of_kept: whether the warning about kept batches was given, once for all its queues.
         listener: woken when one of its jobs may be complete; None before it joins a scheduler.
         is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
@@ -118,6 +121,7 @@ class Client:
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []
         self.arm_more: Callable[[], None] = nothing
+        self.lacks_memory = False
         self.has_warned_of_kept = memory_provider is not None  # the process of the trainer warns
         self.listener: Listener | None = None
         self.is_folded_ahead = False
@@ -170,7 +174,7 @@ class Client:
         """Give up all queues' jobs; with the scheduler owned."""
         while self.queues:
             self.queues[-1]()
-        self.arm_more = nothing
+        self.arm_more, self.lacks_memory = nothing, False
 
     def log_complaint(self, complaint: str) -> None:
         """Log an exception that a worker raised and the consumer didn't, if it is known; once for each type."""
@@ -413,6 +417,16 @@ class Scheduler:
         """Arm the jobs for which returned memory has room; any thread may call this, and never waits."""
         self.when_free(lambda: client.arm_more())
 
+    def memory_returned(self) -> None:
+        """Arm the jobs that a lease's memory has room for, now that it has ended; never waits."""
+        if any(client.lacks_memory for client in self.clients):
+            self.when_free(self._arm_lacking)
+
+    def _arm_lacking(self) -> None:
+        for client in self.clients:
+            if client.lacks_memory:
+                client.arm_more()
+
     def count_bytes(self, client: Client) -> int:
         """Return the bytes of a client's memory that is being written, ready or viewed."""
         if os.getpid() != self._process:
@@ -459,7 +473,8 @@ class Scheduler:
             region = self._take_region(client.region_pool, self._region_bytes(job))
             client.region_pool.add(armed.number, region)
             self._pools[armed.number] = client.region_pool
-            self._give_memory(armed, self._memory.lease(region, armed.number))
+            after = CallWhenDropped(partial(_memory_returned, weakref.ref(self)))
+            self._give_memory(armed, self._memory.lease(region, armed.number, after=after))
         self._armed[slot] = armed
         self._publish(slot, armed, region)
         return slot
@@ -753,3 +768,9 @@ def _run_claims(ring: SlotRing, number: int, make_task: Callable[[int], Task]) -
         task(claim)
         ring.finish(claim.slot, claim.block, number)
         del claim  # so that a waiting thread keeps nothing alive
+
+
+def _memory_returned(scheduler: "weakref.ref[Scheduler]") -> None:
+    alive = scheduler()
+    if alive is not None:
+        alive.memory_returned()
