@@ -32,7 +32,7 @@ the last process that does.
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from types import ModuleType
@@ -159,7 +159,7 @@ class Memory:
         *,
         start_bytes: int = 0,
         size_bytes: int | None = None,
-        after: CallWhenDropped | None = None,
+        after: Callable[[], None] | None = None,
     ) -> Lease:
         """Lease a part of a region, until the lease and every array over it are dropped.
 
@@ -169,8 +169,8 @@ class Memory:
                 overlap; each is returned by itself.
             start_bytes: the lease's start in the region.
             size_bytes: its length; None for the rest of the region.
-            after: calls its function when the lease has ended, once `released` would return the slot, in the thread
-                that dropped the last array; None for no call.
+            after: called when the lease has ended, once `released` would return the slot, in the thread that dropped
+                the last array; None for no call.
 
         Returns:
             The lease: a writable buffer over that part.
@@ -184,7 +184,7 @@ class Memory:
                 f"a lease must be inside its region, and slot must not be negative; got slot={slot}, "
                 f"bytes [{start_bytes}, {start_bytes + size}) of a region of {len(region)} bytes"
             )
-        return _lease(region, start_bytes, size, self._returns, slot, after)
+        return _lease(region, start_bytes, size, self._returns, slot, None if after is None else CallWhenDropped(after))
 
     def released(self) -> list[int]:
         """Return the slots whose leases were dropped since the last call, in the order of the drops; never waits."""

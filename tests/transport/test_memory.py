@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from penstock._memory import ALIGNMENT, Memory, aligned, array_over
-from penstock._native import CallWhenDropped
 from penstock._os import Bell
 from penstock.errors import UsageError
 from tests.programs.forked import outcome
@@ -72,11 +71,11 @@ def test_a_function_is_called_after_the_return() -> None:
     """A lease's function is called once, when the slot of the last view can be taken, also in a collected cycle."""
     memory, taken = Memory(), list[list[int]]()
     for slot in range(3):
-        after = CallWhenDropped(lambda: taken.append(memory.released()))
-        array = array_over(memory.lease(memory.allocate(64), slot, after=after), (8,), np.int64)
+        lease = memory.lease(memory.allocate(64), slot, after=lambda: taken.append(memory.released()))
+        array = array_over(lease, (8,), np.int64)
         cycle: list[object] = [array[2:]]
         cycle.append(cycle)
-        del after, array
+        del lease, array
         assert len(taken) == slot
         del cycle
         gc.collect()

@@ -48,7 +48,6 @@ from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, walk
 from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycled, recycle_arrays
-from penstock._native import CallWhenDropped
 from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
@@ -473,7 +472,7 @@ class Scheduler:
             region = self._take_region(client.region_pool, self._region_bytes(job))
             client.region_pool.add(armed.number, region)
             self._pools[armed.number] = client.region_pool
-            after = CallWhenDropped(partial(_memory_returned, weakref.ref(self)))
+            after = partial(_memory_returned, weakref.ref(self))
             self._give_memory(armed, self._memory.lease(region, armed.number, after=after))
         self._armed[slot] = armed
         self._publish(slot, armed, region)
