@@ -374,8 +374,12 @@ def returned_leases(bell: object | None) -> ReturnedLeases:
 def living_leases() -> int:
     """Return the number of leases in this process now."""
 
-def lease(region: Region, start: int, size_bytes: int, returns: ReturnedLeases, slot: int, after: object | None) -> Lease:
-    """Lease a part of a region; `after` is dropped once the slot has been returned."""
+def lease(
+    region: Region, start: int, size_bytes: int, returns: ReturnedLeases, slot: int, after: object | None
+) -> Lease:
+    """
+    Lease a part of a region; `after` is dropped once the slot has been returned.
+    """
 
 class BestFit:
     """Streaming best fit over a bounded number of open bins, for one thread."""
