@@ -29,7 +29,8 @@ def cluster() -> Generator[Any]:
         ray.shutdown()
         cluster.shutdown()
         left = set(psutil.Process().children(recursive=True)) - before
-        own = {process for process in left if process.name() == "penstock-forks"}  # stays until the program ends
+        staying = ("penstock-forks", "penstock-spare")  # the fork server and its spare, until the program ends
+        own = {process for process in left if process.name() in staying}
         _, alive = psutil.wait_procs(left - own, timeout=20)
         assert not alive
 

@@ -101,8 +101,8 @@ SCHEDULER: Final[Faults] = {
     },
     "_runtime/_queue.py": {
         "queue: one job more than promised has memory": (
-            "self._scheduler.regions_in_use(self._client) < self._most_regions",
-            "self._scheduler.regions_in_use(self._client) <= self._most_regions",
+            "self._regions_in_use() < self._most_regions",
+            "self._regions_in_use() <= self._most_regions",
             "runtime/test_memory.py",
         ),
         "queue: closing leaves the armed jobs to the workers": (
