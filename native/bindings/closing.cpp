@@ -52,7 +52,8 @@ bool call_in_a_thread(const nb::object& function) {
 
 class CallWhenDropped {
   public:
-    explicit CallWhenDropped(nb::object function) : function_(std::move(function)) {}
+    CallWhenDropped(nb::object function, bool never_raises)
+        : function_(std::move(function)), never_raises_(never_raises) {}
     CallWhenDropped(const CallWhenDropped&) = delete;
     CallWhenDropped& operator=(const CallWhenDropped&) = delete;
     ~CallWhenDropped() { call(); }
@@ -68,7 +69,7 @@ class CallWhenDropped {
                 break;
             } catch (nb::python_error& error) {
                 if (error.matches(PyExc_RecursionError) && call_in_a_thread(function_)) break;
-                if (error.matches(PyExc_Exception)) {
+                if (error.matches(PyExc_Exception) && !never_raises_) {
                     error.discard_as_unraisable(function_);
                     break;
                 }
@@ -87,6 +88,7 @@ class CallWhenDropped {
 
   private:
     nb::object function_;
+    const bool never_raises_;  // so that each exception is that of a signal's handler, whatever its class
     bool called_ = false;
 };
 
@@ -117,7 +119,7 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
 void bind_closing(nb::module_& module) {
     nb::class_<CallWhenDropped>(module, "CallWhenDropped", nb::type_slots(slots),
                                 "Calls a function when it is dropped, and again if a signal's handler raised in it.")
-        .def(nb::init<nb::object>(), "function"_a);
+        .def(nb::init<nb::object, bool>(), "function"_a, "never_raises"_a = false);
 }
 
 }  // namespace penstock::bindings

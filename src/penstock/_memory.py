@@ -170,7 +170,8 @@ class Memory:
             start_bytes: the lease's start in the region.
             size_bytes: its length; None for the rest of the region.
             after: called when the lease has ended, once `released` would return the slot, in the thread that dropped
-                the last array; None for no call.
+                the last array. It must not raise: an exception counts as that of a signal's handler, which the program
+                gets next. None for no call.
 
         Returns:
             The lease: a writable buffer over that part.
@@ -184,7 +185,8 @@ class Memory:
                 f"a lease must be inside its region, and slot must not be negative; got slot={slot}, "
                 f"bytes [{start_bytes}, {start_bytes + size}) of a region of {len(region)} bytes"
             )
-        return _lease(region, start_bytes, size, self._returns, slot, None if after is None else CallWhenDropped(after))
+        called = None if after is None else CallWhenDropped(after, never_raises=True)
+        return _lease(region, start_bytes, size, self._returns, slot, called)
 
     def released(self) -> list[int]:
         """Return the slots whose leases were dropped since the last call, in the order of the drops; never waits."""

@@ -179,7 +179,7 @@ class CallWhenDropped:
     Calls a function when it is dropped, and again if a signal's handler raised in it.
     """
 
-    def __init__(self, function: object) -> None: ...
+    def __init__(self, function: object, never_raises: bool = False) -> None: ...
 
 class RowTable:
     """

@@ -207,3 +207,28 @@ def test_an_endless_recursion_in_closing_is_printed(capsys: pytest.CaptureFixtur
     finally:
         sys.unraisablehook = hook
     assert "RecursionError" in capsys.readouterr().err
+
+
+class StoppedError(Exception):
+    """An exception of a signal's handler."""
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_handlers_exception_is_raised_where_the_function_raises_none() -> None:
+    """Where a function never raises, an exception is a handler's: it is called again, and the program gets that."""
+    calls: list[int] = []
+
+    def function() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise StoppedError
+
+    def drop() -> None:
+        owner.clear()
+        for _ in range(1000):  # it arrives at one of the next instructions
+            pass
+
+    owner: list[object] = [CallWhenDropped(function, never_raises=True)]
+    with pytest.raises(StoppedError):
+        drop()
+    assert len(calls) == 2

@@ -12,8 +12,8 @@ import pytest
 from penstock._os import Bell
 from penstock._readings import Readings
 
-dealing: Any = importlib.import_module("penstock.ray._dealer")
 ray: Any = pytest.importorskip("ray")
+dealing: Any = importlib.import_module("penstock.ray._dealer")
 team: Any = importlib.import_module("penstock.ray._team")
 worker: Any = importlib.import_module("penstock.ray._worker")
 

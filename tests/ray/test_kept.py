@@ -5,7 +5,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 
+pytest.importorskip("ray")
 worker: Any = importlib.import_module("penstock.ray._worker")
 sending: Any = importlib.import_module("penstock.ray._sent")
 
