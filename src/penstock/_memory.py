@@ -170,8 +170,8 @@ class Memory:
             start_bytes: the lease's start in the region.
             size_bytes: its length; None for the rest of the region.
             after: called when the lease has ended, once `released` would return the slot, in the thread that dropped
-                the last array. It must not raise: an exception counts as that of a signal's handler, which the program
-                gets next. None for no call.
+                the last array. It must not raise: an exception counts as that of a signal's handler, which ends the
+                call, and which the program gets next. None for no call.
 
         Returns:
             The lease: a writable buffer over that part.
