@@ -73,7 +73,7 @@ from penstock._runtime._policy import (
     SPAN_BYTES,
     WHOLE_BLOCK_SECONDS,
 )
-from penstock._runtime._scheduler import Client, Scheduler, nothing
+from penstock._runtime._scheduler import Client, Scheduler, never, nothing
 from penstock._runtime._span_work import SpanJob, SpanWork
 from penstock._streaming import BlockInput
 from penstock.errors import UsageError
@@ -327,7 +327,7 @@ class JobQueue(Generic[AnyJob]):
         with scheduler.owned():
             client.queues.append(self._give_up)
             if queues == 1:
-                client.arm_more = self._arm_ahead
+                client.arm_more, client.lacks_memory = self._arm_ahead, self._lacks_memory
                 client.region_pool.most_idle = self._window + 1 + client.ahead
             self._arm_ahead()
 
@@ -435,7 +435,7 @@ class JobQueue(Generic[AnyJob]):
         if self._give_up in self._client.queues:
             self._client.queues.remove(self._give_up)
         if self._client.arm_more == self._arm_ahead:
-            self._client.arm_more = nothing
+            self._client.arm_more, self._client.lacks_memory = nothing, never
         self._made, self._make_job = None, _none  # which may refer to the owner of this queue
         while self._armed:
             self._scheduler.cancel(self._armed.popleft()[0])
@@ -458,7 +458,6 @@ class JobQueue(Generic[AnyJob]):
     def _arm_all(self) -> None:
         self._scheduler.collect()
         self._narrow_window()
-        self._client.lacks_memory = False
         while not self._ended and len(self._armed) < self._window_now() and self._scheduler.has_free_slot:
             if self._made is None:
                 self._made = self._make_job()
@@ -470,7 +469,6 @@ class JobQueue(Generic[AnyJob]):
                 self._armed.append((self._scheduler.arm(self._client, job), job))
                 self._made = None
             else:
-                self._client.lacks_memory = True
                 return
 
     def _narrow_window(self) -> None:
@@ -494,6 +492,10 @@ class JobQueue(Generic[AnyJob]):
         if self._memory is not None and self._client.region_pool.used_bytes + job.memory_bytes > self._memory:
             return False
         return self._regions_in_use() < self._most_regions
+
+    def _lacks_memory(self) -> bool:
+        # A worker that finishes a block arms more itself, and a program that is slower needs none sooner.
+        return self._made is not None and all(self._scheduler.is_complete(slot) for slot, _ in self._armed.copy())
 
     def _regions_in_use(self) -> int:
         """Return how many regions are in use, without the first ones that the program keeps longer than a loop does.

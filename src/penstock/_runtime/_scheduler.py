@@ -97,7 +97,7 @@ class Client:
         merging: a semaphore for the threads that merge its batches.
         queues: for each queue, the function that gives up its jobs.
         arm_more: arms the jobs that its queue can arm; called by workers that own the scheduler; must not raise.
-        lacks_memory: whether its queue would arm another job if memory were returned.
+        lacks_memory: returns whether a job of its queue waits for memory while no worker has one of the others.
         has_warned_of_kept: whether the warning about kept batches was given, once for all its queues.
         listener: woken when one of its jobs may be complete; None before it joins a scheduler.
         is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
@@ -120,7 +120,7 @@ class Client:
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []
         self.arm_more: Callable[[], None] = nothing
-        self.lacks_memory = False
+        self.lacks_memory: Callable[[], bool] = never
         self.has_warned_of_kept = memory_provider is not None  # the process of the trainer warns
         self.listener: Listener | None = None
         self.is_folded_ahead = False
@@ -173,7 +173,7 @@ class Client:
         """Give up all queues' jobs; with the scheduler owned."""
         while self.queues:
             self.queues[-1]()
-        self.arm_more, self.lacks_memory = nothing, False
+        self.arm_more, self.lacks_memory = nothing, never
 
     def log_complaint(self, complaint: str) -> None:
         """Log an exception that a worker raised and the consumer didn't, if it is known; once for each type."""
@@ -204,6 +204,11 @@ def _copied(error: BaseException) -> BaseException:
 
 def nothing() -> None:
     """Do nothing: no queue is open, so there are no jobs to arm."""
+
+
+def never() -> bool:
+    """Return False: no queue is open, so none waits for memory."""
+    return False
 
 
 class Armed(NamedTuple):
@@ -418,12 +423,12 @@ class Scheduler:
 
     def memory_returned(self) -> None:
         """Arm the jobs that a lease's memory has room for, now that it has ended; never waits."""
-        if any(client.lacks_memory for client in self.clients):
+        if any(client.lacks_memory() for client in self.clients):
             self.when_free(self._arm_lacking)
 
     def _arm_lacking(self) -> None:
         for client in self.clients:
-            if client.lacks_memory:
+            if client.lacks_memory():
                 client.arm_more()
 
     def count_bytes(self, client: Client) -> int:
