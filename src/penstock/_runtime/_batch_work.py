@@ -150,39 +150,35 @@ class BatchWork(Work):
 
     def _fill(self, columns: list[Any], at: int, rows: range, context: Context) -> None:
         """Write some of the job's rows into columns, from the column's row `at` on."""
-        layout = self.layout
+        layout, read, spans = self.layout, self._program.direct, self._spans(rows.start, rows.stop)
         if layout is None:
             raise InternalError("rows are written in a layout")
-        read = self._program.direct
         try:
-            if read is not None and can_be_direct(layout):
-                self._read_into(read, layout, columns, at, rows, context)
-            else:
-                spans = self._spans(rows.start, rows.stop)
+            if read is None or not can_be_direct(layout):
                 write_rows(layout, evaluate_rows(self._program, spans, context), columns, at)
                 context.times.lap(self._program.batch, len(rows))
+                return
+            parts = [column[at : at + len(rows)] for column in columns]
+            self._read_into(read, layout.batch(parts), spans, context)
+            for column, part in zip(columns, parts, strict=True):
+                if isinstance(column, list):  # whose part is a copy
+                    column[at : at + len(rows)] = part
         except LayoutMismatchError:
             self._learned.is_irregular = True
             raise
 
-    def _read_into(
-        self, read: Read, layout: Layout, columns: list[Any], at: int, rows: range, context: Context
-    ) -> None:
-        """Read some of the job's rows into columns.
+    def _read_into(self, read: Read, out: Element, spans: list[tuple[Rows, int, int]], context: Context) -> None:
+        """Read some of the job's rows into columns, of which `out` is made.
 
         Raises:
             LayoutMismatchError: the source can't write them there, as a column that was of numbers has a null.
         """
-        context.times.start(len(rows))
-        keys = direct_keys(self._program, *row_coordinates(self._spans(rows.start, rows.stop)))
-        parts = [column[at : at + len(rows)] for column in columns]
+        epochs, positions = row_coordinates(spans)
+        context.times.start(len(positions))
         try:
-            read_into(read, keys, layout.batch(parts), context.times)
+            read_into(read, direct_keys(self._program, epochs, positions), out, context.times)
         except UsageError as refused:
             raise LayoutMismatchError(0) from refused
-        for column, part in zip(columns, parts, strict=True):
-            if isinstance(column, list):  # whose part is a copy
-                column[at : at + len(rows)] = part
 
     def _sent(self, layout: Layout, start: int, stop: int, context: Context) -> list[SentRun]:
         """Make the batches of a block, with the steps above applied, in the room for them; return what is sent."""
