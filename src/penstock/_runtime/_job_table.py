@@ -11,6 +11,7 @@ description is never read while it is written. Counters that several processes a
 The merge of a slot is the block after its last block of rows.
 """
 
+from struct import Struct
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
 
@@ -36,6 +37,7 @@ _HEAD: Final = 9  # words of a slot, before those of its blocks
 _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _PARENT_NANOSECONDS, _MERGE_NANOSECONDS = (
     range(_HEAD)
 )
+_DESCRIPTION_HEAD: Final = Struct("=4q")  # the first four words
 _BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its crashes; the suspected step and row
 _CRASHES: Final = 4
 _SUSPECT: Final = 5
@@ -78,7 +80,8 @@ class JobTable:
         self._places = self._words[:, _HEAD:].reshape(slots, blocks + 1, _BLOCK_WORDS)
         self._outcomes = self._records[:, places : places + blocks + 1]
         self._all_fine = bytes([FINE]) * (blocks + 1)
-        self._description_start = places + blocks + 1
+        self._cleared = bytes(places) + self._all_fine
+        self._description_start = len(self._cleared)
         words = np.frombuffer(cast("memoryview", region), np.int64, offset=slots * _RECORD_BYTES)
         self._workers: NDArray[np.int64] = words.reshape(-1, _WORKER_WORDS)
 
@@ -106,10 +109,10 @@ class JobTable:
         end = start + len(description)
         if end > _RECORD_BYTES:
             return False
-        self._outcomes[slot] = FINE
-        self._places[slot] = 0
-        self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end, 0, 0, 0, 0, 0
-        record.data[start:end] = description
+        data = record.data
+        data[:start] = self._cleared
+        _DESCRIPTION_HEAD.pack_into(data, 0, taken_bytes, 0, len(description), end)
+        data[start:end] = description
         return True
 
     def description(self, slot: int) -> bytes:
@@ -244,8 +247,7 @@ class JobTable:
 
     def idle_seconds(self, count: int = 1) -> float:
         """Return for how long some workers that have finished a block have had no other; 0 if fewer are idle."""
-        idle = (self._workers[:, _IS_BUSY] == 0) & (self._workers[:, _FINISHED] > 0)
-        since: list[int] = sorted(self._workers[idle, _FINISHED].tolist())
+        since = sorted(words[_FINISHED] for words in self._workers.tolist() if words[_FINISHED] and not words[_IS_BUSY])
         return (monotonic_ns() - since[count - 1]) / 1e9 if len(since) >= count else 0.0
 
     def has_worked(self, worker: int) -> bool:

@@ -244,9 +244,9 @@ class ProcessScheduler(Scheduler):
             places,
         )
         taken = aligned(job.work.shape.row_bytes + given.nbytes)
-        if not self._job_table.describe(slot, pickled_for_processes(described), taken):
+        if not self._job_table.describe(slot, pickled_for_processes(tuple(described)), taken):
             # Without a description the job fails, and the consumer computes it.
-            self._job_table.describe(slot, pickle.dumps(None), taken)
+            self._job_table.describe(slot, pickle.dumps(()), taken)
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge)
 
     def _conclude(self, slot: int, armed: Armed) -> None:

@@ -56,7 +56,7 @@ _TRACEBACK_CHARACTERS: Final = 2_000  # the last ones
 
 
 class Described(NamedTuple):
-    """The description of a job, its memory and its plan, for worker processes."""
+    """The description of a job, its memory and its plan, for worker processes; it is pickled as a plain tuple."""
 
     number: int
     plan: int
@@ -286,9 +286,10 @@ class _Worker:
         known = self._jobs.get(slot)
         if known is not None and known[0].number == number:
             return known
-        described: Described | None = pickle.loads(self._job_table.description(slot))
-        if described is None:
+        fields: tuple[Any, ...] = pickle.loads(self._job_table.description(slot))
+        if not fields:
             raise UsageError("the job's description is too long for the job table; elements have too many leaves")
+        described = Described(*fields)
         needed = (described.plan, described.times, described.spill, described.region)
         self._regions.open(number for number in needed if number not in (None, OWNERS_PLAN))
         job = Job(described.task.work(self._program(described).plan))
