@@ -7,7 +7,7 @@ from tests.mutants.planting import Faults
 PROCESSES: Final[Faults] = {
     "_runtime/_job_table.py": {
         "job table: a slot keeps the places of its last job": (
-            *("self._places[slot] = 0", "pass"),
+            *("data[:start] = self._cleared", "data[: 8 * _HEAD] = self._cleared[: 8 * _HEAD]"),
             "workers/processes/trouble/test_deaths.py",
             "workers/processes/trouble/test_deadly.py",
             "workers/processes/test_merging.py",
