@@ -244,9 +244,9 @@ class _Walk:
     def names(self, names: frozenset[str]) -> None:
         """Record the names in a function's code."""
 
-    def counts(self, owner: type, name: str) -> bool:
+    def counts(self, owner: type, name: str, value: object) -> bool:
         """Return whether an attribute of an object of class `owner` counts."""
-        del owner, name
+        del owner, name, value
         return True
 
     def may_hide_state(self) -> None:
@@ -278,20 +278,25 @@ class _Asked:
     Attributes:
         state: whether it was asked if state counts.
         state_without_text: whether state was asked about whose text may be empty, or is left out after an exception.
-        names: the attributes of which it was asked if they count.
+        counted: the attributes that counted before any code named them.
+        left_out: the attributes that were left out, since no code had named them yet.
     """
 
     state: bool = False
     state_without_text: bool = False
-    names: set[str] = dataclasses.field(default_factory=set)
+    counted: set[str] = dataclasses.field(default_factory=set)
+    left_out: set[str] = dataclasses.field(default_factory=set)
 
 
 class _Held(_Walk):
     """A walk in bounded time, in which only attributes that code names count.
 
+    The names are known at its end. A first walk counts what code that it visited before names, and objects, whose code
+    may name more. It leaves out plain values that no code has named. Where that was wrong, a second walk is needed.
+
     Args:
         package: of the function.
-        counted: the names in the code; None counts all attributes.
+        counted: the names in the code; None in a first walk.
         with_state: as for `code_identity`.
 
     Attributes:
@@ -306,6 +311,7 @@ class _Held(_Walk):
     ) -> None:
         super().__init__(package, with_state=with_state, depth=depth)
         self.named: set[str] = set()
+        self._named_before = self.named  # by the code that this walk, or the one that it is a sibling of, has visited
         self._counted = counted
         self._left = _MAX_HELD
         self._asked = _Asked()
@@ -327,8 +333,8 @@ class _Held(_Walk):
 
     @property
     def chooses(self) -> bool:
-        """Whether the walk counted attributes of which only those count that code names, and no visited code does."""
-        return not self._asked.names <= self.named
+        """Whether this first walk counted attributes that no code names, or left out some that code names."""
+        return not self._asked.counted <= self.named or not self._asked.left_out.isdisjoint(self.named)
 
     def text(self, value: object) -> str:
         self._left -= 1
@@ -343,6 +349,7 @@ class _Held(_Walk):
         walk = _Held(self.package, self._counted, with_state=self._with_state, depth=self._depth)
         walk._left = min(self._left, _MAX_HELD_BY_ONE)
         walk._asked = self._asked
+        walk._named_before = self._named_before
         return walk
 
     def sample(self, values: Sequence[object]) -> Sequence[object]:
@@ -364,11 +371,16 @@ class _Held(_Walk):
     def names(self, names: frozenset[str]) -> None:
         self.named |= names
 
-    def counts(self, owner: type, name: str) -> bool:
+    def counts(self, owner: type, name: str, value: object) -> bool:
         if not self._is_partly_used(owner):
             return True
-        self._asked.names.add(name)
-        return self._counted is None or name in self._counted
+        if self._counted is not None:
+            return name in self._counted
+        if name in self._named_before:
+            return True
+        is_left_out = type(value) in _PLAIN
+        (self._asked.left_out if is_left_out else self._asked.counted).add(name)
+        return not is_left_out
 
     def follows(self, thing: object) -> bool:
         return _package(thing) not in sys.stdlib_module_names and super().follows(thing)
@@ -579,7 +591,15 @@ def _of_content(value: object, walk: _Walk) -> str:
         return _of_members({name: getattr(value, name) for name in fields}, walk, type(value))
     if not walk.with_state:
         return ""
-    walk.may_hide_state()
+    content = _of_state(value, walk)
+    if not content:
+        walk.may_hide_state()
+    return content
+
+
+def _of_state(value: object, walk: _Walk) -> str:
+    kind: Any = type(value)
+    thing: Any = value
     if hasattr(kind, "__dlpack__"):  # a tensor of another package, on the host
         return walk.text(np.from_dlpack(thing))
     if _package(kind) in sys.stdlib_module_names and _package(kind) not in _NAMESPACES:
@@ -590,7 +610,7 @@ def _of_content(value: object, walk: _Walk) -> str:
 
 
 def _of_members(members: Mapping[str, object], walk: _Walk, owner: type = object) -> str:
-    return walk.texts((name, members[name]) for name in sorted(members) if walk.counts(owner, name))
+    return walk.texts((name, members[name]) for name in sorted(members) if walk.counts(owner, name, members[name]))
 
 
 _DESCRIBE: Final[tuple[tuple[Any, Callable[[Any, _Walk], str]], ...]] = (

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -47,7 +47,7 @@ from penstock._plan import (
     parse_memory,
     share_place,
 )
-from penstock._runtime import RemoteWorkers, Runtime, StepRange, Stream, WorkerPool, chosen, pool_of
+from penstock._runtime import RemoteWorkers, Runtime, StepRange, Stream, chosen, pool_of
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
@@ -57,7 +57,7 @@ from penstock.observe._measured import timed_steps
 from penstock.sources import check_length
 
 if TYPE_CHECKING:
-    from penstock._runtime import Workers
+    from penstock._runtime import WorkerPool, Workers
     from penstock.observe import Look, Watch
 
 _ALLOWABLE = frozenset({"source", "order"})
@@ -161,8 +161,8 @@ class Loader(Generic[T_co]):
         kind: Workers | Loader[object] = "auto"
         if workers == "ray":
             num_workers = 0
-        elif not isinstance(workers, WorkerPool):
-            kind = workers
+        elif pool is None:
+            kind = cast("Workers | Loader[object]", workers)
         if num_workers is None:
             num_workers = "auto" if kind != "auto" and owner is None else 0
         if owner is None:

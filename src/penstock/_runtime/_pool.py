@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast
 
 from penstock._runtime._runtime import Runtime
 
@@ -22,7 +22,6 @@ class RemoteWorkers(NamedTuple):
     open_runtime: Callable[..., Runtime]
 
 
-@runtime_checkable
 class WorkerPool(Protocol):
     """Processes that compute the batches of loaders, such as a `penstock.ray.Pool`."""
 
@@ -42,4 +41,5 @@ def pool_of(workers: object, num_workers: object) -> RemoteWorkers | None:
         door: Any = importlib.import_module("penstock.ray")  # by name: it needs Ray
         pool = cast("WorkerPool", door.Pool(None if num_workers == "auto" else num_workers)).__penstock_workers__()
         return pool._replace(open_runtime=partial(pool.open_runtime, is_owner=True))
-    return workers.__penstock_workers__() if isinstance(workers, WorkerPool) else None
+    found: Callable[[], RemoteWorkers] | None = getattr(workers, "__penstock_workers__", None)
+    return None if found is None else found()
