@@ -21,6 +21,8 @@ from benchmarks.processes.held import running
 
 Main = Callable[[Connection], None]  # it is pickled
 END_SECONDS = 20
+# A thread of NumPy's OpenBLAS spins for 0.1 s after the import. On two processors it would compete with a cold loader.
+CALM = {"OPENBLAS_NUM_THREADS": "1"}
 QUIET = "ignore:This DataLoader will create"  # torch advises against more workers than cores, each time
 
 
@@ -43,7 +45,7 @@ class Trainer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.processes.trainer", str(theirs.fileno())],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": QUIET, **(variables or {})},
+                env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": QUIET, **CALM, **(variables or {})},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
