@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._os import Bell
 from penstock.observe import Report, StepReport
 from tests.loader.placing.loaders import PlacedLoader
 from tests.places import in_places
@@ -36,6 +37,13 @@ def wait_rarely(number: int) -> int:
 def compute(element: Any) -> Any:
     """Return the element after much computing, as a decoder that holds the GIL does."""
     sum(range(200_000))
+    return element
+
+
+def compute_in_python(element: Any) -> Any:
+    """Return the element after some milliseconds in the interpreter, which passes the GIL on every 5 ms."""
+    for _ in range(300_000):
+        pass
     return element
 
 
@@ -185,6 +193,17 @@ def test_functions_of_batches_are_timed_apart_from_cheap_reads() -> None:
         step = loader.report().steps[-1]
     assert step.name == "waits"
     assert LONG <= step.seconds < 1.5 * max(taken)
+
+
+def test_other_waits_of_the_thread_say_nothing_about_the_lock() -> None:
+    """A thread's waits for other things, such as the processes of another loader, don't hide waits for the lock."""
+    bell = Bell()
+    with ps.Loader(ps.range(64).map(compute_in_python).batch(BATCH), workers="threads", num_workers=1) as loader:
+        for _ in range(500):
+            bell.wait(0)  # gives the lock up, and has it again at once
+        assert len(list(loader)) == 16
+        report = loader.report()
+    assert report.lock_wait_seconds > 0, str(report)
 
 
 def test_a_pause_of_the_consumer_counts_in_no_other_figure(monkeypatch: pytest.MonkeyPatch) -> None:

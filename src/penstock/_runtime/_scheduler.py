@@ -51,7 +51,7 @@ from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycl
 from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
-from penstock._readings import Cause, Readings
+from penstock._readings import UNREAD, Cause, Readings
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._failing_work import Patience, Stall, describe_block, wait_until
 from penstock._runtime._jobs import Job, Learned, Work
@@ -571,6 +571,8 @@ class Scheduler:
             if is_over():
                 return 0.0
             client.before_wait()
+            if not self.shares:
+                UNREAD.add_lock_waits()  # those of this thread that belong to no wait for this loader's workers
             began = time.monotonic()
             if client.is_folded_ahead:
                 wait_until(_listener_of(client), is_over)
