@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock._os import DaemonThread
+from penstock._printable import printable
 
 SHOWN_AFTER_SECONDS: Final = 0.5
 _REDRAWN_AFTER_SECONDS: Final = 0.1
@@ -47,7 +48,7 @@ class Progress:
         amount: Callable[[int], str] = gigabytes,
         measure: Callable[[], int] | None = None,
     ) -> None:
-        self._label = label
+        self._label = printable(label)
         self._total = total
         self._amount = amount
         self._measure = measure

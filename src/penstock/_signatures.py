@@ -6,6 +6,7 @@ from contextlib import suppress
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock._printable import printable
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ _MAX_DEPTH: Final = 32  # of partials, methods and callable objects around a fun
 
 
 def name_of(op: object) -> str:
-    """Return the name of a callable: the qualified name of a function or class, or of an object's class.
+    """Return the name of a callable for texts: the qualified name of a function or class, or of an object's class.
 
     Example:
         >>> name_of(str.upper), name_of(functools.partial(int, base=2)), name_of({"key": 1})
@@ -24,7 +25,7 @@ def name_of(op: object) -> str:
     while isinstance(op, functools.partial):
         op = cast("functools.partial[object]", op).func
     name: object = getattr(op, "__qualname__", None) or getattr(op, "__name__", None)
-    return name if isinstance(name, str) else type(op).__qualname__
+    return printable(name if isinstance(name, str) else type(op).__qualname__)
 
 
 def check_takes(

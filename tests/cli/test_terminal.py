@@ -5,14 +5,7 @@ import io
 import pytest
 
 from penstock._cli.terminal import Terminal, explain_error
-
-
-class Screen(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        """Return True."""
-        return True
+from tests.cli.command import Screen
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +92,10 @@ def test_an_error_is_printed_with_its_notes_and_without_a_traceback() -> None:
     stream = io.StringIO()
     explain_error(stream, error)
     assert stream.getvalue() == "penstock: not an image\n  in step 3, position 17, file 'cat/9.png'\n"
+
+
+def test_an_error_keeps_its_lines_and_steers_no_terminal() -> None:
+    """A message of several lines is printed as such; its other control characters are replaced."""
+    stream = io.StringIO()
+    explain_error(stream, ValueError("the file \x1b]0;title\x07 is\ndamaged\r, at its end"))
+    assert stream.getvalue() == "penstock: the file �]0;title� is\ndamaged , at its end\n"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from penstock._cli.datasets import METAVAR, named_dataset
 from penstock._cli.terminal import ENDED
+from penstock._printable import printable
 from penstock.errors import UsageError
 from penstock.sources import as_source, indexing_beside
 
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     with indexing_beside() as files:  # of all arguments: one import of a module makes the sources of all its datasets
         for path in arguments.paths:
             if not _is_dataset(path):
-                sys.stdout.write(f"{path}: {as_source(path)!r}\n")
+                sys.stdout.write(printable(f"{path}: {as_source(path)!r}") + "\n")
                 continue
             named_dataset(path)
             if not files:

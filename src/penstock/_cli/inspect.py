@@ -17,6 +17,7 @@ import penstock
 from penstock import _optional
 from penstock._cli.datasets import METAVAR, named_dataset
 from penstock._cli.terminal import ENDED, FAILED
+from penstock._printable import printable
 from penstock._state import LoaderState, Segment, from_json
 from penstock.errors import GraphError, StateError, UsageError
 
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     datasets = {name: named_dataset(name) for name in arguments.against}
     status = ENDED
     for found in [each for file in arguments.files for each in states_in(Path(file))]:
-        sys.stdout.write(f"{found.place}\n" + "".join(map(_line, _described(found.state))))
+        sys.stdout.write(f"{printable(found.place)}\n" + "".join(map(_line, _described(found.state))))
         fits = [_compare(name, dataset, found.state) for name, dataset in datasets.items()]
         if fits and not any(fits):
             status = FAILED
@@ -133,7 +134,7 @@ def _search(value: object, keys: str, depth: int) -> Iterator[tuple[str, object]
 
 
 def _line(entry: tuple[str, str]) -> str:
-    return f"  {entry[0]:<{_WIDTH}}{entry[1]}\n"
+    return f"  {entry[0]:<{_WIDTH}}{printable(entry[1])}\n"
 
 
 def _described(state: LoaderState) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ import time
 from typing import Final, TextIO
 
 from penstock._graph import Colours
+from penstock._printable import printable
 
 ENDED: Final = 0
 FAILED: Final = 1
@@ -94,8 +95,8 @@ class Terminal:
             self.line(" " * _INDENT + other)
 
     def wrapped(self, text: str) -> None:
-        """Print a text, as several lines if it is longer than one."""
-        for line in textwrap.wrap(text, self.columns):
+        """Print a text without colours, as several lines if it is longer than one."""
+        for line in textwrap.wrap(printable(text), self.columns):
             self.line(line)
 
     def progress(self, label: str, share: float, text: str) -> None:
@@ -122,6 +123,6 @@ class Terminal:
 
 def explain_error(stream: TextIO, error: BaseException) -> None:
     """Print an error's message and its notes, which name the place, without its traceback."""
-    stream.write(f"penstock: {error}\n")
-    stream.writelines(f"  {note}\n" for note in getattr(error, "__notes__", ()))
+    lines = [f"penstock: {error}", *(f"  {note}" for note in getattr(error, "__notes__", ()))]
+    stream.writelines(f"{printable(line)}\n" for text in lines for line in text.split("\n"))
     stream.flush()

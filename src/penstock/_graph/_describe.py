@@ -21,6 +21,7 @@ from penstock._graph._nodes import (
     chain,
     root,
 )
+from penstock._printable import printable
 from penstock._tree import flatten, leaf_paths
 from penstock.batching import LeafError, as_value, describe_kind, kind_of
 from penstock.sources import name_of
@@ -39,6 +40,10 @@ def chain_text(node: Node) -> str:
 
 def verb_text(node: Node) -> str:
     """Return the verb that made a node, as the user wrote it; empty for a node that another verb added."""
+    return printable(_verb_text(node))
+
+
+def _verb_text(node: Node) -> str:
     match node:
         case Read(source=source):
             return f"read({source_text(source)})"
@@ -81,7 +86,7 @@ def source_text(source: object, limit: int = 60) -> str:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return the qualified name of a function, or of the class of another callable."""
+    """Return the qualified name of a function, or of the class of another callable, as it is: seeds depend on it."""
     if _is_partial(function):
         return function_name(function.func)
     return getattr(function, "__qualname__", type(function).__qualname__)
@@ -133,7 +138,7 @@ def _tree_lines(node: Node, depth: int, name: str) -> list[tuple[str, Node | Non
     if not isinstance(base, Read | Stream):
         below = depth + len(lines)
         for part_name, part in list(zip(base.names, base.parts, strict=True))[:MAX_PARTS]:
-            lines += _tree_lines(part, below, f"{part_name}: ")
+            lines += _tree_lines(part, below, f"{printable(part_name)}: ")
         if len(base.names) > MAX_PARTS:
             lines.append((f"{'  ' * below}└ … {len(base.names) - MAX_PARTS} more parts", None))
     return lines

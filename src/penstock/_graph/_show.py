@@ -20,6 +20,7 @@ from penstock._graph._fingerprint import functions_of
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import Cache, Element, Node, parents_of, walk
 from penstock._graph._pictures import image_tag
+from penstock._printable import printable
 from penstock._tree import flatten, is_array, leaf_paths
 
 SHOWN: Final = 8  # elements
@@ -52,7 +53,7 @@ class Preview:
 
     def __str__(self) -> str:
         rows = [
-            f"{number}  {', '.join(f'{path}: {text}' if path else text for path, text in _texts(element))}"
+            printable(f"{number}  {', '.join(f'{path}: {text}' if path else text for path, text in _texts(element))}")
             for number, element in enumerate(self._elements)
         ]
         return "\n".join([self._tree, "", *([self._title] if self._title else []), *rows])

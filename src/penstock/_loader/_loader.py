@@ -47,6 +47,7 @@ from penstock._plan import (
     parse_memory,
     share_place,
 )
+from penstock._printable import printable
 from penstock._runtime import RemoteWorkers, Runtime, StepRange, Stream, chosen, pool_of
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
@@ -693,7 +694,7 @@ class Loader(Generic[T_co]):
         plan = self._plan
         workers = f"{plan.workers_text} ({plan.why})" if plan.why else plan.workers_text
         rank = f"rank {plan.shard.rank} of {plan.shard.count}"
-        return f"Loader({self._dataset!r}\n  {workers}, {rank}, {self.steps_done} steps done)"
+        return f"Loader({self._dataset!r}\n  {printable(workers)}, {rank}, {self.steps_done} steps done)"
 
     if not TYPE_CHECKING:  # with this method type checkers would accept any attribute
 

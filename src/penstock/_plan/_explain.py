@@ -31,6 +31,7 @@ from penstock._graph import (
 )
 from penstock._plan._lower import Ranks, program_of, ranks_of
 from penstock._plan._program import Batches, Streaming
+from penstock._printable import printable
 from penstock._streaming import MAX_INPUTS, Collate, elements
 from penstock.batching import Stack
 from penstock.sampling import BlockShuffle
@@ -98,9 +99,8 @@ def explain(node: Node, *, evaluate: bool) -> Explanation:
         "mixtures": mixture_lines(node),
         "caches": caches,
     }
-    return Explanation(
-        _steps(node, program), tuple((title, tuple(lines)) for title, lines in sections.items() if lines)
-    )
+    shown = ((title, tuple(map(printable, lines))) for title, lines in sections.items() if lines)
+    return Explanation(_steps(node, program), tuple(shown))
 
 
 def _steps(node: Node, program: Batches | Streaming) -> tuple[tuple[str, str, str], ...]:

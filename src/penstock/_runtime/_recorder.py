@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from penstock._graph import Filter, Map, Node, is_indexable, walk
+from penstock._printable import printable
 from penstock._runtime._policy import MAX_EVENTS, WASTED_ELEMENTS, WASTED_SHARE
 from penstock.errors import GraphError
 from penstock.events import DrewGlobally, Event, Replaced, Skipped, Substituted, WorkerDied
@@ -105,7 +106,7 @@ class Recorder:
             event.epoch,
             event.position,
             event.key,
-            event.error,
+            printable(event.error),
         )
 
     def check_empty_epoch(self, epoch: int) -> None:

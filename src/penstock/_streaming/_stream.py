@@ -21,6 +21,7 @@ import numpy as np
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, SeedPosition, Stream
+from penstock._signatures import name_of
 from penstock._streaming._inputs import InputRange
 from penstock._streaming._policy import CHUNK_SECONDS, MAX_STREAM_ELEMENTS, SKIPPED_ELEMENTS, SNAPSHOT_EVERY
 from penstock._streaming._stage import (
@@ -89,7 +90,7 @@ class StreamStage:
     def _warn(self, position: int, snapshot: Token) -> None:
         count, _, text = (0, 0, None) if snapshot is None else snapshot
         if text is None and position > count + 1:  # no state is taken before the second element of a pass
-            name = _name(self.step.iterable)
+            name = name_of(self.step.iterable)
             if forgets(self.step.iterable):
                 why = f"the state of {name} leaves out what its shuffle buffer holds"
                 remedy = "Shuffle with window_shuffle() above the stream instead."
@@ -185,7 +186,7 @@ def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Eleme
             except StopIteration:
                 break
             except Exception as error:
-                error.add_note(f"in {_name(step.iterable)} at epoch {epoch}, element {at}")
+                error.add_note(f"in {name_of(step.iterable)} at epoch {epoch}, element {at}")
                 raise
             yield at, element, newest
             at += 1
@@ -209,7 +210,7 @@ def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
     inner = own or state_methods(iterator)
     if inner is None:
         if text is not None:
-            raise StateError(f"the state has one of {_name(step.iterable)}, which has no state now")
+            raise StateError(f"the state has one of {name_of(step.iterable)}, which has no state now")
         return _Opened(iterator, None)
     if own is None and text is not None:
         _load(step, inner.load, state)
@@ -225,7 +226,7 @@ def _load(step: Stream, load: Callable[[Any], object], state: object) -> None:
         load(state)
     except Exception as error:
         raise StateError(
-            f"{_name(step.iterable)} can't resume from its own part of this state ({type(error).__name__}: {error}). "
+            f"{name_of(step.iterable)} can't resume from its own part of this state ({type(error).__name__}: {error}). "
             "Load it into the dataset that it was saved from."
         ) from error
 
@@ -235,10 +236,6 @@ def _as_text(step: Stream, state: object) -> str:
         return json.dumps(state)
     except (TypeError, ValueError) as error:
         raise GraphError(
-            f"the state of a stream must be a JSON value, to be part of the loader's; that of {_name(step.iterable)} "
+            f"the state of a stream must be a JSON value, to be part of the loader's; that of {name_of(step.iterable)} "
             f"is not ({error})"
         ) from error
-
-
-def _name(iterable: object) -> str:
-    return getattr(iterable, "__qualname__", type(iterable).__qualname__)

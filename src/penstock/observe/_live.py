@@ -11,7 +11,8 @@ from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from penstock.observe._report import CAUSE_TEXTS, Report, StepReport, by_length, milliseconds, printable
+from penstock._printable import printable
+from penstock.observe._report import CAUSE_TEXTS, Report, StepReport, by_length, milliseconds
 from penstock.observe._sums import STALE_SECONDS, Losses, Sums
 
 if TYPE_CHECKING:

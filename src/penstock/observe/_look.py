@@ -26,11 +26,11 @@ from penstock._graph import (
     pixels_of,
     value_text,
 )
+from penstock._printable import printable
 from penstock._tree import describe_difference, flatten, is_array, is_container, leaf_paths, subject
 from penstock.observe._live import cut
 from penstock.observe._measured import step_text
 from penstock.observe._page import whole_page
-from penstock.observe._report import printable
 from penstock.observe._sounds import RATE, sound_kind, sound_tag
 
 Decode: TypeAlias = Callable[[list[int]], object]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock._frozen import frozen
+from penstock._printable import printable
 from penstock._readings import Cause
 from penstock.observe._page import fragment, page
 from penstock.observe._verdict import HARDLY, Model, WhatIf, advice_on, bottleneck_of, main_cause, what_if
@@ -311,11 +312,6 @@ def milliseconds(seconds: float) -> str:
     """Return a time in milliseconds, with two or three digits."""
     number = 1e3 * seconds
     return f"{number:,.{0 if number >= 99.5 else 1 if number >= 9.95 else 2}f}"
-
-
-def printable(text: str) -> str:
-    """Return a text as one line, whose control characters, which a terminal would obey, are replaced."""
-    return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in text)
 
 
 def _aligned(text: str, width: int, column: int) -> str:

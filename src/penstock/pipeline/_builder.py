@@ -4,6 +4,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequen
 from fractions import Fraction
 from typing import Any, Generic, Self
 
+from penstock._printable import printable
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig, Source, stage_names
 from penstock.pipeline._events import Observer
@@ -286,7 +287,7 @@ class PipelineBuilder(Generic[InT, OutT]):
 
     def __repr__(self) -> str:
         ends = ["source"] if self._source is not None else [], ["sink"] if self._sink is not None else []
-        return f"PipelineBuilder({' > '.join([*ends[0], *stage_names(tuple(self._pipes)), *ends[1]])})"
+        return printable(f"PipelineBuilder({' > '.join([*ends[0], *stage_names(tuple(self._pipes)), *ends[1]])})")
 
     def _add(self, stage: Stage) -> Self:
         self._need_open(repr(stage))

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Generic, Literal, TypeAlias, assert_never, cast
 
 from penstock._frozen import frozen
+from penstock._printable import printable
 from penstock._signatures import name_of
 from penstock.errors import UsageError
 from penstock.pipeline._ops import OutT_co, location_of
@@ -145,12 +146,12 @@ class PipelineConfig(Generic[OutT_co]):
         Returns:
             The text.
         """
-        return "\n".join(_lines(self))
+        return "\n".join(map(printable, _lines(self)))
 
     __str__ = describe
 
     def __repr__(self) -> str:
-        return f"PipelineConfig({' > '.join(['source', *stage_names(self.pipes), 'sink'])})"
+        return printable(f"PipelineConfig({' > '.join(['source', *stage_names(self.pipes), 'sink'])})")
 
 
 @frozen

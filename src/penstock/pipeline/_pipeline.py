@@ -43,6 +43,7 @@ from types import TracebackType
 from typing import Final, Generic, Self
 
 from penstock._os import Closer
+from penstock._printable import printable
 from penstock.errors import AlreadyRunningError, ClosedError, PipelineFailure, UsageError
 from penstock.pipeline._config import PipelineConfig
 from penstock.pipeline._engine import REPLACED, STOPPED, Engine, State
@@ -248,7 +249,7 @@ class Pipeline(Generic[OutT_co]):
         return self._engine.probes.report(self._engine.names, self._engine.num_threads)
 
     def __repr__(self) -> str:
-        return f"<Pipeline {' > '.join(self._engine.names)}, {self._engine.state}>"
+        return printable(f"<Pipeline {' > '.join(self._engine.names)}, {self._engine.state}>")
 
     @property
     def state(self) -> State:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex, TypeGuard
 import numpy as np
 
 from penstock import _lazy
+from penstock._printable import printable
 from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import Arrays
 from penstock.sources._content import sample, sample_digest
@@ -228,7 +229,7 @@ def describe_key(source: Source, key: int) -> str:
         'key 1'
     """
     own = getattr(source, "describe_key", None)
-    return f"key {key} ({own(key)})" if callable(own) else f"key {key}"
+    return printable(f"key {key} ({own(key)})") if callable(own) else f"key {key}"
 
 
 class AsyncReader(Protocol):

@@ -11,6 +11,8 @@ from typing import Any, Protocol, SupportsIndex, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._printable import printable
+
 Record = Any  # what a source returns for a key: user code enters here
 Keys = NDArray[np.int64]
 
@@ -189,4 +191,4 @@ def name_of(source: object) -> str:
     """Return the repr of a source on one line of at most 200 characters, however large the source is."""
     if isinstance(source, list | tuple | dict | np.ndarray):
         return f"{type(cast('object', source)).__name__} of length {len(cast('Sized', source))}"
-    return " ".join(_ShortRepr().repr(source).split())
+    return printable(" ".join(_ShortRepr().repr(source).split()))

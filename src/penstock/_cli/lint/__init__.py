@@ -11,12 +11,12 @@ from penstock._caught import Caught
 from penstock._cli.datasets import METAVAR_OR_PATH, NAME_HELP, named
 from penstock._cli.lint.inspection import Lint, loading_of
 from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, Terminal
+from penstock._printable import printable
 from penstock._runtime import usable_processors
 from penstock.errors import UsageError
 from penstock.observe._lint import Check, Finding
 from penstock.observe._live import seconds_text
 from penstock.observe._records import shared
-from penstock.observe._report import printable
 
 _DESCRIPTION = """\
 Computes every record of a dataset, in epoch 0, and lists records that fail, leaves that differ

@@ -39,6 +39,7 @@ from penstock._graph import (
 from penstock._os import memory_limit
 from penstock._plan import Batches, Plan, Shard, Streaming
 from penstock._plan._lower import check_ranks, program_of
+from penstock._printable import printable
 from penstock._progress import Progress, counted
 from penstock.batching import Pad, Stack
 from penstock.errors import GraphError, UsageError, WorkerError
@@ -46,7 +47,6 @@ from penstock.events import Skipped
 from penstock.observe._lint import Failure, Finding, Merging, Summary, findings
 from penstock.observe._live import bytes_text
 from penstock.observe._records import Compared, Records, records_of
-from penstock.observe._report import printable
 from penstock.sampling import Repeat
 
 Kind: TypeAlias = Literal["processes", "threads"]

@@ -22,6 +22,7 @@ from math import inf, isinf
 from typing import Final
 
 from penstock._frozen import frozen
+from penstock._printable import printable
 from penstock.pipeline._statistics._stage_report import StageReport
 
 _BAR_WIDTH: Final = 24
@@ -141,15 +142,14 @@ class PipelineReport:
 
     def __str__(self) -> str:
         rate = f"{self.items_per_second:,.1f} items/s"
-        return "\n".join(
-            [
-                f"{self.elapsed_seconds:.1f} s, {self.items:,} items, {rate}",
-                *_table_lines(self.stages),
-                _LEGEND,
-                f"bottleneck: {self.bottleneck or 'none'}",
-                f"to change: {self.advice}",
-            ]
-        )
+        lines = [
+            f"{self.elapsed_seconds:.1f} s, {self.items:,} items, {rate}",
+            *_table_lines(self.stages),
+            _LEGEND,
+            f"bottleneck: {self.bottleneck or 'none'}",
+            f"to change: {self.advice}",
+        ]
+        return "\n".join(map(printable, lines))
 
 
 def _table_lines(stages: Sequence[StageReport]) -> list[str]:
