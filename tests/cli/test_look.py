@@ -19,7 +19,7 @@ import penstock as ps
 from penstock._cli.look_server import LookServer
 from penstock.errors import StateError
 from penstock.observe import Look
-from tests.cli.command import main
+from tests.cli.command import Screen, main
 from tests.places import in_places
 
 Output = pytest.CaptureFixture[str]
@@ -138,6 +138,25 @@ def test_a_terminal_with_colours_shows_pictures() -> None:
         assert len(pictures) == 2 * 3
         assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 40
         assert lines[-1] == "… 3 more rows"
+
+
+def test_the_command_draws_pictures_in_colour_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, `penstock look` draws pictures by colours; with NO_COLOR it prints the same texts, and none."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("COLORTERM", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    colour = re.compile(r"\x1b\[[0-9;]*m")
+    found: list[str] = []
+    for _ in range(2):
+        monkeypatch.setattr("sys.stdout", screen := Screen())
+        assert main(["look", f"{HERE}:train", "--step", "3"]) == 0
+        found.append(screen.getvalue())
+        monkeypatch.setenv("NO_COLOR", "1")
+    drawn, plain = found
+    assert colour.search(drawn)
+    assert "▀" in drawn
+    assert not colour.search(plain)
+    assert plain.splitlines() == [line for line in drawn.splitlines() if "▀" not in line]
 
 
 def test_rows_of_padding_and_elements_without_batches_are_shown() -> None:
