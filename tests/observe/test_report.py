@@ -328,7 +328,7 @@ def report_of(**figures: Any) -> Report:
                 "lock_wait_seconds": 0.03,
             },
             "decode",
-            r"num_workers=5: .* lock, for which the training waits as well, .*: up to 4\.9x",
+            r"num_workers=5: .* lock \(GIL\), for which the training waits as well, .*: up to 4\.9x",
         ),
     ],
 )
@@ -375,7 +375,7 @@ def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() ->
     """Each process computes a batch in the processor time that it takes."""
     figures = {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3}
     report = report_of(**figures, lock_wait_seconds=0.004)
-    assert "4 threads, busy 94%; 8 processors; 4.00 ms until a thread has the interpreter's lock" in str(report)
+    assert "4 threads, busy 94%; 8 processors; a thread waits 4.00 ms for the interpreter's lock (GIL)" in str(report)
     assert report.numbers()["data/lock_wait(s)"] == 0.004
     assert not any(each.kind for each in report_of(**figures).what_if)
     (processes,) = (each for each in report.what_if if each.change == "processes")

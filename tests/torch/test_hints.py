@@ -67,8 +67,8 @@ def test_a_slow_batch_is_named(caplog: pytest.LogCaptureFixture, set_constant: S
     assert len(list(DataLoader(Slow(), batch_size=2))) == 16
     first, tenth = hints(caplog, "own thread")
     assert "the batch of step 0 took 0 s" in first
-    assert first.endswith("indices 0, 1")
-    assert "indices 18, 19; it is the 10th of such batches" in tenth
+    assert first.endswith("indices 0, 1. With num_workers, workers compute batches ahead")
+    assert "indices 18, 19; it is the 10th of such batches. With num_workers" in tenth
     assert len(list(DataLoader(Stream(), batch_size=2))) == 16
     assert hints(caplog, "the next 2 elements")
 

@@ -61,6 +61,7 @@ class WaitHints(ABC):
 
     def __init__(self, *, is_inline: bool, helps: bool) -> None:
         self._is_inline = is_inline
+        self._helps = helps
         self._look_at = LOOKED_AT_SECONDS if is_inline and helps else inf
         self._slow = 0
 
@@ -91,11 +92,12 @@ class WaitHints(ABC):
             return
         step, content = self._computed(clock)
         _logger.warning(
-            "the batch of step %d took %.0f s in the training's own thread: %s%s",
+            "the batch of step %d took %.0f s in the training's own thread: %s%s%s",
             step,
             seconds,
             content,
             "" if self._slow == 1 else f"; it is the {self._slow}th of such batches",
+            ". With num_workers, workers compute batches ahead" if self._helps else "",
         )
 
     @abstractmethod
@@ -138,8 +140,9 @@ class Hints(WaitHints):
             return
         self._lock_look_at = inf
         _logger.warning(
-            "the loader's threads slow the training, which waits for the interpreter's lock: a batch takes it %.1f ms, "
-            "and about %.1f ms where no thread holds the lock. To change: %s. loader.report() shows all steps",
+            "the loader's threads slow the training, which waits for the interpreter's lock (GIL): its own work for a "
+            "batch takes %.1f ms, and about %.1f ms where no thread holds the lock. To change: %s. loader.report() "
+            "shows all steps",
             1e3 * report.consumer_seconds,
             1e3 * report.consumer_own_seconds,
             report.advice,
@@ -156,7 +159,7 @@ class Hints(WaitHints):
             return False
         _logger.warning(
             "the training has waited for %.0f of %.0f s: it computes its batches in its own thread, without workers, "
-            "and most of the time takes %r. To change: %s. loader.report() shows all steps",
+            "and %r takes most of the time. To change: %s. loader.report() shows all steps",
             report.wait_seconds,
             report.elapsed_seconds,
             report.bottleneck,

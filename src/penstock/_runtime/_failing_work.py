@@ -24,6 +24,7 @@ from penstock._caught import Caught
 from penstock._graph import Integers, Node, describe_record, locate
 from penstock._os import Listener
 from penstock._plan import Batches, Plan, Shard
+from penstock._printable import printable
 from penstock._readings import LONG_SECONDS, Waits
 from penstock._runtime._batches import Unit, row_coordinates, row_origins, rows_of
 from penstock._runtime._jobs import Job, Work
@@ -161,7 +162,7 @@ class Patience:
                 raise _error(stall, self._timeout)
             if not self._has_warned and now >= began + STALL_SECONDS:
                 self._has_warned = True
-                _warn(stall, now - self._began, now - stall.since)
+                _warn(stall, now - self._began, now - stall.since, has_timeout=self._timeout is not None)
         ends = self._next_after(began)
         self._ends = None if ends is None else ends if ends > now else self._next_after(now)
 
@@ -194,15 +195,16 @@ def wait_until(
             patience.look()
 
 
-def _warn(stall: Stall, waited_seconds: float, busy_seconds: float) -> None:
+def _warn(stall: Stall, waited_seconds: float, busy_seconds: float, *, has_timeout: bool) -> None:
     frame = _frame_of(stall)
     _logger.warning(
-        "the loader has waited %.0f s for a batch: %s has been at the same work for %.0f s: %s%s",
+        "the loader has waited %.0f s for a batch: %s has been at the same work for %.0f s: %s%s%s",
         waited_seconds,
         stall.worker,
         busy_seconds,
         stall.what(),
         "" if frame is None else f". The thread is in {_place(frame)}",
+        "" if frame is None or has_timeout else ". Limits(timeout=...) limits such waits",
     )
 
 
@@ -232,7 +234,7 @@ def _place(frame: FrameType) -> str:
     lines = lines if len(lines) == 1 else lines[-2::-1]
     if len(lines) > _MAX_FRAMES:
         lines[1 : 1 - _MAX_FRAMES] = ["…"]
-    return " > ".join(lines)
+    return printable(" > ".join(lines))
 
 
 def _line(frame: FrameType) -> str:

@@ -278,10 +278,10 @@ class Report:
         processors = f"{self.processors} processor{'' if self.processors == 1 else 's'}"
         busy = f", busy {self.busy_share:.0%}" if self.workers else ""
         full = ", full" if self._model.is_full else ""
-        lock = f"; {milliseconds(self.lock_wait_seconds)} ms until a thread has the interpreter's lock"
+        lock = f"; a thread waits {milliseconds(self.lock_wait_seconds)} ms for the interpreter's lock (GIL)"
         return [
             f"{self.workers_text}{busy}; {processors}{full}{lock if self._model.holds_interpreter else ''}",
-            f"bottleneck: {self.bottleneck or 'none'}",
+            f"bottleneck: {self.bottleneck or 'not known yet'}",
             f"to change: {self.advice}",
         ]
 

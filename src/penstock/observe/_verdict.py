@@ -371,7 +371,7 @@ def _for_step(model: Model, name: str, *, is_in_order: bool) -> str:
         more = "" if best.workers is None else f" and num_workers={count}"
         slowed = ", for which the training waits as well" if model.slows_consumer else ""
         own = "a process has its own" if count == 1 else f"processes use {min(model.processors, count)} processors"
-        why = f"{name!r} holds the interpreter's lock{slowed}, and {own}"
+        why = f"{name!r} holds the interpreter's lock (GIL){slowed}, and {own}"
         gain = f": up to {best.times_text}" if best.times >= _WORTH else ""
         return f'pass workers="processes"{more}: {why}{gain}'
     if model.is_full:

@@ -212,7 +212,7 @@ def _print(rows: dict[Way, Row], step_ms: float) -> None:
         terminal.line(line)
     best = fastest(rows)
     if best is not None and best.found is not None:
-        terminal.wrapped(f"fastest: {best.name}; bottleneck: {best.found.bottleneck or 'none'}")
+        terminal.wrapped(f"fastest: {best.name}; bottleneck: {best.found.bottleneck or 'not known yet'}")
         terminal.wrapped(f"to change: {best.found.advice}")
 
 
