@@ -13,7 +13,9 @@ A rival's share is that of its own loader without its tool. "names the step" is 
 function that takes the time. torch's DataLoader runs under torch.profiler, which has the time between two calls of
 `next`, under Python's cProfile, which names functions of the training's own process, and beside py-spy, which samples
 any process. None of them has a cause of waiting or a prediction. SPDL logs the times of its stages and the waits of its
-queues; Grain, in its debug mode, the times of its nodes once a minute, which is more than a pass takes here.
+queues; Grain, in its debug mode, the times of its nodes once a minute, which is more than a pass takes here. Ray Data
+is no contestant: it takes the statistics of `Dataset.stats` in each run, and has no documented option without them, so
+there is no rate to compare with.
 """
 
 import hashlib
