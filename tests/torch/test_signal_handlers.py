@@ -152,7 +152,7 @@ def test_a_state_counts_delivered_batches(name: str, ticking: Callable[[type[Bas
 
 
 def position(loader: DataLoader[Any], batches: Any) -> Any:
-    """Return how many batches a loader's state counts; of streams without one, how many the iterator's places count."""
-    if hasattr(batches, "places"):
-        return sum(place.number - place.is_over for place in batches.places.streams)
+    """Return how many batches a loader's state counts; of streams without one, how many the iterator counts."""
+    if hasattr(batches, "progress"):
+        return sum(each.number - each.is_over for each in batches.progress.streams)
     return loader.state_dict().get("reached")

@@ -23,14 +23,14 @@ from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._state import (
     Epoch,
     Pass,
-    Places,
     Saved,
-    check_origin,
-    dealers,
+    StreamsProgress,
+    checked_state,
     empty_state,
     encoded,
     generators_restored,
-    saved_places,
+    rank_samplers,
+    saved_progress,
     set_generator,
     set_generators,
     start_state,
@@ -184,8 +184,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._saved: Saved | None = None  # the next iterator resumes from it
         self._is_polled = False  # whether a framework reads the state at every batch, needed or not
         self._is_early = False  # whether a framework sets the samplers' epoch only after iter(), as Lightning does
-        self._places: Places | None = None  # the newest, of an iterable dataset
-        self._saved_places: Places | None = None
+        self._streams_progress: StreamsProgress | None = None  # the newest, of an iterable dataset
+        self._saved_progress: StreamsProgress | None = None
         self._pass: Pass | None = None  # the newest, over an iterable dataset in this thread
         self._saved_pass: Pass | None = None
 
@@ -205,11 +205,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _over_streams(self) -> object:
         """Return an iterator over the streams of workers."""
-        places, self._saved_places = self._saved_places, None
-        streams = self._kept(lambda sent: StreamsIterator(self, sent, places), lambda kept: kept.restart(self, places))
+        progress, self._saved_progress = self._saved_progress, None
+        streams = self._kept(
+            lambda sent: StreamsIterator(self, sent, progress), lambda kept: kept.restart(self, progress)
+        )
         if streams is None:
-            return self._by_torch(is_inside=places is not None)
-        self._places = streams.places
+            return self._by_torch(is_inside=progress is not None)
+        self._streams_progress = streams.progress
         self._pages.begin_epoch(self._clock.batches, 0, reported_length(self))
         return streams
 
@@ -272,7 +274,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """
         if is_inside:
             raise StateError(f"{self._why_lost()}; got a state inside an epoch. Begin the epoch again")
-        self._epoch = self._places = None
+        self._epoch = self._streams_progress = None
         return super().__iter__()
 
     def _in_this_thread(self, saved: Saved | None) -> object:
@@ -340,7 +342,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 f"its own part; got a {type(prepared).__name__}. With Accelerate, use "
                 "DataLoaderConfiguration(dispatch_batches=False): each rank then keeps its part of an iterable dataset"
             )
-        dealing = dealers(_sampler_of(given))
+        dealing = rank_samplers(_sampler_of(given))
         if len(dealing) > 1:
             raise UsageError(
                 f"only one sampler may take a rank's part of the data; here {' and '.join(dealing)} do, so that ranks "
@@ -375,9 +377,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def _state(self) -> dict[str, object]:
         dataset: object = self.dataset
         if isinstance(dataset, torch.utils.data.IterableDataset):
-            places = self._saved_places or self._places
+            progress = self._saved_progress or self._streams_progress
             watched = self._saved_pass or self._pass
-            state = _streams_state(dataset, places if self.num_workers else watched)
+            state = _streams_state(dataset, progress if self.num_workers else watched)
         elif self._saved is not None:
             return dict(self._saved.state)
         else:
@@ -401,16 +403,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             StateError: if it is not a state, or of a loader with another sampler, batch size or number of ranks, or if
                 a sampler has no generator now and had one.
         """
-        if "lost" in check_origin(state_dict):
+        if "lost" in checked_state(state_dict):
             warnings.warn(f"{state_dict['lost']}. The epoch in which this was saved restarts.", stacklevel=2)
             state_dict = empty_state()
         dataset: object = self.dataset
         if is_stateful(dataset) and isinstance(dataset, torch.utils.data.IterableDataset):
-            self._saved_places = self._places = self._saved_pass = self._pass = None
-            if not self.num_workers and "dataset" in check_origin(state_dict):
+            self._saved_progress = self._streams_progress = self._saved_pass = self._pass = None
+            if not self.num_workers and "dataset" in checked_state(state_dict):
                 self._saved_pass = Pass(state_dict["dataset"])
             else:
-                self._saved_places = saved_places(state_dict, self.num_workers)
+                self._saved_progress = saved_progress(state_dict, self.num_workers)
             return
         reason = self._why_lost()
         if reason is not None and state_dict.keys() & _INSIDE:
@@ -423,7 +425,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             set_generators(_sampler_of(self), saved.made_from)
         self._saved = saved if saved.is_inside or saved.has_seed else None
         self._is_early = not saved.is_inside
-        self._epoch = self._places = None
+        self._epoch = self._streams_progress = None
 
     def stats(self) -> dict[str, float]:
         """Return counters for any logger, as a flat dict of floats; only batches that Penstock's workers made count.
@@ -474,7 +476,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return {**vars(self), "_epoch": None}  # an epoch belongs to an iterator of this process
 
 
-def _streams_state(dataset: object, at: Places | Pass | None) -> dict[str, object]:
+def _streams_state(dataset: object, at: StreamsProgress | Pass | None) -> dict[str, object]:
     """Return the state of the streams of an iterable dataset, or of its pass in this thread."""
     if not isinstance(at, Pass):
         return empty_state() if at is None else at.state()

@@ -39,9 +39,9 @@ from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._seeding import Seed
 from penstock.torch._data_loader._state import (
     Epoch,
-    Place,
-    Places,
     Saved,
+    StreamProgress,
+    StreamsProgress,
     freely_drawn,
     generators_restored,
     parts,
@@ -310,7 +310,7 @@ def _least(rules: JobRules, prefetch: int, batch_rows: int) -> int:
     return prefetch + workers if rules.is_whole else max(prefetch, -(-2 * workers // batch_rows))
 
 
-class StreamsIterator(InterruptibleIterator[Places]):
+class StreamsIterator(InterruptibleIterator[StreamsProgress]):
     """The iterator over one epoch of an iterable dataset; with persistent workers, over one epoch after the other.
 
     Args:
@@ -319,10 +319,10 @@ class StreamsIterator(InterruptibleIterator[Places]):
         saved: the progress to resume from; None begins an epoch.
 
     Attributes:
-        places: the progress in the streams; the same object throughout an epoch.
+        progress: the progress in the streams; the same object throughout an epoch.
     """
 
-    def __init__(self, loader: object, sent: Sealed, saved: Places | None = None) -> None:
+    def __init__(self, loader: object, sent: Sealed, saved: StreamsProgress | None = None) -> None:
         super().__init__(loader)
         with generators_restored(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
@@ -340,7 +340,7 @@ class StreamsIterator(InterruptibleIterator[Places]):
             self._streams.append(_Stream(given, start, ahead))
         self.restart(given, saved)
 
-    def restart(self, loader: object, saved: Places | None = None) -> None:
+    def restart(self, loader: object, saved: StreamsProgress | None = None) -> None:
         """Begin the next epoch, or resume a saved one, with the same workers."""
         self._forget()
         given: Any = loader
@@ -349,21 +349,22 @@ class StreamsIterator(InterruptibleIterator[Places]):
         self._dataset = given.dataset
         self._length = reported_length(loader)
         wanted = StreamRequest(self._epoch, given.batch_size, given.drop_last)
-        places = self.places = Places([Place() for _ in self._streams], 0) if saved is None else saved
-        for stream, place in zip(self._streams, places.streams, strict=True):
-            stream.restart(wanted, place)
-        self._active = [stream for stream in self._streams if not stream.place.is_over]
-        self._turn = sum(not place.is_over for place in places.streams[: places.turn])
+        progress = StreamsProgress([StreamProgress() for _ in self._streams], 0) if saved is None else saved
+        self.progress = progress
+        for stream, each in zip(self._streams, progress.streams, strict=True):
+            stream.restart(wanted, each)
+        self._active = [stream for stream in self._streams if not stream.progress.is_over]
+        self._turn = sum(not each.is_over for each in progress.streams[: progress.turn])
 
     @property
     def _workers(self) -> list[WorkerProcess]:  # torch has no public name for this, so programs use the private one
         return [process for number, stream in enumerate(self._streams) for process in stream.processes(number)]
 
-    def _position(self) -> Places:
-        return self.places.copy()
+    def _position(self) -> StreamsProgress:
+        return self.progress.copy()
 
-    def _go_to(self, position: Places) -> None:
-        self.places.go_to(position)
+    def _go_to(self, position: StreamsProgress) -> None:
+        self.progress.go_to(position)
 
     def _advance(self, held: HeldInterrupts) -> object:
         batch = self._next(held)
@@ -382,11 +383,11 @@ class StreamsIterator(InterruptibleIterator[Places]):
                 streamed = stream.next(held)
             finally:
                 if not held.has_raised:  # otherwise the next call reads from the same stream
-                    if stream.place.is_over:
+                    if stream.progress.is_over:
                         del self._active[self._turn]
                     else:
                         self._turn += 1
-                    self.places.turn = self._streams.index(stream) + 1
+                    self.progress.turn = self._streams.index(stream) + 1
             if streamed is not None:
                 return streamed.batch
         if not self._is_persistent:
@@ -442,10 +443,10 @@ class _Stream:
         ahead: the number of batches loaded ahead.
 
     Attributes:
-        place: the progress in the stream.
+        progress: the progress in the stream.
     """
 
-    place: Place
+    progress: StreamProgress
 
     def __init__(self, loader: object, start: Start, ahead: int) -> None:
         given: Any = loader
@@ -455,19 +456,19 @@ class _Stream:
         self._is_stateful = is_stateful(given.dataset)
         self._queue: Queue | None = None
 
-    def restart(self, wanted: StreamRequest, place: Place) -> None:
+    def restart(self, wanted: StreamRequest, progress: StreamProgress) -> None:
         """Begin an epoch's stream, at a given progress."""
         self._wanted = wanted
-        self.place = place
-        if not place.is_over:
+        self.progress = progress
+        if not progress.is_over:
             self._open()
 
     def _open(self) -> None:
         """Request the batches after the last delivered one."""
         if self._queue is not None:
             self._queue.close()
-        first = self._wanted._replace(state=self.place.state)
-        self._sampled = Sampled(chain([first], repeat(self._wanted)), self._rules, Seed(0), self.place.number)
+        first = self._wanted._replace(state=self.progress.state)
+        self._sampled = Sampled(chain([first], repeat(self._wanted)), self._rules, Seed(0), self.progress.number)
         self._queue = self._team.open(self._sampled)
 
     def is_ready(self) -> bool:
@@ -480,15 +481,15 @@ class _Stream:
 
     def next(self, held: HeldInterrupts) -> StreamedBatch | None:
         """Return the next batch; None at the end."""
-        while not self.place.is_over:
+        while not self.progress.is_over:
             job = self._next_job(held)
             if not job.failed:
                 self._sampled.delivered(job)
                 found = cast("StreamedBatch", self._team.batches(job)[0])
-                self.place.number, self.place.state = self.place.number + 1, found.state
+                self.progress.number, self.progress.state = self.progress.number + 1, found.state
                 if not found.has_ended:
                     return found
-                self.place.is_over = True
+                self.progress.is_over = True
             elif self._team.is_to_be_repeated(job):
                 self._open()
             else:
@@ -508,7 +509,7 @@ class _Stream:
             raise
         except Exception:
             if not held.has_raised:
-                self.place.is_over = True  # the worker could not start
+                self.progress.is_over = True  # the worker could not start
             raise
         assert job is not None
         return job
@@ -517,17 +518,17 @@ class _Stream:
         """Raise the error of a job; if its worker died and the dataset's state is known, resume instead."""
         try:
             self._sampled.delivered(job)
-            self.place.number += 1
+            self.progress.number += 1
             self._team.raise_for(job)
         except StreamLostError:
-            self.place.number -= 1
-            if self._is_stateful and (self.place.state is not None or not self.place.number):
+            self.progress.number -= 1
+            if self._is_stateful and (self.progress.state is not None or not self.progress.number):
                 self._open()
                 return
-            self.place.is_over = True
+            self.progress.is_over = True
             raise RuntimeError(self._team.last_death()) from None
         except WorkerError:
-            self.place.is_over = True
+            self.progress.is_over = True
             raise
 
     def processes(self, number: int) -> list[WorkerProcess]:

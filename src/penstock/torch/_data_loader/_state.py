@@ -1,7 +1,7 @@
 """The states of a DataLoader, and how it resumes from them.
 
 For an iterable dataset, a state holds the dataset's own state in each worker, after the worker's last delivered batch
-(`Places`). The rest of this text is about map-style datasets (`Epoch`, `Saved`).
+(`StreamsProgress`). The rest of this text is about map-style datasets (`Epoch`, `Saved`).
 
 The problem: a torch sampler is an iterator without a state. Its order comes from its own generator, from torch's global
 one, or from a seed and an epoch that a framework sets. The loader must resume without reading the earlier batches, and
@@ -18,7 +18,7 @@ Rejected: to save the remaining indices, which take megabytes for a large datase
 would tie a state to the classes of a framework's version.
 
 Invariants:
-  - Resuming leaves torch's global generator as it was: the numbers were drawn when the epoch began.
+  - Resuming leaves torch's global generator as it was: the saved epoch drew its numbers from it when it began.
   - A state is rejected unless the sampler has the same classes and sizes, since the order would differ.
   - After the last batch the state is that of the next epoch's start; a sampler that draws once more at its end, as
     RandomSampler does, is read to that end first.
@@ -43,7 +43,7 @@ _MAX_BATCHES: Final = 1 << 40
 _MAX_STREAM_BATCHES: Final = 1 << 62
 _PARTS: Final = 3  # the length of a stream's entry in a state
 _MAX_NESTED: Final = 8  # samplers; a bound in case a sampler refers to itself
-_SHAPE: Final = (  # torch's names, and Accelerate's
+_SHAPE: Final = (  # attributes of samplers on which an order depends: torch's, and Accelerate's
     *("batch_size", "drop_last", "num_samples", "num_replicas", "seed", "replacement"),
     *("num_processes", "split_batches", "even_batches", "initial_seed"),
 )
@@ -60,7 +60,7 @@ class Epoch:
 
     Attributes:
         reached: the number of delivered batches of the epoch.
-        base_seed: the epoch's base seed, where workers compute it.
+        base_seed: the epoch's base seed, where workers compute the items.
         number: the number of the epoch, counted since the base seed was drawn.
         has_ended: whether all batches were delivered.
         keeps_seed: whether the next epoch has the same base seed, since the same workers compute it.
@@ -75,7 +75,7 @@ class Epoch:
         self._counts_drawn = counts_drawn
         self._sampler = sampler
         self._is_resumed = saved is not None and saved.is_inside
-        at_iter = _opaque(sampler, "global_at_iter")
+        at_iter = _global_state(sampler, "global_at_iter")
         self._made_from = saved.made_from if saved is not None and saved.is_inside else at_iter
         self._indices: Iterator[object] = iter(())
         self._has_begun = False
@@ -146,12 +146,25 @@ class Saved:
         sampler: the loader's sampler.
         generator: the loader's own generator.
 
+    Attributes:
+        state: a copy of the value.
+        is_inside: whether it was saved inside an epoch.
+        has_seed: whether it has the base seed of the epoch that it resumes or begins.
+        generator: the state of the loader's own generator; None if it has none.
+        reached: the number of delivered batches of the epoch.
+        base_seed: the epoch's base seed; 0 without one.
+        number: the number of the epoch, counted since the base seed was drawn.
+        made_from: the inputs of the epoch's order: the states of the samplers' own generators ("own"), the samplers'
+            epochs ("epochs"), the seed of torch's RandomSampler ("seed"), and, for samplers whose inputs are unknown,
+            the states of torch's global generator when `iter` was called ("global_at_iter") and when the first index
+            was requested ("global_at_next").
+
     Raises:
         StateError: it is not a state, or belongs to another order.
     """
 
     def __init__(self, state: object, sampler: object, generator: "torch.Generator | None" = None) -> None:
-        given = check_origin(state)
+        given = checked_state(state)
         self.state = dict(given)
         self.is_inside = "reached" in given
         self.has_seed = "base_seed" in given
@@ -161,7 +174,7 @@ class Saved:
         self.reached = whole_number(given, "reached", 0, _MAX_BATCHES)
         self.base_seed = whole_number(given, "base_seed", -(1 << 63), (1 << 64) - 1)
         self.number = whole_number(given, "number", 0, 1 << 31)
-        self.made_from = _checked_origins(given.get("made_from", {}))
+        self.made_from = _checked_made_from(given.get("made_from", {}))
         if generator is not None and self.generator is not None:
             _check_fits(generator, self.generator)
         if not self.is_inside:
@@ -186,7 +199,7 @@ class Saved:
         _set_epochs(sampler, self.made_from)
 
 
-def check_origin(state: object) -> Mapping[str, Any]:
+def checked_state(state: object) -> Mapping[str, Any]:
     """Return a state, after checking that a loader has saved it.
 
     Raises:
@@ -216,7 +229,7 @@ def damaged(rule: str) -> StateError:
     return StateError(f"this state is damaged: {rule}. Load a value that state_dict() of a {_NAME} returned")
 
 
-def _checked_origins(value: object) -> dict[str, Any]:
+def _checked_made_from(value: object) -> dict[str, Any]:
     """Return the inputs of an epoch's order, after checking the type of each."""
     if not isinstance(value, dict):
         raise damaged("made_from must be a dict")
@@ -242,7 +255,7 @@ def _check_parts(name: str, parts: list[object]) -> None:
 
 
 def _check_generator(text: object) -> None:
-    """Check that a text is the state of a generator on the CPU; a state of another length is left to its device.
+    """Check that a text is the state of a generator. Only a state as long as those of the CPU is checked as a whole.
 
     Raises:
         StateError: it is not a state of a generator.
@@ -251,10 +264,10 @@ def _check_generator(text: object) -> None:
         words = base64.b64decode(cast("str", text), validate=True)
         if len(words) == len(base64.b64decode(encoded(torch.Generator()))):
             set_generator(torch.Generator(), cast("str", text))
-        elif not words:
-            raise damaged("a generator's state is empty")
     except (TypeError, ValueError, RuntimeError) as error:
         raise damaged(f"the state of a generator is invalid ({error})") from error
+    if not words:
+        raise damaged("the state of a generator is empty")
 
 
 def empty_state() -> State:
@@ -263,7 +276,7 @@ def empty_state() -> State:
 
 
 def start_state(sampler: object, generator: "torch.Generator | None") -> State:
-    """Return the state of a loader at an epoch's start, with the generators that only samplers have.
+    """Return the state of a loader at an epoch's start, with the generators that samplers don't share with the loader.
 
     Args:
         sampler: the loader's sampler.
@@ -277,7 +290,7 @@ def start_state(sampler: object, generator: "torch.Generator | None") -> State:
 
 @contextmanager
 def generators_restored(loader: object) -> Generator[None]:
-    """Restore torch's generator, and a loader's own, at the end: the saved epoch drew these numbers when it began."""
+    """Restore torch's generator, and a loader's own, at the end: the saved epoch drew from them when it began."""
     own: object = getattr(loader, "generator", None)
     generators = [torch.default_generator, *([own] if isinstance(own, torch.Generator) else [])]
     states = [generator.get_state() for generator in generators]
@@ -310,7 +323,7 @@ def parts(sampler: object) -> tuple[int, ...]:
     return tuple(part for part in named if isinstance(part, int))
 
 
-def dealers(sampler: object) -> list[str]:
+def rank_samplers(sampler: object) -> list[str]:
     """Return the names of the samplers that take one of several parts of the indices."""
     counted = [
         (each, getattr(each, name, None)) for each in _nest(sampler) for name in ("num_replicas", "num_processes")
@@ -354,13 +367,14 @@ def _is_known(sampler: object) -> bool:
     return own or type(base) in (RandomSampler, SequentialSampler, DistributedSampler)
 
 
-def _opaque(sampler: object, name: str) -> State:
+def _global_state(sampler: object, name: str) -> State:
+    """Return the state of torch's global generator, under a name, for a sampler whose inputs are unknown."""
     return {} if _is_known(sampler) else {name: encoded(torch.default_generator)}
 
 
 def _made_from(sampler: object) -> State:
     """Return the inputs of the order that a sampler is about to make."""
-    found = _opaque(sampler, "global_at_next")
+    found = _global_state(sampler, "global_at_next")
     nest = _nest(sampler)
     epochs = [each.epoch if _has_epoch(each) else None for each in nest]
     if any(epoch is not None for epoch in epochs):
@@ -374,7 +388,7 @@ def _made_from(sampler: object) -> State:
 
 
 def freely_drawn(sampler: object) -> int:
-    """Return how many of an epoch's batches, or indices, may be drawn at any time, since no program sees when.
+    """Return how many of an epoch's batches, or indices, may be drawn at any time, since no program can tell when.
 
     These are all but the last one where the samplers are torch's own, and draw their order when the first index is
     requested; a further draw of RandomSampler, at its end, may come with the last batch.
@@ -414,10 +428,10 @@ def _saved_generators(samplers: Sequence[Any], made_from: Mapping[str, Any]) -> 
 
 
 def _need_generators(sampler: object, made_from: Mapping[str, Any], *, is_inside: bool) -> None:
-    """Check that samplers have the generators of a state, and that these can take it.
+    """Check that samplers have the generators of a state, and that these can be set to it.
 
     Raises:
-        StateError: they don't, or can't.
+        StateError: a generator is missing, or can't be set.
     """
     for each, text in _saved_generators(_nest(sampler), made_from):
         own = _own(each)
@@ -465,7 +479,7 @@ def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterat
     if "seed" in made_from:
         base = copy.copy(base)
         base.generator = torch.Generator().manual_seed(made_from["seed"])
-    _set_epochs(sampler, made_from)  # again: by now a framework has set the epoch that it counts
+    _set_epochs(sampler, made_from)  # again, since a framework may have set the epoch that it counts
     set_generators(sampler, made_from)
     now = torch.get_rng_state()
     try:
@@ -514,7 +528,7 @@ def _brief(state: object) -> str:
 
 
 @dataclass
-class Place:
+class StreamProgress:
     """The progress in one stream.
 
     Attributes:
@@ -529,39 +543,40 @@ class Place:
 
 
 @dataclass
-class Places:
+class StreamsProgress:
     """The progress in all streams of an epoch.
 
     Attributes:
         streams: the progress of each worker's stream.
-        turn: the worker whose batch is delivered next, if its stream has not ended.
+        turn: the number after that of the worker that delivered last: from it on, the first worker whose stream has
+            not ended delivers next, and worker 0 follows the last one.
     """
 
-    streams: list[Place]
+    streams: list[StreamProgress]
     turn: int
 
-    def copy(self) -> "Places":
+    def copy(self) -> "StreamsProgress":
         """Return a copy."""
-        return Places([replace(place) for place in self.streams], self.turn)
+        return StreamsProgress([replace(each) for each in self.streams], self.turn)
 
-    def go_to(self, other: "Places") -> None:
+    def go_to(self, other: "StreamsProgress") -> None:
         """Set the progress to another one, of as many streams."""
         self.turn = other.turn
-        for place, wanted in zip(self.streams, other.streams, strict=True):
-            place.number, place.state, place.is_over = wanted.number, wanted.state, wanted.is_over
+        for each, wanted in zip(self.streams, other.streams, strict=True):
+            each.number, each.state, each.is_over = wanted.number, wanted.state, wanted.is_over
 
     def state(self) -> State:
         """Return the state: a JSON value if the dataset's own states are JSON values."""
-        if all(place.is_over for place in self.streams):
+        if all(each.is_over for each in self.streams):
             return empty_state()
-        streams = [[place.number, place.state, place.is_over] for place in self.streams]
+        streams = [[each.number, each.state, each.is_over] for each in self.streams]
         return {**empty_state(), "streams": streams, "turn": self.turn}
 
 
 class Pass:
     """One pass over an iterable dataset in the consumer's thread.
 
-    The dataset's own state belongs to this pass once an element was read.
+    The dataset's `state_dict` describes this pass once an element was read; before, it may describe the last pass.
 
     Args:
         saved: the dataset's state from which the pass resumes; None for its beginning.
@@ -596,13 +611,13 @@ class Pass:
         return element
 
 
-def saved_places(state: object, num_workers: int) -> Places | None:
+def saved_progress(state: object, num_workers: int) -> StreamsProgress | None:
     """Return the progress that was saved; None for the state of an epoch's start.
 
     Raises:
         StateError: it is not a state, or belongs to another number of workers.
     """
-    given: Mapping[str, Any] = check_origin(state)
+    given: Mapping[str, Any] = checked_state(state)
     streams: object = given.get("streams")
     if streams is None and not {"dataset", "reached"} & given.keys():
         return None
@@ -613,12 +628,12 @@ def saved_places(state: object, num_workers: int) -> Places | None:
             f"a state inside an epoch of an iterable dataset resumes only with as many workers; this one is {saved}, "
             f"and num_workers is {num_workers}. Use as many, or a state that was saved at an epoch's end"
         )
-    return Places([_place(each) for each in found], whole_number(given, "turn", 0, num_workers))
+    return StreamsProgress([_stream_progress(each) for each in found], whole_number(given, "turn", 0, num_workers))
 
 
-def _place(value: object) -> Place:
+def _stream_progress(value: object) -> StreamProgress:
     parts = cast("list[object]", value) if isinstance(value, list) else []
     number, state, is_over = parts if len(parts) == _PARTS else (None, None, None)
     if type(number) is not int or not 0 <= number <= _MAX_STREAM_BATCHES or not isinstance(is_over, bool):
         raise damaged("the entry of a stream must be the number of its next batch, a state, and whether it has ended")
-    return Place(number, state, is_over)
+    return StreamProgress(number, state, is_over)
