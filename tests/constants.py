@@ -9,7 +9,7 @@ _MODULES: Final = {
     "COLLATE_JOB_SECONDS": "penstock._runtime._collate_supplier",
     "COLLATE_WHOLE_SECONDS": "penstock._runtime._collate_supplier",
     "FUNCTION_SECONDS": "penstock._runtime._scheduler",
-    "LONG_SECONDS": "penstock._runtime._failing_work",
+    "LONG_WAIT_SECONDS": "penstock._runtime._failing_work",
     "LOOKED_AT_SECONDS": "penstock._loader._hints",
     "MAX_OPEN": "penstock.sources._local_files",
     "RETRY_WAITS_SECONDS": "penstock.sources._reading",

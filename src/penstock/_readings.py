@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NOTED_SECONDS: Final = 50e-6
 """Shorter waits of the consumer, times between two requests, and steps of a block are only added up."""
-LONG_SECONDS: Final = 0.1
+LONG_WAIT_SECONDS: Final = 0.1
 """A wait of the consumer in which the live page is written, if there was none."""
 
 Cause: TypeAlias = Literal[
@@ -146,7 +146,7 @@ class Waits:
             loader's live page, if it has one. Streams write it where a wait may be long.
         helper_cause: one word: the place in `CAUSES`, from 1, of the cause of the helper process's latest wait; 0 for
             none. A wait for that process has this cause. The helper process writes it, in memory of the trainer's.
-        long: called once in a wait of `LONG_SECONDS`, if it still lives; None for nothing.
+        long: called once in a wait of `LONG_WAIT_SECONDS`, if it still lives; None for nothing.
         is_first: whether the next wait is for the first batch of an iterator.
         placing: the part of the wait in which the consumer itself placed a batch on a device, or waited for that.
     """

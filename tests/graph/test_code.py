@@ -216,7 +216,7 @@ def test_short_walks_decide_as_long_ones(value: object) -> None:
     digits = vars(_code)["_held_digits"]
     function = closing_over(value)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock._graph._code._Held.chooses", True)
+        patch.setattr("penstock._graph._code._Held.needs_second", True)
         patch.setattr("penstock._graph._code._Held.shows_state", False)
         expected = digits(function)
     assert digits(function) == expected

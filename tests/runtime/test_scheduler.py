@@ -118,7 +118,7 @@ def test_a_job_that_completes_before_the_bell_is_cleared_is_seen(
 ) -> None:
     """The consumer looks again after it has cleared its bell, since that may have been the last ring."""
     gate, clear = Gate(0), Listener.clear
-    for looks_again in ("STALL_SECONDS", "LONG_SECONDS"):
+    for looks_again in ("STALL_SECONDS", "LONG_WAIT_SECONDS"):
         set_constant(looks_again, 10 * PATIENCE_SECONDS)
 
     def clear_late(listener: Listener) -> None:
@@ -142,7 +142,7 @@ def test_a_newer_iterator_ends_the_wait_for_the_older_one(
 ) -> None:
     """A waiting consumer is woken when another thread gives up its job, even if a worker still computes it."""
     gate, wait, waits = Gate(0), Listener.wait, threading.Event()
-    for looks_again in ("STALL_SECONDS", "LONG_SECONDS"):
+    for looks_again in ("STALL_SECONDS", "LONG_WAIT_SECONDS"):
         set_constant(looks_again, 10 * PATIENCE_SECONDS)
 
     def wait_and_tell(listener: Listener, timeout_seconds: float | None = None) -> bool:

@@ -116,7 +116,6 @@ if TYPE_CHECKING:
     from penstock._graph._coordinates import passes_below as passes_below
     from penstock._graph._coordinates import row_seed_position as row_seed_position
     from penstock._graph._coordinates import seed_position_block as seed_position_block
-    from penstock._graph._coordinates import source_of as source_of
     from penstock._graph._coordinates import upcoming as upcoming
     from penstock._graph._differing import differing_text as differing_text
     from penstock._graph._evaluate import RowStages as RowStages
@@ -183,7 +182,6 @@ else:
         passes_below="penstock._graph._coordinates",
         row_seed_position="penstock._graph._coordinates",
         seed_position_block="penstock._graph._coordinates",
-        source_of="penstock._graph._coordinates",
         upcoming="penstock._graph._coordinates",
         differing_text="penstock._graph._differing",
         RowStages="penstock._graph._evaluate",

@@ -2,7 +2,7 @@
 
 A cache on disk and the index of a filter hold results of the user's functions. They may be used only while the
 functions compute the same, so they are keyed by digests of the functions. Source text would be a worse key: it changes
-with comments, and doesn't show closures, defaults and partials. A pickle would be none: it has a function's name only.
+with comments, and doesn't show closures, defaults and partials. A pickle would not do: it has a function's name only.
 
 The identity of a function is the same in every process of one version of Python. It differs if a part differs:
 
@@ -14,7 +14,7 @@ The identity of a function is the same in every process of one version of Python
 
 Numbers, strings, enums, arrays, dtypes, containers of these and objects with such attributes count by value, a large
 array by a sample. An object with a method `fingerprint()` counts by its result, any other by the name of its type. The
-identity doesn't cover files that the function reads, and functions that it calls through a module's name, since the
+identity doesn't cover files that the function reads, or functions that it calls through a module's name, since the
 byte code doesn't show these.
 
 `held_values` covers the values of a function that may change while a program runs, and takes a bounded time. States use
@@ -38,16 +38,17 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-_DEEPEST: Final = 32
-_MAX_FOLLOWED: Final = 4096
-_WHOLE_BYTES: Final = 1 << 20
-_SAMPLED_VALUES: Final = 1024
+_MAX_LEVELS: Final = 32  # of values within values; deeper ones count by the names of their types
+_MAX_FOLLOWED: Final = 4096  # objects of a walk; functions and classes beyond them count by name
+_WHOLE_BYTES: Final = 1 << 20  # a larger array counts by a sample
+_SAMPLED_VALUES: Final = 1024  # values of such an array, or of a long container
 _MAX_HELD: Final = 1 << 15  # values of a function that are visited
 _MAX_HELD_BY_ONE: Final = 64  # of these, for each value of a set
 _HELD_BYTES: Final = 1 << 16  # a larger array or text counts by a sample
+# Classes of random generators: their states change with each draw, and say nothing about the function.
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
-_NAMESPACES: Final = frozenset({"argparse", "types"})
+_NAMESPACES: Final = frozenset({"argparse", "types"})  # modules of `Namespace` and `SimpleNamespace`
 _Value = TypeVar("_Value")
 _NAMED: Final = (types.FunctionType, types.BuiltinFunctionType, type)
 
@@ -127,11 +128,12 @@ def _held_digits(function: Callable[..., Any]) -> str:
     package = _package(_innermost(function))
     walk = first = _Held(package)
     text = first.text(function)
-    if first.chooses:
+    if first.needs_second:
         walk = _Held(package, first.named)
         text = walk.text(function)
     if not walk.has_state:
         return ""
+    # The text may lack the state that was visited: if it does, it equals the text without state.
     if not walk.shows_state and text == _Held(package, first.named, with_state=False).text(function):
         return ""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -171,7 +173,7 @@ def _name(thing: object) -> str:
 
 
 class _CodeText(NamedTuple):
-    """The text of a function's code, as all walks of one kind give it that aren't near their limits.
+    """The text of a function's code, the same in all walks of one class that aren't near their limits.
 
     Attributes:
         text: of the byte code and the constants, nested functions included.
@@ -199,14 +201,14 @@ class _Walk:
 
     @property
     def with_state(self) -> bool:
-        """Whether values that may change while a program runs count; only such values ask."""
+        """Whether values that may change while a program runs count; read only for such values, as `_Held` notes."""
         return self._with_state
 
     def text(self, value: object) -> str:
-        """Return the text of a value; different values have different texts."""
+        """Return the text of a value. Values with the same text are equal, but for samples and limits."""
         if type(value) in _PLAIN:
             return f"{type(value).__name__} {value!r}"
-        if self._depth >= _DEEPEST:
+        if self._depth >= _MAX_LEVELS:
             return _name(type(value))
         self._depth += 1
         try:
@@ -235,7 +237,7 @@ class _Walk:
     def visits(self, values: int, levels: int) -> bool:
         """Count values whose text is known as visited; return False, and count none, if a limit may be near."""
         del values
-        return self._depth + levels <= _DEEPEST
+        return self._depth + levels <= _MAX_LEVELS
 
     def sample(self, values: Sequence[object]) -> Sequence[object]:
         """Return the values that count: all of them, unless the time is bounded."""
@@ -272,18 +274,18 @@ class _Walk:
 
 
 @dataclasses.dataclass(slots=True)
-class _Asked:
-    """The questions about values that were asked in a walk, and in those of its siblings.
+class _Notes:
+    """Notes about the values that a walk and its siblings have visited.
 
     Attributes:
-        state: whether it was asked if state counts.
-        state_without_text: whether state was asked about whose text may be empty, or is left out after an exception.
+        has_state: whether some of them may change while a program runs.
+        may_hide_state: whether the state of some may be missing in the text: it was empty, or raised an exception.
         counted: the attributes that counted before any code named them.
         left_out: the attributes that were left out, since no code had named them yet.
     """
 
-    state: bool = False
-    state_without_text: bool = False
+    has_state: bool = False
+    may_hide_state: bool = False
     counted: set[str] = dataclasses.field(default_factory=set)
     left_out: set[str] = dataclasses.field(default_factory=set)
 
@@ -291,8 +293,9 @@ class _Asked:
 class _Held(_Walk):
     """A walk in bounded time, in which only attributes that code names count.
 
-    The names are known at its end. A first walk counts what code that it visited before names, and objects, whose code
-    may name more. It leaves out plain values that no code has named. Where that was wrong, a second walk is needed.
+    All names are known only at its end. So a first walk counts an attribute if code that it has visited by then names
+    it, or if its value is an object, whose code may name more; it leaves out other plain values. If a name that it
+    visits later shows that this was wrong, a second walk is needed.
 
     Args:
         package: of the function.
@@ -300,7 +303,7 @@ class _Held(_Walk):
         with_state: as for `code_identity`.
 
     Attributes:
-        named: the names in the code of all visited functions.
+        named: the names in the code of all visited functions, except in those of siblings.
     """
 
     whole_bytes = _HELD_BYTES
@@ -311,30 +314,30 @@ class _Held(_Walk):
     ) -> None:
         super().__init__(package, with_state=with_state, depth=depth)
         self.named: set[str] = set()
-        self._named_before = self.named  # by the code that this walk, or the one that it is a sibling of, has visited
+        self._named_before = self.named  # a sibling has the names of the walk that made it
         self._counted = counted
         self._left = _MAX_HELD
-        self._asked = _Asked()
+        self._notes = _Notes()
 
     @property
     def with_state(self) -> bool:
-        self._asked.state = True
+        self._notes.has_state = True
         return self._with_state
 
     @property
     def has_state(self) -> bool:
         """Whether the walk has visited values that may change while a program runs."""
-        return self._asked.state
+        return self._notes.has_state
 
     @property
     def shows_state(self) -> bool:
         """Whether these values are certainly in the walk's text."""
-        return self._asked.state and not self._asked.state_without_text
+        return self._notes.has_state and not self._notes.may_hide_state
 
     @property
-    def chooses(self) -> bool:
+    def needs_second(self) -> bool:
         """Whether this first walk counted attributes that no code names, or left out some that code names."""
-        return not self._asked.counted <= self.named or not self._asked.left_out.isdisjoint(self.named)
+        return not self._notes.counted <= self.named or not self._notes.left_out.isdisjoint(self.named)
 
     def text(self, value: object) -> str:
         self._left -= 1
@@ -348,7 +351,7 @@ class _Held(_Walk):
     def _sibling(self) -> _Walk:
         walk = _Held(self.package, self._counted, with_state=self._with_state, depth=self._depth)
         walk._left = min(self._left, _MAX_HELD_BY_ONE)
-        walk._asked = self._asked
+        walk._notes = self._notes
         walk._named_before = self._named_before
         return walk
 
@@ -379,14 +382,14 @@ class _Held(_Walk):
         if name in self._named_before:
             return True
         is_left_out = type(value) in _PLAIN
-        (self._asked.left_out if is_left_out else self._asked.counted).add(name)
+        (self._notes.left_out if is_left_out else self._notes.counted).add(name)
         return not is_left_out
 
     def follows(self, thing: object) -> bool:
         return _package(thing) not in sys.stdlib_module_names and super().follows(thing)
 
     def may_hide_state(self) -> None:
-        self._asked.state_without_text = True
+        self._notes.may_hide_state = True
 
     def content(self, thing: object) -> str:
         # No code of the object's class is called.
@@ -412,7 +415,7 @@ def _of_function(function: types.FunctionType, walk: _Walk) -> str:
         walk.text(tuple(sorted((function.__kwdefaults__ or {}).items()))),
         walk.texts(map(_held, function.__closure__ or ())),
     ]
-    # co_names includes names of attributes. One that is also a global adds its value needlessly, but always the same.
+    # co_names includes names of attributes. One that is also a global adds its value needlessly, but in every process.
     found = sorted(names & function.__globals__.keys())
     parts += [f"{name} = {_of_global(function.__globals__[name], walk)}" for name in found]
     return f"function {' '.join(parts)}"

@@ -121,10 +121,10 @@ def share_place(owner: Plan, num_workers: object, limits: Limits, *, isolated: o
             f"workers=loader takes workers of this process; {whose} has isolated=True, whose workers belong to its "
             "helper process. Leave isolated=True out, or give each loader its own workers"
         )
-    said = [name for name in _OWNERS_LIMITS if getattr(limits, name) != getattr(_NO_LIMITS, name)]
-    if said:
+    given = [name for name in _OWNERS_LIMITS if getattr(limits, name) != getattr(_NO_LIMITS, name)]
+    if given:
         raise UsageError(
-            f"the workers of workers=loader were started as that loader's limits say; got {', '.join(said)} beside it. "
+            f"workers=loader takes workers that have the limits of that loader; got {', '.join(given)} beside it. "
             "Give them to that loader; num_batch_workers and read_ahead may differ"
         )
     return owner.place, owner.num_workers

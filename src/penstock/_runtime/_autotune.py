@@ -40,7 +40,7 @@ from penstock._runtime._batches import InlineBatches, StepRange, Unit, rows_of
 from penstock._runtime._policy import (
     GAINING_SPEEDUP,
     HELD_SECONDS,
-    LONG_SECONDS,
+    LONG_ELEMENT_SECONDS,
     MAX_WAITING_THREADS,
     MEASURED_ROUNDS,
     MEASURED_ROWS,
@@ -339,7 +339,7 @@ class _Measuring:
         if batch is not None and timed.seconds * batch.rows <= WHOLE_BATCH_SECONDS:
             kind, timed = batch, min(self._timed(batch, batch.make(), 1) for _ in range(2))
         cost = Cost(*timed)
-        if not threads or cost.waits or not enough_seconds <= timed.seconds < LONG_SECONDS:
+        if not threads or cost.waits or not enough_seconds <= timed.seconds < LONG_ELEMENT_SECONDS:
             return cost
         return Cost(*timed, self._speedup(kind, max(round(PIECE_SECONDS / max(timed.seconds * kind.rows, 1e-9)), 1)))
 

@@ -25,7 +25,7 @@ from penstock._graph import Integers, Node, describe_record, locate
 from penstock._os import Listener
 from penstock._plan import Batches, Plan, Shard
 from penstock._printable import printable
-from penstock._readings import LONG_SECONDS, Waits
+from penstock._readings import LONG_WAIT_SECONDS, Waits
 from penstock._runtime._batches import Unit, row_coordinates, row_origins, rows_of
 from penstock._runtime._jobs import Job, Work
 from penstock._runtime._policy import STALL_SECONDS
@@ -184,7 +184,7 @@ def wait_until(
         if is_over():
             return
         seconds = None if patience is None else patience.seconds_left()
-        before_long = inf if waits is None or waits.long is None else began + LONG_SECONDS - monotonic()
+        before_long = inf if waits is None or waits.long is None else began + LONG_WAIT_SECONDS - monotonic()
         if before_long <= 0 and waits is not None:
             waits.note_long()
         is_first = 0 < before_long < (inf if seconds is None else seconds)

@@ -78,8 +78,8 @@ class ProcessScheduler(Scheduler):
         owner: the client whose plan each process gets when it starts. The plans of other clients are sent as memory.
 
     Attributes:
-        reports: the integer that `worker_init` returned in the first process with a number, once it has returned there;
-            None for any other object.
+        reports: by the number of a worker, the integer that `worker_init` returned in its first process, once it has
+            returned there; None if it returned another object.
     """
 
     shares = True
@@ -88,14 +88,14 @@ class ProcessScheduler(Scheduler):
         self._job_table = JobTable.create(SLOTS, BLOCKS, owner.plan.num_workers)
         self._owners_plan = shared(without_streams(owner.plan))
         self._plans: dict[int, Region] = {}  # of other clients, by the identity of the plan
-        self._newest = OWNERS_PLAN  # the number of the last shared region
+        self._last_shared = OWNERS_PLAN  # the number of the last shared region
         self._regions: dict[int, tuple[int, Region]] = {}  # by identity: the number of a region, and itself
-        self._room_bytes = _ROOM_BYTES
+        self._room_bytes = _ROOM_BYTES  # of a region for results of unknown size; doubled when one is too small
         self._spills: dict[int, Region] = {}  # by slot
         self._idle_spills: dict[Client, list[Region]] = {}
         self._times: dict[Client, Region] = {}  # in which the workers write the times of a client's steps
-        self._leases: dict[int, Lease] = {}  # of merged batches, by slot
-        # By job number: of the blocks that were given up, the one with the first row, and the last crash there.
+        self._leases: dict[int, Lease] = {}  # of jobs whose results have no known size, by job number
+        # By job number: the block with the first row among those that were given up, and the last crash there.
         self._crashes: dict[int, tuple[CurrentBlock, WorkerError]] = {}
         self.reports: dict[int, int | None] = {}
         self._have_all_worked = False
@@ -111,8 +111,8 @@ class ProcessScheduler(Scheduler):
         limits, shard = self._owner.plan.limits, self._owner.plan.shard
         # Each rank has its own seeds: programs often set the same global seed on all ranks.
         seeds = observe_seeds().child(shard.rank, shard.count)
-        # A worker learns the kind of its work with the first job; until then the fork server has imported each kind but
-        # torch's, whose loader sees to that: other loaders of the program may need no torch.
+        # A worker learns the kind of its work with the first job. By then the fork server has imported all kinds but
+        # torch's: other loaders may need no torch in workers, and torch's loader has it imported.
         kinds = [kind.__module__ for kind in Work.__subclasses__() if kind.__module__.startswith(f"{__package__}.")]
         needs = needs_of(self._owners_plan, kinds)
         self._processes = WorkerProcesses(
@@ -137,9 +137,9 @@ class ProcessScheduler(Scheduler):
         return region
 
     def _share(self, region: Region) -> None:
-        self._newest += 1
-        self._processes.share(self._newest, region.descriptor)
-        self._regions[id(region)] = self._newest, region
+        self._last_shared += 1
+        self._processes.share(self._last_shared, region.descriptor)
+        self._regions[id(region)] = self._last_shared, region
 
     def _discard(self, regions: list[Region]) -> None:
         super()._discard(regions)
@@ -191,7 +191,7 @@ class ProcessScheduler(Scheduler):
 
     def begins_alone(self, client: Client, job: Job[Work]) -> bool:
         # Rows of unknown layout are in memory twice, as elements and merged, so there is only one such batch at a time.
-        # Elements without a batch may be so large that workers have fewer of them ahead.
+        # The first element without a batch shows how large they are: of large ones, workers compute fewer ahead.
         return job.work.shape.has_room and not client.learned.knows_memory
 
     def _times_of(self, client: Client) -> int:
@@ -245,7 +245,7 @@ class ProcessScheduler(Scheduler):
         )
         taken = aligned(job.work.shape.row_bytes + given.nbytes)
         if not self._job_table.describe(slot, pickled_for_processes(tuple(described)), taken):
-            # Without a description the job fails, and the consumer computes it.
+            # The description is too long for the table: without one the job fails, and the consumer computes it.
             self._job_table.describe(slot, pickle.dumps(()), taken)
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge)
 
@@ -343,7 +343,7 @@ class ProcessScheduler(Scheduler):
         return self._job_table.has_worked(number)
 
     def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
-        """Record the death of a process; return its slot and block if the block is given up after too many crashes."""
+        """Record the death of a process; return its slot and block if the block is given up."""
         at = self._job_table.current_block(number)
         self._job_table.forget_worker(number)  # the next process with this number starts idle
         armed = None if at is None else self._armed_at(at)
@@ -371,7 +371,7 @@ class ProcessScheduler(Scheduler):
 
     def _armed_at(self, at: CurrentBlock) -> Armed | None:
         armed = self._armed[at.slot]
-        # If not, the process had finished its block, and the slot has another job now.
+        # The number of another job shows that the process had finished its block.
         return armed if armed is not None and armed.number == at.job else None
 
     def fail(self, error: BaseException) -> None:

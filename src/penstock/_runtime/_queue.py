@@ -92,7 +92,7 @@ class JobCutter(ABC, Generic[AnyJob]):
         scheduler: computes the jobs.
         client: owns the jobs.
         node: the node whose elements are the rows of the jobs.
-        window: the least value of the attribute.
+        window: the attribute is at least this, and at least the plan's `prefetch`.
         step: the distance between the positions of two rows.
 
     Attributes:
@@ -131,7 +131,7 @@ class Cutter(JobCutter[BatchJob]):
     """Cuts step ranges into jobs."""
 
     def __init__(self, scheduler: Scheduler, client: Client, program: Batches, step_ranges: list[StepRange]) -> None:
-        # At least two rows for each worker are being computed.
+        # However few rows a batch has, two for each worker are in progress, so that no worker waits for the consumer.
         super().__init__(scheduler, client, program.rows, -(-2 * scheduler.num_workers // _rows_of_batch(client.plan)))
         self._program = program
         self._shared = scheduler.shares
@@ -166,7 +166,7 @@ class Cutter(JobCutter[BatchJob]):
         learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned["Layout"]()
         has_layout = row_layout(self._program, learned) is not None
         makes_batches = count > 1 and has_layout and not whole and self._may_make_batches
-        # The batches that a block makes are sent, which takes more time; each worker may have a job of its own.
+        # A block that makes batches also sends them, so it is larger, unless some workers would have no job.
         least = WHOLE_BLOCK_SECONDS if makes_batches and self.window >= self._workers else MIN_BLOCK_SECONDS
         rows = block_rows(count * self._rows, self._workers, self._learned, least_seconds=least)
         cut = BlockSize(rows, whole, makes_batches)
@@ -194,7 +194,7 @@ class Cutter(JobCutter[BatchJob]):
             if self._program.above or self._program.batch is not None:
                 merge_seconds = self._learned.merge_seconds
         if seconds is None or merge_seconds is None:
-            # The first batch waits for no other; those of its parent element are computed from the same records.
+            # The first job has one batch, to be complete soon; or all up to a parent's end, which are read together.
             return self._to_parents_end(step_range, self._parents.wanted(self._rows), MAX_JOB_BATCHES) if whole else 1
         # Workers share the rows of a job; its batches are merged one after the other.
         batch_seconds = max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
@@ -239,7 +239,7 @@ class SpanCutter(JobCutter[SpanJob]):
         # Inputs that read async sources share the limit.
         self.read_ahead = max(self.read_ahead // max(sum(map(awaits, inputs)), 1), 1)
         self._block_input = block_input
-        self._most = MAX_POSITIONS // len(inputs)
+        self._max_positions = MAX_POSITIONS // len(inputs)
         self._start = start
         self._end = block_input.input_range.total
 
@@ -250,7 +250,8 @@ class SpanCutter(JobCutter[SpanJob]):
         by_time = 0.0
         if seconds is not None and element_bytes is not None:
             by_time = JOB_SECONDS * self._workers / max(seconds, 1e-9)
-        least, most = max(self._rows, 2 * self._workers), min(self._most, SPAN_BYTES / max(element_bytes or 0, 1))
+        least = max(self._rows, 2 * self._workers)
+        most = min(self._max_positions, SPAN_BYTES / max(element_bytes or 0, 1))
         whole = self._parents.come_whole()
         if whole:
             least = max(least, self._parents.wanted(1, knows_bytes=bool(element_bytes)))
@@ -317,12 +318,12 @@ class JobQueue(Generic[AnyJob]):
         self._most_regions = self._window + 1 + client.ahead
         # Another iterator's jobs, and those that a helper has sent on, look like kept ones.
         self._sees_kept = queues == 1 and client.memory_provider is None
-        self._in_passing = 1  # how many jobs' batches a loop holds, or may still hold, that keeps none
+        self._in_passing = 1  # the number of jobs of which a loop that keeps no batches may hold some
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # waits for a slot or for memory
         self._ended = False
         self._on_end = ended
-        self._late_since = 0.0  # of the current wait, by `monotonic`
+        self._late_since = 0.0  # in this wait, since when a later job is complete and the next isn't; or 0
         scheduler.check()
         with scheduler.owned():
             client.queues.append(self._give_up)
@@ -384,8 +385,8 @@ class JobQueue(Generic[AnyJob]):
         armed = self._armed.copy()
         is_late = self._late_since and monotonic() - self._late_since > waited / 2
         is_awaited = bool(armed) and armed[0][1].awaited
-        # Workers may also be idle since no job is left, or between two jobs; otherwise all of them have other work.
-        # Where each job has a late row, no later one is complete; then most workers are idle.
+        # A straggler leaves workers idle for most of the wait: one, if a later job is complete, and otherwise half of
+        # them, since each job may have a late row. One may also be idle between two jobs, and many if no job is left.
         idle = 1 if is_late else max(self._scheduler.num_workers // 2, 2)
         if (is_late or not is_awaited) and not self._ended and self._scheduler.idle_seconds(idle) > waited / 2:
             return "stragglers"
@@ -436,7 +437,7 @@ class JobQueue(Generic[AnyJob]):
             self._client.queues.remove(self._give_up)
         if self._client.arm_more == self._arm_ahead:
             self._client.arm_more, self._client.lacks_memory = nothing, never
-        self._made, self._make_job = None, _none  # which may refer to the owner of this queue
+        self._made, self._make_job = None, _none  # the function may refer to the owner of this queue
         while self._armed:
             self._scheduler.cancel(self._armed.popleft()[0])
         self._scheduler.collect()
@@ -494,14 +495,14 @@ class JobQueue(Generic[AnyJob]):
         return self._regions_in_use() < self._most_regions
 
     def _lacks_memory(self) -> bool:
-        # A worker that finishes a block arms more itself, and a program that is slower needs none sooner.
+        """Return whether a job waits for memory, and no other is incomplete: its workers would arm this one as well."""
         return self._made is not None and all(self._scheduler.is_complete(slot) for slot, _ in self._armed.copy())
 
     def _regions_in_use(self) -> int:
-        """Return how many regions are in use, without the first ones that the program keeps longer than a loop does.
+        """Return how many regions are in use, except those that the program keeps longer than a loop does.
 
         A loop holds the batches of the job that it is at, and, until it assigns the next ones, those of the job before.
-        A program that keeps one more batch, such as a sample, would take the memory of a job ahead otherwise, and leave
+        A program that keeps one more batch, such as a sample, would otherwise take the memory of a job ahead, and leave
         workers idle. It may keep as many as there are jobs ahead; if it keeps more, `_grow` makes room, and warns.
         """
         kept = self._client.region_pool.kept(self._in_passing + self._client.ahead) if self._sees_kept else 0
@@ -545,7 +546,7 @@ def _none() -> None:
 def open_queue(
     kind: type[JobQueue[AnyJob]], scheduler: Scheduler, client: Client, cutter: JobCutter[AnyJob]
 ) -> JobQueue[AnyJob]:
-    """Start to compute a cutter's jobs ahead; for threads, the records of async sources are requested before."""
+    """Start to compute a cutter's jobs ahead; for threads, the records of async sources are requested before that."""
     next_job, ended = cutter.next_job, None
     if client.plan.place == "threads" and awaits(cutter.node):
         from penstock._runtime._io_prefetch import IOPrefetch  # noqa: PLC0415 - asyncio is slow to import
@@ -610,15 +611,15 @@ class GivenQueue(JobQueue[AnyJob]):
         with self._scheduler.owned():
             self._arm()
 
-    def wait(self, has_come: Callable[[], bool], before: Callable[[], Stall | None]) -> None:
+    def wait(self, has_more: Callable[[], bool], before: Callable[[], Stall | None]) -> None:
         """Wait until the first job is complete, or the fold has made more.
 
         Args:
-            has_come: returns whether the fold has made more.
-            before: returns the work that the fold is at.
+            has_more: returns whether the fold has made more.
+            before: returns the fold's current work.
         """
         lacks_jobs = not self._armed and self._made is None
-        waited = self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
+        waited = self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_more(), before)
         if waited:
             armed = self._armed.copy()
             is_awaited = bool(armed) and armed[0][1].awaited

@@ -13,7 +13,7 @@ class RegionPool:
         self._used: dict[int, int] = {}  # bytes in use of each
         self._idle: list[Region] = []
         self._jobs = 0  # that were delivered
-        self._delivered: dict[int, int] = {}  # of the leased regions with delivered batches: how many jobs were before
+        self._delivered: dict[int, int] = {}  # for leased regions of delivered jobs: the jobs delivered before
 
     @property
     def leased(self) -> int:
@@ -22,7 +22,7 @@ class RegionPool:
 
     @property
     def used_bytes(self) -> int:
-        """The bytes in use of these regions."""
+        """The bytes in use of the leased regions."""
         return sum(self._used.copy().values())
 
     def take(self, size_bytes: int) -> Region | None:
@@ -42,7 +42,7 @@ class RegionPool:
         self._used[number] = used_bytes
 
     def delivered(self, number: int) -> None:
-        """Record that a job is at its consumer, with its region if it has one."""
+        """Record that the consumer has a job, with its region if it has one."""
         if number in self._leased:
             self._delivered[number] = self._jobs
             self._jobs += 1

@@ -97,11 +97,11 @@ class Client:
         merging: a semaphore for the threads that merge its batches.
         queues: for each queue, the function that gives up its jobs.
         arm_more: arms the jobs that its queue can arm; called by workers that own the scheduler; must not raise.
-        lacks_memory: returns whether a job of its queue waits for memory while no worker has one of the others.
+        lacks_memory: returns whether a job of its queue waits for memory, and workers have no other job of it.
         has_warned_of_kept: whether the warning about kept batches was given, once for all its queues.
         listener: woken when one of its jobs may be complete; None before it joins a scheduler.
         is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
-        before_wait: called before what may take long, such as a wait for a job; a fold passes on what it has made.
+        before_wait: called before a wait for a job, or other long work; a fold passes on the batches that it has made.
         stall: finds the work that its consumer waits for; None while none waits.
         waited_until: when the last wait ended, by `monotonic`.
         read_choice: the choice between workers and the thread of the fold, to compute the elements below it.
@@ -133,7 +133,7 @@ class Client:
         self._contexts: dict[int, Context] = {}  # by the number of a thread
 
     def context(self, role: str = "consumer") -> Context:
-        """Return a new context for a thread that computes; threads with different roles may compute at a time."""
+        """Return a new context for a thread that computes; threads of different roles may compute at the same time."""
         return Context(
             observe=self.recorder.observe,
             substituted=self.recorder.substituted,
@@ -142,7 +142,7 @@ class Client:
         )
 
     def consumer_context(self) -> Context:
-        """Return a context for the thread that folds; it counts the elements that filters leave out, unlike workers."""
+        """Return a context for the consumer; unlike those of workers, it counts the elements that filters leave out."""
         return replace(self.context(), filtered=self.recorder.count_filtered)
 
     def context_of(self, worker: int) -> Context:
@@ -203,7 +203,7 @@ def _copied(error: BaseException) -> BaseException:
 
 
 def nothing() -> None:
-    """Do nothing: no queue is open, so there are no jobs to arm."""
+    """Do nothing: no queue is open, or no fold waits."""
 
 
 def never() -> bool:
@@ -240,9 +240,9 @@ class AtWork(NamedTuple):
 
 
 class Ownership:
-    """The scope in which a thread owns a scheduler; at its end it calls what waits for that.
+    """The scope in which a thread owns a scheduler; at its end the thread calls the actions of `when_free`.
 
-    It is a class, since entering a generator takes as long as the rest of it, and each batch does so.
+    It is a class and no generator, which would take twice the time, and each batch enters it.
     """
 
     __slots__ = ("_held", "_lock", "_run_waiting")
@@ -292,7 +292,7 @@ class Scheduler:
         self._free = list(range(SLOTS - 1, -1, -1))
         self._draining: set[int] = set()
         self._pools: dict[int, RegionPool] = {}  # by job number, of memory that is being written, ready or viewed
-        self._number = 0
+        self._number = 0  # of the last job
         self._doing = [AtWork(number, time.monotonic(), is_idle=True) for number in range(self.num_workers)]
         self._idents: dict[int, int] = {}  # of worker threads, by their numbers
         self.join(owner)
@@ -355,7 +355,10 @@ class Scheduler:
             # Some slots are left over for cancelled jobs, which keep theirs until they have drained.
             most = max((SLOTS - self.num_workers) // SLOTS_EACH, 1)
             if len(self.clients) == most:
-                raise UsageError(f"{self.num_workers} workers compute for at most {most} loaders; this is one more")
+                raise UsageError(
+                    f"{self.num_workers} workers compute for at most {most} loaders; got another one. Give that one "
+                    "workers of its own"
+                )
             client.listener = self._bell.listen()
             self.clients = (*self.clients, client)
 
@@ -422,7 +425,7 @@ class Scheduler:
         self.when_free(lambda: client.arm_more())
 
     def memory_returned(self) -> None:
-        """Arm the jobs that a lease's memory has room for, now that it has ended; never waits."""
+        """Arm the jobs that wait for memory, since a lease has ended; never waits."""
         if any(client.lacks_memory() for client in self.clients):
             self.when_free(self._arm_lacking)
 
@@ -443,7 +446,7 @@ class Scheduler:
 
     def regions_in_use(self, client: Client) -> int:
         """Return how many of a client's regions are being written, ready or viewed; cancelled slots don't count."""
-        # No slot is draining, nearly always, and each job asks a few times.
+        # Nearly always no slot is draining, and each job calls this a few times.
         armed = [self._armed[slot] for slot in self._draining_of(client)] if self._draining else ()
         return client.region_pool.leased - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
 
@@ -572,7 +575,7 @@ class Scheduler:
                 return 0.0
             client.before_wait()
             if not self.shares:
-                UNREAD.add_lock_waits()  # those of this thread that belong to no wait for this loader's workers
+                UNREAD.add_lock_waits()  # of this thread, before it waits for the workers of this loader
             began = time.monotonic()
             if client.is_folded_ahead:
                 wait_until(_listener_of(client), is_over)
@@ -592,9 +595,9 @@ class Scheduler:
     def _stall(self, slots: Iterable[int], *, any_will_do: bool) -> Stall | None:
         """Return the work that the slots' jobs wait for; None if no worker has work.
 
-        If all of the jobs must be complete, or there is one, that is the oldest work at them. If any of several will
-        do, it is the newest work at them, since there is progress as long as a worker begins a block. If no worker is
-        at one of them, it is the newest work of all.
+        If all of the jobs must be complete, or there is only one, that is the oldest work at them. If any of several
+        will do, it is the newest work at them, since there is progress as long as a worker begins a block. If no worker
+        is at one of them, it is the newest work of all.
         """
         wanted, doing = set(slots), self._at_work()
         busy = [each for each in doing if not each.is_idle]
@@ -619,12 +622,12 @@ class Scheduler:
         return self._doing.copy()
 
     def idle_seconds(self, count: int = 1) -> float:
-        """Return for how long a number of workers have had no work; 0 if fewer have none."""
+        """Return for how long at least `count` workers have had no work; 0 if fewer have none."""
         since = [each.since for each in self._doing.copy() if each.is_idle]
         return time.monotonic() - sorted(since)[count - 1] if len(since) >= count else 0.0
 
     def is_starting(self) -> bool:
-        """Return whether a worker is at its first work, and may still import what it needs for that."""
+        """Return whether a worker is at its first work, and may still import modules for that."""
         return False
 
     def is_complete(self, slot: int) -> bool:

@@ -1,7 +1,7 @@
-"""Batches of a dataset that is read in order: its stages run in one thread, over block inputs that anyone computes.
+"""Batches of a dataset that is read in order: its stages run in one thread, over block inputs.
 
-`StageRun` runs the stages. `ThreadReader` has workers compute the block inputs ahead, and computes in the
-consumer's thread what fails there.
+`StageRun` runs the stages, and computes the block inputs if it has no reader. `ThreadReader` has workers compute them
+ahead; blocks that fail in a worker are computed in the thread of the stages.
 
 Guarantees:
   - Batches come in order, each exactly once, each with the token from which reading continues after it.
@@ -44,18 +44,18 @@ from penstock.errors import InternalError, WorkerError
 
 
 class ClosingReader(Protocol):
-    """Has the block inputs of a dataset computed ahead."""
+    """Has the block inputs of a dataset computed ahead, until it is closed."""
 
     def __call__(self, block_input: BlockInput, start: int, /) -> Iterator[Chunk]:
         """Yield the chunks of an input from position `start` in its range on."""
         ...
 
     def close(self) -> None:
-        """Cancel what is computed ahead."""
+        """Cancel the blocks that are computed ahead."""
         ...
 
     def give_up(self) -> None:
-        """Cancel that, and all that is requested later; from any thread."""
+        """Cancel them, and all blocks that are requested later; any thread may call this."""
         ...
 
 
@@ -76,10 +76,10 @@ class StageRun:
 
         Args:
             plan: the plan of a dataset that is read in order.
-            step_range: the elements.
+            step_range: the steps whose batches the stages yield.
             context: the context of the thread that reads.
             reader: has workers compute the block inputs; None if this thread computes them.
-            collate: steps that are left out.
+            collate: the steps above the last fold, which are left out here; None if none are.
             singly: whether the steps above get one element of a reader at a time, and none before it is needed.
         """
         self._reader = reader
@@ -113,7 +113,7 @@ class StageRun:
 
     def more(self, index: int) -> list[tuple[Element, Token]]:
         """Return the elements of the next chunk, with their tokens, in reverse order; none at the end."""
-        del index
+        del index  # the place in the stages shows the next one
         chunk = self.next_chunk()
         if chunk is None:
             return []
@@ -127,7 +127,7 @@ class StageRun:
 
     def _stop(self) -> None:
         chunks, self._chunks = self._chunks, None
-        if isinstance(chunks, GeneratorType) and not chunks.gi_running:  # another thread that runs it ends it itself
+        if isinstance(chunks, GeneratorType) and not chunks.gi_running:  # one that runs ends in its own thread
             chunks.close()
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class ThreadReader:
     """Reads the block inputs of a dataset: workers compute blocks of positions ahead, for each input that is read.
 
     Args:
-        scheduler: of the workers.
+        scheduler: the scheduler of the workers.
         client: the client that the jobs belong to.
         may_compute: whether the thread that reads may compute elements, if that is faster (`_read_choice`).
     """
@@ -207,15 +207,16 @@ class ThreadReader:
     ) -> Generator[Chunk, None, int]:
         """Yield the chunks that workers compute, as `read_inline` does."""
         queue = self._open(block_input, start)
-        # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
-        # printed and lost there. A caller that stops early closes the reader, or reads the input again.
+        # The queue isn't closed in a `finally`: that runs where an interrupted generator is dropped, and another
+        # interrupt would be printed and lost there. A caller that stops early closes the reader, or reads the input
+        # again.
         attempts = 0
         while (job := self._next_job(queue)) is not None:
             if job.failure.crash is not None:
-                crashing_rows = job.work.span.start + (job.failure.row or 0)
-                yield from one_by_one(block_input, job.work.span.start, crashing_rows, self._pass_on)
-                self._replace_crashing(block_input, crashing_rows, job.failure.crash)
-                queue = self._open(block_input, crashing_rows)
+                crashing_number = job.work.span.start + (job.failure.row or 0)
+                yield from one_by_one(block_input, job.work.span.start, crashing_number, self._pass_on)
+                self._replace_crashing(block_input, crashing_number, job.failure.crash)
+                queue = self._open(block_input, crashing_number)
                 continue
             if job.failed and may_repeat(job.failure, attempts):
                 attempts += 1
@@ -278,7 +279,7 @@ def _may_choose(client: Client) -> bool:
     """Return whether the thread of the fold may compute elements in place of worker threads."""
     plan = client.plan
     if plan.place != "threads" or plan.limits.worker_init is not None or len(plan.streaming.inputs) != 1:
-        return False  # a rate is that of all inputs together
+        return False  # the rate that is measured is that of all inputs together, and shows nothing of one
     node = plan.streaming.inputs[0]
     has_own = any(isinstance(step, Map) and isinstance(step.function, PerWorker) for step in walk(node))
     return not has_own and not awaits(node)  # records of async sources are requested ahead of workers

@@ -249,25 +249,25 @@ class PoolSupplier(ReceivedSupplier):
                 PATIENCE_SECONDS,
                 self._computed_here,
             )
-        return self._told(work, [self._runtime.batch_at(work)], [NO_REPORT], None)
+        return self._to_deliver(work, [self._runtime.batch_at(work)], [NO_REPORT], None)
 
     def _unpacked(self, span: Span[StepRange]) -> Received:
         """Return the batches of a span, and the error after them, if there is one."""
         computed = span.computed
         if computed is None:
             error = span.error or span.crash or InternalError("a span that is done has neither batches nor an error")
-            return self._told(span.work, [], [NO_REPORT], error)
+            return self._to_deliver(span.work, [], [NO_REPORT], error)
         unpacked = load(computed.block.data, copied_bytes=sys.maxsize)  # so that arrays may be written to
         batches, reports, times = cast("tuple[list[Element], list[BatchReport], Added]", unpacked)
         self._runtime.readings.include(times, "the pool")
         packed = reports[-1].error if reports else None
         failure = None if packed is None else unpack_error(packed, place=f"On host {computed.host!r}, in")
-        return self._told(span.work, batches, reports, failure)
+        return self._to_deliver(span.work, batches, reports, failure)
 
-    def _told(
+    def _to_deliver(
         self, work: StepRange, batches: list[Element], reports: list[BatchReport], error: BaseException | None
     ) -> Received:
-        """Return batches to deliver; each says its step, unless batches come in order."""
+        """Return batches to deliver; each report has the step of its batch, unless batches are delivered in order."""
         if not self._plan.ordered:
             first = work.first.step
             reports = [report._replace(token=first + index) for index, report in enumerate(reports)]
