@@ -43,14 +43,18 @@ def test_a_row_has_views_and_numpy_scalars() -> None:
         (
             {"x": np.zeros(2), "y": np.array(1)},
             "every leaf of a batch must have a row axis; ['y'] is a ndarray without one. "
-            "Return an array with one row an element from the merge, or remove the leaf in .map.",
+            "Let the merge return an array with one row for each element, or remove the leaf in .map.",
         ),
         (
             (np.zeros(2), "text"),
             "every leaf of a batch must have a row axis; [1] is a str without one. "
-            "Return an array with one row an element from the merge, or remove the leaf in .map.",
+            "Let the merge return an array with one row for each element, or remove the leaf in .map.",
         ),
-        ({"x": None}, "a batch must have an array, or a list of str or bytes, which determines its rows; got none."),
+        (
+            {"x": None},
+            "a batch must have an array, or a list of str or bytes, which determines its rows; got none. "
+            "Return one from .map.",
+        ),
     ],
 )
 def test_a_batch_without_a_number_of_rows_is_refused(batch: Batch, message: str) -> None:

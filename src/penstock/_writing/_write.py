@@ -111,7 +111,7 @@ def write(
         progress: show progress on stderr, if that is a terminal or a notebook, and the work takes more than 0.5 s.
 
     Returns:
-        What is in the folder now.
+        The state of the folder after the call.
 
     Raises:
         GraphError: the dataset has no positions, or no end.

@@ -1,10 +1,9 @@
-"""The definition of a batch in plain NumPy: the elements' leaves are stacked, their containers kept. And its inverse.
+"""The definition of a batch in plain NumPy: leaves are stacked, and containers kept. `split_rows` is the inverse.
 
 Every faster path must return the same as `stack`, and falls back to it for errors, so that all paths raise the same
 text.
 
-`split_rows` returns the elements of a batch. A list whose first item is a str or bytes is a column of a batch; any
-other list is a container.
+In a batch, a list whose first item is a str or bytes is a column; any other list is a container.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,7 +59,7 @@ class Stack:
 
 
 def stack(elements: Sequence[Element]) -> Batch:
-    """Return the batch of these elements: the same containers, each leaf with a leading axis of one row an element.
+    """Return the batch of these elements: the same containers, each leaf with a leading axis of rows.
 
     Arrays and NumPy scalars are stacked and keep their dtype and byte order. Python's int, float and bool become arrays
     of int64, float64 and bool. A str or bytes (NumPy's own, too) becomes a list; None stays None. An object
@@ -167,7 +166,7 @@ def row_count(batch: Batch) -> int:
     """Return the number of rows: the length of the first axis of every array, and of every list of str or bytes.
 
     Raises:
-        UsageError: two leaves have different numbers of rows, a leaf has no rows, or there is no leaf.
+        UsageError: two leaves have different numbers of rows, a leaf has no row axis, or there is no leaf.
 
     Example:
         >>> import numpy as np
@@ -188,7 +187,10 @@ def row_count(batch: Batch) -> int:
                 f"{subject(path)} has {count}. Return leaves of one length from .map."
             )
     if first_count < 0:
-        raise UsageError("a batch must have an array, or a list of str or bytes, which determines its rows; got none.")
+        raise UsageError(
+            "a batch must have an array, or a list of str or bytes, which determines its rows; got none. "
+            "Return one from .map."
+        )
     return first_count
 
 
@@ -221,11 +223,10 @@ def _is_list_column(part: object) -> bool:
 
 
 def _leaf_rows(leaf: object, path: str) -> int:
-    rows = (len(cast("list[object]", leaf)),) if _is_list_column(leaf) else getattr(leaf, "shape", ())
-    shape: tuple[int, ...] = rows
+    shape: tuple[int, ...] = (len(cast("list[object]", leaf)),) if _is_list_column(leaf) else getattr(leaf, "shape", ())
     if len(shape) == 0:
         raise UsageError(
             f"every leaf of a batch must have a row axis; {subject(path)} is a {type(leaf).__qualname__} without one. "
-            "Return an array with one row an element from the merge, or remove the leaf in .map."
+            "Let the merge return an array with one row for each element, or remove the leaf in .map."
         )
     return shape[0]

@@ -29,7 +29,7 @@ from penstock.errors import ClosedError, UsageError
 Item = TypeVar("Item")
 Read = TypeVar("Read")
 
-_NO_END: Final = "_next and _take must not raise StopAsyncIteration; call stop() to end"
+_NO_END: Final = "_next and _take must not raise StopAsyncIteration; call stop() to end the stream"
 _PLAIN_METHODS: Final = ("_store", "_take", "_held", "_is_ready", "_drop")
 
 
@@ -52,9 +52,9 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
 
     A subclass whose reads wait, for a request or a lock, overrides `async def _next()`, which each read awaits in the
     reader's task in place of `_take()`, and which returns `_take()` by default. If the reader is cancelled, or the
-    stream ends with `now=True`, the await in it raises CancelledError; the item is kept if `_next` calls `_take` after
-    its last await, and lost if it calls it before. If `_next` raises, that read raises its exception, and the next read
-    continues. StopAsyncIteration from `_next` or `_take` becomes a RuntimeError, since `stop()` ends a stream.
+    stream ends at once, the await in `_next` raises CancelledError; the item is kept if `_next` calls `_take` after its
+    last await, and lost if it calls `_take` before. If `_next` raises, that read raises its exception, and the next
+    read continues. StopAsyncIteration from `_next` or `_take` becomes a RuntimeError, since `stop()` ends a stream.
 
     The type parameters are the types of the items that are put and of those that are read.
 
@@ -118,7 +118,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         self._at_once = False  # the end comes before the held items
         self._finished = False  # the end was read
         self._reader: weakref.ref[asyncio.Task[object]] | None = None  # the task of the first read since a loop began
-        self._is_read = False  # a read is under way
+        self._is_being_read = False
         self._reading: asyncio.Future[None] | None = None  # wakes a read that waits for an item
         self._next_task: asyncio.Task[object] | None = None  # the task of a read that waits in `_next`
         self._interrupted = False  # that read was cancelled by an end that comes at once
@@ -316,30 +316,29 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             UsageError: another read waits.
             RuntimeError: `_take` or `_next` raised StopAsyncIteration.
         """
-        if self._is_read:
+        if self._is_being_read:
             raise UsageError("a stream is read by one task at a time; got a read while another one waits")
         if self._reader is None and (task := _current_task()) is not None:
             self._reader = weakref.ref(task)
         if not self._is_readable():
             await self._until_readable()
-        # A plain `_take` waits for nothing, so that a cancelled read has taken nothing.
         if self._end is not None and (self._at_once or not self._held()):
             raise self._read_end(self._end)
         if not self._waits_in_next:
             try:
-                return self._take()
+                return self._take()  # no await follows, so a cancelled read has taken nothing
             except StopAsyncIteration as error:
                 raise RuntimeError(_NO_END) from error
             finally:
                 self._give_room()
-        self._is_read = True
+        self._is_being_read = True
         try:
             return await self._awaited(_current_task())
         finally:
-            self._is_read = False
+            self._is_being_read = False
 
     async def _until_readable(self) -> None:
-        self._is_read = True
+        self._is_being_read = True
         try:
             while not self._is_readable():
                 self._reading = asyncio.get_running_loop().create_future()
@@ -348,13 +347,13 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
                 finally:
                     self._reading = None
         finally:
-            self._is_read = False
+            self._is_being_read = False
 
     async def _awaited(self, task: "asyncio.Task[object] | None") -> Read:
-        """Return the item of `_next`, whose wait is ended by an end with `now=True`.
+        """Return the item of `_next`. If the stream ends at once, its end interrupts `_next`, and is raised.
 
         Raises:
-            RuntimeError: it raised StopAsyncIteration.
+            RuntimeError: `_next` raised StopAsyncIteration.
             CancelledError: other code has cancelled the task.
         """
         already = 0 if task is None else task.cancelling()
@@ -394,7 +393,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         self._finished = True
         return StopAsyncIteration() if error is None else error
 
-    # -- both
+    # -- for both
 
     def _notify(self) -> None:
         """Wake a read that waits, so that it looks again."""
@@ -423,7 +422,12 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         return self._capacity is not None and self._held() + self._reserved >= self._capacity
 
     async def _wait_for_room(self) -> None:
-        # Returns after a place was reserved, or raises.
+        """Return once a place is reserved.
+
+        Raises:
+            ClosedError: the stream has ended.
+            CancelledError: the wait was cancelled.
+        """
         room = asyncio.get_running_loop().create_future()
         self._producers.append(room)
         try:

@@ -33,14 +33,14 @@ ray: Any = importlib.import_module("ray")  # by name: type checkers may not find
 penstock: Any = importlib.import_module("penstock")  # by name: its namespace refers to the packages above this one
 
 _SMALL_BYTES: Final = 50_000
-"""Of a pickle that is sent with each call: a host that has just come may wait ten seconds for an object of Ray."""
+"""A smaller pickle is sent with each call: a host that has just joined may wait ten seconds for an object of Ray."""
 
 _Part: TypeAlias = Literal["source", "order", "functions"]
 _last: Final[dict[str, object]] = {}  # the value received last, by its key: many tasks of a process get the same one
 
 
 class Sent(NamedTuple):
-    """A value that was sent, and what its receiver compares.
+    """The description of a value that was sent, which the receiver compares with its own version and dataset.
 
     Attributes:
         key: identifies the value.
@@ -49,7 +49,7 @@ class Sent(NamedTuple):
         fingerprint: of the dataset.
         digest: of the pickle and the fingerprint, by which processes find results that another program has requested;
             empty if they keep none.
-        kept_bytes: of results that a process keeps for other programs.
+        kept_bytes: the bytes of results that a process keeps for other programs.
     """
 
     key: str
@@ -80,38 +80,38 @@ def send(value: object, node: Node, *, asked: str, kept_bytes: int = 0) -> tuple
     """Store a value for the hosts of the cluster.
 
     Returns:
-        The arguments of tasks that receive the value. The second is the pickle, or a reference for which Ray passes it.
+        The arguments of tasks that receive the value. The second is the pickle, or a reference that Ray replaces by it.
 
     Args:
         value: the value.
         node: the dataset in it.
-        asked: the call by which the user wants this, for messages.
-        kept_bytes: of results that a process keeps for other programs that send the same value.
+        asked: the user's argument or call that has the value sent, for messages.
+        kept_bytes: the bytes of results that a process keeps for other programs that send the same value.
 
     Raises:
         UsageError: a part of the value can't be pickled.
     """
     pickled = packed((value, node), node, asked=asked)
-    memory = np.zeros(pickled.nbytes, np.uint8)  # zeros, since the digest covers what is between the arrays
+    memory = np.zeros(pickled.nbytes, np.uint8)  # zeros, since the digest covers the gaps between arrays
     write(pickled, memory, 0)
     sent = Sent(os.urandom(8).hex(), socket.gethostname(), penstock.__version__, fingerprint(node))
     if kept_bytes:
         digest = hashlib.sha256(memory.data)
-        digest.update(repr(sent.fingerprint).encode())  # of files, whose paths alone are in the pickle
+        digest.update(repr(sent.fingerprint).encode())  # it covers files, of which the pickle has only the paths
         sent = sent._replace(digest=digest.hexdigest(), kept_bytes=kept_bytes)
     return sent, memory if memory.nbytes <= _SMALL_BYTES else ray.put(memory)
 
 
 def received(sent: Sent, stored: "NDArray[np.uint8]", *, is_fresh: bool = False) -> object:
-    """Return a value that was sent, if this host has what makes the dataset the same.
+    """Return a value that was sent, if its dataset is the same on this host.
 
     Args:
-        sent: what it is compared with.
+        sent: the description of the value.
         stored: the pickle.
         is_fresh: whether to return another copy, which nothing has used.
 
     Raises:
-        UsageError: it has another version of Penstock, lacks a module, or has another dataset.
+        UsageError: this host has another version of Penstock, lacks a module, or has another dataset.
     """
     if is_fresh:
         return _checked(sent, stored)
@@ -147,11 +147,11 @@ def _checked(sent: Sent, stored: "NDArray[np.uint8]") -> object:
 
 
 def checked_options(options: object) -> Mapping[str, Any]:
-    """Return options for `ray.remote`; None are none.
+    """Return options for `ray.remote`; none for None.
 
     Raises:
-        UsageError: they are no mapping.
+        UsageError: `options` is no mapping.
     """
     if options is not None and not isinstance(options, Mapping):
-        raise UsageError(f"options must be a mapping of what ray.remote takes, as {{'num_cpus': 4}}; got {options!r}")
+        raise UsageError(f"options must be a mapping of options of ray.remote, as {{'num_cpus': 4}}; got {options!r}")
     return cast("Mapping[str, Any]", options or {})

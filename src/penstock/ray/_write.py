@@ -62,7 +62,7 @@ def write(
         progress: show progress on stderr, if that is a terminal or a notebook, and the work takes more than 0.5 s.
 
     Returns:
-        What is in the folder now.
+        The state of the folder after the call.
 
     Raises:
         GraphError: the dataset has no positions, or no end.
@@ -135,7 +135,8 @@ def _entry(shards: Shards, number: int, result: object) -> Entry:
         positions = shards.positions_of(number)
         raise WorkerError(
             f"Ray has no result of shard {number}, of the elements at positions [{positions.start}, "
-            f"{positions.stop}), after all retries: {str(error).strip()}"
+            f"{positions.stop}), after all retries; another call of write continues with the missing shards: "
+            f"{str(error).strip()}"
         ) from error
     if isinstance(entry, Failed):
         raise entry.unpacked()

@@ -1,6 +1,6 @@
-"""Several elements for each of the parent's, in known numbers, as for `flat_map` with counts and windows over episodes.
+"""Elements of which each parent's element yields a known number, as `flat_map` with counts and windows of episodes do.
 
-A search finds the parent's element of any position.
+A binary search finds the parent's element of any position.
 """
 
 import functools
@@ -36,7 +36,7 @@ class Ragged:
             and the copy is read-only.
 
     Raises:
-        UsageError: if it is invalid.
+        UsageError: if `counts` is invalid.
 
     Example:
         >>> ragged = Ragged(np.array([2, 0, 3]))
@@ -132,7 +132,7 @@ def checked_counts(name: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:
     outside = (sums < 0) | (sums > LARGEST_LENGTH)
     if outside.any():
         raise UsageError(
-            f"{name} must add up to at most 2**62; got more up to element {outside.argmax()}. Use a smaller part."
+            f"{name} must add up to at most 2**62; got more up to element {outside.argmax()}. Use fewer elements."
         )
     checked.flags.writeable = False
     return checked
@@ -233,7 +233,7 @@ class WindowTable:
         starts = ordinals * self.stride
         return episodes, starts, np.minimum(starts + self.length, self.lengths[episodes])
 
-    @functools.cached_property
+    @cached_property
     def _windows(self) -> Ragged:
         match self.partial:
             case "drop":
@@ -247,7 +247,7 @@ class WindowTable:
                 assert_never(self.partial)
         return Ragged(counts)
 
-    @functools.cached_property
+    @cached_property
     def _digest(self) -> str:
         return array_digest(self.lengths)
 

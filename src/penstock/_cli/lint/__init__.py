@@ -1,4 +1,4 @@
-"""`penstock lint`: computes every record of a dataset before a training does, and says what is wrong with them."""
+"""`penstock lint`: computes every record of a dataset before a training run does, and lists findings about them."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ loader is checked for its own number of ranks, and its memory= for its batches. 
 with the findings so far; --from continues. The exit status is 1 if there are findings.
 """
 _CHECKS: Final[tuple[Check, ...]] = get_args(Check)
-_LISTED: Final = 10  # failing or shared records in the text
+_LISTED: Final = 10  # records of a finding in the text; the JSON has more
 
 
 def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -97,7 +97,7 @@ def _inspect(lint: Lint, arguments: argparse.Namespace, count: int, output: "Out
 
 
 class Output:
-    """Prints the findings, as lines at once, or as JSON at the end."""
+    """Prints the findings: as lines, when they are found, or as JSON at the end."""
 
     def __init__(self, terminal: Terminal, *, is_json: bool, allowed: Sequence[str]) -> None:
         self._terminal = terminal
@@ -126,7 +126,7 @@ class Output:
             self._line(f"stopped before step {lint.steps:,}; continue with --from {lint.steps}")
 
     def add(self, name: str, found: list[Finding]) -> None:
-        """Print findings, those left out that are allowed."""
+        """Print findings, except those of allowed checks."""
         for finding in found:
             if finding.check in self._allowed:
                 continue
