@@ -15,6 +15,6 @@ BLOCK = re.compile(r"^```python no-run: it needs JAX\n(.*?)^```$", re.MULTILINE 
 def test_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is one program."""
     blocks = BLOCK.findall(PAGE.read_text())
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
     exec(compile("\n".join(blocks), str(PAGE), "exec"), {"__name__": "__main__"})
