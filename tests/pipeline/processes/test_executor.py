@@ -154,11 +154,15 @@ def test_killed_while_idle() -> None:
 
 
 def test_only_begun_items_fail_in_a_crash(executors: Executors, tmp_path: Path) -> None:
-    """If a process dies in a chunk, the items that it began fail, and others compute the rest once."""
+    """If a process dies in a chunk, the items that it began fail, and others compute the rest once.
+
+    On a busy machine the first items may be slow; then their results are sent before the process dies.
+    """
     stage = executors.remote(ProcessExecutor(1), "noted")
     outcomes = outcomes_of(stage, ops.Noted(tmp_path, 3), list(range(6)))
-    assert [good for good, _ in outcomes] == [False, False, False, False, True, True]
-    assert all("its result lost" in str(error) for _, error in outcomes[:3])
+    sent = [good for good, _ in outcomes].index(False)
+    assert [good for good, _ in outcomes[sent:]] == [False] * (4 - sent) + [True, True]
+    assert all("its result lost" in str(error) for _, error in outcomes[sent:3])
     assert "its result lost" not in str(outcomes[3][1])
     assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "4", "5"]
 
