@@ -442,10 +442,14 @@ class Job(Generic[AnyWork]):
         self._packed = pickled, dict.fromkeys(given, place)
         return False
 
-    def take_packed(self) -> tuple[Pickled, dict[int, slice]]:
-        """Return the pickled content, and its place for each block, and release it; nothing where none is given."""
-        packed, self._packed = self._packed or (Pickled(0, []), {}), None
-        return packed
+    @property
+    def packed(self) -> tuple[Pickled, dict[int, slice]]:
+        """The pickled content, and its place for each block; nothing where none is given."""
+        return self._packed or (Pickled(0, []), {})
+
+    def release_packed(self) -> None:
+        """Release the pickled content, since processes have it."""
+        self._packed = None
 
     # -- in the consumer
 

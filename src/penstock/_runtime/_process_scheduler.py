@@ -199,9 +199,10 @@ class ProcessScheduler(Scheduler):
         region = self._times.get(client)
         if region is None:
             memory = client.times_memory
-            region = self._times[client] = self._own_times_of(client) if memory is None else memory
+            region = self._own_times_of(client) if memory is None else memory
             if id(region) not in self._regions:
                 self._share(region)
+            self._times[client] = region
         return self._regions[id(region)][0]
 
     def _own_times_of(self, client: Client) -> Region:
@@ -225,9 +226,9 @@ class ProcessScheduler(Scheduler):
         write(given, region, 0)
         return region
 
-    def _publish(self, slot: int, armed: Armed, region: Region | None) -> None:
+    def _describe(self, slot: int, armed: Armed, region: Region | None) -> None:
         client, job = armed.client, armed.job
-        given, places = job.take_packed()
+        given, places = job.packed
         spill = self._spill_of(slot, client, job, given)
         plan = self._plans.get(id(client.plan))
         described = Described(
@@ -247,7 +248,12 @@ class ProcessScheduler(Scheduler):
         if not self._job_table.describe(slot, pickled_for_processes(tuple(described)), taken):
             # The description is too long for the table: without one the job fails, and the consumer computes it.
             self._job_table.describe(slot, pickle.dumps(()), taken)
-        self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge)
+
+    def _forget_description(self, slot: int, armed: Armed) -> None:
+        self._leases.pop(armed.number, None)
+        spill = self._spills.pop(slot, None)
+        if spill is not None:
+            self._idle_spills[armed.client].append(spill)
 
     def _conclude(self, slot: int, armed: Armed) -> None:
         number, client, job = armed

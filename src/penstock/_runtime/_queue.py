@@ -76,7 +76,7 @@ from penstock._runtime._policy import (
 from penstock._runtime._scheduler import Client, Scheduler, never, nothing
 from penstock._runtime._span_work import SpanJob, SpanWork
 from penstock._streaming import BlockInput
-from penstock.errors import UsageError
+from penstock.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
     from penstock.batching import Layout
@@ -356,6 +356,8 @@ class JobQueue(Generic[AnyJob]):
             if not self._armed and not self._ended:
                 self._grow(held_here)
             if not self._armed:
+                if not self._ended and not self._scheduler.has_free_slot:
+                    raise InternalError("no slot is free for the next job")
                 return None
         if held is not None:
             held.allow()

@@ -32,6 +32,10 @@ class RegionPool:
                 return self._idle.pop(index)
         return None
 
+    def put_back(self, region: Region) -> None:
+        """Make a region idle again that was taken, or is new, and wasn't leased."""
+        self._idle.append(region)
+
     def add(self, number: int, region: Region) -> None:
         """Record that a region is leased to a job."""
         self._leased[number] = region

@@ -333,9 +333,11 @@ class Scheduler:
         del client, job
         return False
 
-    def _publish(self, slot: int, armed: Armed, region: Region | None) -> None:
-        del region
-        self._ring.arm(slot, armed.number, armed.job.blocks, merge=armed.job.has_merge)
+    def _describe(self, slot: int, armed: Armed, region: Region | None) -> None:
+        """Describe a job to workers in other processes, which look when its slot is armed."""
+
+    def _forget_description(self, slot: int, armed: Armed) -> None:
+        """Undo `_describe`, and the memory that was given, for a job that can't be armed now."""
 
     def _is_complete(self, slot: int) -> bool:
         return self._ring.ready(slot)
@@ -471,19 +473,32 @@ class Scheduler:
             self._discard(region_pool.spare())
 
     def arm(self, client: Client, job: Job[Work]) -> int:
-        """Put a client's job into a slot for the workers; return the slot."""
-        slot = self._free.pop()
+        """Put a client's job into a slot for the workers; return the slot.
+
+        Raises:
+            Exception: the system gives no memory or no descriptor. Nothing has changed; the job can be armed again.
+        """
+        region = self._take_region(client.region_pool, self._region_bytes(job)) if job.memory_bytes else None
+        slot = self._free[-1]
         self._number += 1
-        armed = Armed(self._number, client, job)
-        region: Region | None = None
-        if job.memory_bytes:
-            region = self._take_region(client.region_pool, self._region_bytes(job))
-            client.region_pool.add(armed.number, region)
-            self._pools[armed.number] = client.region_pool
-            after = partial(_memory_returned, weakref.ref(self))
-            self._give_memory(armed, self._memory.lease(region, armed.number, after=after))
+        armed, lease = Armed(self._number, client, job), None
+        try:
+            self._describe(slot, armed, region)
+            if region is not None:
+                after = partial(_memory_returned, weakref.ref(self))
+                lease = self._memory.lease(region, armed.number, after=after)
+                client.region_pool.add(armed.number, region)
+                self._pools[armed.number] = client.region_pool
+                self._give_memory(armed, lease)
+        except BaseException:
+            if region is not None and lease is None:
+                client.region_pool.put_back(region)
+            self._forget_description(slot, armed)
+            raise
+        self._free.pop()
         self._armed[slot] = armed
-        self._publish(slot, armed, region)
+        job.release_packed()
+        self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge)
         return slot
 
     def _take_region(self, region_pool: RegionPool, size_bytes: int) -> Region:
