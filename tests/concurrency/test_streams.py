@@ -266,6 +266,36 @@ async def test_errors_of_an_order_are_raised() -> None:
         assert await anext(reader) == 6
 
 
+class Late(Refusing):
+    """Such a stream, whose items are read only after an event that never comes."""
+
+    async def _next(self) -> int:
+        await asyncio.Event().wait()
+        return self._take()
+
+
+@on_loops
+async def test_an_error_of_an_order_holds_back_no_end() -> None:
+    """If `_take` raises for an item that is dropped, the caller gets that error, and reader and producers the end."""
+    stream = Late(capacity=1)
+    stream.put(4)
+    async with asyncio.TaskGroup() as tasks:
+
+        async def read() -> None:
+            with pytest.raises(OSError, match="gone"):
+                await anext(stream)
+
+        async def put() -> None:
+            with pytest.raises(ClosedError):
+                await stream.put_wait(6)
+
+        tasks.create_task(read())
+        tasks.create_task(put())
+        await settle()
+        with pytest.raises(LookupError, match="four"):
+            stream.throw(OSError("gone"), now=True)
+
+
 @on_loops
 async def test_room_that_is_not_taken_passes_on() -> None:
     """Room of a producer that is cancelled before it runs goes to the next producer, not to a plain put."""

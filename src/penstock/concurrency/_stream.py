@@ -402,17 +402,23 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
 
     def _finish_with(self, end: _End, *, at_once: bool) -> None:
         self._end = end
-        if at_once:
-            self._at_once = True
-            self._drop()
-            # If `_next` itself ends the stream, its task isn't cancelled: that would take effect after its return.
-            reader = self._next_task
-            if reader is not None and reader is not _current_task() and not self._interrupted:
-                self._interrupted = True
-                reader.cancel()
-        while self._producers:
-            _wake(self._producers.popleft())
-        self._notify()
+        self._at_once = self._at_once or at_once
+        try:
+            if at_once:
+                self._drop()
+        finally:  # a `_take` of a subclass may have raised
+            if at_once:
+                self._cancel_next()
+            while self._producers:
+                _wake(self._producers.popleft())
+            self._notify()
+
+    def _cancel_next(self) -> None:
+        """Cancel `_next`, unless it ends the stream itself: its task would be cancelled after its return."""
+        reader = self._next_task
+        if reader is not None and reader is not _current_task() and not self._interrupted:
+            self._interrupted = True
+            reader.cancel()
 
     def _check_open(self) -> None:
         if self._end is not None:
