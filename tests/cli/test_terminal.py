@@ -56,7 +56,7 @@ def test_a_terminal_gets_one_line_that_is_redrawn() -> None:
 def test_the_live_line_never_wraps(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a narrow terminal first the bar gets shorter, then the text: a wrapped line could not be redrawn."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("NO_COLOR", "")
+    monkeypatch.setenv("NO_COLOR", "1")
     screen = Screen()
     Terminal(screen).progress("run A", 0.5, "step 172/460 · 5,788 records/s · 84% waiting for data")
     shown = screen.getvalue().removeprefix("\r").removesuffix("\x1b[K")
@@ -78,9 +78,11 @@ def test_a_long_entry_is_wrapped_below_its_text(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable NO_COLOR, whatever its value, leaves the live line but takes the colours."""
+    """The variable NO_COLOR, with any value but an empty one, leaves the live line but takes the colours."""
     assert "\x1b[32m" in Terminal(Screen()).colour("ok", "green")
     monkeypatch.setenv("NO_COLOR", "")
+    assert "\x1b[32m" in Terminal(Screen()).colour("ok", "green")
+    monkeypatch.setenv("NO_COLOR", "0")
     assert Terminal(Screen()).colour("ok", "green") == "ok"
     assert Terminal(Screen()).is_live
 

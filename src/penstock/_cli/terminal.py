@@ -32,7 +32,7 @@ class Terminal:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.is_live = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._in_colour = self.is_live and "NO_COLOR" not in os.environ
+        self._in_colour = self.is_live and not os.environ.get("NO_COLOR")  # an empty value counts as none: no-color.org
         self._drawn_at = 0.0
         self._quarter: int | None = None
         self._redrawn = 0  # lines that `redraw` has drawn last
