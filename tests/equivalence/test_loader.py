@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from tests.equivalence.decisions import DECISIONS, random_decisions
-from tests.equivalence.definition import digest, digests, epoch_of, outcomes, raised
+from tests.equivalence.definition import delivered, digest, digests, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.equivalence.joins import in_order, joined
 
@@ -60,7 +60,7 @@ def test_resumes_exactly(
     with random_decisions(decisions[0]), ps.Loader(dataset, num_workers=workers[0]) as loader:
         found: list[Any] = []
         while len(found) < stop:
-            for batch in loader:
+            for batch in delivered(loader):
                 found.append(digest(batch))
                 if len(found) == stop:
                     break

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.errors import StateError
 from tests.dataset.functions import keep, same
 from tests.loader.gates import Gate
 from tests.places import in_places
@@ -68,6 +69,23 @@ MOVES: dict[str, tuple[Callable[[ps.Loader[Any]], None], int]] = {
     "a position": (lambda loader: loader.seek(position=20), 5),
     "a state": (lambda loader: loader.load_state_dict(loader.state_dict()), 1),
 }
+
+
+@in_places("inline", "threads")
+def test_an_epoch_left_after_a_seek_forgets_the_steps_before_it(place: dict[str, Any]) -> None:
+    """After a seek back and a break, later steps have other batches, which are known once they are delivered."""
+    with ps.Loader(ps.range(40, seed=1).shuffle().filter(keep).batch(4), **place) as loader:
+        batches = iter(loader)
+        next(batches)
+        next(batches)
+        loader.seek(0)
+        next(iter(loader))
+        batches = iter(loader)
+        with pytest.raises(StateError, match="only the last delivered steps are known"):
+            loader.batch_at(2)
+        next(batches)
+        second = next(batches)
+        assert loader.batch_at(2).tolist() == second.tolist()
 
 
 @WORKERS

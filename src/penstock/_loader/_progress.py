@@ -487,6 +487,8 @@ class StreamingProgress:
     def begin(self) -> list[StepRange]:
         if self._last is not None and self._next.where != self._beginning():  # left early, or not seen to end
             self.at = self._last, self._next._replace(breaks=self._next.breaks + 1)
+            for later in [other for other in self._starts if other > self._next.step]:
+                del self._starts[later]  # of a pass before a seek, in which the epoch wasn't left here
             self._next_epoch()
         self.at = None, self._next
         self._began_at = self._next.step
