@@ -21,15 +21,12 @@ parent's steps out of its time. The last laps above `NOTED_SECONDS` are kept in 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
 from penstock import _native as native
 from penstock._durations import BUCKETS, Durations
-
-if TYPE_CHECKING:
-    from weakref import WeakMethod
 
 NOTED_SECONDS: Final = 50e-6
 """Shorter waits of the consumer, times between two requests, and steps of a block are only added up."""
@@ -158,7 +155,7 @@ class Waits:
         self.placing: float = 0.0
         self.waiting: memoryview[float] = unseen_word()
         self.helper_cause: memoryview[float] = unseen_word()
-        self.long: WeakMethod[Callable[[], None]] | None = None
+        self.long: Callable[[], None] | None = None
         self._begin_words(np.zeros(_FIRST_WAIT))
 
     def _begin_words(self, words: "np.ndarray[Any, Any]") -> None:
@@ -180,9 +177,9 @@ class Waits:
 
     def note_long(self) -> None:
         """Call `long`, once; from the thread that waits."""
-        method, self.long = self.long and self.long(), None
-        if method is not None:
-            method()
+        call, self.long = self.long, None
+        if call is not None:
+            call()
 
     def places(self) -> None:
         """Note that the batches of the stream are placed on a device."""

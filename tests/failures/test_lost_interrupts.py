@@ -1,8 +1,11 @@
-"""Ctrl-C during pickling is a KeyboardInterrupt, and not taken for a failure to pickle."""
+"""Ctrl-C is a KeyboardInterrupt: during pickling, and where Python drops the parts of a loader."""
 
 import signal
 import sys
+import threading
+import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -87,3 +90,28 @@ def test_an_interrupt_during_pickling_is_raised(do: Callable[[], object]) -> Non
     """Each operation that pickles raises the KeyboardInterrupt."""
     with pytest.raises(KeyboardInterrupt):
         do()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+def test_an_epoch_calls_back_no_python_of_weak_references(workers: int, kind: str) -> None:
+    """Python prints an exception of such a function and goes on; a KeyboardInterrupt would be lost."""
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename == weakref.__file__:
+            called.append(frame.f_code.co_name)
+
+    def run_an_epoch() -> None:
+        for _ in ps.Loader(rows.batch(4), num_workers=workers):
+            pass
+
+    rows = ps.range(40).map(abs)
+    rows = rows.filter(bool) if kind == "ordered" else rows
+    run_an_epoch()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    run_an_epoch()
+    sys.setprofile(None)
+    threading.setprofile(None)
+    assert {"_cb", "remove"}.isdisjoint(called)

@@ -1,14 +1,15 @@
-"""A closer closes once: on request, when its owner is dropped, or at exit; and no interrupt is lost."""
+"""A closer closes once: on request, when its owner is dropped, or at exit. Weak references lose no interrupt."""
 
 import gc
 import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
 from penstock._native import CallWhenDropped
-from penstock._os import Closer
+from penstock._os import Closer, Reference, renewed_after_fork, weakly
 from tests.programs.forked import outcome
 
 
@@ -207,6 +208,67 @@ def test_an_endless_recursion_in_closing_is_printed(capsys: pytest.CaptureFixtur
     finally:
         sys.unraisablehook = hook
     assert "RecursionError" in capsys.readouterr().err
+
+
+class Same:
+    """Equals every other; something that is renewed, and whose method is called weakly."""
+
+    def __init__(self) -> None:
+        self.calls: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same)
+
+    def __hash__(self) -> int:
+        return 1
+
+    def renew_after_fork(self) -> None:
+        """Do nothing."""
+
+    def count(self) -> None:
+        """Count a call."""
+        self.calls += 1
+
+
+def test_a_reference_equals_itself_alone() -> None:
+    """Two equal things have two references in a set, and each leaves it when its thing is dropped."""
+    things = [Same(), Same()]
+    living: set[Reference[Same]] = set()
+    living.update(Reference(thing, living.discard) for thing in things)
+    assert len(living) == 2
+    del things[0]
+    assert [reference() for reference in living] == things
+    things.clear()
+    assert living == set()
+
+
+def test_a_method_is_called_weakly() -> None:
+    """The function calls the method, and keeps its object alive no longer than others do."""
+    thing = Same()
+    function = weakly(thing.count)
+    function()
+    calls, dropped = thing.calls, weakref.ref(thing)
+    del thing
+    function()
+    assert (calls, dropped()) == (1, None)
+
+
+def test_a_drop_runs_no_python_of_weak_references() -> None:
+    """An interrupt would be lost there."""
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    thing = Same()
+    renewed_after_fork(thing)
+    function = weakly(thing.count)
+    sys.setprofile(note)
+    del thing
+    sys.setprofile(None)
+    function()
+    assert called == []
 
 
 class StoppedError(Exception):

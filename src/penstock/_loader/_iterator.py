@@ -27,13 +27,12 @@ from math import inf
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, Protocol, Self
-from weakref import WeakMethod
 
 from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._hints import WaitHints
 from penstock._loader._progress import Progress
-from penstock._os import Closer, uninterrupted
+from penstock._os import Closer, uninterrupted, weakly
 from penstock._readings import NOTED_SECONDS, Waits
 from penstock._runtime import EndOfEpoch, StepRange, Stream, Unit
 from penstock._state import State
@@ -103,7 +102,7 @@ class Clock:
         """Note that an iterator was made."""
         if self.publisher is not None:
             if self.first is None:
-                self.waits.long = WeakMethod(self._note_long)  # until there is a page
+                self.waits.long = weakly(self._note_long)  # until there is a page
             self.publisher.begin()
         self._due = -inf
 

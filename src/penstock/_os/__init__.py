@@ -7,7 +7,7 @@ what the program may use.
 """
 
 from penstock._os._bell import Bell, CommonBell, Listener, Waiter, has_ended, watch_process
-from penstock._os._closer import Closer, renewed_after_fork
+from penstock._os._closer import Closer, Reference, renewed_after_fork, weakly
 from penstock._os._control_groups import control_groups, memory_limit
 from penstock._os._interrupts import DaemonThread, HeldInterrupts, holding_interrupts, uninterrupted
 
@@ -18,6 +18,7 @@ __all__ = [
     "DaemonThread",
     "HeldInterrupts",
     "Listener",
+    "Reference",
     "Waiter",
     "control_groups",
     "has_ended",
@@ -26,4 +27,5 @@ __all__ = [
     "renewed_after_fork",
     "uninterrupted",
     "watch_process",
+    "weakly",
 ]

@@ -5,15 +5,21 @@ Ctrl-C that arrives there, and loses it. Solution: a `Closer` closes a resource 
 owner is dropped, else at program exit; C++ calls it (`CallWhenDropped`), and an interrupt that arrives meanwhile is
 raised in the code that runs next.
 
+For the same reason a weak reference has no callback in Python here, and that excludes `WeakMethod` and the weak
+dictionaries of the standard library: `weakly` makes a function of a method, and a `Reference` has a callback in C.
+
 `renewed_after_fork` is for locks that another thread held at the fork, and for resources of the parent alone.
 """
 
 import os
 import weakref
 from collections.abc import Callable
-from typing import Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 from penstock._native import CallWhenDropped
+
+_T = TypeVar("_T")
 
 
 class Closer:
@@ -76,18 +82,53 @@ class Renewable(Protocol):
         ...
 
 
-# Keyed by identity: two equal things, such as two caches of one description, must each be renewed.
-_living: Final[weakref.WeakValueDictionary[int, Renewable]] = weakref.WeakValueDictionary()
+class Reference(weakref.ref[_T]):
+    """A weak reference that equals only itself, so that a set keeps one for each of two equal things.
+
+    Its callback should be a built-in method, such as that of a set or a deque.
+    """
+
+    __slots__: tuple[str, ...] = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+def weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls a bound method, if its object still lives.
+
+    Example:
+        >>> class Lamp:
+        ...     def ring(self): print("ring")
+        >>> lamp = Lamp()
+        >>> ring = weakly(lamp.ring)
+        >>> ring()
+        ring
+        >>> del lamp
+        >>> ring()
+    """
+    bound: Any = method
+    return partial(_call, weakref.ref(bound.__self__), bound.__func__)
+
+
+def _call(reference: "weakref.ref[object]", function: Callable[[object], None]) -> None:
+    alive = reference()
+    if alive is not None:
+        function(alive)
+
+
+_living: Final[set[Reference[Renewable]]] = set()
 
 
 def renewed_after_fork(thing: Renewable) -> None:
     """Call `thing.renew_after_fork` in every forked child, for as long as the thing lives."""
-    _living[id(thing)] = thing
+    _living.add(Reference(thing, _living.discard))
 
 
 def _renew_all() -> None:
-    for thing in list(_living.values()):
-        thing.renew_after_fork()
+    for reference in list(_living):
+        thing = reference()
+        if thing is not None:
+            thing.renew_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -38,13 +38,12 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
-from weakref import WeakMethod
 
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
 from penstock._memory import RECYCLED_BYTES, allow_recycled, recycle_arrays
-from penstock._os import Bell, DaemonThread, uninterrupted
+from penstock._os import Bell, DaemonThread, uninterrupted, weakly
 from penstock._processes import FUNCTION_SECONDS
 from penstock._runtime._batches import Remaining, StepRange
 from penstock._runtime._failing_work import Patience, Stall
@@ -357,7 +356,7 @@ class FoldThread:
     def _run(self, fold: Fold) -> None:
         recycle_arrays()  # those of batches, which another thread drops
         self._identifier = threading.get_ident()
-        self._client.before_wait = partial(_call, WeakMethod(self._pass_on))  # which the client doesn't keep
+        self._client.before_wait = weakly(self._pass_on)  # which the client doesn't keep
         with Caught() as caught, closing(iter(fold)) as chunks:
             while self._waits_for_room():
                 chunk = next(chunks, None)
@@ -406,13 +405,6 @@ class FoldThread:
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()
-
-
-def _call(method: WeakMethod[Callable[[], None]]) -> None:
-    """Call a method, if its object still lives."""
-    found = method()
-    if found is not None:
-        found()
 
 
 class FoldSupplier(Supplier[Chunk]):

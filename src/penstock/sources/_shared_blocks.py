@@ -52,7 +52,7 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._os import renewed_after_fork
+from penstock._os import Reference, renewed_after_fork
 from penstock._pickles import Pickled, dump, load
 from penstock.sources._rendezvous import job_of, listener_of, name_of, offered
 
@@ -238,7 +238,8 @@ class _Memory:
         self._closing = weakref.finalize(self, os.close, descriptor)
         self._lock = threading.Lock()  # guards all below, and the table among the threads of this process
         self._uses: Counter[int] = Counter()
-        self._dropped: deque[int] = deque()
+        self._contents: dict[Reference[np.ndarray[Any, Any]], int] = {}  # the block of each
+        self._dropped: deque[Reference[np.ndarray[Any, Any]]] = deque()
 
     def renew_after_fork(self) -> None:
         """Open the memory again, since the parent's open file has the parent's locks."""
@@ -295,7 +296,7 @@ class _Memory:
         """Return a block that is kept, or decode it."""
         with self._lock:
             while self._dropped:
-                self._end_use(self._dropped.popleft())
+                self._end_use(self._contents.pop(self._dropped.popleft()))
             self._uses[block] += 1
         decoded: Opened[T] | None = None
         is_kept = False
@@ -320,7 +321,7 @@ class _Memory:
         size, offset = self._table.item(block, _SIZE), self._table.item(block, _OFFSET)
         content = np.frombuffer(self._map, np.uint8, size, offset)
         content.flags.writeable = False
-        weakref.finalize(content, self._dropped.append, block).atexit = False
+        self._contents[Reference(content, self._dropped.append)] = block
         return load(content.data, copied_bytes=_COPIED_BYTES), size
 
     def _end_use(self, block: int) -> None:
