@@ -96,6 +96,7 @@ def test_the_kill_is_inside_an_epoch_and_after_a_checkpoint(epochs: int) -> None
         drawn.add(step)
         assert step >= 20
         assert 4 <= step % 23 <= 15
+        assert step // 20 * 20 % 23 != 0
         assert epochs * 23 // 4 <= step <= epochs * 23 * 3 // 4 + 1
     assert len(drawn) > 3
 

@@ -133,7 +133,7 @@ def run_story(setting: Setting, terminal: Terminal) -> int:
 
 
 def choose_kill_step(num_steps: int, steps_per_epoch: int, save_every: int, chance: Callable[[int], int]) -> int:
-    """Return the step after which to kill: inside an epoch, after a checkpoint, in the middle half of the run.
+    """Return the step after which to kill: inside an epoch, as the checkpoint before, in the middle half of the run.
 
     Args:
         num_steps: the number of steps of the whole run.
@@ -150,6 +150,7 @@ def choose_kill_step(num_steps: int, steps_per_epoch: int, save_every: int, chan
         if num_steps // 4 <= step <= num_steps * 3 // 4 + 1
         and _MARGIN <= step % steps_per_epoch <= steps_per_epoch - 2 * _MARGIN
         and step % save_every >= _MARGIN
+        and (step - step % save_every) % steps_per_epoch != 0
     ]
     if not steps:
         raise UsageError(
@@ -234,7 +235,7 @@ def _run_both(setting: Setting, script: _Script, directory: Path, terminal: Term
     killed = _follow("run B", run_b, num_steps, terminal, kill_step=kill_step)
     lost = f"; {killed.killed_workers} of them killed and replaced" if killed.killed_workers else ""
     terminal.line(f"  run B  {killed.describe_workers()}{lost}")
-    terminal.line(f"         run B itself killed by SIGKILL after step {killed.steps[-1].step}, inside an epoch")
+    terminal.line(f"         run B itself killed by SIGKILL after step {killed.steps[-1].step}")
     state_bytes = _state_bytes(directory / "run-b.npz")
     resumed = _follow("run B", command("run-b", other_workers, kind), num_steps, terminal)
     terminal.line(
@@ -360,14 +361,13 @@ def judge(evidence: Evidence) -> tuple[Claim, ...]:
 def _was_killed(evidence: Evidence) -> Claim:
     killed, resumed = evidence.killed, evidence.resumed
     num_made = killed.steps[-1].step + 1 if killed.steps else 0
-    done = num_made % evidence.steps_per_epoch
+    at = resumed.resumed_at or 0
+    inside = at % evidence.steps_per_epoch  # a kill may take effect late, between two epochs; the checkpoint is before
     detail = (
-        f"SIGKILL after step {num_made - 1}, {done} of {evidence.steps_per_epoch} batches into its epoch, with "
-        f"{killed.describe_workers()}; resumed at step {resumed.resumed_at} in a new process with "
-        f"{resumed.describe_workers()}"
+        f"SIGKILL after step {num_made - 1}, with {killed.describe_workers()}; resumed at step {at}, {inside} of "
+        f"{evidence.steps_per_epoch} batches into its epoch, in a new process with {resumed.describe_workers()}"
     )
-    was_cut = killed.model is None and done != 0 and resumed.num_workers != killed.num_workers
-    holds = was_cut and resumed.resumed_at is not None and 0 < resumed.resumed_at <= num_made
+    holds = killed.model is None and resumed.num_workers != killed.num_workers and inside != 0 and at <= num_made
     return Claim("killed", holds, detail)
 
 
