@@ -348,17 +348,10 @@ class JobQueue(Generic[AnyJob]):
         """
         self._scheduler.check()
         self._in_passing = 1  # the program has assigned the batches that it got
-        with self._scheduler.owned() as held_here:
-            if self._armed:
-                self._arm_ahead()
-            else:
-                self._arm()
-            if not self._armed and not self._ended:
-                self._grow(held_here)
-            if not self._armed:
-                if not self._ended and not self._scheduler.has_free_slot:
-                    raise InternalError("no slot is free for the next job")
-                return None
+        while draining := self._begin_next():
+            self._wait_drained(draining, held)
+        if not self._armed:
+            return None
         if held is not None:
             held.allow()
         lacks_memory = self._made is not None and self._scheduler.idle_seconds() > 0
@@ -373,6 +366,30 @@ class JobQueue(Generic[AnyJob]):
         self._scheduler.check()
         with self._scheduler.owned():
             return self._retired() if self._armed else None  # another thread gave up the jobs
+
+    def _begin_next(self) -> dict[int, int]:
+        """Arm the next job, unless it is, or there is none; return the cancelled jobs that have its memory."""
+        with self._scheduler.owned():
+            if self._armed:
+                self._arm_ahead()
+                return {}
+            self._arm()
+            draining = self._grow() if self._lacks_room() else {}
+            if not draining and self._lacks_room() and not self._scheduler.has_free_slot:
+                raise InternalError("no slot is free for the next job")
+            return draining
+
+    def _lacks_room(self) -> bool:
+        return not self._armed and not self._ended
+
+    def _wait_drained(self, draining: dict[int, int], held: HeldInterrupts | None) -> None:
+        """Wait until no worker writes into cancelled jobs; other clients of the workers go on meanwhile."""
+        if held is not None:
+            held.allow()
+        self._scheduler.wait_drained(self._client, draining, lambda: self._ended)
+        if held is not None:
+            held.hold()
+        self._scheduler.check()
 
     def _is_over(self) -> bool:
         """Return whether there is no next job; also note since when a later job is complete and the next one isn't."""
@@ -416,12 +433,13 @@ class JobQueue(Generic[AnyJob]):
     def is_ready(self) -> bool:
         """Return whether `next_job` would return without waiting, as far as this can be known without waiting."""
         if not self._armed and not self._ended:
-            with Caught(Exception), self._scheduler.owned() as held:  # `next_job` raises the error
+            self._scheduler.is_ready(self._client, ())  # the descriptor is readable after what happens from now on
+            with Caught(Exception), self._scheduler.owned():  # `next_job` raises the error
                 self._arm()
                 if self._client.memory_provider is not None and not self._armed:
                     return self._ended  # it waits for memory
-                if not self._armed and not self._ended:
-                    self._grow(held)
+                if self._lacks_room() and self._grow():
+                    return False
         return not self._armed or self._scheduler.is_ready(self._client, self._wanted())
 
     def close(self) -> None:
@@ -510,16 +528,22 @@ class JobQueue(Generic[AnyJob]):
         kept = self._client.region_pool.kept(self._in_passing + self._client.ahead) if self._sees_kept else 0
         return self._scheduler.regions_in_use(self._client) - min(kept, self._window)
 
-    def _grow(self, held: HeldInterrupts) -> None:
-        """Make room where the consumer holds all memory; raise an error if `memory=` is too small for that."""
+    def _grow(self) -> dict[int, int]:
+        """Make room where the consumer holds all memory.
+
+        Returns:
+            The numbers of cancelled jobs that workers may still write into, by slot, if these have the memory.
+
+        Raises:
+            UsageError: `memory=` is too small for the batches that the consumer holds and the next ones.
+        """
         job, scheduler, client = self._made, self._scheduler, self._client
         if job is None:
-            return
+            return {}
         if self._memory is not None and client.region_pool.used_bytes + job.memory_bytes > self._memory:
-            scheduler.wait_drained(client, held)  # an earlier iterator's jobs may still have memory
-            self._arm()
-            if self._armed:
-                return
+            draining = scheduler.draining_of(client)
+            if draining:
+                return draining
             raise UsageError(
                 f"memory={self._memory} is too small: the next batches need {job.memory_bytes} bytes, and the batches "
                 f"that you still reference use {client.region_pool.used_bytes}. Raise memory=, keep fewer batches, "
@@ -528,17 +552,18 @@ class JobQueue(Generic[AnyJob]):
         while client.memory_provider is not None and client.memory_provider.await_return():
             self._arm()
             if self._armed or self._ended:
-                return
+                return {}
         if not client.has_warned_of_kept:
             client.has_warned_of_kept = True
             kept = scheduler.regions_in_use(client)
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which delivers copies.",
-                stacklevel=7,
+                stacklevel=8,
             )
         self._most_regions = scheduler.regions_in_use(client) + self._window
         self._arm()
+        return {}
 
 
 def _none() -> None:

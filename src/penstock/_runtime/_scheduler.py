@@ -449,12 +449,13 @@ class Scheduler:
     def regions_in_use(self, client: Client) -> int:
         """Return how many of a client's regions are being written, ready or viewed; cancelled slots don't count."""
         # Nearly always no slot is draining, and each job calls this a few times.
-        armed = [self._armed[slot] for slot in self._draining_of(client)] if self._draining else ()
+        armed = [self._armed[slot] for slot in self.draining_of(client)] if self._draining else ()
         return client.region_pool.leased - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
 
-    def _draining_of(self, client: Client) -> list[int]:
-        armed = [(slot, self._armed[slot]) for slot in self._draining]
-        return [slot for slot, each in armed if each is not None and each.client is client]
+    def draining_of(self, client: Client) -> dict[int, int]:
+        """Return the numbers of a client's cancelled jobs that may have writers, by slot."""
+        armed = ((slot, self._armed[slot]) for slot in self._draining)
+        return {slot: each.number for slot, each in armed if each is not None and each.client is client}
 
     @property
     def has_free_slot(self) -> bool:
@@ -538,21 +539,20 @@ class Scheduler:
         self._ring.cancel(slot)
         self._draining.add(slot)
 
-    def wait_drained(self, client: Client, held: HeldInterrupts) -> None:
-        """Wait until no cancelled slot of a client has a writer; Ctrl-C ends the wait at once."""
-        slots = self._draining_of(client)
-        held.allow()
-        try:
-            wait_until(
-                _listener_of(client),
-                lambda: all(map(self._ring.drained, slots)),
-                Patience(lambda: self._stall(slots, any_will_do=False), self.timeout),
-            )
-        finally:
-            held.hold()
-        self.collect()
-
     # -- waiting; only in the thread of the client's consumer
+
+    def wait_drained(self, client: Client, cancelled: dict[int, int], given_up: Callable[[], bool]) -> None:
+        """Wait until cancelled jobs, of these numbers in these slots, have no writers; Ctrl-C ends the wait at once."""
+
+        def is_over() -> bool:
+            return given_up() or not any(self._is_draining(slot, number) for slot, number in cancelled.items())
+
+        patience = Patience(lambda: self._stall(cancelled, any_will_do=False), self.timeout)
+        wait_until(_listener_of(client), is_over, patience)
+
+    def _is_draining(self, slot: int, number: int) -> bool:
+        armed = self._armed[slot]  # another thread may have freed the slot, and another job may have it now
+        return armed is not None and armed.number == number and not self._ring.drained(slot)
 
     def is_ready(self, client: Client, slots: Iterable[int]) -> bool:
         """Return whether one of the slots' jobs is complete; if not, the descriptor becomes readable when it may be."""

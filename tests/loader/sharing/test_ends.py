@@ -4,14 +4,19 @@ import asyncio
 import gc
 import itertools
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 import penstock as ps
+from penstock._os import DaemonThread
 from penstock.errors import ClosedError
 from tests.dataset.functions import is_even
 from tests.loader.gates import PATIENCE_SECONDS, Gate
@@ -19,6 +24,8 @@ from tests.loader.sharing.parts import IN_ORDER, KINDS, TRAINING, VALIDATION, li
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.each_value
+
+current_frames: Callable[[], dict[int, FrameType]] = vars(sys)["_current_frames"]
 
 SECONDS = pytest.mark.parametrize("second", [VALIDATION, IN_ORDER])
 
@@ -178,3 +185,108 @@ def test_closing_the_owner_ends_a_wait_for_the_other(kind: str) -> None:
         other,
     ):
         asyncio.run(main(owner, other))
+
+
+def large(number: int) -> Any:
+    """Return a row of 400 kB."""
+    return np.full(50_000, number)
+
+
+def awaits_memory(gate: Gate) -> ps.Dataset:
+    """Return batches of 800 kB; an element waits at a gate."""
+    return ps.range(12).map(gate).map(large).batch(2)
+
+
+def given_up_at(gate: Gate, loader: ps.Loader) -> None:
+    """Give up an iterator while a worker is at its last batch, which has all memory that the loader may use."""
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+    gate.wait_entered()
+    loader.seek(0)
+
+
+class Waiter(DaemonThread):
+    """A thread that gets a loader's next batch."""
+
+    def __init__(self, loader: ps.Loader) -> None:
+        self.found: list[Any] = []
+        self._number = 0
+        self._batches = iter(loader)
+        super().__init__(self._get, "waiter")
+
+    def _get(self) -> None:
+        self._number = threading.get_ident()
+        try:
+            self.found.append(plain(next(self._batches)))
+        except ClosedError as error:
+            self.found.append(error)
+
+    @property
+    def is_at_the_wait(self) -> bool:
+        """Whether the loader waits for the memory of an earlier iterator."""
+        frame = current_frames().get(self._number)
+        while frame is not None and frame.f_code.co_name != "wait_drained":
+            frame = frame.f_back
+        return frame is not None
+
+
+MEMORY_OF_ONE = 1_200_000
+
+
+def test_a_wait_for_memory_leaves_the_other_unchanged() -> None:
+    """While one loader waits until a worker leaves a job of its earlier iterator, the other's batches continue."""
+    gate = Gate(10)
+    numbers = ps.range(10**9).map(abs).batch(2)
+    with pair("threads", numbers, awaits_memory(gate), memory=MEMORY_OF_ONE) as (owner, other):
+        given_up_at(gate, other)
+        waiter = Waiter(other)
+        done = threading.Event()
+
+        def take() -> None:
+            batches = iter(owner)
+            while not waiter.is_at_the_wait:
+                next(batches)
+            for _ in range(20):
+                next(batches)
+            done.set()
+
+        taker = DaemonThread(take, "taker")
+        assert done.wait(PATIENCE_SECONDS)
+        gate.open()
+        for thread in (waiter, taker):
+            thread.wait(PATIENCE_SECONDS)
+        assert waiter.found == [plain(awaits_memory(Gate(-1))[0])]
+
+
+def test_a_loader_that_waits_for_memory_is_closed() -> None:
+    """The iterator that waits gets a ClosedError, while the worker is still inside the earlier job."""
+    gate = Gate(10)
+    loader = ps.Loader(awaits_memory(gate), num_workers=2, memory=MEMORY_OF_ONE)
+    try:
+        given_up_at(gate, loader)
+        waiter = Waiter(loader)
+        while not waiter.is_at_the_wait and not waiter.found:
+            waiter.wait(0.001)
+        closer = DaemonThread(loader.close, "closer")
+        waiter.wait(PATIENCE_SECONDS)
+        assert isinstance(waiter.found[0], ClosedError)
+    finally:
+        gate.open()
+    closer.wait(PATIENCE_SECONDS)
+
+
+def test_a_wait_for_memory_does_not_block_an_event_loop() -> None:
+    """Other tasks run while the next batch waits until a worker leaves a job of an earlier iterator."""
+    gate = Gate(10)
+
+    async def first() -> Any:
+        task = asyncio.ensure_future(anext(aiter(loader)))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        gate.open()
+        return plain(await task)
+
+    with ps.Loader(awaits_memory(gate), num_workers=2, memory=MEMORY_OF_ONE) as loader:
+        given_up_at(gate, loader)
+        assert asyncio.run(first()) == plain(awaits_memory(Gate(-1))[0])

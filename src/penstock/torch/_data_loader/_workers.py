@@ -260,9 +260,9 @@ class InOrder(JobQueue[DrawnJob]):
         is_small = not self._rules.is_learning and (in_use + 1) * job.memory_bytes <= _SMALL_BATCHES_BYTES
         return is_small or (ahead <= self._least and self._regions_in_use() < self._allowed)
 
-    def _grow(self, held: HeldInterrupts) -> None:
+    def _grow(self) -> dict[int, int]:
         self._allowed = self._scheduler.regions_in_use(self._client) + self._least  # the consumer holds batches
-        super()._grow(held)
+        return super()._grow()
 
 
 class AsReady(InOrder, ReadyQueue[DrawnJob]):
