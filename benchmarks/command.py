@@ -16,7 +16,7 @@ from benchmarks.macro.scenarios import SCENARIOS
 from benchmarks.measure import Result, clear_progress, measure, progress_line
 from benchmarks.report import as_json, table, write_json
 from benchmarks.rivals import environment
-from benchmarks.scenario import Contestant, Scenario
+from benchmarks.scenario import Contestant, MissingError, Scenario
 
 RESULTS = ROOT / ".bench"
 RIVALS_ENVIRONMENT = RESULTS / "rivals"
@@ -36,9 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports: list[dict[str, object]] = []
     for name in options.scenarios or SCENARIOS:
         started = datetime.datetime.now(datetime.UTC)
-        scenario, results, missing = run(
-            name, rounds=options.rounds, smoke=options.smoke, with_rivals=options.rivals, only=options.only
-        )
+        try:
+            scenario, results, missing = run(
+                name, rounds=options.rounds, smoke=options.smoke, with_rivals=options.rivals, only=options.only
+            )
+        except MissingError as error:
+            print(f"{name}: {error}", end="\n\n", flush=True)
+            continue
         clear_progress()
         print(table(scenario, results, missing), end="\n\n", flush=True)
         reports.append(as_json(scenario, results, started))

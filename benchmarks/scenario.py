@@ -118,3 +118,7 @@ class Scenario:
     rounds: int = 7
     summary: Callable[[Mapping[str, float]], str] | None = None
     warms_up: bool = True
+
+
+class MissingError(Exception):
+    """A package that a scenario is about is not installed; the message names the remedy."""

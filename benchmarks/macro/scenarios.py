@@ -33,7 +33,7 @@ from benchmarks.macro import (
     video,
     write,
 )
-from benchmarks.processes import big_batches, busy_trainer, kill, memory, start_stop, stragglers
+from benchmarks.processes import big_batches, busy_trainer, kill, memory, ray_pool, start_stop, stragglers
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
@@ -70,5 +70,6 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "verdicts": verdicts.build,
     "readings": readings.build,
     "kill": kill.build,
+    "ray": ray_pool.build,
     "import": import_time.build,
 }
