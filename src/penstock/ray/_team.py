@@ -2,7 +2,8 @@
 
 Ray decides where a process runs, and when: perhaps never, if the cluster has too few processors. So spans are given
 only to processes that have answered once. A process that was lost is replaced by another, which may have to wait in the
-same way.
+same way. If processes don't start, such as on a host that lacks memory, the others compute, and the pool tries again
+later; if there are no others, that is an error.
 
 Processes with a name belong to the cluster. Any program may start them and find them, and none ends them, since it
 can't know whether others use them. So each ends itself when it had no work for ten minutes. A program that still uses
@@ -10,6 +11,7 @@ it starts it again, which takes less than a second.
 """
 
 import importlib
+import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 
 ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
 
+_logger = logging.getLogger("penstock")
 _SPANS: Final = 2  # of a process: one that it computes, and one that it has already received
 _STARTS: Final = 3  # of each process that fails to start
+_PAUSE_SECONDS: Final = 10.0  # after that many, while other processes are ready
 _NAMESPACE: Final = "penstock"  # of the names of processes: a program has another one for its own actors
 _IDLE_SECONDS: Final = 600.0  # without work; then a process with a name ends
 
@@ -70,6 +74,7 @@ class Team:
         self._missing = set(range(count))
         self._failures = 0  # in a row, of processes that never started
         self._failure: BaseException | None = None
+        self._not_before = 0.0  # by the monotonic clock: no process is started while others are ready
         self._bells: frozenset[Bell] = frozenset()  # rung when a process is ready, or has room for a span
         self.count = count
         self.is_closed = False
@@ -92,19 +97,26 @@ class Team:
             return sum(bool(member.pid) for member in self._members.values())
 
     def repair(self) -> None:
-        """Start the processes that are missing.
+        """Start the processes that are missing, unless they have failed to start, again and again, a moment ago.
 
         Raises:
-            WorkerError: they don't start, again and again.
+            WorkerError: they don't start, and no other one is ready.
         """
         with self._lock:
             failure = self._failure if self._failures >= _STARTS * self.count else None
-            missing = sorted(() if self.is_closed or failure is not None else self._missing)
-            self._missing -= {*missing}
+            is_working = self.ready > 0
             if failure is not None:
-                self._failures = 0  # the next call tries again
+                self._failures = 0  # a later call tries again
+                self._not_before = time.monotonic() + _PAUSE_SECONDS
+            is_early = is_working and time.monotonic() < self._not_before
+            missing = sorted(() if self.is_closed or is_early or failure is not None else self._missing)
+            self._missing -= {*missing}
+        reason = str(failure).strip()
+        if failure is not None and not is_working:
+            raise WorkerError(f"the processes of {self.text} don't start: {reason}") from failure
         if failure is not None:
-            raise WorkerError(f"the processes of {self.text} don't start: {str(failure).strip()}") from failure
+            text = "some processes of the pool don't start, so the others compute; the next try is in %.0f seconds: %s"
+            _logger.warning(text, _PAUSE_SECONDS, reason)
         for number in missing:
             member = Member(number, self._made(number))
             with self._lock:
