@@ -46,6 +46,10 @@ def test_without_a_command_the_help_is_printed(command: list[str]) -> None:
         (["demo", "--worker", "3"], "unrecognized arguments: --worker 3"),
         (["demo", "--num-workers", "-1"], "a whole number of at least 0 is needed; got '-1'"),
         (["demo", "--num-workers", "two"], "a whole number of at least 0 is needed; got 'two'"),
+        (["lint", "data:rows", "--ranks", "0"], "a whole number of at least 1 is needed; got '0'"),
+        (["bench", "data:rows", "--num-workers", "0"], "a whole number of at least 1 is needed; got '0'"),
+        (["look", "data:rows", "--rank", "2/2"], "rank K of N, with K from 0 and below N, is needed; got '2/2'"),
+        (["write", "data:rows", "x", "--part", "1"], "part K of N, with K from 0 and below N, is needed; got '1'"),
         (["demo", "--epochs", "2"], "a whole number of at least 3 is needed; got '2'"),
     ],
 )

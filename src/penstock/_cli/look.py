@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import penstock
 from penstock._caught import Caught
+from penstock._cli.arguments import one_of, whole_number
 from penstock._cli.datasets import METAVAR_OR_PATH, NAME_HELP, named_loader, named_object
 from penstock._cli.look_server import LookServer
 from penstock._cli.terminal import ENDED, FAILED, Terminal
@@ -97,23 +98,29 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("name", metavar=METAVAR_OR_PATH, help=NAME_HELP)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--step", metavar="N", type=_count, default=0, help="the step to show (default: 0)")
-    what.add_argument("--compare-steps", metavar=("A", "B"), nargs=2, type=_count, help="show two steps, and compare")
+    what.add_argument("--step", metavar="N", type=whole_number(0), default=0, help="the step to show (default: 0)")
+    what.add_argument(
+        "--compare-steps", metavar=("A", "B"), nargs=2, type=whole_number(0), help="show two steps, and compare"
+    )
     what.add_argument("--against", metavar=METAVAR_OR_PATH, help="find the first step at which this one differs")
     parser.add_argument(
         "--steps", metavar="A:B", type=_span, help=f"the steps for --against (default: {_STEPS[0]}:{_STEPS[1]})"
     )
-    parser.add_argument("--row", metavar="N", type=_count, help="show this row alone, after each step of the dataset")
-    parser.add_argument("--rank", metavar="K/N", type=_rank, help="the rows of rank K of N only, from 0/N")
+    parser.add_argument(
+        "--row", metavar="N", type=whole_number(0), help="show this row alone, after each step of the dataset"
+    )
+    parser.add_argument("--rank", metavar="K/N", type=one_of("rank"), help="the rows of rank K of N only, from 0/N")
     parser.add_argument("--decode", metavar="MODULE:FUNCTION", help="makes text of the integers of an array")
-    parser.add_argument("--rows", metavar="N", type=_count, default=_ROWS, help=f"rows to print (default: {_ROWS})")
+    parser.add_argument(
+        "--rows", metavar="N", type=whole_number(0), default=_ROWS, help=f"rows to print (default: {_ROWS})"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--html", metavar="FILE", help="write a page with all rows, and pictures, instead")
     where.add_argument(
         "--serve",
         metavar="PORT",
         nargs="?",
-        type=_count,
+        type=whole_number(0),
         const=0,
         help="show pages of any step in a browser on this machine, until Ctrl-C (default: a free port)",
     )
@@ -125,8 +132,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     decode = None if arguments.decode is None else _decoder(arguments.decode)
     with ExitStack() as loaders:
+        shard = None if arguments.rank is None else penstock.Shard(*arguments.rank)
         names = [arguments.name, *([arguments.against] if arguments.against else [])]
-        found = [Steps(name, loaders.enter_context(named_loader(name, arguments.rank)), decode) for name in names]
+        found = [Steps(name, loaders.enter_context(named_loader(name, shard)), decode) for name in names]
         if arguments.against:
             return _compare(found[0], found[1], arguments)
         if arguments.serve is not None:
@@ -215,24 +223,9 @@ def _decoder(text: str) -> Callable[..., object]:
     return found
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        message = f"a whole number of at least 0 is needed; got {text!r}"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
-
-
 def _span(text: str) -> tuple[int, int]:
     start, _, stop = text.partition(":")
     if not (start.isdecimal() and stop.isdecimal() and int(start) < int(stop)):
         message = f"steps A:B, from A and before B, are needed; got {text!r}"
         raise argparse.ArgumentTypeError(message)
     return int(start), int(stop)
-
-
-def _rank(text: str) -> penstock.Shard:
-    rank, _, count = text.partition("/")
-    if not (rank.isdecimal() and count.isdecimal() and int(rank) < int(count)):
-        message = f"rank K of N, with K from 0 and below N, is needed; got {text!r}"
-        raise argparse.ArgumentTypeError(message)
-    return penstock.Shard(int(rank), int(count))

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 
 import penstock
+from penstock._cli.arguments import one_of, whole_number
 from penstock._cli.datasets import METAVAR, named_dataset
 from penstock._cli.terminal import ENDED
 
@@ -32,8 +33,12 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--shard-bytes", metavar="SIZE", default="256MB", help="size of a shard, about (default: 256MB)"
     )
-    parser.add_argument("--num-workers", metavar="N", type=int, help="processes (default: one for each processor)")
-    parser.add_argument("--part", metavar="K/N", type=_part, default=(0, 1), help="write part K of N only, from 0/N")
+    parser.add_argument(
+        "--num-workers", metavar="N", type=whole_number(0), help="processes (default: one for each processor)"
+    )
+    parser.add_argument(
+        "--part", metavar="K/N", type=one_of("part"), default=(0, 1), help="write part K of N only, from 0/N"
+    )
     parser.set_defaults(run=run)
 
 
@@ -53,11 +58,3 @@ def run(arguments: argparse.Namespace) -> int:
         f"{state}\n"
     )
     return ENDED
-
-
-def _part(text: str) -> tuple[int, int]:
-    turn, _, turns = text.partition("/")
-    if not (turn.isdecimal() and turns.isdecimal() and int(turn) < int(turns)):
-        message = f"part K of N, with K from 0 and below N, is needed; got {text!r}"
-        raise argparse.ArgumentTypeError(message)
-    return int(turn), int(turns)

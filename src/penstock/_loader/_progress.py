@@ -487,8 +487,7 @@ class StreamingProgress:
     def begin(self) -> list[StepRange]:
         if self._last is not None and self._next.where != self._beginning():  # left early, or not seen to end
             self.at = self._last, self._next._replace(breaks=self._next.breaks + 1)
-            for later in [other for other in self._starts if other > self._next.step]:
-                del self._starts[later]  # of a pass before a seek, in which the epoch wasn't left here
+            self._forget_from(self._next.step + 1)  # of a pass before a seek, in which the epoch wasn't left here
             self._next_epoch()
         self.at = None, self._next
         self._began_at = self._next.step
@@ -524,6 +523,10 @@ class StreamingProgress:
         if len(self._starts) > REMEMBERED_STEPS:
             self._starts.popitem(last=False)
 
+    def _forget_from(self, step: int) -> None:
+        for later in [other for other in self._starts if other >= step]:
+            del self._starts[later]
+
     def jump(self, step: int) -> None:
         self.at = None, self._lookup(step)
         self._pass_end()
@@ -535,8 +538,7 @@ class StreamingProgress:
             check_position(position, positions_of(self._node))
         token = token_at(self._stage(self._own_rank_segments, epoch), position)
         step = self._next.step
-        for replaced in [other for other in self._starts if other >= step]:
-            del self._starts[replaced]
+        self._forget_from(step)
         # One more break, since the steps from here on have other elements than before. A jump to an earlier step undoes
         # that, so it forgets the starts of these steps.
         self.at = None, _StepStart(step, epoch, Where(self._own_rank_segments, token), self._next.breaks + 1)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock._caught import Caught
+from penstock._cli.arguments import whole_number
 from penstock._cli.bench.measuring import WAYS, Measured, Request, Way, measure
 from penstock._cli.datasets import METAVAR, named_dataset, named_object
 from penstock._cli.terminal import ENDED, FAILED, Terminal
@@ -49,7 +50,9 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("name", metavar=METAVAR, help="such as data:train; the current folder is searched first")
-    parser.add_argument("--num-workers", metavar="N", type=_workers, help="workers (default: one for each processor)")
+    parser.add_argument(
+        "--num-workers", metavar="N", type=whole_number(1), help="workers (default: one for each processor)"
+    )
     parser.add_argument(
         "--seconds", metavar="S", type=_time, default=_SECONDS, help=f"time of each (default: {_SECONDS:.0f})"
     )
@@ -214,13 +217,6 @@ def _print(rows: dict[Way, Row], step_ms: float) -> None:
     if best is not None and best.found is not None:
         terminal.wrapped(f"fastest: {best.name}; bottleneck: {best.found.bottleneck or 'not known yet'}")
         terminal.wrapped(f"to change: {best.found.advice}")
-
-
-def _workers(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        message = f"a whole number of at least 1 is needed; got {text!r}"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
 
 
 def _time(text: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from penstock._cli.arguments import whole_number
 from penstock._cli.demo.cluster import run_on_ray
 from penstock._cli.demo.digits import Setting, run_story
 from penstock._cli.demo.images import measure
@@ -51,14 +52,20 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--report", metavar="FILE", type=Path, default=Path("demo-report.html"), help="default: demo-report.html"
     )
-    parser.add_argument("--num-workers", metavar="N", type=_count(0), default=2, help="of the loader (default: 2)")
     parser.add_argument(
-        "--epochs", metavar="N", type=_count(3), default=20, help="passes over the digits in each run (default: 20)"
+        "--num-workers", metavar="N", type=whole_number(0), default=2, help="of the loader (default: 2)"
+    )
+    parser.add_argument(
+        "--epochs",
+        metavar="N",
+        type=whole_number(3),
+        default=20,
+        help="passes over the digits in each run (default: 20)",
     )
     parser.add_argument(
         "--size",
         metavar="PIXELS",
-        type=_count(1),
+        type=whole_number(1),
         default=224,
         help="of the decoded --images, both ways (default: 224)",
     )
@@ -72,15 +79,3 @@ def run(arguments: argparse.Namespace) -> int:
         return measure(arguments.images, arguments.size, arguments.num_workers, arguments.report, terminal)
     setting = Setting(arguments.directory, arguments.report, arguments.epochs, arguments.num_workers)
     return run_on_ray(setting, terminal) if arguments.ray else run_story(setting, terminal)
-
-
-def _count(least: int) -> Callable[[str], int]:
-    """Return a type for argparse: a whole number that is at least `least`."""
-
-    def parse(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdigit() else -1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"a whole number of at least {least} is needed; got {text!r}")
-        return value
-
-    return parse

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
 
 from penstock._caught import Caught
+from penstock._cli.arguments import whole_number
 from penstock._cli.datasets import METAVAR_OR_PATH, NAME_HELP, named
 from penstock._cli.lint.inspection import Lint, loading_of
 from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, Terminal
@@ -42,15 +43,19 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("names", metavar=METAVAR_OR_PATH, nargs="+", help=NAME_HELP)
-    parser.add_argument("--from", dest="start", metavar="STEP", type=_count, default=0, help="the step to begin with")
-    parser.add_argument("--num-workers", metavar="N", type=_count, help="workers (default: one for each processor)")
+    parser.add_argument(
+        "--from", dest="start", metavar="STEP", type=whole_number(0), default=0, help="the step to begin with"
+    )
+    parser.add_argument(
+        "--num-workers", metavar="N", type=whole_number(0), help="workers (default: one for each processor)"
+    )
     parser.add_argument(
         "--workers", choices=("processes", "threads"), default="processes", help="their kind (default: processes)"
     )
     parser.add_argument(
         "--ranks",
         metavar="N",
-        type=_count,
+        type=whole_number(1),
         help="check that N ranks can share the batches (default: those of a loader, or 1)",
     )
     parser.add_argument(
@@ -136,7 +141,8 @@ class Output:
             for record in finding.records[:_LISTED]:
                 self._entry(" ", "", printable(record))
             if len(finding.records) > _LISTED:
-                self._entry(" ", "", f"and {finding.count - _LISTED:,} more; --json lists them")
+                listed = "them" if len(finding.records) == finding.count else f"the first {len(finding.records):,}"
+                self._entry(" ", "", f"and {finding.count - _LISTED:,} more; --json lists {listed}")
 
     def end(self, *, so_far: bool = False) -> int:
         """Print the number of findings, and return the exit status."""
@@ -155,10 +161,3 @@ class Output:
     def _entry(self, mark: str, name: str, text: str) -> None:
         if not self._is_json:
             self._terminal.entry(mark, name, text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        message = f"a whole number of at least 0 is needed; got {text!r}"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
