@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -180,10 +181,19 @@ def test_a_batch_that_is_dropped_fills_no_limit(place: dict[str, Any]) -> None:
             next(batches)
 
 
+def met(folder: Path, number: int) -> dict[str, int]:
+    """Return the process that computes a number, once two processes compute some."""
+    (folder / str(os.getpid())).touch()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while len(list(folder.iterdir())) < 2 and time.monotonic() < until:
+        threading.Event().wait(0.001)
+    return functions.process_of(number)
+
+
 @pytest.mark.parametrize("source", list(SOURCES))
-def test_several_processes_share_a_batch(source: str) -> None:
+def test_several_processes_share_a_batch(source: str, tmp_path: Path) -> None:
     """The trainer's process computes no row, and each of the workers some."""
-    with ps.Loader(SOURCES[source].map(functions.process_of).batch(20), **PROCESSES) as loader:
+    with ps.Loader(SOURCES[source].map(partial(met, tmp_path)).batch(20), **PROCESSES) as loader:
         first, *others = (set(batch["row_process"].tolist()) for batch in loader)
     assert len(first) == 2
     assert os.getpid() not in first.union(*others)
