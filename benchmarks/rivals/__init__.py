@@ -14,6 +14,7 @@ from benchmarks.scenario import Contestant
 
 RIVALS = (
     "torch", "grain", "spdl", "torchdata", "webdataset", "streaming", "litdata", "lance", "datasets", "jax", "standard",
+    "accelerate",
 )  # fmt: skip
 Contestants = Callable[[Any, ExitStack], tuple[Contestant, ...]]
 

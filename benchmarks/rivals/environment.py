@@ -17,6 +17,7 @@ PACKAGES = (
     "torch==2.13.0",
     "grain==0.2.18",
     "torchdata==0.11.0",
+    "accelerate==1.15.0",
     "spdl==0.8.0",
     "webdataset==1.0.2",
     "mosaicml-streaming==0.13.0",

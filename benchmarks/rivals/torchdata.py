@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader: its state, and the time to resume from it."""
+"""torchdata's StatefulDataLoader: its state, the time to resume from it, and what other ranks continue with."""
 
 # The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from benchmarks.macro import import_time, resume, resume_kinds
+from benchmarks.macro import elastic, import_time, resume, resume_kinds
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import MILLISECONDS, Contestant
 
@@ -67,4 +68,23 @@ def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import torchdata.stateful_dataloader", "rival"),)
 
 
-CONTESTANTS: dict[str, Contestants] = {"resume": _resume, "import": _import}
+def _elastic(work: elastic.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    numbers: Any = range(work.rows)
+
+    def run(ranks: int, steps: int | None, states: object) -> tuple[list[int], object]:
+        """Each rank loads the state of a rank before, and its batches have its part of the global batch."""
+        rows: list[int] = []
+        after: list[object] = []
+        for rank in range(ranks):
+            sampler = StatefulDistributedSampler(numbers, ranks, rank, seed=7)
+            loader = StatefulDataLoader(numbers, batch_size=work.batch_size // ranks, sampler=sampler)
+            if isinstance(states, list):
+                loader.load_state_dict(states[rank % len(states)])
+            rows += (int(row) for batch in elastic.taken(loader, steps) for row in batch)
+            after.append(loader.state_dict())
+        return rows, after
+
+    return elastic.contestants("torchdata, StatefulDistributedSampler", "rival", run, work)
+
+
+CONTESTANTS: dict[str, Contestants] = {"resume": _resume, "import": _import, "elastic": _elastic}
