@@ -432,3 +432,27 @@ def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError, match=r"a.parquet' must be a whole file of Parquet: .*CRC") as raised:
         read_records(source, np.array([0, 4]))
     assert "row 1 of group 1 of file 'a.parquet'" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_an_encrypted_file_is_refused(tmp_path: Path, *, plain: bool) -> None:
+    """Encryption is named as the reason, of the whole file or of a column; other columns can be read."""
+    encryption: Any = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):  # type: ignore[misc]  # pyarrow has no types
+        def wrap_key(self, key: bytes, _: str) -> str:
+            return key.hex()
+
+    def made(_: object) -> Keys:
+        return Keys()
+
+    factory = encryption.CryptoFactory(made)
+    chosen = encryption.EncryptionConfiguration("footer", column_keys={"column": ["text"]}, plaintext_footer=plain)
+    options = factory.file_encryption_properties(encryption.KmsConnectionConfig(), chosen)
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": ["secret"], "id": [1]})
+    parquet.write_table(table, path, encryption_properties=options)
+    with pytest.raises(UsageError, match=r"a.parquet' is, or a column .*Write it without encryption"):
+        Parquet(path, cache=tmp_path)[0]
+    if plain:
+        assert Parquet(path, ["id"], cache=tmp_path)[0] == {"id": 1}

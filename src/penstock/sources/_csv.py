@@ -261,7 +261,7 @@ def _rows(lines: _Lines, delimiter: str) -> Iterator[list[str]]:
         try:
             row = next(parser, None)
         except csv.Error as error:
-            raise _DamageError(f"line {number} (byte {lines.begin}) is no row: {error}. Fix the line.") from None
+            raise _DamageError(f"line {number} (byte {lines.begin}) is no row: {_reason(error)}") from None
         if row is None:
             return
         yield row
@@ -304,7 +304,17 @@ def _row_of(content: bytes, delimiter: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise _DamageError(f"it isn't UTF-8: {error}. {_CONVERT}") from None
     except csv.Error as error:
-        raise _DamageError(f"{error}. Fix the line.") from None
+        raise _DamageError(_reason(error)) from None
+
+
+def _reason(error: csv.Error) -> str:
+    """Return the reason why a line is no row, and the remedy."""
+    if "new-line character" in str(error):  # the rest of that text advises on an argument of `open`
+        return (
+            "it has a carriage return that no newline follows, outside of quotes. Quote the field, or end all lines by "
+            "newlines, as `mac2unix` does."
+        )
+    return f"{error}. Fix the line."
 
 
 def _check_width(row: Sequence[str], wanted: int, place: str = "") -> None:

@@ -48,7 +48,7 @@ class Parquet(TableFiles):
             once. Default: 256 MiB, for each rank.
 
     Raises:
-        UsageError: `paths` has no file, or a folder; a column doesn't exist; a column differs between files.
+        UsageError: `paths` has no file, or a folder; a column doesn't exist, is encrypted, or differs between files.
         SourceError: a file can't be read; later, at a read, a file no longer exists or has changed.
         CorruptRecordError: a file isn't Parquet, or is empty, truncated or damaged.
         MissingDependencyError: pyarrow isn't installed.

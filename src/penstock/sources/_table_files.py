@@ -14,7 +14,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any, BinaryIO, ClassVar, SupportsIndex
+from typing import Any, BinaryIO, ClassVar, Final, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,7 @@ Types = Mapping[str, Array]
 """The `pyarrow.DataType` of each column."""
 Block = tuple[Sequence[Array], int]
 """Record batches, and the bytes that were allocated for them."""
+_ENCRYPTED: Final = ("encrypted metadata", "Cannot decrypt")  # in pyarrow's errors, which have no class of their own
 
 
 class TableFiles:
@@ -368,6 +369,7 @@ def reading(path: str, kind: str) -> Generator[None]:
 
     Raises:
         SourceError: the system can't read the file.
+        UsageError: the file is encrypted.
         CorruptRecordError: the file isn't a whole file of the format.
         MemoryError: there isn't enough memory for a block.
     """
@@ -378,6 +380,11 @@ def reading(path: str, kind: str) -> Generator[None]:
     except (need_arrow().ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise_source_error(f"cannot read {path!r}: {error}. Check the file.", error)
+        if any(words in str(error) for words in _ENCRYPTED):
+            raise UsageError(
+                f"files of {kind} must not be encrypted, since there is no argument for the keys; {path!r} is, or a "
+                "column that is read. Write it without encryption, or name columns that aren't encrypted."
+            ) from error
         raise CorruptRecordError(
             f"{path!r} must be a whole file of {kind}: {' '.join(str(error).split())}. It is of another format, "
             "truncated or damaged: restore it, or write it again."

@@ -40,7 +40,13 @@ _FILE_KINDS: Final = frozenset(b"0\x007")  # a file, as written by old programs,
 _SKIPPED_KINDS: Final = frozenset(b"5V")  # folders and volume labels
 _OTHER_KINDS: Final = {
     "1": "a hard link", "2": "a symbolic link", "3": "a device", "4": "a device", "6": "a pipe", "S": "a sparse file",
-    "M": "a part of a file",
+    "M": "a part of a file", "D": "a list of a folder's files",
+}  # fmt: skip
+_LINKED: Final = "Write files with their content, as `tar --dereference --hard-dereference` does."
+_SPARSE: Final = "Write it without `tar --sparse`."
+_REMEDIES: Final = {
+    "1": _LINKED, "2": _LINKED, "S": _SPARSE, "M": "Write it without `tar --multi-volume`.",
+    "D": "Write it without `tar --listed-incremental`.",
 }  # fmt: skip
 _NAME = slice(0, 100)
 _SIZE = slice(124, 136)
@@ -463,11 +469,8 @@ def _check_skipped(name: str, kind: int, begin: int) -> None:
     if kind in _SKIPPED_KINDS:
         return
     found = _OTHER_KINDS.get(chr(kind), f"of the unknown type {chr(kind)!r}")
-    raise _DamageError(
-        begin,
-        f"the member {name!r} is {found}, not a file. Write files with their content, as "
-        "`tar --dereference --hard-dereference` does.",
-    )
+    remedy = _REMEDIES.get(chr(kind), "Leave it out.")
+    raise _DamageError(begin, f"the member {name!r} is {found}, not a file. {remedy}")
 
 
 def _filled(size: int) -> int:
@@ -562,7 +565,7 @@ def _extended(content: bytes, kind: int, position: int, known: tuple[str, int]) 
             raise _DamageError(position, "an extended header sets the name or the size of all members.")
         return known
     if any(key.startswith("GNU.sparse.") for key in pax):
-        raise _DamageError(position, "a member is a sparse file. Write it without `tar --sparse`.")
+        raise _DamageError(position, f"a member is a sparse file. {_SPARSE}")
     size = pax.get("size", "")
     if size and not (size.isascii() and size.isdigit() and len(size) < 20):
         raise _DamageError(position, f"an extended header has the size {size!r}. The file is damaged.")
