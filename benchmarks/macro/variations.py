@@ -213,6 +213,8 @@ def _worst_on_top(medians: Mapping[str, float]) -> str:
             share = value / medians[f"{variation}: loop"]
             is_explained = place.startswith("penstock") and share < LEAST
             rows.append((share, name, (reason(works[variation], place) or "NO REASON") if is_explained else ""))
+    if not rows:
+        return "share of the loop: only loops were measured"
     width = max(len(name) for _, name, _ in rows)
     lines = [f"{share:8.3f}  {name:{width}}  {why}".rstrip() for share, name, why in sorted(rows)]
     return "\n".join(["share of the loop, the worst first:", *lines])

@@ -47,5 +47,7 @@ def test_only_some_contestants_are_measured(tmp_path: Path, capsys: pytest.Captu
     names = [contestant["name"] for contestant in measured["contestants"]]
     assert names == ["tuples by 32: loop", "tuples by 32: penstock inline"]
     assert "tuples by 32: penstock inline" in capsys.readouterr().out
+    assert main(["variations", "--smoke", "--only", "tuples by 32: loop"]) == 0
+    assert "only loops were measured" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"(?s)--only 'nothing': no contestant of variations .*tuples by 32: loop"):
         main(["variations", "--smoke", "--only", "nothing"])
