@@ -61,9 +61,9 @@ class Processes:
         """Let the process have other work."""
         member.spans = 0
 
-    def take(self, number: int | None = None, *, besides: Collection[Any] = ()) -> Any:
+    def take(self, number: int | None = None, *, besides: Collection[Any] = (), is_idle: bool = False) -> Any:
         """Return an idle process, or one that is not late with the span."""
-        del number
+        del number, is_idle
         free = [member for member in self.members if member.spans == 0 and member not in besides]
         if not free:
             return None
@@ -125,3 +125,17 @@ def test_two_processes_may_end_a_late_span_at_once(set_constant: Callable[[str, 
     processes.end()
     assert dealer.next().work == Numbers(0, 1)
     assert dealer.next() is None
+
+
+def test_only_an_idle_process_takes_the_span_of_another_one() -> None:
+    """A process of a shared pool that has a span takes no span that another one may have for other programs."""
+    made: Any = team.Team(0, {"num_cpus": 0})
+    chosen, other = (team.Member(number, None) for number in range(2))
+    made.__dict__["_members"] = {0: chosen, 1: other}
+    chosen.pid = other.pid = 1
+    chosen.spans, other.spans = 2, 1
+    assert made.take(0) is None
+    assert made.take(is_idle=True) is None
+    other.spans = 0
+    assert made.take(is_idle=True) is other
+    assert made.take(1) is other

@@ -377,7 +377,7 @@ class Dealer(Generic[WorkT]):
         if self._team.is_shared:
             self._give_alike()
         for span in self._due():
-            member = self._team.take()
+            member = self._team.take(is_idle=self._team.is_shared)
             if member is None:
                 return
             self._give(span, member)
@@ -385,12 +385,13 @@ class Dealer(Generic[WorkT]):
     def _give_alike(self) -> None:
         """Give spans to processes that are chosen by their steps, since these may have the results for other programs.
 
-        The next span to deliver waits for none of them, and no span waits while a process is idle.
+        No span waits while a process is idle. The next span to deliver may have it first. A process that has one span
+        already takes none of another one: that would be computed again there for the other programs.
         """
         for span in list(self._due()):
             member = self._team.take(span.work.start // max(span.work.steps, 1) % self._team.count)
             if member is None and span is self._spans[0]:
-                member = self._team.take()
+                member = self._team.take(is_idle=True)
             if member is not None:
                 self._give(span, member)
 

@@ -135,15 +135,18 @@ class Team:
         """Whether other programs use the processes, too."""
         return self._name is not None
 
-    def take(self, number: int | None = None, *, besides: Collection[Member] = ()) -> Member | None:
+    def take(
+        self, number: int | None = None, *, besides: Collection[Member] = (), is_idle: bool = False
+    ) -> Member | None:
         """Return a process with room for a span, the idlest one, and count that span; None if there is none.
 
         Args:
             number: of the only process that may have it; None for any.
             besides: the processes that are late with the span, if some are; then another one takes one span more, on
                 another host if there is one.
+            is_idle: whether it must have no other span.
         """
-        most = _SPANS + bool(besides)
+        most = 1 if is_idle else _SPANS + bool(besides)
         late = {member.node for member in besides}
         with self._lock:
             members = [each for each in self._members.values() if number is None or each.number == number]
