@@ -162,3 +162,13 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "c.db")
     with pytest.raises(UsageError, match=r"reads one database; .* matches 2"):
         Sqlite(tmp_path / "*.db", "t")
+
+
+def test_a_damaged_schema_is_refused(tmp_path: Path) -> None:
+    """A schema with a byte that is no UTF-8, which SQLite's message quotes, is a CorruptRecordError with the file."""
+    write(tmp_path / "a.db")
+    content = (tmp_path / "a.db").read_bytes()
+    assert b"CREATE TABLE" in content
+    (tmp_path / "a.db").write_bytes(content.replace(b"CREATE TABLE", b"CREATE T\x80BLE"))
+    with pytest.raises(CorruptRecordError, match=r"a.db' has names that are no UTF-8, or is damaged: .*Restore"):
+        Sqlite(tmp_path / "a.db", "t")

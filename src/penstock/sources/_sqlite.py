@@ -125,7 +125,7 @@ class Sqlite:
         try:
             connection.begin()
             return [self._row(connection, number, _key_at(known, number)) for number in checked.tolist()]
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise self._error_of(error, "the database can't be read") from error
         finally:
             connection.end()
@@ -203,7 +203,7 @@ class Sqlite:
             while rows := cursor.fetchmany(_LISTED):
                 keys = [row[0] for row in rows]
                 parts.append(np.array(keys, np.int64) if all(type(key) is int for key in keys) else keys)
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise self._error_of(error, f"the keys of rows can't be listed by {self._listing!r}") from error
         if all(isinstance(part, np.ndarray) for part in parts):
             return np.concatenate([np.empty(0, np.int64), *parts])
@@ -213,7 +213,7 @@ class Sqlite:
         keys = self._known_keys()
         try:
             cursor = self._connection().handle.execute(self._query, (_key_at(keys, 0) if len(keys) else 0,))
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise self._error_of(error, f"a row can't be read by {self._query!r}") from error
         names = tuple(column[0] for column in cursor.description or ())
         cursor.close()
@@ -227,7 +227,7 @@ class Sqlite:
     def _row(self, connection: "_Connection", number: int, key: object) -> Record:
         try:
             rows = connection.handle.execute(self._query, (key,)).fetchmany(2)
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             translated = self._error_of(error, f"the row with the key {key!r} (key {number} of {self!r}) can't be read")
             raise translated from error
         if len(rows) != 1:
@@ -239,7 +239,7 @@ class Sqlite:
             )
         return dict(zip(self._names, rows[0], strict=True))
 
-    def _error_of(self, error: sqlite3.Error, failure: str) -> Exception:
+    def _error_of(self, error: sqlite3.Error | UnicodeDecodeError, failure: str) -> Exception:
         if self._closed:  # by another thread
             return ClosedError(f"{self._path!r} was closed during a read. Close a source after its readers.")
         return _translated(error, self._path, failure)
@@ -265,13 +265,13 @@ class _Connection:
             self.handle = sqlite3.connect(
                 f"{Path(path).as_uri()}?mode=ro", uri=True, check_same_thread=False, isolation_level=None
             )
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise _translated(error, path, "the database can't be opened") from error
         self._finalizer = weakref.finalize(self, _close, self.handle, self.process)
         self._path = path
         try:
             self._version = self._current_version()
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise _translated(error, path, "the database can't be read") from error
         if _state_of(path) != state:
             raise SourceError(_CHANGED.format(path))
@@ -301,6 +301,8 @@ class _Connection:
         return version
 
 
+# SQLite's message may quote bytes of a damaged schema, which the module sqlite3 then fails to decode.
+_FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
 _CHANGED: Final = "{!r} changed since it was listed. Copy a database that is written to, and create the source again."
 
 
@@ -342,7 +344,9 @@ def _queries(query: str, keys: str | None) -> tuple[str, str]:
     return query, keys
 
 
-def _translated(error: sqlite3.Error, path: str, failure: str) -> Exception:
+def _translated(error: sqlite3.Error | UnicodeDecodeError, path: str, failure: str) -> Exception:
+    if isinstance(error, UnicodeDecodeError):
+        return CorruptRecordError(f"{path!r} has names that are no UTF-8, or is damaged: {error}. Restore the file.")
     code = getattr(error, "sqlite_errorcode", None)
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return CorruptRecordError(f"{path!r} is no database of SQLite, or is damaged: {error}. Restore the file.")
