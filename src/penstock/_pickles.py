@@ -8,7 +8,10 @@ import importlib
 import io
 import pickle
 import struct
+import sys
+from collections import ChainMap
 from collections.abc import Callable
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -86,12 +89,48 @@ def dump(leaf: object, dumps: Callable[..., bytes] = dumps) -> Pickled:
     return Pickled(end, pieces)
 
 
-def pickler() -> ModuleType:
-    """Return the module that pickles for other processes: cloudpickle, which takes local classes, too, if installed."""
+class Pickling(NamedTuple):
+    """A way to pickle: a function like `pickle.dumps`, and the class of its picklers."""
+
+    dumps: Callable[..., bytes]
+    kind: type[pickle.Pickler]
+
+
+def pickler() -> Pickling:
+    """Return how to pickle for other processes: by cloudpickle, which takes local classes, too, if it is installed."""
     try:
-        return importlib.import_module("cloudpickle")
+        return _by_cloudpickle(importlib.import_module("cloudpickle"))
     except ImportError:
-        return pickle
+        return Pickling(pickle.dumps, pickle.Pickler)
+
+
+@cache
+def _by_cloudpickle(module: ModuleType) -> Pickling:
+    """Return cloudpickle's way, which sends functions with a cache by value, too, where it sends those below so."""
+    theirs: Any = module.Pickler
+    # A chain, since programs add to the table below it later.
+    known = ChainMap({type(lru_cache(len)): _reduced_cached}, theirs.dispatch_table)
+    made: type[pickle.Pickler] = type("ValuePickler", (theirs,), {"dispatch_table": known})
+
+    def dumps(value: object, protocol: int | None = None, buffer_callback: Callable[..., Any] | None = None) -> bytes:
+        stream = io.BytesIO()
+        made(stream, protocol, buffer_callback=buffer_callback).dump(value)
+        return stream.getvalue()
+
+    return Pickling(dumps, made)
+
+
+def _reduced_cached(known: object) -> _Reduced:
+    """Reduce a function of `functools.lru_cache`; in another process its cache is empty."""
+    function: Any = known
+    module, name = function.__module__, function.__qualname__
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is function:
+        return str(name)
+    return _cached, (function.__wrapped__, function.cache_parameters())
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> object:
+    return lru_cache(**parameters)(function)
 
 
 def dump_by_value(leaf: object) -> Pickled:

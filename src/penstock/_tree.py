@@ -436,3 +436,10 @@ def _bounds(array: NDArray[Any]) -> tuple[int, int]:
     reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
     last = begin + array.itemsize + sum(each for each in reach if each > 0)
     return begin + sum(each for each in reach if each < 0), last
+
+
+def leaf_bytes(leaf: object) -> int:
+    """Return how large a leaf of a batch is; 0 if it doesn't say, as sparse tensors."""
+    with Caught(Exception):
+        return len(leaf) if isinstance(leaf, bytes | str) else int(getattr(leaf, "nbytes", 0))
+    return 0

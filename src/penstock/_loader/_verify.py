@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from penstock._caught import Caught
 from penstock._dataset import Dataset
 from penstock._graph import Cache, Element, Map, Node, Read, outermost_batch, parents_of, walk, with_parents
-from penstock._tree import copied, flatten, map_leaves
+from penstock._tree import copied, flatten, leaf_bytes, map_leaves
 from penstock.errors import UsageError
 from penstock.observe import Report, WhatIf
 from penstock.observe._verdict import MORE_AHEAD, MORE_MEMORY
@@ -199,14 +199,10 @@ def _some(elements: Iterator[Element], ends: float) -> list[Element]:
     size = 0
     for element in islice(elements, _MOST_RESULTS):
         results.append(copied(element))
-        size += sum(map(_bytes_of, flatten(element)[0]))
+        size += sum(map(leaf_bytes, flatten(element)[0]))
         if perf_counter() > ends or size > _MOST_BYTES:
             break
     return results
-
-
-def _bytes_of(leaf: object) -> int:
-    return len(leaf) if isinstance(leaf, bytes | str) else int(getattr(leaf, "nbytes", 0))
 
 
 def _replaced(node: Node, old: Node, new: Node) -> Node:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         unpack_raised,
         without_frames,
     )
-    from penstock._processes._fork_preparation import modules_of, naming
+    from penstock._processes._fork_preparation import importing, modules_of, naming
     from penstock._processes._helper import (
         Begin,
         HelperProcess,
@@ -66,6 +66,7 @@ else:
         error_text="penstock._processes._exceptions",
         has_cloudpickle="penstock._processes._main_module",
         import_ahead="penstock._processes._child",
+        importing="penstock._processes._fork_preparation",
         is_guarded="penstock._processes._main_module",
         is_imported="penstock._processes._main_module",
         listen_to_owner="penstock._processes._helper",
@@ -104,6 +105,7 @@ __all__ = [
     "error_text",
     "has_cloudpickle",
     "import_ahead",
+    "importing",
     "is_guarded",
     "is_imported",
     "listen_to_owner",

@@ -3,6 +3,9 @@
 The paths, the environment variables and the main module are those that `multiprocessing` sends to its processes. The
 umask, resource limits, priorities and the program's affinity to cores are not sent; they are as they were when the
 server started. The modules that a pickle will import are found without loading it: the fork server imports them ahead.
+
+A module that the program is importing can't be among them: processes would import it, too, and run the statement that
+starts them. `importing` finds such names, and their sender refuses them.
 """
 
 import multiprocessing
@@ -133,6 +136,21 @@ def modules_of(pickled: bytes) -> tuple[str, ...]:
 @lru_cache(maxsize=32)
 def _found(pickled: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(module for module in _named(pickled) if module not in _MAIN))
+
+
+def importing(pickled: bytes) -> str:
+    """Return why processes that load a pickle would start others without end; empty if they wouldn't."""
+    for name in modules_of(pickled):
+        parts = name.split(".")
+        for length in range(1, len(parts) + 1):
+            imported = ".".join(parts[:length])
+            if getattr(getattr(sys.modules.get(imported), "__spec__", None), "_initializing", False):
+                return (
+                    f"the module {imported} starts processes while it is imported, and each process would import it, "
+                    "too, and so start others. Move the code that uses them into a function, and call it from the "
+                    "program's own script"
+                )
+    return ""
 
 
 def naming(modules: Iterable[str]) -> bytes:

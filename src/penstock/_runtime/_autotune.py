@@ -509,10 +509,10 @@ def copy_of(plan: Plan) -> Plan:
 
     A function or a source that opens a file when it is first used may not be picklable after that.
     """
-    for module in (pickle, pickler()):  # as for worker processes
+    for dumps in (pickle.dumps, pickler().dumps):  # as for worker processes
         buffers: list[pickle.PickleBuffer] = []
         with Caught(Exception):
-            copied = module.dumps(plan, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+            copied = dumps(plan, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
             return cast("Plan", pickle.loads(copied, buffers=buffers))
     return plan
 

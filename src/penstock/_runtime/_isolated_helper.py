@@ -64,7 +64,7 @@ from penstock._runtime._shared_values import read
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token, made_token
-from penstock._tree import flatten
+from penstock._tree import flatten, leaf_bytes
 from penstock.errors import ClosedError, PeerError, PenstockError, UsageError, WorkerError
 from penstock.events import Event
 from penstock.transport import Arena, Sender, Steps
@@ -607,7 +607,7 @@ class Outbox:
 def _size_bytes(batch: Element) -> int:
     """Return about how large a batch's leaves are."""
     leaves, _ = flatten(batch)
-    return sum(len(leaf) if isinstance(leaf, bytes) else int(getattr(leaf, "nbytes", 0)) for leaf in leaves)
+    return sum(map(leaf_bytes, leaves))
 
 
 def inner_plan(plan: Plan) -> Plan:

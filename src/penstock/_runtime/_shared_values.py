@@ -17,7 +17,7 @@ from penstock._graph import Element, Filter, Map, Node, Stream, outermost_batch,
 from penstock._memory import Lease, Region, create_region
 from penstock._pickles import Pickled, dump, load, pickler, stream_of
 from penstock._plan import Plan
-from penstock._processes import missing, modules_of, naming
+from penstock._processes import importing, missing, modules_of, naming
 from penstock._runtime._policy import SCANNED_BYTES
 from penstock._tree import map_leaves
 from penstock.errors import UsageError
@@ -93,7 +93,12 @@ def packed(value: object, node: Node, *, asked: str, otherwise: str = "") -> Pic
         UsageError: a part of the value can't be pickled.
     """
     with Caught(Exception) as caught:
-        return _packed(value)
+        pickled = _packed(value)
+        if not (why := importing(bytes(stream_of(memoryview(pickled.pieces[0][1]))[:SCANNED_BYTES]))):
+            return pickled
+        raise UsageError(f"{asked} sends the dataset to another process, but {why}{otherwise}")
+    if isinstance(caught.error, UsageError):
+        raise caught.taken()
     error = caught.taken()
     raise UsageError(
         f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}{_culprit(node)}. "

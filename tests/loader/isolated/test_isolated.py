@@ -139,6 +139,15 @@ def test_an_interrupted_wait_loses_no_batch(tmp_path: Path, monkeypatch: pytest.
     assert [batch[0] for batch in found] == [*range(0, 100, 4)]
 
 
+def test_sparse_tensors_leave_the_helper() -> None:
+    """They don't say how large they are."""
+    torch = pytest.importorskip("torch")
+    with isolated(ps.range(5).map(functions.sparse)) as loader:
+        batches = [batch.to_dense() for batch in loader]
+    assert len(batches) == 5
+    assert all(torch.equal(batch, number * torch.eye(3)) for number, batch in enumerate(batches))
+
+
 def test_the_helpers_counts_arrive() -> None:
     """Substituted, skipped and filtered elements are counted once each, as without isolation."""
     dataset = (

@@ -74,6 +74,16 @@ BODIES = {
         "print(train())",
         "[[100, 101, 102, 103], [104, 105, 106, 107]]",
     ),
+    "functions with a cache": (
+        "import functools\n"
+        "@functools.lru_cache(maxsize=3)\n"
+        "def triple(number):\n"
+        "    return 3 * number if number < 2 else 3 + triple(number - 1)\n"
+        "for kind in [{'num_workers': 1, 'workers': 'processes'}, {'isolated': True}]:\n"
+        "    with ps.Loader(ps.range(4).map(triple).batch(4), **kind) as loader:\n"
+        "        print([batch.tolist() for batch in loader])",
+        "[[0, 3, 6, 9]]\n[[0, 3, 6, 9]]",
+    ),
     "classes for torch": (
         "import torch\n"
         "from penstock.torch import DataLoader\n"
@@ -155,3 +165,30 @@ def test_a_guarded_script_is_imported_by_its_workers(tmp_path: Path) -> None:
     code, printed, complaint = run(tmp_path / "script.py", DEFINITIONS + body)
     assert (code, complaint) == (0, "")
     assert printed.splitlines()[-1] == "[100, 101, 102, 103]"
+
+
+@pytest.mark.parametrize("kind", ["num_workers=1, workers='processes'", "isolated=True"])
+def test_a_module_that_starts_processes_while_it_is_imported_gets_an_error(tmp_path: Path, kind: str) -> None:
+    """Its functions are sent by name, so each process would import it, and start others."""
+    loader = f"ps.Loader(ps.range(8).map(decode).batch(4), {kind})"
+    (tmp_path / "training.py").write_text(f"{DEFINITIONS}with {loader} as loader:\n    list(loader)\n")
+    code, printed, complaint = run(tmp_path / "script.py", "import training")
+    assert (code, printed) == (1, "top")
+    assert "the module training starts processes while it is imported" in complaint.splitlines()[-1]
+
+
+def test_a_data_loader_of_a_module_that_is_being_imported_loads_with_workers_of_torch(tmp_path: Path) -> None:
+    """These are forks of the program, so they import nothing."""
+    module = (
+        "from penstock.torch import DataLoader\n"
+        "class Numbers:\n"
+        "    def __len__(self):\n"
+        "        return 4\n"
+        "    def __getitem__(self, index):\n"
+        "        return index\n"
+        "print([batch.tolist() for batch in DataLoader(Numbers(), 2, num_workers=1)])"
+    )
+    (tmp_path / "training.py").write_text(module)
+    code, printed, complaint = run(tmp_path / "script.py", "import training")
+    assert (code, printed) == (0, "[[0, 1], [2, 3]]")
+    assert "the module training starts processes while it is imported" in complaint

@@ -6,7 +6,6 @@ tensor.
 
 import copyreg
 import functools
-import importlib
 import io
 import os
 import pickle
@@ -18,7 +17,7 @@ import torch
 
 from penstock._caught import Caught
 from penstock._pickles import pickler
-from penstock._processes import missing
+from penstock._processes import importing, missing
 from penstock.torch._data_loader._torch_private import shared_descriptor, storage_of_process
 from penstock.transport import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 
@@ -53,6 +52,8 @@ class Sealed:
         if caught.error is not None:  # a receiver can't import objects that a script or notebook defines: send by value
             self._buffers = []
             self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
+        if shares and (why := importing(self._data)):
+            raise pickle.PicklingError(why)
 
     @property
     def size_bytes(self) -> int:
@@ -92,9 +93,8 @@ class Arrived:
 
 def _other_pickler(error: BaseException) -> type[pickle.Pickler]:
     """Return cloudpickle's pickler, which pickles lambdas and local functions, too; without it, raise the error."""
-    try:
-        other: type[pickle.Pickler] = importlib.import_module("cloudpickle").Pickler
-    except ImportError:
+    other = pickler().kind
+    if other is pickle.Pickler:
         raise error from None
     return other
 
