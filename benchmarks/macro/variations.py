@@ -3,13 +3,14 @@
 A loader that is fast in one form of a workload may be slow in the next: with tuples in place of arrays, in batches of
 one, with a function above the batch. Each variation changes one or two things of the first. The limit is the plainest
 loop of this process that makes the same batches of the same items: so workers of cheap items can at best pass on what
-they make, and items that take longer reach the number of workers.
+they make, and items that take longer reach the number of workers. An object of the user's gives the items, and for the
+first variation also one array; of that one, and of one whose items take longer, 1, 4 and 16 workers are measured, too.
 
 A loader is opened for each measurement, whose time begins with the third batch and ends after `MOST_SECONDS`, at the
 latest with the last batch. So a slow rival gives fewer batches. The check that all give the same rows reads the first
 `CHECKED` items of each, and is the only run before the measured ones.
 
-One round with the rivals takes about five minutes. `--only TEXT` measures the variations and places whose names have a
+One round with the rivals takes about three minutes. `--only TEXT` measures the variations and places whose names have a
 text in them, such as "dicts by 32" or "threads".
 
 Below the table is the reason for each share of ours that is below `LEAST`. They follow from the workload and the place
@@ -123,6 +124,8 @@ VARIATIONS: Final = (
     Work("arrays by 32, 20 us each", microseconds=20),
     Work("dicts by 8, 200 us each", kind="dict", batch_size=8, microseconds=200),
 )
+SLOWER: Final = VARIATIONS[-2]
+COUNTS: Final = (1, 4, 16)  # of workers, beside 2
 SMOKE: Final = (Work("arrays by 100", batch_size=100, most_items=800), Work("tuples by 32", "tuple", most_items=320))
 
 
@@ -134,7 +137,10 @@ def build(bench: Bench) -> Scenario:
     for work in variations:
         made.append(contestant(work, limit_of(work), "limit", work.batches))
         made += [_ours(work, place) for place in places]
+        if work in (variations[0], SLOWER) and not bench.smoke:
+            made += [_ours(work, place, count) for place in places[1:] for count in COUNTS]
         made += bench.rivals("variations", work)
+    made += [_of_array(variations[0], place) for place in places[:2]]
     return Scenario(
         "variations",
         f"{len(variations)} variations of items in batches",
@@ -150,14 +156,27 @@ def limit_of(work: Work) -> str:
     return f"{work.name}: loop"
 
 
-def _ours(work: Work, place: Place) -> Contestant:
+def _ours(work: Work, place: Place, num_workers: int = 2) -> Contestant:
     def batches() -> Iterator[Any]:
         dataset = ps.read(work).batch(work.batch_size)
         with ExitStack() as scope:
-            _, loader = open_loader(scope, dataset.map(_same) if work.above else dataset, place)
+            _, loader = open_loader(scope, dataset.map(_same) if work.above else dataset, place, num_workers)
             yield from loader
 
-    return contestant(work, f"{work.name}: penstock {place}", "ours", batches)
+    counted = place if num_workers == 2 else f"{num_workers} {place}"
+    return contestant(work, f"{work.name}: penstock {counted}", "ours", batches)
+
+
+def _of_array(work: Work, place: Place) -> Contestant:
+    """Return a contestant that reads the same items from one array, whose rows share their memory."""
+
+    def batches() -> Iterator[Any]:
+        items = np.broadcast_to(VALUES, (work.count, len(VALUES)))
+        with ExitStack() as scope:
+            _, loader = open_loader(scope, ps.read(items).batch(work.batch_size), place)
+            yield from loader
+
+    return contestant(work, f"{work.name}: penstock {place}, of one array", "ours", batches)
 
 
 def _same(batch: object) -> object:

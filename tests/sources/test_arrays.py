@@ -1,6 +1,8 @@
 """Arrays: rows by key, memory maps sent by name, and the content that the fingerprint covers."""
 
 import pickle
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from penstock.errors import SourceError, UsageError
 from penstock.sources import Arrays, can_read_into
 
+LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "as it is": lambda array: array,
+    "turned": lambda array: array.T,
+    "part of each row": lambda array: array[..., :2],
+    "every other row": lambda array: array[::2],
+    "reversed": lambda array: array[::-1],
+    "one row, repeated": lambda array: np.broadcast_to(array, (4, *array.shape)),
+    "windows": lambda array: sliding_window_view(array, min(2, len(array)), axis=0) if len(array) else array,
+}
 DTYPES = st.sampled_from(["u1", ">i2", "i4", "f2", "f8", "c16", "?", "S3", "U2", "M8[s]", "i4,f8"])
 
 
@@ -21,12 +33,12 @@ DTYPES = st.sampled_from(["u1", ">i2", "i4", "f2", "f8", "c16", "?", "S3", "U2",
     array=DTYPES.flatmap(
         lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5))
     ),
-    layout=st.sampled_from(["as it is", "turned"]),
+    layout=st.sampled_from(list(LAYOUTS)),
     data=st.data(),
 )
 def test_rows_are_those_that_numpy_gives(array: NDArray[Any], layout: str, data: st.DataObject) -> None:
     """Reading keys gives the rows that indexing gives, for any dtype, shape and layout."""
-    array = array.T if layout == "turned" else array
+    array = LAYOUTS[layout](array)
     keys = data.draw(st.lists(st.integers(0, max(0, len(array) - 1)), max_size=20 if len(array) else 0))
     source = Arrays(array)
     rows = source.read(keys)
@@ -51,12 +63,26 @@ def test_read_into_writes_rows_that_are_not_contiguous() -> None:
     assert target.tolist() == [[9, -1, 10, -1, 11, -1], [3, -1, 4, -1, 5, -1]]
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "gaps"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_only_the_rows_of_the_keys_are_copied(layout: str) -> None:
+    """A read of three rows takes memory for these, whatever the strides of the array are."""
+    source = Arrays(LAYOUTS[layout](np.zeros((1000, 8, 128))))
+    row_bytes = source[0].nbytes
+    source.read([0])
+    tracemalloc.start()
+    try:
+        source.read([0, 2, 1])
+        assert tracemalloc.get_traced_memory()[1] < 6 * row_bytes + 20_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "gaps", "gaps in rows"])
 @pytest.mark.parametrize("key", [-1, 4, 2**62])
 def test_a_key_outside_is_refused_before_anything_is_written(layout: str, key: int) -> None:
     """A key outside [0, length) is an IndexError that names it, and leaves the target unchanged."""
     array = np.arange(16).reshape(4, 4)
-    source = Arrays(array if layout == "contiguous" else array[:, ::2])
+    source = Arrays({"contiguous": array, "gaps": array[:, :2], "gaps in rows": array[:, ::2]}[layout])
     out = np.full((2, *source[0].shape), -7)
     with pytest.raises(IndexError, match=rf"a key must be in \[0, 4\); got {key}"):
         source.read_into(np.array([0, key]), out)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, SupportsIndex, cast
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from penstock import _lazy
@@ -248,10 +249,13 @@ class Arrays:
         table = tables[number]
         if table is not None and out.flags.c_contiguous:
             table.gather(keys, out)
-        else:  # every key is in range, so none is clipped; in its other modes `take` buffers the output
-            check_range(keys, self._length)
-            if len(keys):
-                np.take(self._opened()[number], keys, axis=0, out=out, mode="clip")
+            return
+        check_range(keys, self._length)
+        column = self._opened()[number]
+        if not column.flags.c_contiguous:  # `take` would copy the whole array
+            out[...] = column[keys]
+        elif len(keys):  # every key is in range, so none is clipped; in its other modes `take` buffers the output
+            np.take(column, keys, axis=0, out=out, mode="clip")
 
 
 def _as_array(value: object, name: str) -> NDArray[Any]:
@@ -279,11 +283,18 @@ def _as_array(value: object, name: str) -> NDArray[Any]:
 
 
 def _row_table(array: NDArray[Any]) -> RowTable | None:
+    """Return the table that copies an array's rows; None if their bytes don't lie together, at a positive stride."""
     row_bytes = array.nbytes // len(array) if len(array) else 0
-    if row_bytes == 0 or array.dtype.hasobject or not array.flags.c_contiguous:
+    if row_bytes == 0 or array.dtype.hasobject:
         return None
-    flat = array.view(np.ndarray).reshape(-1).view(np.uint8)
-    return RowTable([flat], row_bytes=row_bytes, stride_bytes=row_bytes)
+    first = array.view(np.ndarray)[:1]
+    stride_bytes = row_bytes if len(array) == 1 else array.strides[0]
+    if stride_bytes <= 0 or not first.flags.c_contiguous:
+        return None
+    # From the first row's first byte to the last row's last one, with what lies between rows.
+    span_bytes = (len(array) - 1) * stride_bytes + row_bytes
+    flat = as_strided(first.reshape(-1).view(np.uint8), (span_bytes,), (1,), writeable=False)
+    return RowTable([flat], row_bytes=row_bytes, stride_bytes=stride_bytes)
 
 
 def _add_content(digest: "hashlib.blake2b", array: NDArray[Any], mapped: MappedArray | None) -> None:
