@@ -22,6 +22,8 @@ Below the table is the reason for each share of ours that is below `LEAST`. They
 - *Threads that hold the GIL.* A function of the user's that holds it runs in one thread at a time. So threads are at
   best as fast as inline, less the part of the consumer's thread in each batch. `num_workers="auto"` chooses inline, or
   processes where a batch takes longer.
+- *More workers than processors.* 16 workers of two processors take turns with the training's own thread, which passes
+  on batches that each of them made in 15 microseconds. `num_workers="auto"` starts no more than there are processors.
 - *torch's semantics.* `penstock.torch.DataLoader` without workers is torch's own code, and with workers it calls
   torch's collate function, which makes a tensor of each item before it stacks these: 2 to 3 microseconds an item.
 - *Steps above the batch.* The loop has none, so the call of such a step, and what passes its result on, are losses.
@@ -219,6 +221,8 @@ def reason(work: Work, place: str) -> str:
         return "passing on a batch of one item takes as long as making it"
     if "thread" in place and not work.microseconds:
         return "the items hold the GIL, so threads add only their cost"
+    if place.startswith(f"penstock {COUNTS[-1]} ") and not work.microseconds:
+        return "more workers than processors wait for their turn to make items that take no time"
     return "a function that the loop doesn't have" if work.above else ""
 
 
