@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -309,9 +310,10 @@ def test_batches_come_as_they_become_ready(pool: Any, tmp_path: Path) -> None:
     opened.touch()
 
     def wait(number: int) -> int:
+        threading.Event().wait(0.005)  # so that a span, in which a late batch delays others, has few batches
         return len(gate.read_bytes()) if number == 0 else number
 
-    dataset = ps.range(60).map(wait).batch(2)
+    dataset = ps.range(160).map(wait).batch(2)
     with ps.Loader(dataset, workers=pool, ordered=False) as loader:
         batches = iter(loader)
         first = [int(next(batches)[0]) for _ in range(10)]
@@ -320,7 +322,7 @@ def test_batches_come_as_they_become_ready(pool: Any, tmp_path: Path) -> None:
         os.close(writer)  # all that read the pipe meet its end
         rest = [int(batch[0]) for batch in batches]
     assert 0 not in first
-    assert sorted(first + rest) == list(range(0, 60, 2))
+    assert sorted(first + rest) == list(range(0, 160, 2))
     with ps.Loader(dataset, workers=pool, ordered=False) as loader:
         loader.load_state_dict(state)
         assert sorted(int(batch[0]) for batch in loader) == sorted(rest)
