@@ -440,6 +440,7 @@ def _bounds(array: NDArray[Any]) -> tuple[int, int]:
 
 def leaf_bytes(leaf: object) -> int:
     """Return how large a leaf of a batch is; 0 if it doesn't say, as sparse tensors."""
-    with Caught(Exception):
+    try:
         return len(leaf) if isinstance(leaf, bytes | str) else int(getattr(leaf, "nbytes", 0))
-    return 0
+    except RuntimeError:
+        return 0

@@ -111,7 +111,9 @@ def test_an_epoch_calls_back_no_python_of_weak_references(workers: int, kind: st
     run_an_epoch()
     threading.setprofile(note)
     sys.setprofile(note)
-    run_an_epoch()
-    sys.setprofile(None)
-    threading.setprofile(None)
+    try:
+        run_an_epoch()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
     assert {"_cb", "remove"}.isdisjoint(called)

@@ -291,7 +291,7 @@ def _row_table(array: NDArray[Any]) -> RowTable | None:
     stride_bytes = row_bytes if len(array) == 1 else array.strides[0]
     if stride_bytes <= 0 or not first.flags.c_contiguous:
         return None
-    # From the first row's first byte to the last row's last one, with what lies between rows.
+    # The memory of all rows, with the bytes that lie between two of them.
     span_bytes = (len(array) - 1) * stride_bytes + row_bytes
     flat = as_strided(first.reshape(-1).view(np.uint8), (span_bytes,), (1,), writeable=False)
     return RowTable([flat], row_bytes=row_bytes, stride_bytes=stride_bytes)
