@@ -35,6 +35,7 @@ void bind_packing(nb::module_& module);
 void bind_parent_watch(nb::module_& module);
 void bind_permutation(nb::module_& module);
 void bind_pool(nb::module_& module);
+void bind_records(nb::module_& module);
 void bind_recycled(nb::module_& module);
 void bind_ring(nb::module_& module);
 void bind_stack(nb::module_& module);
@@ -61,6 +62,7 @@ NB_MODULE(_native, module) {
     penstock::bindings::bind_parent_watch(module);
     penstock::bindings::bind_permutation(module);
     penstock::bindings::bind_pool(module);
+    penstock::bindings::bind_records(module);
     penstock::bindings::bind_recycled(module);
     penstock::bindings::bind_ring(module);
     penstock::bindings::bind_stack(module);

@@ -561,6 +561,25 @@ class Pool:
     def join(self) -> None:
         """Wait for the end of the threads, after end()."""
 
+def tar_record(content: bytes) -> dict[typing.Any, typing.Any] | None:
+    """
+    Return the record whose members are all of `content`: `__key__`, and the content of each field; None
+    if a header hasn't the usual form, or the members aren't those of one record.
+    """
+
+class SampleRecords:
+    """The samples of shards of MosaicML Streaming."""
+
+    def __init__(self, columns: Sequence[tuple[str, int, str, object]]) -> None:
+        """
+        Args:
+            columns: for each its name, its size in bytes, which is 0 if it varies, its kind (bytes, text,
+                integer or scalar), and, for a scalar, an array of one item that has its dtype.
+        """
+
+    def record(self, content: bytes) -> dict[typing.Any, typing.Any] | None:
+        """Return the columns of a sample; None if it doesn't have these columns."""
+
 def recycle_arrays(numpy: object) -> None:
     """
     Make the arrays of this thread's context from recycled blocks; `numpy` has NumPy's `_ARRAY_API`.

@@ -256,6 +256,45 @@ def test_a_file_cut_short_while_open_is_refused(path: Path) -> None:
         source[49]
 
 
+def test_a_failed_read_of_an_open_file_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that the system fails, of a file that could be read before, is a SourceError with errno, path and key."""
+    read = os.pread
+    failing: set[int] = set()
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        if offset in failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    source = JsonLines(path)
+    assert source[0] == {"n": 0}
+    failing.add(9)  # the second line
+    with pytest.raises(SourceError, match=r"cannot read '.*a.jsonl' \(key 1 of .*Input/output error") as caught:
+        source[1]
+    assert (caught.value.errno, caught.value.keys) == (errno.EIO, (1,))
+    failing.clear()
+    assert source[1] == {"n": 1}
+
+
+def test_a_source_that_is_closed_during_its_first_read_keeps_no_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may close a source during a read, which returns its record; the descriptor is closed after it."""
+    read, source = os.pread, JsonLines(path)
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        source.close()
+        return read(descriptor, size, offset)
+
+    before = os.listdir("/dev/fd")
+    monkeypatch.setattr(os, "pread", pread)
+    assert source[0] == {"n": 0}
+    assert os.listdir("/dev/fd") == before
+    with pytest.raises(ClosedError, match="was closed, and can't be read any more"):
+        source[0]
+
+
 def test_a_closed_source_cannot_be_read(path: Path) -> None:
     """After close, or the end of a with block, reading is a ClosedError; closing again does nothing."""
     with JsonLines(path) as source:

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import MDS, describe_key, read_records
+from penstock.sources._encoded import DamageError
+from penstock.sources._mds import Column, SampleDecoder, decoder_of
 from penstock.testing import assert_same
 
 # Three samples, as Streaming 0.13 writes them: {"a": [0.0, …, n], "s": "é" * n, "y": n, "z": [n, n]} of sample n.
@@ -134,6 +136,55 @@ def test_a_value_that_is_none_of_its_encoding_is_named(tmp_path: Path, encoding:
         read_records(source, np.array([0]))
     assert caught.match(rf"has no '{encoding.replace('[', '.')[:5]}")
     assert caught.value.keys == (0,)
+
+
+_PARTS: dict[str, Any] = {
+    "str": st.text(max_size=5).map(str.encode),
+    "bytes": st.binary(max_size=5),
+    "int": st.binary(min_size=8, max_size=8),
+    "float16": st.binary(min_size=2, max_size=2),
+    "float32": st.binary(min_size=4, max_size=4),
+    "uint8": st.binary(min_size=1, max_size=1),
+    "int64": st.binary(min_size=8, max_size=8),
+    "str_int": st.integers().map(lambda number: str(number).encode()),
+    "json": st.integers().map(lambda number: json.dumps({"n": number}).encode()),
+}
+
+
+@given(data=st.data())
+def test_native_code_makes_the_values_of_each_decoder(data: st.DataObject) -> None:
+    """Samples, also damaged ones, have the values or the error that they have column by column."""
+    encodings = data.draw(st.lists(st.sampled_from(list(_PARTS)), max_size=4))
+    values = [data.draw(_PARTS[encoding]) for encoding in encodings]
+    is_fixed = [data.draw(st.booleans()) for _ in values]
+    sizes = [
+        struct.pack("<I", len(value)) for value, fixed in zip(values, is_fixed, strict=True) if not (fixed and value)
+    ]
+    content = b"".join([*sizes, *values])
+    places = data.draw(st.dictionaries(st.integers(0, len(content)), st.integers(0, 255), max_size=2))
+    content = bytes(places.get(place, byte) for place, byte in enumerate(content))
+    content = content[: len(content) - data.draw(st.sampled_from([0, 0, 1, 4]))] + data.draw(
+        st.sampled_from([b"", b"1"])
+    )
+    columns = [
+        Column(str(number), encoding, len(value) if fixed else data.draw(st.sampled_from([0, 0, 0, 0, 7, 1 << 80])))
+        for number, (encoding, value, fixed) in enumerate(zip(encodings, values, is_fixed, strict=True))
+    ]
+    decoder = SampleDecoder(columns, [decoder_of(column.encoding) for column in columns])
+    assert_same(_outcome(decoder.decode, content), _outcome(decoder.decode_each, content))
+
+
+def _outcome(decode: Callable[[bytes], dict[str, Any]], content: bytes) -> dict[str, Any]:
+    """Return the values of a sample with their bits and order, or the text of its error."""
+    try:
+        record = decode(content)
+    except DamageError as damage:
+        return {"damage": str(damage)}
+    return {
+        "order": list(record),
+        "types": [type(value) for value in record.values()],
+        "bits": [value.tobytes() if isinstance(value, np.generic) else value for value in record.values()],
+    }
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import _native
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Tar, describe_key, read_records
+from penstock.sources._tar import record_of
 
 BLOCK = 512
 FORMATS = st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -77,6 +79,58 @@ def test_records_are_the_runs_of_members_with_one_key(
         return
     with Tar(folder / "a.tar", cache=folder) as source:
         assert source.read(range(len(source))) == expected
+
+
+def _record_in(members: Sequence[tuple[str, bytes]], format: int, mtime: float) -> bytes:  # noqa: A002 - tarfile's word
+    """Return the members of one record, without an end mark."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=format) as tar:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(content), mtime
+            tar.addfile(member, io.BytesIO(content))
+        return written.getvalue()[: tar.offset]
+
+
+USUAL = [("d.e/7.jpg", b"\xff" * 700), ("d.e/7.Seg.PNG", b""), ("d.e/7.cls", b"3" * BLOCK)]
+LONG = [(f"{'d' * 90}/7.{field}", b"x") for field in ("jpg", "c" * 90)]
+HEADERS = ["path=d/7.cls", "size=1", "GNU.sparse.major=1", "mtime=1.5", "comment=", "=", "LIBARCHIVE.xattr.a=\n"]
+
+
+def _with_header(entries: Sequence[str], content: bytes) -> bytes:
+    """Return the members of a record after an extended header; entries that begin with a star get no length."""
+    lines = [f"{len(entry) + 4:02} {entry}\n".encode() if entry[:1] != "*" else entry.encode() for entry in entries]
+    header = bytearray(_record_in([("pax", b"".join(lines))], tarfile.USTAR_FORMAT, 0))
+    header[156] = ord("x")
+    return bytes(header) + content
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("mtime", [0, 1.5])
+def test_native_code_makes_usual_records(format: int, mtime: float) -> None:  # noqa: A002 - tarfile's word
+    """It makes records with short names in ASCII in each format, also those with times in fractions of a second."""
+    content = _record_in(USUAL, format, mtime)
+    made = _native.tar_record(content)
+    assert made == {"__key__": "d.e/7", "jpg": b"\xff" * 700, "seg.png": b"", "cls": b"3" * BLOCK}
+    assert list(made or {}) == ["__key__", "jpg", "seg.png", "cls"]
+
+
+@given(data=st.data())
+def test_native_code_makes_the_record_that_python_makes(data: st.DataObject) -> None:
+    """Native code makes the same record of the same bytes, or leaves it to Python, also if the bytes are damaged."""
+    members = data.draw(
+        st.sampled_from([USUAL, LONG, [*USUAL, ("8.cls", b"")], [*USUAL, USUAL[0]], [("a/__key__", b"")]])
+    )
+    members = [*members, *[(name, b"no") for name in data.draw(st.lists(LEFT_OUT, max_size=1)) if name[-1:] != "/"]]
+    content = _record_in(members, data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])), 1.5)
+    content = _with_header(data.draw(st.lists(st.sampled_from(HEADERS) | st.text("*1 a=\n"), max_size=3)), content)
+    places = data.draw(st.dictionaries(st.integers(0, len(content) - 1), st.integers(0, 255), max_size=3))
+    content = bytes(places.get(place, byte) for place, byte in enumerate(content))
+    content = content[: data.draw(st.sampled_from([len(content), len(content) - 1, BLOCK, 0]))]
+    made = _native.tar_record(content)
+    if made is not None:
+        expected = record_of(content)
+        assert (made, list(made)) == (expected, list(expected))
 
 
 def test_files_of_the_webdataset_writer(tmp_path: Path) -> None:

@@ -174,11 +174,11 @@ class LitData(RecordFiles):
         blocks = self._layouts[number].blocks
         return super()._cuts(number) if blocks is None else np.arange(0, self._index.counts[number], blocks.rows)
 
-    def _record(self, key: int) -> Record:
-        number, item, _ = self._find(key)
+    def _far_record(self, number: int, key: int) -> Record:
         blocks = self._layouts[number].blocks
         if blocks is None:
-            return super()._record(key)
+            return super()._far_record(number, key)
+        _, item, _ = self._find(key)
         self._check_open()
         self._waste.returned += 1
         place, row = divmod(item, blocks.rows)

@@ -19,6 +19,7 @@ from typing import Any, Final, SupportsIndex, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import _native
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._decompress import Codec
@@ -53,6 +54,8 @@ _VALUE_DTYPES: Final = {
 }  # fmt: skip
 _SCALARS: Final = frozenset(_VALUE_DTYPES.values())
 _INTEGER: Final = struct.Struct("<q")  # of the encoding `int`
+_MAX_SAMPLE_BYTES: Final = (1 << 32) - 1  # offsets have 32 bits
+_UNDECODABLE: Final = (ValueError, InvalidOperation, RecursionError, DamageError)
 
 _Decoder: TypeAlias = Callable[[bytes], Any]
 
@@ -127,7 +130,7 @@ class MDS(RecordFiles):
                     f"all shards must have the same columns; {shards[0].path!r} has "
                     f"{_listed(self._columns)}, {shard.path!r} has {_listed(shard.columns)}. Read them as two sources."
                 )
-        self._decoder: _SampleDecoder | None = _SampleDecoder(self._columns, _decoders_of(self._columns, folder))
+        self._decoder: SampleDecoder | None = SampleDecoder(self._columns, _decoders_of(self._columns, folder))
         self._decoded_bytes = decoded_bytes
         codecs: list[Codec | None] = [_codec_of(shard) for shard in shards]
         self._compressed = {number: shards[number] for number, codec in enumerate(codecs) if codec is not None}
@@ -158,15 +161,17 @@ class MDS(RecordFiles):
     def _unit(self, number: int) -> str:
         return "sample" if number in self._compressed else "byte"
 
-    def _content(self, number: int, begin: int, end: int, key: int) -> bytes:
+    def _far_record(self, number: int, key: int) -> Record:
         if number not in self._compressed:
-            return self._read_span(number, begin, end, key)
+            return super()._far_record(number, key)
+        self._check_open()
         self._waste.returned += 1
-        return self._kept.opened(number, partial(self._decompress, key=key))[begin]
+        _, sample, _ = self._find(key)
+        return self._parse(self._kept.opened(number, partial(self._decompress, key=key))[sample], key)
 
     def _decompress(self, number: int, key: int) -> tuple[Samples, int]:
         shard, file = self._compressed[number], self._index.files[number]
-        content = self._read_span(number, 0, file.size, key)
+        content = self._content(number, 0, file.size, key)
         try:
             samples = decompressed_samples(
                 content, _CODECS[shard.compression.partition(":")[0]], shard.samples, shard.bytes
@@ -184,8 +189,8 @@ class MDS(RecordFiles):
     def _parse(self, content: bytes, key: int) -> Record:
         decoder = self._decoder
         if decoder is None:
-            decoders = [_decoder_of(column.encoding) for column in self._columns]
-            decoder = self._decoder = _SampleDecoder(self._columns, decoders)
+            decoders = [decoder_of(column.encoding) for column in self._columns]
+            decoder = self._decoder = SampleDecoder(self._columns, decoders)
         try:
             return decoder.decode(content)
         except DamageError as damage:
@@ -199,10 +204,18 @@ class MDS(RecordFiles):
 
 
 @frozen
-class _Column:
+class Column:
+    """A column of samples.
+
+    Attributes:
+        name: its name.
+        encoding: the form of its values.
+        size: in bytes; 0 if it varies.
+    """
+
     name: str
     encoding: str
-    size: int  # 0 if it varies
+    size: int
 
 
 @frozen
@@ -213,10 +226,10 @@ class _Shard:
     compressed: str  # the path of the compressed file, or ""
     compressed_bytes: int
     compression: str
-    columns: tuple[_Column, ...]
+    columns: tuple[Column, ...]
 
 
-def _listed(columns: Sequence[_Column]) -> str:
+def _listed(columns: Sequence[Column]) -> str:
     return "{" + ", ".join(f"{column.name!r}: {column.encoding!r}" for column in columns) + "}"
 
 
@@ -266,7 +279,7 @@ def _shard_of(folder: str, entry: dict[str, Any]) -> _Shard:
         )
     names, encodings, sizes = entry["column_names"], entry["column_encodings"], entry["column_sizes"]
     columns = tuple(
-        _Column(text_in_index(name), text_in_index(encoding), 0 if size is None else count_in_index(size))
+        Column(text_in_index(name), text_in_index(encoding), 0 if size is None else count_in_index(size))
         for name, encoding, size in zip(names, encodings, sizes, strict=True)
     )
     raw, zipped = entry["raw_data"], entry.get("zip_data")
@@ -316,28 +329,49 @@ def _scan_of(shard: _Shard, codec: Codec | None) -> Scan:
     return NumberScan("mds-compressed-1", "MDS shard", shard.samples)
 
 
-class _SampleDecoder:
-    """The decoders of a folder's columns, and the layout of the sizes at the beginning of a sample."""
+class SampleDecoder:
+    """The decoders of a folder's columns, and the layout of the sizes at the beginning of a sample.
 
-    def __init__(self, columns: Sequence[_Column], decoders: Sequence[_Decoder]) -> None:
+    Native code makes the values of most columns, and the bytes of the others. If a sample hasn't these columns, it is
+    decoded once more, column by column, for the error.
+    """
+
+    def __init__(self, columns: Sequence[Column], decoders: Sequence[_Decoder]) -> None:
         varying = [column.name for column in columns if not column.size]
         places = {name: place for place, name in enumerate(varying)}
         self._columns = [
-            (
-                column.name,
-                column.size,
-                places.get(column.name, 0),
-                decode,
-                decode is _integer and column.size == _INTEGER.size,
-            )
+            (column.name, column.size, places.get(column.name, 0), decode)
             for column, decode in zip(columns, decoders, strict=True)
         ]
         self._encodings = {column.name: column.encoding for column in columns}
         self._sizes = struct.Struct(f"<{len(varying)}I")
         self._fixed_bytes = self._sizes.size + sum(column.size for column in columns)
+        kinds = [_kind_of(column) for column in columns]
+        self._others = [
+            (column.name, decode)
+            for column, decode, kind in zip(columns, decoders, kinds, strict=True)
+            if kind == "bytes" and decode is not bytes
+        ]
+        self._native = _native.SampleRecords(list(map(_described_column, columns, kinds)))
 
     def decode(self, content: bytes) -> dict[str, Any]:
         """Return the values of a sample.
+
+        Raises:
+            DamageError: it doesn't have the columns.
+        """
+        record = self._native.record(content)
+        if record is None:
+            return self.decode_each(content)
+        try:
+            for name, decode in self._others:
+                record[name] = decode(record[name])
+        except _UNDECODABLE:
+            return self.decode_each(content)
+        return record
+
+    def decode_each(self, content: bytes) -> dict[str, Any]:
+        """Return the values of a sample, column by column.
 
         Raises:
             DamageError: it doesn't have the columns.
@@ -351,15 +385,12 @@ class _SampleDecoder:
         record: dict[str, Any] = {}
         name, value = "", b""
         try:
-            for name, size, place, decode, is_integer in self._columns:
+            for name, size, place, decode in self._columns:
                 end = begin + (size or sizes[place])
-                if is_integer:  # without a bytes object of its own
-                    record[name] = _INTEGER.unpack_from(content, begin)[0]
-                else:
-                    value = content[begin:end]
-                    record[name] = decode(value)
+                value = content[begin:end]
+                record[name] = decode(value)
                 begin = end
-        except (ValueError, InvalidOperation, RecursionError, DamageError) as error:
+        except _UNDECODABLE as error:
             raise DamageError(
                 f"has no {self._encodings[name]!r} in the column {name!r}: its {len(value)} bytes begin with "
                 f"{value[:8]!r} ({error})."
@@ -369,14 +400,31 @@ class _SampleDecoder:
     def _differing(self, sizes: Sequence[int], length: int) -> DamageError:
         """Return the error for a sample of another length than its columns have."""
         end = self._sizes.size
-        for name, size, place, *_ in self._columns:
+        for name, size, place, _ in self._columns:
             end += size or sizes[place]
             if end > length:
                 return DamageError(f"is too short for the column {name!r}.")
         return DamageError(f"has {length - end} bytes more than its columns.")
 
 
-def _decoders_of(columns: Sequence[_Column], folder: str) -> list[_Decoder]:
+def _described_column(column: Column, kind: str) -> tuple[str, int, str, object]:
+    # No sample has as many bytes as the limit, so that none has a column of more.
+    size = min(column.size, _MAX_SAMPLE_BYTES)
+    return column.name, size, kind, np.zeros(1, column.encoding) if kind == "scalar" else None
+
+
+def _kind_of(column: Column) -> str:
+    """Return the kind of a column's values for native code: it makes bytes for a function of `_DECODERS`."""
+    if column.encoding == "str":
+        return "text"
+    if column.encoding == "int" and column.size == _INTEGER.size:
+        return "integer"
+    if column.encoding in _SCALARS and column.size == np.dtype(column.encoding).itemsize:
+        return "scalar"
+    return "bytes"
+
+
+def _decoders_of(columns: Sequence[Column], folder: str) -> list[_Decoder]:
     names = [column.name for column in columns]
     if not names or len(set(names)) < len(names):
         raise CorruptRecordError(f"the columns of {folder!r} must have different names; got {names}. Write it again.")
@@ -388,12 +436,17 @@ def _decoders_of(columns: Sequence[_Column], folder: str) -> list[_Decoder]:
                 "'ndarray' or 'bytes'."
             )
     try:
-        return [_decoder_of(column.encoding) for column in columns]
+        return [decoder_of(column.encoding) for column in columns]
     except DamageError as damage:
         raise UsageError(f"the columns of {folder!r} are {_listed(columns)}; {damage}") from None
 
 
-def _decoder_of(encoding: str) -> _Decoder:
+def decoder_of(encoding: str) -> _Decoder:
+    """Return the function that makes a value of an encoding of its bytes.
+
+    Raises:
+        DamageError: the encoding is unknown.
+    """
     if encoding in _SCALARS:
         return partial(_scalar, np.dtype(encoding).newbyteorder("<"))
     name, _, described = encoding.partition(":")
