@@ -67,6 +67,7 @@ REQUESTED_AHEAD: Final = Decision("whether a record of an async source is reques
 
 # When, and by whom.
 READ_BY_FOLD: Final = Decision("whether the thread of a fold computes the elements below it itself", 0, 1)
+ABOVE_BY_FOLD: Final = Decision("whether the thread of a fold applies the steps above it itself", 0, 1)
 SEEN_NOW: Final = Decision("whether what is ready is noticed at this look", 0, 1)
 DELAY_MICROSECONDS: Final = Decision("the time that a worker waits before it computes a block", 0, 200)
 ASIDE: Final = Decision("whether a worker process is throttled for a moment", 0, 1)

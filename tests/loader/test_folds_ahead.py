@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._runtime._fold_choice import ReadChoice
 from penstock._runtime._fold_thread import Chunk, Fold, Made
-from penstock._runtime._read_choice import ReadChoice
 from penstock._streaming import no_provenance
 from tests.constants import SetConstant
 from tests.dataset.functions import keep

@@ -6,6 +6,9 @@ as rows have come and there is room, they become a job for the workers. The thre
 job: the fold's, a worker's or the consumer's. So the workers have work while the consumer trains. The consumer takes
 the batches in order, each with its token.
 
+Worker threads hinder a fold more than cheap steps cost. So the fold's thread applies those itself (`_fold_choice`), and
+the consumer takes the finished batches from it, in the order of all.
+
 The fold has one reader at a time: a thread that owns the scheduler. The consumer alone reads a fold that has no thread,
 and any fold while `_failed` is set, to make a batch again. It alone takes the error or the end that came with a chunk.
 
@@ -31,13 +34,14 @@ from typing import Any
 import numpy as np
 
 from penstock._decisions import LEFT_TO_CONSUMER, SUFFIX_BATCHES, WHOLE_BATCHES, decide
-from penstock._graph import DROPPED, Element
+from penstock._graph import DROPPED, Element, PerWorker
 from penstock._runtime._batches import StepRange
 from penstock._runtime._chunk_sizes import block_rows, units_per_job
 from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork, collate_run
 from penstock._runtime._failing_work import crashing_batch_error
-from penstock._runtime._fold_thread import FoldAlone, FoldThread, Made, count_filtered
-from penstock._runtime._jobs import Job
+from penstock._runtime._fold_choice import AboveChoice
+from penstock._runtime._fold_thread import Above, FoldAlone, FoldThread, Made, count_filtered
+from penstock._runtime._jobs import Job, Learned
 from penstock._runtime._policy import (
     COLLATE_JOB_SECONDS,
     COLLATE_WHOLE_SECONDS,
@@ -50,7 +54,7 @@ from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._sent_blocks import SentRows
 from penstock._runtime._streaming import ThreadReader
 from penstock._runtime._streams import EndOfEpoch, Supplier
-from penstock._streaming import Rest, Token
+from penstock._streaming import CollateRun, Rest, Token
 from penstock.errors import WorkerError
 
 
@@ -83,6 +87,7 @@ class CollateSupplier(Supplier[CollateJob]):
         self._steps = 0  # delivered
         self._token: Token = None if step_range.where is None else step_range.where.token  # after the last batch
         self._wake = _waker(scheduler, collate_client)
+        self._choice = None if alone else _choice(client, collate_client, self._run)
         self._failed: CollateJob | None = None  # the consumer reads its batch again, and computes it
         self._waiting: deque[Made] = deque()  # batches that are in no job yet, and the error after them
         # A stream is not read twice to find the row that failed: it may be slow, or give other elements. So an error of
@@ -101,7 +106,8 @@ class CollateSupplier(Supplier[CollateJob]):
     def _open(self) -> None:
         with self._scheduler.owned():  # no thread still makes a job of the batches before
             self._waiting.clear()
-        self._fold = self._open_fold(self._step_range.after(self._steps, self._token), self._run.collate)
+        above = Above(self._run, self._choice, left=self._singly + (self._failed is not None))
+        self._fold = self._open_fold(self._step_range.after(self._steps, self._token), above)
         window = self._window
         self._queue = GivenQueue(self._scheduler, self._client, self._next_job, lambda: window)
 
@@ -129,7 +135,7 @@ class CollateSupplier(Supplier[CollateJob]):
         job = self._queue.next_job_nowait()
         if job is None:
             self._queue.arm()
-            job = self._queue.next_job_nowait()
+            job = self._queue.next_job_nowait() or self._finished()
         return job
 
     def is_ready(self) -> bool:
@@ -153,11 +159,27 @@ class CollateSupplier(Supplier[CollateJob]):
         self._queue.arm()
         if self._is_for_consumer():
             self._receive()
-        elif self._queue.has_armed or (self._queue.is_empty and not self._waiting):
+            return self._finished()
+        if self._queue.has_armed or (self._queue.is_empty and not self._waiting):
             self._queue.wait(self._has_come, self._fold.stall)
-        else:  # a job waits for memory
-            return self._queue.next_job()
-        return None
+            return None
+        return self._queue.next_job()  # a job waits for memory
+
+    def _finished(self) -> CollateJob | None:
+        """Return the next batches as a job, if the fold's thread has finished them, and those before were taken."""
+        made: list[Made] = []
+        with self._scheduler.owned():
+            while self._failed is None and self._queue.is_empty and self._waiting and self._waiting[0].is_finished:
+                made.append(self._waiting.popleft())
+        if not made:
+            return None
+        bounds = (0,) * (len(made) + 1)
+        firsts = np.concatenate([each.provenance[:1] for each in made])
+        work = CollateWork(self._run, CollateTask(firsts, bounds, 1, ends_in_rest=False, is_whole=False))
+        work.made = [each._replace(batch=None) for each in made]
+        job = Job(work)
+        job.results = [each.batch for each in made]
+        return job
 
     def _has_come(self) -> bool:
         """Return whether the consumer can arm a job, raise an error or end; if not, it will be woken.
@@ -170,7 +192,7 @@ class CollateSupplier(Supplier[CollateJob]):
             return self._queue.has_room and (_has_batch(self._waiting) or self._fold.has_chunk(self._wake))
 
     def _is_for_consumer(self) -> bool:
-        """Return whether the consumer has to read the fold itself, or to raise the fold's error."""
+        """Return whether the consumer has to read the fold itself, take what it has finished, or raise its error."""
         with self._scheduler.owned():
             return self._has_no_job()
 
@@ -179,12 +201,12 @@ class CollateSupplier(Supplier[CollateJob]):
         return self._queue.is_empty and (self._is_alone or bool(self._waiting)) and not _has_batch(self._waiting)
 
     def _receive(self) -> None:
-        """Read the fold until a batch waits, or the fold ends; raise the error that it raised in place of the batch."""
+        """Read the fold until a batch waits, or it ends; raise the error that it raised in place of the batch."""
         if not self._waiting:
             chunk = self._fold.next_job()
             with self._scheduler.owned():
                 self._waiting.extend([] if chunk is None else chunk.taken())
-        if _has_batch(self._waiting):
+        if self._waiting and self._waiting[0].error is None:
             return
         self._failed = None
         self._drop()
@@ -330,7 +352,34 @@ class CollateSupplier(Supplier[CollateJob]):
 
 
 def _has_batch(waiting: deque[Made]) -> bool:
-    return bool(waiting) and waiting[0].error is None
+    """Return whether the next batch is one for workers."""
+    return bool(waiting) and waiting[0].error is None and not waiting[0].is_finished
+
+
+def _choice(client: Client, collate_client: Client, run: CollateRun) -> AboveChoice | None:
+    """Return the choice of who applies the steps above; None where only workers may.
+
+    Processes keep functions out of the trainer, and the state of a worker belongs to its thread. A function that fails
+    may have changed its batch, which a stream doesn't give again.
+    """
+    plan, collate = client.plan, run.collate
+    functions = [*collate.rows, *collate.above]
+    has_own = any(isinstance(step.function, PerWorker) for step in functions)
+    if plan.place != "threads" or plan.limits.worker_init is not None or plan.program.reads_streams or has_own:
+        return None
+    choices = client.choices
+    if choices.above is None:
+        rows = run.size if collate.rows else 0
+        choices.above = AboveChoice(choices.read, partial(_batch_seconds, collate_client.learned, rows))
+    return choices.above
+
+
+def _batch_seconds(learned: Learned[Any], rows: int) -> float | None:
+    """Return the time of a batch with so many rows that functions are applied to; None before it is known."""
+    row_seconds = learned.row_seconds if rows else 0.0
+    if learned.merge_seconds is None or row_seconds is None:
+        return None
+    return learned.merge_seconds + row_seconds * rows
 
 
 def _given(made: list[Made], task: CollateTask, *, are_sent: bool) -> dict[int, Any]:

@@ -2,7 +2,8 @@
 
 The steps that are read in order (`filter`, `pack`, `window_shuffle`, streams) must run one element after the other. So
 they run in one thread, which puts its batches into a bounded queue while the consumer trains. Workers compute the
-blocks below the fold, and, in `_collate_supplier`, the steps above it.
+blocks below the fold, and, in `_collate_supplier`, the steps above it. Where these take little time, the thread of the
+fold computes them (`_fold_choice`).
 
 Each batch comes with the token after it and with the counts of the elements that filters left out before it. The
 consumer applies both when it takes the batch. So the state and the statistics cover the delivered batches, and none
@@ -47,12 +48,15 @@ from penstock._os import Bell, DaemonThread, uninterrupted, weakly
 from penstock._processes import FUNCTION_SECONDS
 from penstock._runtime._batches import Remaining, StepRange
 from penstock._runtime._failing_work import Patience, Stall
+from penstock._runtime._fold_choice import AboveChoice
 from penstock._runtime._policy import FOLD_BYTES, FOLD_SECONDS, UNANNOUNCED_SECONDS
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client
 from penstock._runtime._streaming import ClosingReader, StageRun, rows_of_element
 from penstock._runtime._streams import EndOfEpoch, Owner, Supplier
-from penstock._streaming import Collate, Provenance, Token, late_token, no_provenance
+from penstock._streaming import Chunk as Elements
+from penstock._streaming import CollateRun, Provenance, Token, late_token, no_provenance
+from penstock._tracebacks import raise_caught
 from penstock.batching import array_bytes
 
 _ENDLESS: Final = 1 << 62
@@ -60,6 +64,20 @@ _ENDLESS: Final = 1 << 62
 
 FilterCounts: TypeAlias = tuple[tuple[Node, int, int], ...]
 """Filters, each with the numbers of elements that it kept and left out before a batch."""
+
+
+class Above(NamedTuple):
+    """The steps above a fold, which the fold leaves to workers, or applies where that is faster.
+
+    Attributes:
+        run: the steps.
+        choice: whether the fold applies them; None where it never does.
+        left: how many of the first batches are left to workers, since one of them has failed.
+    """
+
+    run: CollateRun
+    choice: AboveChoice | None = None
+    left: int = 0
 
 
 class FoldOwner(Owner, Protocol):
@@ -84,6 +102,8 @@ class Made(NamedTuple):
     provenance: Provenance
     """The provenance of the batch, as `CollateRun.result` takes it."""
     error: BaseException | None = None
+    is_finished: bool = False
+    """Whether the steps above the fold were applied, so that no worker has to."""
 
 
 class Chunk:
@@ -115,19 +135,27 @@ class Fold:
         client: the client that the block inputs belong to.
         open_reader: returns what reads them.
         step_range: the batches.
-        collate: steps that are left out; None for none.
+        above: steps that workers apply, or this thread; None for none.
         alone: whether each batch is made when it is requested, and nothing of other batches, in the consumer's thread.
     """
 
     def __init__(
-        self, client: Client, open_reader: OpenReader, step_range: StepRange, collate: Collate | None, *, alone: bool
+        self,
+        client: Client,
+        open_reader: OpenReader,
+        step_range: StepRange,
+        above: Above | None,
+        *,
+        alone: bool,
     ) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
-        self._collate = collate
+        self._above = above
+        self._collate = collate = None if above is None else above.run.collate
         self._made: list[Made] = []  # for the next chunk
         self._began = 0.0  # when that was begun
         self._chunk_seconds = 0.0 if alone or client.plan.program.reads_streams else FOLD_SECONDS
-        context = replace(client.context("consumer" if alone else "fold"), filtered=_counter(self._filtered))
+        context = client.context("consumer" if alone else "fold")
+        self._context = context = replace(context, filtered=_counter(self._filtered))
         self.inner = StageRun(client.plan, step_range, context, open_reader(), collate, singly=alone)
 
     def __iter__(self) -> Generator[Chunk]:
@@ -142,7 +170,8 @@ class Fold:
                 if caught.error is not None:  # the consumer raises it
                     self._made.append(_failed(caught.taken(), self._counted()))
                     break
-                if len(self._made) == 1 and self._collate is None:  # workers read a batch later, with others
+                is_whole = self._collate is None or self._made[-1].is_finished
+                if len(self._made) == 1 and is_whole:  # workers read a batch later, with others
                     most = min(most, self._most_by_bytes())
                 if len(self._made) >= most or time.perf_counter() - self._began >= self._chunk_seconds:
                     yield Chunk(self.take())
@@ -163,16 +192,48 @@ class Fold:
         return made
 
     def _batches(self) -> Generator[Made]:
-        collate = self._collate
+        collate, number = self._collate, 0
         while (chunk := self.inner.next_chunk()) is not None:
+            above = self._applied_from(number)
+            number += len(chunk.elements)
+            if above is not None and above.takes_blocks:
+                yield from self._block(chunk, above)
+                continue
             for index, element in enumerate(chunk.elements):
                 provenance = chunk.provenance[index : index + 1]
                 if collate is not None:
                     rows = rows_of_element(chunk, index)
                     collate.check(element, rows)
                     provenance = rows if collate.rows else provenance
-                yield Made(element, late_token(chunk.afters, index), self._counted(), provenance)
+                made = element if above is None else above.result(element, provenance, self._context)
+                after = late_token(chunk.afters, index)
+                yield Made(made, after, self._counted(), provenance, is_finished=above is not None)
+                del made, element  # so that their memory can become the next one's
         raise EndOfEpoch
+
+    def _applied_from(self, number: int) -> CollateRun | None:
+        """Return the steps above if this thread applies them to the next batches, from a number on; else None."""
+        above = self._above
+        choice = None if above is None else above.choice
+        if above is None or choice is None:
+            return None
+        if number <= above.left:
+            choice.begin(number)
+        if number < above.left:
+            return None
+        choice.changes(number)
+        return above.run if choice.by_fold else None
+
+    def _block(self, chunk: Elements, above: CollateRun) -> Generator[Made]:
+        """Apply the steps above to all batches of a chunk."""
+        results: list[Element] = []
+        with Caught(Exception) as caught:
+            above.batches_into(results, [*chunk.elements], chunk.provenance, self._context)
+        for index, batch in enumerate(results):
+            after, provenance = late_token(chunk.afters, index), chunk.provenance[index : index + 1]
+            yield Made(batch, after, self._counted(), provenance, is_finished=True)
+        if caught.error is not None:
+            raise_caught(caught.taken())
 
     def _counted(self) -> FilterCounts:
         counted = tuple(self._filtered)
@@ -192,8 +253,8 @@ def _failed(error: BaseException, filtered: FilterCounts = ()) -> Made:
 class FoldAlone:
     """Chunks of a fold that are made when they are requested, in the thread that takes them; as `FoldThread`."""
 
-    def __init__(self, client: Client, open_reader: OpenReader, step_range: StepRange, collate: Collate) -> None:
-        self._fold = Fold(client, open_reader, step_range, collate, alone=True)
+    def __init__(self, client: Client, open_reader: OpenReader, step_range: StepRange, above: Above) -> None:
+        self._fold = Fold(client, open_reader, step_range, above, alone=True)
         self._chunks = iter(self._fold)
 
     def next_job(self) -> Chunk | None:
@@ -226,7 +287,7 @@ class FoldThread:
         client: the client that the block inputs belong to.
         open_reader: returns what reads them; called in the consumer's thread.
         step_range: the batches.
-        collate: steps that are left out; None for none.
+        above: steps that workers apply, or the thread; None for none.
         owner: of what computes the block inputs.
         bell: rung after each chunk; None for a new one.
     """
@@ -236,7 +297,7 @@ class FoldThread:
         client: Client,
         open_reader: OpenReader,
         step_range: StepRange,
-        collate: Collate | None = None,
+        above: Above | None = None,
         *,
         owner: FoldOwner,
         bell: Bell | None = None,
@@ -245,8 +306,8 @@ class FoldThread:
         client.is_folded_ahead = True
         self._owner = owner
         self._client = client
-        self._make_fold = partial(Fold, client, open_reader, step_range, collate, alone=False)
-        self._max_chunks = client.plan.prefetch if collate is None else 1  # those that wait, and the one being made
+        self._make_fold = partial(Fold, client, open_reader, step_range, above, alone=False)
+        self._max_chunks = client.plan.prefetch if above is None else 1  # those that wait, and the one being made
         self._bell = Bell() if bell is None else bell
         self._chunks: deque[Chunk] = deque()
         self._room = Bell()
@@ -377,7 +438,7 @@ class FoldThread:
                 self._announce()
                 began = time.perf_counter()
                 self._room.wait()
-                self._client.read_choice.waited_seconds += time.perf_counter() - began
+                self._client.choices.read.waited_seconds += time.perf_counter() - began
         return False
 
     def _pass_on(self) -> None:

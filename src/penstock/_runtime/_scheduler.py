@@ -54,9 +54,9 @@ from penstock._processes import FUNCTION_SECONDS
 from penstock._readings import UNREAD, Cause, Readings
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._failing_work import Patience, Stall, describe_block, wait_until
+from penstock._runtime._fold_choice import FoldChoices
 from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._policy import BLOCKS, SLOTS, SLOTS_EACH
-from penstock._runtime._read_choice import ReadChoice
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._region_pool import RegionPool
 from penstock.errors import ClosedError, InternalError, UsageError
@@ -104,7 +104,7 @@ class Client:
         before_wait: called before a wait for a job, or other long work; a fold passes on the batches that it has made.
         stall: finds the work that its consumer waits for; None while none waits.
         waited_until: when the last wait ended, by `monotonic`.
-        read_choice: the choice between workers and the thread of the fold, to compute the elements below it.
+        choices: those between workers and the thread of the fold, to compute the elements below it and the steps above.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder, memory_provider: MemoryProvider | None = None) -> None:
@@ -127,7 +127,7 @@ class Client:
         self.before_wait: Callable[[], None] = nothing
         self.stall: Callable[[], Stall | None] | None = None
         self.waited_until = 0.0
-        self.read_choice = ReadChoice()
+        self.choices = FoldChoices()
         self._prepared = threading.local()  # `is_done` in threads that called `worker_init`
         self._logged: set[str] = set()
         self._contexts: dict[int, Context] = {}  # by the number of a thread

@@ -165,12 +165,12 @@ class ThreadReader:
     Args:
         scheduler: the scheduler of the workers.
         client: the client that the jobs belong to.
-        may_compute: whether the thread that reads may compute elements, if that is faster (`_read_choice`).
+        may_compute: whether the thread that reads may compute elements, if that is faster (`_fold_choice`).
     """
 
     def __init__(self, scheduler: Scheduler, client: Client, *, may_compute: bool = False) -> None:
         scheduler.check()
-        self._choice = client.read_choice if may_compute and _may_choose(client) else None
+        self._choice = client.choices.read if may_compute and _may_choose(client) else None
         self._scheduler = scheduler
         self._client = client
         self._queues: dict[int, JobQueue[SpanJob]] = {}

@@ -140,9 +140,29 @@ class CollateRun:
 
     def rows_into(self, made: list[Element], rows: list[Element], provenance: Provenance, context: Context) -> None:
         """Add the results of the functions of rows to a list; after an error the list has those of the rows before."""
+        self._apply_into(made, self.collate.rows, rows, provenance, context)
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether there are only functions of batches, of which each makes one of each, so that they take several."""
+        collate = self.collate
+        return not collate.rows and collate.merge is None and all(step.on_error == "raise" for step in collate.above)
+
+    def batches_into(self, made: list[Element], given: list[Element], provenance: Provenance, context: Context) -> None:
+        """Add the `result` of several batches to a list, as `rows_into` does, where the steps take blocks."""
+        self._apply_into(made, self.collate.above, given, provenance, context)
+
+    def _apply_into(
+        self,
+        made: list[Element],
+        steps: tuple[Map, ...],
+        rows: list[Element],
+        provenance: Provenance,
+        context: Context,
+    ) -> None:
         error: BaseException | None = None
         context.times.start(0)
-        for step in self.collate.rows:
+        for step in steps:
             results: list[Element] = []
             with Caught(Exception) as caught:
                 locations = StreamedLocations(self.inputs, provenance[: len(rows)])
