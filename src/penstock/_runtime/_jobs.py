@@ -94,7 +94,7 @@ class Learned(Generic[AnyLayout]):
         self.is_irregular = False
         """Whether a row didn't fit the layout; batches are then merged from elements."""
         self.row_seconds: float | None = None
-        """The time from a row's start to its end, including waits for storage and for the interpreter."""
+        """The time of a row, including waits for storage and for the interpreter; in processes, not for a processor."""
         self.row_cpu_seconds: float | None = None
         """The processor time of a row."""
         self._seconds = self._parent_seconds = 0.0

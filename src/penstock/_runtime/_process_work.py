@@ -37,7 +37,7 @@ from penstock._ring import Claim, SlotRing
 from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTable
 from penstock._runtime._jobs import BeforeRow, Job, NotedError, Task, Unsendable, Work
 from penstock._runtime._policy import BLOCKS, SLOTS
-from penstock._runtime._processors import CpuThrottle, shared_processors
+from penstock._runtime._processors import CpuThrottle, Stopwatch, shared_processors
 from penstock._runtime._room import Offers, Room
 from penstock._runtime._shared_values import contiguous, read, write
 from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
@@ -347,7 +347,7 @@ class _Worker:
 
     def _run(self, slot: int, described: Described, job: Job[Work], block: int, before_row: BeforeRow | None) -> None:
         self._give(described, job, block)
-        waits, began, cpu_began = self._throttle.waits(), time.perf_counter(), time.thread_time()
+        stopwatch = Stopwatch()
         context = self._context_of(described)
         if described.crashing_rows:
             context = replace(context, crashing_rows=_crashing_rows(described))
@@ -364,9 +364,11 @@ class _Worker:
             if self._offers.was_kept and memory is not None:
                 self._offers.was_kept = False
                 region = self._regions.reopen(memory)
-        seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
-        self._job_table.count(slot, rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
-        self._throttle.worked(seconds, cpu_seconds, self._throttle.waits() - waits)
+        worked = stopwatch.worked()
+        parent_share = (context.kept.parent_seconds - parents_before) / max(worked.seconds, 1e-9)
+        seconds = worked.own_seconds
+        self._job_table.count(slot, rows, seconds, worked.cpu_seconds, parent_share * seconds)
+        self._throttle.worked(worked.seconds, worked.cpu_seconds, worked.waits)
         job.work.given = {}
         if region is None:
             return
@@ -393,10 +395,10 @@ class _Worker:
             received = time.perf_counter()
             region = self._regions.get(described.region)
             self._take_in(slot, described, job)
-            began = time.perf_counter()
+            stopwatch = Stopwatch()
             written = _WrittenBatches(region, job.steps)
             job.run_merge(self._context_of(described), before_row, written.add)
-            self._job_table.count_merge(slot, time.perf_counter() - began)
+            self._job_table.count_merge(slot, stopwatch.worked().own_seconds)
             place = written.end(job.work.found_layout)
             self._job_table.put(slot, job.blocks, place.start, place.stop - place.start)
             self._context_of(described).times.work(time.perf_counter() - received)

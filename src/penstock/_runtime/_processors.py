@@ -1,4 +1,6 @@
-"""The processors that this program may use, and a throttle that limits CPU-bound worker processes to their number.
+"""The processors that this program may use, the time that work takes on them, and a throttle of CPU-bound processes.
+
+The throttle limits worker processes to the number of processors.
 
 The number of processors is within the limits of system, container and launcher.
 
@@ -16,6 +18,12 @@ Merges are not counted.
 A throttled worker looks again on a timer; only the ring's end wakes it. No event marks the moment at which another
 worker's row begins to wait, so there is nothing else that could wake it. A semaphore of as many permits as processors
 was rejected: a killed process would keep its permit, and a row that waits would hold one.
+
+A `Stopwatch` leaves out the time for which a thread waits for a processor. Jobs are cut by the time of their rows, and
+on a busy machine the whole time made them several times as small, so that passing them on took the time. Processor time
+alone would be wrong for rows that wait for storage: their jobs would take seconds. A thread that waits for storage, for
+the interpreter's lock or for another thread gives up its processor, and the system counts that. So the whole time
+counts for a block in which it did, and processor time for one in which it never did.
 
 Guarantees:
   - A throttled worker holds no block and takes no other worker's wake-up. It looks again after 50 ms at most, so a
@@ -107,6 +115,38 @@ def shared_processors(num_workers: int, root: str = "/") -> Processors | None:
     return Processors(number, zlib.crc32(repr(sorted(os.sched_getaffinity(0))).encode()), num_workers)
 
 
+class Worked(NamedTuple):
+    """The time of some work in one thread."""
+
+    seconds: float
+    """From its begin to its end."""
+    cpu_seconds: float
+    """The processor time."""
+    waits: int
+    """How often the thread has given up its processor to wait."""
+    are_counted: bool
+    """Whether the system counts these waits."""
+
+    @property
+    def own_seconds(self) -> float:
+        """The time, without the waits for a processor if there were no other waits."""
+        is_known = self.are_counted and not self.waits
+        return min(self.cpu_seconds, self.seconds) if is_known else self.seconds
+
+
+class Stopwatch:
+    """Measures the work of the calling thread, from now on."""
+
+    def __init__(self) -> None:
+        self._waits, self._began, self._cpu_began = _waits(), time.perf_counter(), time.thread_time()
+
+    def worked(self) -> Worked:
+        """Return the time of the work so far."""
+        seconds, cpu_seconds = time.perf_counter() - self._began, time.thread_time() - self._cpu_began
+        waits = _waits()
+        return Worked(seconds, cpu_seconds, waits - self._waits, waits > 0)
+
+
 class CpuThrottle:
     """One worker process among the others.
 
@@ -143,10 +183,6 @@ class CpuThrottle:
     def is_steady(self) -> bool:
         """Whether enough blocks were measured, and they hardly wait."""
         return self._blocks >= MEASURED_BLOCKS and self._waiting_seconds <= MAX_WAITING_SHARE * self._seconds
-
-    def waits(self) -> int:
-        """Return how often this thread has waited so far; 0 if the throttle is off."""
-        return 0 if self._processors is None else _waits()
 
     def worked(self, seconds: float, cpu_seconds: float, waits: int) -> None:
         """Record a block.
