@@ -9,10 +9,14 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from penstock._caught import Caught
 from penstock._graph import Context, Element
 from penstock._plan import Plan
 from penstock._runtime._jobs import Job, Shape, Work, step_of
+from penstock._runtime._policy import READ_BYTES
 from penstock._streaming import CollateRun, Provenance, Rest
+from penstock._tracebacks import raise_caught
+from penstock.batching import array_bytes
 from penstock.errors import InternalError
 
 if TYPE_CHECKING:
@@ -47,8 +51,8 @@ class CollateWork(Work):
     Args:
         run: the steps above the folds.
         task: the batches and blocks.
-        given: the rows of each block with their provenance, or the content of each batch with its provenance for the
-            merge.
+        given: the rows of each block with their provenance; or for the merge the content of each batch, the provenance
+            of all, and its end for each batch.
         memory_bytes: the memory for the merged batches in processes; 0 in threads.
 
     Attributes:
@@ -88,12 +92,28 @@ class CollateWork(Work):
     def merge(self, parts: Sequence[list[Any]], context: Context) -> Iterator[Element]:
         """Make the batches; where a function of a row has failed, only those before that row."""
         if not self._task.bounds[-1]:
-            for content, provenance in self.given.pop(len(parts)):
-                yield self._run.result(content, provenance, context)
+            contents, provenance, ends = self.given.pop(len(parts))
+            if self._run.takes_blocks and not self.has_crashed:
+                yield from self._results(contents, provenance, context)
+                return
+            for content, (first, end) in zip(contents, itertools.pairwise((0, *ends)), strict=True):
+                yield self._run.result(content, provenance[first:end], context)
             return
         self.given.clear()
         for step, content in enumerate(self._contents(parts)):
             yield self._run.merged(content, self._task.firsts[step : step + 1], context)
+
+    def _results(self, contents: list[Element], provenance: Provenance, context: Context) -> Iterator[Element]:
+        """Make the batches of some contents, as many at once as are in the processor's caches."""
+        count = max(READ_BYTES // max(array_bytes(contents[:1]), 1), 1)
+        for first in range(0, len(contents), count):
+            made: list[Element] = []
+            with Caught(Exception) as caught:
+                part = slice(first, first + count)
+                self._run.batches_into(made, contents[part], provenance[part], context)
+            yield from made
+            if caught.error is not None:
+                raise_caught(caught.taken())
 
     def _contents(self, parts: Sequence[list[Any]]) -> list[Element]:
         """Return the rows of each batch before a row that has failed."""

@@ -5,8 +5,8 @@ the regions of the scheduler's memory that a job needs when it gets the job: tho
 each answer waits for a thread of the program.
 
 Rows are written straight into their batch where their layout is known. Else elements are written into spill memory, for
-the process that merges them, or for the fold. Merged batches are written one by one, so that a process has one at a
-time. Where a block makes what is delivered, its arrays are written, or made, in place (`_sent_batches`,
+the process that merges them, or for the fold. Merged batches are written one by one, in place, so that a process has
+one at a time. Where a block makes what is delivered, its arrays are written, or made, in place (`_sent_batches`,
 `_sent_elements`). A block that raises is marked as failed; the consumer computes it again, so that the user's exception
 is raised in the consumer's thread.
 """
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from penstock._runtime._jobs import BeforeRow, Job, NotedError, Task, Unsendable
 from penstock._runtime._policy import BLOCKS, SLOTS
 from penstock._runtime._processors import CpuThrottle, Stopwatch, shared_processors
 from penstock._runtime._room import Offers, Room
+from penstock._runtime._sent_batches import RunWriter, WrittenRun, written
 from penstock._runtime._shared_values import contiguous, read, write
 from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
 from penstock.batching import LayoutMismatchError
@@ -396,10 +397,10 @@ class _Worker:
             region = self._regions.get(described.region)
             self._take_in(slot, described, job)
             stopwatch = Stopwatch()
-            written = _WrittenBatches(region, job.steps)
-            job.run_merge(self._context_of(described), before_row, written.add)
+            batches = _WrittenBatches(region, job.steps)
+            job.run_merge(self._context_of(described), before_row, batches.add)
             self._job_table.count_merge(slot, stopwatch.worked().own_seconds)
-            place = written.end(job.work.found_layout)
+            place = batches.end(job.work.found_layout)
             self._job_table.put(slot, job.blocks, place.start, place.stop - place.start)
             self._context_of(described).times.work(time.perf_counter() - received)
         del self._jobs[slot]
@@ -415,37 +416,67 @@ class _Worker:
             job.parts = parts_of(self._job_table, slot, job.blocks, spill)
 
 
+_Place: TypeAlias = tuple[int, int]
+"""The start and the end of a pickle."""
+
+
+class _MergedMemory:
+    """The memory of a job's merged batches, from its start on.
+
+    Attributes:
+        made: the number of batches in it.
+    """
+
+    def __init__(self, region: Region, steps: int) -> None:
+        self.made = 0
+        self._region = region
+        self._steps = steps
+        self._end = 0
+
+    def take(self, size_bytes: int) -> int:
+        """Reserve memory, and return its start."""
+        start, end = self._end, self._end + size_bytes
+        if end > len(self._region):
+            raise _NoRoomError(end * self._steps // max(self.made, 1))
+        self._end = aligned(end)
+        return start
+
+    def add(self, value: object) -> _Place:
+        """Write a pickle."""
+        pickled = dump_by_value(value)
+        start = self.take(pickled.nbytes)
+        write(pickled, self._region, start)
+        return start, start + pickled.nbytes
+
+    def add_batch(self, batch: Element) -> _Place:
+        """Write a batch that isn't written in place."""
+        return self.add(contiguous(batch))
+
+
 class _WrittenBatches:
     """The merged batches of a job, each written when it is made, so that a process has one batch at a time."""
 
     def __init__(self, region: Region, steps: int) -> None:
-        self._region = region
-        self._steps = steps
-        self._places: list[tuple[int, int]] = []
-        self._end = 0
+        self._memory = memory = _MergedMemory(region, steps)
+        self._runs: RunWriter[_Place] = RunWriter(Room(region, memory.take, Offers()), steps, memory.add_batch)
 
     def add(self, batch: Element) -> None:
         """Write the next batch."""
-        self._places.append(self._write(contiguous(batch)))
+        self._runs.add(batch)
+        self._memory.made += 1
 
     def end(self, layout: object) -> slice:
         """Write the places of all batches, and the layout of the rows; return where these are."""
-        return slice(*self._write((self._places, layout)))
-
-    def _write(self, value: object) -> tuple[int, int]:
-        pickled = dump_by_value(value)
-        start, end = self._end, self._end + pickled.nbytes
-        if end > len(self._region):
-            raise _NoRoomError(end * self._steps // max(len(self._places), 1))
-        write(pickled, self._region, start)
-        self._end = aligned(end)
-        return start, end
+        return slice(*self._memory.add((self._runs.sent(), layout)))
 
 
 def merged_batches(memory: Lease, place: slice, copied_bytes: int) -> tuple[list[Element], object]:
     """Return the batches that a merge has written, and the layout of their rows, from the place of their places."""
-    places, layout = cast("tuple[list[tuple[int, int]], object]", read(memory, place, copied_bytes))
-    return [read(memory, slice(*each), copied_bytes) for each in places], layout
+    runs, layout = cast("tuple[list[WrittenRun | _Place], object]", read(memory, place, copied_bytes))
+    batches: list[Element] = []
+    for run in runs:
+        batches += [read(memory, slice(*run), copied_bytes)] if len(run) == 2 else written(run, memory, copied_bytes)
+    return batches, layout
 
 
 def parts_of(

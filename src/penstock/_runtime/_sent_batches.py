@@ -9,9 +9,9 @@ That is for batches that are an array, or a dict, list or tuple of arrays. Other
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,11 @@ class _Form(NamedTuple):
         return list(map(self.container, rows))
 
 
-SentRun: TypeAlias = tuple[bytes, int, int] | list[Element]
-"""The pickled form of a run, the number of its batches, and the start of its memory; or batches that are pickled."""
+WrittenRun: TypeAlias = tuple[bytes, int, int]
+"""The pickled form of a run, the number of its batches, and the start of its memory."""
+SentRun: TypeAlias = WrittenRun | list[Element]
+"""A run, or batches that are pickled."""
+AnyRun = TypeVar("AnyRun")
 
 
 @lru_cache
@@ -80,12 +83,14 @@ def received(runs: Iterable[SentRun], memory: Lease, copied_bytes: int) -> Itera
         copied_bytes: arrays of at most this size are copied out of it.
     """
     for run in runs:
-        if isinstance(run, list):
-            yield from run
-            continue
-        form = _form_of(run[0])
-        columns = form.columns(run[1], memory, run[2])
-        yield from form.batches([_divided(column, copied_bytes) for column in columns])
+        yield from run if isinstance(run, list) else written(run, memory, copied_bytes)
+
+
+def written(run: WrittenRun, memory: Lease, copied_bytes: int) -> list[Element]:
+    """Return the batches of a run; see `received`."""
+    form = _form_of(run[0])
+    columns = form.columns(run[1], memory, run[2])
+    return form.batches([_divided(column, copied_bytes) for column in columns])
 
 
 def _divided(column: NDArray[Any], copied_bytes: int) -> list[NDArray[Any]]:
@@ -162,29 +167,60 @@ class _Writer:
             self._count, self._most, self._start_bytes = 0, left, start_bytes
         self._columns = self._form.columns(self._most, self._room.memory, self._start_bytes)
 
-    def sent(self) -> list[SentRun]:
+    def sent(self) -> list[WrittenRun]:
         """Return what is sent of the batches."""
         form = pickle.dumps(self._form)
         return [(form, *run) for run in (*self._ended, (self._count, self._start_bytes))]
 
 
+class RunWriter(Generic[AnyRun]):
+    """Writes batches in place, and keeps what is sent of all.
+
+    Args:
+        room: the memory for them.
+        count: the number of batches.
+        other: returns what is sent of a batch that can't be written in place.
+    """
+
+    def __init__(self, room: Room, count: int, other: Callable[[Element], AnyRun]) -> None:
+        self._room = room
+        self._left = count
+        self._other = other
+        self._runs: list[WrittenRun | AnyRun] = []
+        self._writer: _Writer | None = None
+
+    def add(self, batch: Element) -> None:
+        """Write the next batch."""
+        left, writer = self._left, self._writer
+        self._left = left - 1
+        if writer is not None and writer.write(batch, left):
+            return
+        self._end_run()
+        arrays = _arrays(batch)
+        writer = None if arrays is None else _Writer(batch, arrays, self._room)
+        if writer is None or not writer.write(batch, left):
+            self._runs.append(self._other(batch))
+        else:
+            self._writer = writer
+
+    def _end_run(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._runs += writer.sent()
+
+    def sent(self) -> list[WrittenRun | AnyRun]:
+        """Return what is sent of the batches, after the last one."""
+        self._end_run()
+        return self._runs
+
+
 def send(batches: Iterable[Element], count: int, room: Room) -> list[SentRun]:
     """Write `count` batches into the room, each when it has been made; return what is sent of them."""
-    runs: list[SentRun] = []
-    writer: _Writer | None = None
+    writer: RunWriter[list[Element]] = RunWriter(room, count, lambda batch: [contiguous(batch)])
     made = iter(batches)
-    for left in range(count, 0, -1):
-        batch = next(made)
-        if writer is None or not writer.write(batch, left):
-            runs += [] if writer is None else writer.sent()
-            arrays = _arrays(batch)
-            writer = None if arrays is None else _Writer(batch, arrays, room)
-            if writer is None or not writer.write(batch, left):
-                runs.append([contiguous(batch)])
-                writer = None
-            del arrays
-        del batch  # so that its memory can become the next one's
-    return runs if writer is None else runs + writer.sent()
+    for _ in range(count):
+        writer.add(next(made))
+    return writer.sent()
 
 
 def _arrays(batch: object) -> _Arrays | None:

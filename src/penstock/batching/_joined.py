@@ -94,6 +94,8 @@ def _parts(leaf: JoinedDocuments) -> list[NDArray[Any]]:
 def joined(elements: Sequence[Element]) -> JoinedElements | None:
     """Return elements that are arrays of one axis, or dicts of such arrays and other leaves, joined; None for others.
 
+    Elements that have an array twice are not joined.
+
     Example:
         >>> found = joined([{"x": np.arange(2), "y": 3}, {"x": np.arange(1), "y": 4}])
         >>> found is not None and found.leaves[0].tokens.tolist(), list(found)[1]
@@ -104,7 +106,14 @@ def joined(elements: Sequence[Element]) -> JoinedElements | None:
     names = _names(elements)
     columns = [list(elements)] if names is None else [[element[name] for element in elements] for name in names]
     leaves = [_joined_leaf(column) for column in columns]
+    if _repeats([column for column, leaf in zip(columns, leaves, strict=True) if isinstance(leaf, JoinedDocuments)]):
+        return None
     return None if names is None and isinstance(leaves[0], list) else JoinedElements(names, leaves)
+
+
+def _repeats(columns: list[list[Any]]) -> bool:
+    """Return whether an element has an array twice; a function that writes to one of the two writes to both."""
+    return len(columns) > 1 and any(len(set(map(id, row))) < len(row) for row in zip(*columns, strict=True))
 
 
 def _names(elements: Sequence[Element]) -> tuple[object, ...] | None:

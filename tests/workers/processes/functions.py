@@ -364,6 +364,7 @@ ELEMENTS: dict[str, Callable[[int], Any]] = {
     "big-endian": lambda number: np.full(3, number, ">i4"),
     "texts": lambda number: np.full(3, str(number)),
     "no keys": lambda _: {},
+    "one array twice": lambda number: dict.fromkeys("xy", np.arange(number % 5)),
 }
 
 
@@ -372,12 +373,21 @@ def element_of(kind: str, number: int) -> Any:
     return ELEMENTS[kind](number)
 
 
+def written_to(element: Any) -> Any:
+    """Write to the array of an element, or to its first one, if that has numbers; return the element."""
+    array: Any = element.get("x") if is_dict(element) else element
+    if array is not None and array.dtype.kind in "iuf":
+        array += 1
+    return element
+
+
 BATCHES: list[Callable[[NDArray[Any]], Any]] = [
     lambda batch: batch,
     lambda batch: {"inputs": batch[:-1], "targets": batch[1:]},
     lambda batch: {"targets": batch[1:], "inputs": batch[:-1]},
     lambda batch: (batch.astype(np.float32), np.tile(batch, (3, 1))[:, ::-1]),
     lambda batch: [batch, batch],
+    lambda batch: {"inputs": batch, "targets": batch},
     lambda batch: np.asfortranarray(np.tile(batch, (3, 1))),
     lambda batch: np.arange(int(batch[0]) % 7),
     lambda batch: np.zeros((0, batch[0] % 7), np.complex64),

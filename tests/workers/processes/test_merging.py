@@ -12,6 +12,7 @@ import pytest
 
 import penstock as ps
 from tests.constants import SetConstant
+from tests.dataset.functions import same
 from tests.equivalence.definition import digest
 from tests.equivalence.kinds import is_dict, is_list_or_tuple, is_numpy
 from tests.workers.processes import functions
@@ -49,9 +50,11 @@ def test_processes_compute_streams() -> None:
 
 
 @pytest.mark.parametrize("kind", functions.ELEMENTS)
-def test_elements_in_order_arrive_as_they_were(kind: str) -> None:
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_elements_in_order_arrive_as_they_were(kind: str, *, is_mapped: bool) -> None:
     """Their types, dtypes, byte orders, shapes and keys, although the arrays of several travel as one."""
     dataset = ps.range(60).map(partial(functions.element_of, kind)).window_shuffle(5)
+    dataset = dataset.map(functions.written_to) if is_mapped else dataset
     with processes(dataset, 1) as loader:
         assert list(map(digest, loader)) == list(map(digest, dataset))
 
@@ -98,12 +101,17 @@ def test_large_elements_arrive_after_one_that_failed() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_batches_arrive_as_functions_returned_them(num_workers: int) -> None:
+@pytest.mark.parametrize("rows", ["indexed", "in order", "twice"])
+def test_batches_arrive_as_functions_returned_them(rows: str, num_workers: int) -> None:
     """Their types, dtypes, shapes, orders of axes and keys, and what may be written to, whatever the one before was."""
-    dataset = ps.range(900).batch(4, remainder="keep").map(functions.batch_of_a_kind)
-    inline = [described(batch) for batch in ps.Loader(dataset)]
+    below = ps.range(900) if rows == "indexed" else ps.range(900).filter(functions.is_any)
+    dataset = below.batch(4, remainder="keep").map(functions.batch_of_a_kind)
+    if rows == "twice":  # batches of all kinds, in an order of their own, go to processes, and come from them
+        dataset = dataset.window_shuffle(9).map(same)
+    inline = ps.Loader(dataset)
     with processes(dataset, num_workers) as loader:
-        assert [[described(batch) for batch in loader] for _ in range(3)] == [inline] * 3
+        for _ in range(3):
+            assert [described(batch) for batch in loader] == [described(batch) for batch in inline]
 
 
 @pytest.mark.parametrize("size", [1, 7, 60])
