@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.ray.losses import NOTICES_SOON
+from tests.ray.losses import SETTINGS
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,7 +19,7 @@ def cluster() -> Generator[Any]:
     utils: Any = pytest.importorskip("ray.cluster_utils")
     before = set(psutil.Process().children(recursive=True))
     arguments = {"num_cpus": 4, "object_store_memory": 100_000_000}
-    head = {**arguments, "include_dashboard": False, "_system_config": NOTICES_SOON}
+    head = {**arguments, "include_dashboard": False, "_system_config": SETTINGS}
     cluster = utils.Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(**arguments)
     ray.init(address=cluster.address, log_to_driver=False)

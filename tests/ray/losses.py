@@ -2,7 +2,8 @@
 
 A host is a scheduler and an object store of its own on this machine (`ray.cluster_utils`). SIGKILL to all its processes
 is the loss of a machine, and SIGSTOP its silence; a stopped one is killed after some batches. The next host is lost
-when all processes of the pool are there again. `python -m tests.ray.losses` prints the figures.
+when all processes of the pool are there again, and the new host has started: here it takes the processors of the others
+for seconds, which the hosts of a cluster don't do. `python -m tests.ray.losses` prints the figures.
 """
 
 import argparse
@@ -27,9 +28,17 @@ from tests.promptness import slowness
 HOSTS = 3
 STORE_BYTES = 100_000_000
 PATIENCE_SECONDS = 120.0  # until all processes are there, on a machine that is not busy
-NOTICES_SOON = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 3}
-"""Settings of Ray, which by default takes a quarter of a minute to notice that a host was lost."""
+SETTINGS = {
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 3,
+    "worker_niceness": 0,
+}
+"""Settings of Ray. By default it takes a quarter of a minute to notice that a host was lost, and its workers have a low
+priority: here, where the hosts share one machine with everything else, they would wait for all other programs."""
 _STEPS = 60  # at a time
+_QUIET_SHARE = 0.2  # of a processor, that all hosts use when none of them starts or computes
+_LOOK_SECONDS = 0.5
 _ELEMENT_SECONDS = 0.002
 
 
@@ -69,6 +78,14 @@ def _processes_of(host: Any) -> list[psutil.Process]:
     return [*own, *itertools.chain.from_iterable(process.children(recursive=True) for process in own)]
 
 
+def _used(process: psutil.Process) -> float:
+    """Return the processor seconds that a process has used; 0 if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0
+
+
 class Hosts:
     """Hosts that are lost, each with room for one process of a pool.
 
@@ -103,6 +120,13 @@ class Hosts:
     def running(self) -> list[psutil.Process]:
         """Return all processes of the hosts that were not lost."""
         return [process for host in self._hosts for process in _processes_of(host)]
+
+    def are_quiet(self) -> bool:
+        """Return whether they use hardly any processor time, after a look of half a second."""
+        before = {process: _used(process) for process in self.running()}
+        threading.Event().wait(_LOOK_SECONDS)
+        used = sum(_used(process) - before.get(process, 0.0) for process in self.running())
+        return used < _QUIET_SHARE * _LOOK_SECONDS
 
     def go_on(self) -> None:
         """Let the hosts that were stopped continue."""
@@ -172,6 +196,9 @@ def run(cluster: Any, losses: int) -> Result:
             while f"{HOSTS} ready" not in repr(pool):
                 loop.take(1)
                 assert time.monotonic() < ends
+            while not hosts.are_quiet():
+                assert time.monotonic() < ends
+            loop.take(_STEPS)  # those that were computed meanwhile
             before = loop.take(_STEPS)
             hosts.lose(number)
             pauses.append(Pause(loop.take(_STEPS), before, number))
@@ -208,7 +235,7 @@ def main() -> None:
     ray: Any = importlib.import_module("ray")
     utils: Any = importlib.import_module("ray.cluster_utils")
     head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-    cluster: Any = utils.Cluster(initialize_head=True, head_node_args={**head, "_system_config": NOTICES_SOON})
+    cluster: Any = utils.Cluster(initialize_head=True, head_node_args={**head, "_system_config": SETTINGS})
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         result = run(cluster, losses)
