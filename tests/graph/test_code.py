@@ -4,6 +4,7 @@ import functools
 import textwrap
 import threading
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,31 @@ def test_an_own_fingerprint_counts() -> None:
     """Of an object with a fingerprint nothing else counts."""
     assert code_identity(Versioned("a", 1)) == code_identity(Versioned("a", 2))
     assert code_identity(Versioned("a", 1)) != code_identity(Versioned("b", 1))
+
+
+def defined_here() -> Callable[..., Any]:
+    """Return an object whose class a function defines."""
+
+    class Adds:
+        def __call__(self, number: int) -> int:
+            return number + 1
+
+    return Adds()
+
+
+def defined_there() -> Callable[..., Any]:
+    """Return an object of an equal class, which another function defines."""
+
+    class Adds:
+        def __call__(self, number: int) -> int:
+            return number + 1
+
+    return Adds()
+
+
+def test_the_function_that_defines_a_class_does_not_count() -> None:
+    """A class that cloudpickle has sent to another process lacks the name of that function."""
+    assert code_identity(defined_here()) == code_identity(defined_there())
 
 
 def test_lambdas_and_local_functions_are_known() -> None:

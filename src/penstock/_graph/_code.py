@@ -464,8 +464,11 @@ def _levels(constant: object) -> int:
 
 
 def _of_class(kind: type, walk: _Walk) -> str:
-    """Return a class's name, and, if the walk follows it, the code of its functions and its plain values."""
-    name = f"class {_name(kind)}"
+    """Return a class's name, and, if the walk follows it, the code of its functions and its plain values.
+
+    The function in which it was defined doesn't count: a class that cloudpickle has sent to another process lacks it.
+    """
+    name = f"class {kind.__module__}.{kind.__qualname__.rpartition('<locals>.')[2]}"
     if not walk.follows(kind) or walk.again(kind) is not None:
         return name
     parts: list[str] = []
