@@ -37,10 +37,12 @@ class Processes:
     is_shared = False
 
     def __init__(self) -> None:
-        self.team = self.recorder = self
+        self.team: Any = self
+        self.recorder = self
         self.readings = Readings([])
         self.members = [team.Member(number, None) for number in range(2)]
         self.calls: deque[tuple[Numbers, Future[Any]]] = deque()
+        self.given: list[tuple[int, Numbers]] = []  # with the numbers of the processes
         self.careful: list[Numbers] = []
 
     def do_nothing(self, *_: object) -> None:
@@ -57,13 +59,21 @@ class Processes:
         self.members[member.number] = team.Member(member.number, None)
         return True
 
-    def give_back(self, member: Any) -> None:
+    def give_back(self, member: Any, *, has_answered: bool = True) -> None:
         """Let the process have other work."""
+        del has_answered
         member.spans = 0
 
-    def take(self, number: int | None = None, *, besides: Collection[Any] = (), is_idle: bool = False) -> Any:
-        """Return an idle process, or one that is not late with the span."""
-        del number, is_idle
+    def take(
+        self,
+        number: int | None = None,
+        *,
+        besides: Collection[Any] = (),
+        late: Collection[Any] = (),
+        is_idle: bool = False,
+    ) -> Any:
+        """Return an idle process, or one that does not have the span."""
+        del number, late, is_idle
         free = [member for member in self.members if member.spans == 0 and member not in besides]
         if not free:
             return None
@@ -72,7 +82,7 @@ class Processes:
 
     def call(self, member: Any, work: Numbers, /, *, with_care: bool) -> "Future[Any]":
         """Note the work."""
-        del member
+        self.given.append((member.number, work))
         self.careful += [work] * with_care
         self.calls.append((work, Future()))
         return self.calls[-1][1]
@@ -125,6 +135,24 @@ def test_two_processes_may_end_a_late_span_at_once(set_constant: Callable[[str, 
     processes.end()
     assert dealer.next().work == Numbers(0, 1)
     assert dealer.next() is None
+
+
+def test_late_work_goes_to_a_host_that_is_late_with_nothing(set_constant: Callable[[str, object], None]) -> None:
+    """While two of three hosts are late, each with other work, the third one gets it, even if it is busier."""
+    set_constant("PATIENCE_SECONDS", 0.0)  # first spans are late at once
+    processes = Processes()
+    processes.team = team.Team(0, {"num_cpus": 0})
+    members = {number: team.Member(number, None) for number in range(3)}
+    for number, member in members.items():
+        member.pid, member.node = 1, f"host {number}"
+    members[2].spans = 2
+    processes.team.__dict__["_members"] = members
+    learned = dealing.Learned(1, is_shared=False)
+    dealer = dealing.Dealer(processes, processes, [Numbers(0, 2)], learned=learned, bell=Bell())
+    assert not dealer.is_ready()
+    assert processes.given == [(0, Numbers(0, 1)), (1, Numbers(1, 1))]
+    assert not dealer.is_ready()
+    assert processes.given[2:] == [(2, Numbers(0, 1)), (0, Numbers(1, 1))]
 
 
 def test_only_an_idle_process_takes_the_span_of_another_one() -> None:

@@ -404,8 +404,10 @@ class Dealer(Generic[WorkT]):
         if not self._ordered and any(work.steps for work in self._uncut):
             return
         now = time.monotonic()
-        for span in [span for span in self._awaited() if now >= self._late_at(span)]:
-            member = self._team.take(besides=[each.member for each in span.tries])
+        spans = [span for span in self._awaited() if now >= self._late_at(span)]
+        late = [each.member for span in spans for each in span.tries]
+        for span in spans:
+            member = self._team.take(besides=[each.member for each in span.tries], late=late)
             if member is None:
                 return
             self._give(span, member)
@@ -445,7 +447,11 @@ class Dealer(Generic[WorkT]):
 
     def _give(self, span: Span[WorkT], member: Member) -> None:
         tried = _Try(member)
-        tried.result = self._kind.call(member, span.work, with_care=span.needs_care)
+        try:
+            tried.result = self._kind.call(member, span.work, with_care=span.needs_care)
+        except BaseException:  # such as a function that can't be pickled; the next call tries again
+            self._team.give_back(member, has_answered=False)
+            raise
         span.tries.append(tried)
         tried.result.add_done_callback(partial(tried.end, self._team, self._bell))
 

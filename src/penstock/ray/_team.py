@@ -136,31 +136,37 @@ class Team:
         return self._name is not None
 
     def take(
-        self, number: int | None = None, *, besides: Collection[Member] = (), is_idle: bool = False
+        self,
+        number: int | None = None,
+        *,
+        besides: Collection[Member] = (),
+        late: Collection[Member] = (),
+        is_idle: bool = False,
     ) -> Member | None:
         """Return a process with room for a span, the idlest one, and count that span; None if there is none.
 
         Args:
             number: of the only process that may have it; None for any.
-            besides: the processes that are late with the span, if some are; then another one takes one span more, on
-                another host if there is one.
+            besides: the processes that have the span already, if some do; then another one takes one span more.
+            late: the processes that are late with some span; one on another host is taken if there is one.
             is_idle: whether it must have no other span.
         """
         most = 1 if is_idle else _SPANS + bool(besides)
-        late = {member.node for member in besides}
+        nodes = {member.node for member in late}
         with self._lock:
             members = [each for each in self._members.values() if number is None or each.number == number]
             able = [each for each in members if each.pid and each.spans < most and each not in besides]
-            member = min(able, key=lambda each: (each.node in late, each.spans), default=None)
+            member = min(able, key=lambda each: (each.node in nodes, each.spans), default=None)
             if member is not None:
                 member.spans += 1
             return member
 
-    def give_back(self, member: Member) -> None:
-        """Count a span less; any thread, also one of Ray, may call this."""
+    def give_back(self, member: Member, *, has_answered: bool = True) -> None:
+        """Count a span less, whether answered or never sent; any thread, also one of Ray, may call this."""
         with self._lock:
             member.spans -= 1
-            member.answered = time.monotonic()
+            if has_answered:
+                member.answered = time.monotonic()
         self._ring()
 
     def lose(self, member: Member) -> bool:
