@@ -19,6 +19,7 @@ _MODULES: Final = {
     "STALL_SECONDS": "penstock._runtime._failing_work",
     "_IDLE_SECONDS": "penstock.ray._team",
     "PATIENCE_SECONDS": "penstock.ray._dealer",
+    "_LATE_SECONDS": "penstock.ray._dealer",
     "_ROOM_BYTES": "penstock._runtime._process_scheduler",
 }
 SetConstant: TypeAlias = Callable[[str, Any], None]

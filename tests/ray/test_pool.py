@@ -120,6 +120,17 @@ def test_an_exception_comes_after_the_batches_before_it(pool: Any) -> None:
         assert [batch[0] for batch in loader] == [60, 70, 80, 90]
 
 
+def test_a_class_that_a_function_defines_is_sent(pool: Any) -> None:
+    """The processes find the same dataset, though such a class is sent by value, and with less than its name."""
+
+    class Adds:
+        def __call__(self, number: int) -> int:
+            return number + 1
+
+    with ps.Loader(ps.range(8).map(Adds()).batch(4), workers=pool) as loader:
+        assert [batch.tolist() for batch in loader] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
 def test_a_report_has_the_times_of_other_hosts(pool: Any) -> None:
     """The time of each step is that of the processes; the elements and batches that it is divided by are, too."""
     dataset = ps.range(200).map(lambda number: [number] * (sum(range(20_000)) > 0), name="busy").batch(10)
@@ -218,8 +229,11 @@ def killing(marks: Path, positions: tuple[int, ...], own: int) -> Callable[[int]
     return kill
 
 
-def test_killed_processes_are_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_killed_processes_are_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, set_constant: Callable[[str, object], None]
+) -> None:
     """Processes that die in the middle of a batch change no batch; their deaths are recorded."""
+    set_constant("_LATE_SECONDS", 1000.0)  # otherwise others compute it, and the epoch ends before the last is reported
     kill = killing(tmp_path, (3, 150, 260), os.getpid())
     dataset = ps.range(400).map(kill).batch(4)
     with caplog.at_level(logging.WARNING, "penstock"), door.Pool(2) as pool, ps.Loader(dataset, workers=pool) as loader:
