@@ -36,6 +36,9 @@ class Pool:
     are lost, their processes start elsewhere, as soon as there is room. Leaving the `with` block, `close()` and garbage
     collection end them, unless they have a name.
 
+    With `ordered=False` batches of a dataset with positions come as they become ready. A slow one delays only those
+    that its process got together with it, 0.05 to 0.1 seconds of work.
+
     Args:
         num_workers: the number of processes, at least 1. Each takes one processor. Default: one for each processor of
             the cluster that is free now.
