@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock._graph import Context, Element, Read, read_into
 from penstock._memory import Lease, Region
@@ -320,9 +321,20 @@ def _whole_batches(rows: int, bounds: Sequence[int]) -> Sequence[int]:
 
 def _copied_out(batch: Element, copied_bytes: int) -> Element:
     """Return a batch with its small arrays copied; the batch itself, if its type can't be built of other leaves."""
+    arrays = _named_arrays(batch)
+    if arrays is not None:  # the usual form; what follows takes longer
+        return {name: copied(array, copied_bytes) for name, array in arrays.items()}
     with contextlib.suppress(UsageError):
         return map_leaves(lambda leaf: copied(leaf, copied_bytes), batch)
     return batch
+
+
+def _named_arrays(batch: object) -> dict[object, NDArray[Any]] | None:
+    """Return a batch that is a dict of arrays; None for others."""
+    if type(batch) is not dict:
+        return None
+    leaves = cast("dict[object, Any]", batch)
+    return leaves if all(type(leaf) is np.ndarray for leaf in leaves.values()) else None
 
 
 def _copy(leaf: object) -> object:
