@@ -38,7 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started = datetime.datetime.now(datetime.UTC)
         try:
             scenario, results, missing = run(
-                name, rounds=options.rounds, smoke=options.smoke, with_rivals=options.rivals, only=options.only
+                name,
+                rounds=options.rounds,
+                smoke=options.smoke,
+                with_rivals=options.rivals,
+                only=options.only,
+                goals=options.goals,
             )
         except MissingError as error:
             print(f"{name}: {error}", end="\n\n", flush=True)
@@ -54,7 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(
-    name: str, *, rounds: int | None, smoke: bool, with_rivals: bool, only: str | None = None
+    name: str,
+    *,
+    rounds: int | None,
+    smoke: bool,
+    with_rivals: bool,
+    only: str | None = None,
+    goals: bool = False,
 ) -> tuple[Scenario, tuple[Result, ...], tuple[str, ...]]:
     """Build and measure one scenario.
 
@@ -64,6 +75,7 @@ def run(
         smoke: try the code on tiny work.
         with_rivals: add the rivals that are installed.
         only: a part of the names of the contestants to measure; None for all.
+        goals: measure only contestants that have goals, their limits, and the rivals of the same limits.
 
     Returns:
         The scenario, its results, and the names of rivals that are not installed.
@@ -78,6 +90,8 @@ def run(
         scenario = SCENARIOS[name](Bench(Path(directory), scope, smoke, contestants))
         if only is not None:
             scenario = named(scenario, only)
+        if goals:
+            scenario = with_goals(scenario)
         if smoke:
             scenario = without_goals(scenario)
         count = rounds or (1 if smoke else scenario.rounds)
@@ -99,6 +113,22 @@ def named(scenario: Scenario, text: str) -> Scenario:
     return dataclasses.replace(scenario, contestants=contestants)
 
 
+def with_goals(scenario: Scenario) -> Scenario:
+    """Return the scenario with the contestants that have goals, their limits, and the rivals of the same limits.
+
+    Raises:
+        MissingError: if none has a goal.
+    """
+    judged = [each for each in scenario.contestants if each.goal is not None]
+    limits = {limit for each in judged for limit in each.against}
+    names = {each.name for each in judged} | limits
+    names |= {each.name for each in scenario.contestants if each.role == "rival" and limits & {*each.against}}
+    if not names:
+        raise MissingError("no contestant has a goal; some of the rivals' contestants have, with --rivals")
+    contestants = tuple(each for each in scenario.contestants if each.name in names)
+    return dataclasses.replace(scenario, contestants=contestants, summary=None)
+
+
 def without_goals(scenario: Scenario) -> Scenario:
     """Return the scenario without goals, for work that is too small to judge."""
     contestants = tuple(dataclasses.replace(contestant, goal=None) for contestant in scenario.contestants)
@@ -112,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--setup-rivals", action="store_true", help="create the rivals' environment, .bench/rivals")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds (7, for import 15)")
     parser.add_argument("--only", metavar="TEXT", help="only contestants with this in their names, and their limits")
+    parser.add_argument("--goals", action="store_true", help="only contestants with goals, their limits and rivals")
     parser.add_argument("--smoke", action="store_true", help="tiny work, one round: tests the code, measures nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to FILE")
     return parser

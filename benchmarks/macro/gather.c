@@ -2,8 +2,9 @@
  *
  * `gather` fills one batch of new memory that the caller owns; the caller calls it once a batch, as a loader would. It
  * prefetches the first cache lines of later rows, as Penstock's own gather does, so that the limit is as fast as
- * possible. `gather_pass` copies all windows without returning to the caller between batches: it allocates new memory
- * for each batch and frees it. It delivers nothing, so it is faster than anything that gives batches to Python.
+ * possible. `gather_as_int32` casts each token as it copies it. `gather_pass` copies all windows without returning to
+ * the caller between batches: it allocates new memory for each batch and frees it. It delivers nothing, so it is faster
+ * than anything that gives batches to Python.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,15 +12,30 @@
 
 enum { ROWS_AHEAD = 8, LINES_AHEAD = 4, LINE_BYTES = 64 };
 
+static void prefetch(const uint16_t *window) {
+    for (int line = 0; line < LINES_AHEAD; ++line) {
+        __builtin_prefetch((const char *)window + line * LINE_BYTES);
+    }
+}
+
 void gather(const uint16_t *tokens, const int64_t *starts, int64_t count, int64_t length, uint16_t *batch) {
     for (int64_t row = 0; row < count; ++row) {
         if (row + ROWS_AHEAD < count) {
-            const char *later = (const char *)(tokens + starts[row + ROWS_AHEAD]);
-            for (int line = 0; line < LINES_AHEAD; ++line) {
-                __builtin_prefetch(later + line * LINE_BYTES);
-            }
+            prefetch(tokens + starts[row + ROWS_AHEAD]);
         }
         memcpy(batch + row * length, tokens + starts[row], (size_t)length * sizeof(uint16_t));
+    }
+}
+
+void gather_as_int32(const uint16_t *tokens, const int64_t *starts, int64_t count, int64_t length, int32_t *batch) {
+    for (int64_t row = 0; row < count; ++row) {
+        if (row + ROWS_AHEAD < count) {
+            prefetch(tokens + starts[row + ROWS_AHEAD]);
+        }
+        const uint16_t *window = tokens + starts[row];
+        for (int64_t token = 0; token < length; ++token) {
+            batch[row * length + token] = window[token];
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 """Photographs from JPEG files: read, decode, crop, mirror, and batch; all contestants use the same decoder.
 
+Some contestants give images, and some pairs of images and labels, as a training would have them.
+
 The limits are bare threads and bare processes, each of which makes every second batch: processes in reused memory,
 threads in a new array. The crop and the mirroring of an image follow from its key, so all contestants give the same
 images, in any order.
@@ -7,10 +9,11 @@ images, in any order.
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +64,13 @@ class Work:
         crop = decode(encoded)[top : top + CROP, left : left + CROP]
         return crop[:, ::-1] if mixed >> 63 else crop
 
-    def contiguous(self, key: int) -> NDArray[np.uint8]:
-        """Return the image of a key in its own memory, for loaders that don't take mirrored views."""
-        return np.ascontiguousarray(self.load(key))
+    def labelled(self, key: int) -> tuple[NDArray[np.uint8], int]:
+        """Return the image of a key, and a label."""
+        return self.load(key), key
+
+    def contiguous(self, key: int) -> tuple[NDArray[np.uint8], int]:
+        """Return the image of a key in its own memory, for loaders that don't take mirrored views, and a label."""
+        return np.ascontiguousarray(self.load(key)), key
 
     def fill(self, number: int, out: Array) -> None:
         """Make a batch."""
@@ -88,6 +95,7 @@ def build(bench: Bench) -> Scenario:
             _ours(bench, work, "processes"),
             _ours(bench, work, "processes", 2 * NUM_WORKERS),  # two more processes than the usual number of processors
             _ours(bench, work, "isolated"),
+            *(_ours_labelled(bench, work, place) for place in ("threads", "processes", "auto")),
         ),
     )
 
@@ -100,6 +108,22 @@ def _ours(bench: Bench, work: Work, place: Place, num_workers: int = NUM_WORKERS
     dataset = ps.range(work.count, seed=7).shuffle().map(work.load).batch(work.batch_size)
     name, loader = open_loader(bench.scope, dataset, place, num_workers)
     return contestant(work, name, "ours", lambda: loader, Goal("share", 0.97))
+
+
+def _ours_labelled(bench: Bench, work: Work, place: Literal["threads", "processes", "auto"]) -> Contestant:
+    dataset = ps.range(work.count, seed=7).shuffle().map(work.labelled).batch(work.batch_size)
+    if place == "auto":
+        loader = bench.scope.enter_context(ps.Loader(dataset, num_workers="auto"))
+        name = "penstock, num_workers='auto'"
+    else:
+        name, loader = open_loader(bench.scope, dataset, place, NUM_WORKERS)
+    return contestant(work, f"{name}, (image, label)", "ours", partial(images_of, loader), Goal("share", 0.97))
+
+
+def images_of(batches: Iterable[Sequence[Batch]]) -> Iterator[Batch]:
+    """Yield the images of batches that have labels, too."""
+    for images, _ in batches:
+        yield images
 
 
 def _bare_processes(bench: Bench, work: Work) -> Contestant:

@@ -1,7 +1,8 @@
 """Documents packed into sequences of 2,048 tokens, with segment ids and positions.
 
 The limit is a C loop that packs by first fit and writes the rows of new arrays, 64 sequences a call (see `packing.c`).
-Documents have lognormal lengths, 600 tokens on average, and are slices of one array in memory.
+Documents have lognormal lengths, 600 tokens on average, and are slices of one array in memory. With a function above
+the batches, workers should never be slower than none.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from benchmarks.bench import Bench
+from benchmarks.macro.places import Place, open_loader
 from benchmarks.macro.tokens import compile_c
 from benchmarks.scenario import Contestant, Goal, Measurement, Output, Role, Scenario, per_second
 
@@ -69,6 +71,8 @@ def build(bench: Bench) -> Scenario:
     lengths = np.diff(work.starts)
     documents = ps.read(work)
     batched = documents.pack(work.capacity).batch(ROWS)
+    above = batched.map(picked)
+    planned = documents.pack(work.capacity, lengths=lengths).batch(ROWS).map(picked)
     return Scenario(
         "packing",
         f"{work.count:,} documents, {work.total / work.count:,.0f} tokens on average, into {work.capacity:,}",
@@ -79,12 +83,32 @@ def build(bench: Bench) -> Scenario:
             _ours(bench, work, "penstock", documents.pack(work.capacity)),
             _ours(bench, work, f"penstock, batches of {ROWS}", batched, goal=Goal("share", 0.3)),
             _ours(bench, work, "penstock, planned", documents.pack(work.capacity, lengths=lengths)),
+            *(_in_place(bench, work, above, place, "") for place in ("inline", "threads", "processes")),
+            *(_in_place(bench, work, planned, place, "planned, ") for place in ("inline", "processes")),
         ),
     )
 
 
+def picked(batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return what a model takes: the cheapest function above the batch."""
+    return {name: batch[name] for name in ("tokens", "segment_ids", "positions")}
+
+
+def _in_place(bench: Bench, work: Work, dataset: ps.Dataset[Any], place: Place, kind: str) -> Contestant:
+    """Return a contestant with a function above the batches; with workers it is compared with the inline one."""
+    name, loader = open_loader(bench.scope, dataset, place)
+    above = f", {kind}a function above"
+    limit, goal = (LIMIT, Goal("share", 0.3)) if place == "inline" else (f"penstock inline{above}", Goal("share", 1))
+    return contestant(work, name + above, "ours", lambda: loader, goal, limit)
+
+
 def contestant(
-    work: Work, name: str, role: Role, sequences: Callable[[], Sequences], goal: Goal | None = None
+    work: Work,
+    name: str,
+    role: Role,
+    sequences: Callable[[], Sequences],
+    goal: Goal | None = None,
+    limit: str = LIMIT,
 ) -> Contestant:
     """Return a contestant that makes sequences, or batches of them, measured in tokens of data."""
 
@@ -100,7 +124,7 @@ def contestant(
         return {"fill, %": 100 * work.total / (rows * work.capacity)}
 
     output = Output(CLAIM, lambda: pieces(work, sequences()), ordered=False)
-    against = () if role == "limit" else (LIMIT,)
+    against = () if role == "limit" else (limit,)
     return Contestant(name, role, run, UNIT, against=against, goal=goal, output=output, facts=facts)
 
 

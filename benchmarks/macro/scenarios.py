@@ -28,6 +28,7 @@ from benchmarks.macro import (
     stack,
     tiny,
     tokens,
+    tokens_as_int32,
     transport,
     variations,
     verdicts,
@@ -40,6 +41,7 @@ from benchmarks.scenario import Scenario
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "tiny": tiny.build,
     "tokens": tokens.build,
+    "tokens-as-int32": tokens_as_int32.build,
     "batch-map": batch_map.build,
     "packing": packing.build,
     "stack": stack.build,

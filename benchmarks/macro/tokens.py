@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,10 +71,14 @@ def write_tokens(work: Work) -> None:
             ((numbers * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype("<u2").tofile(file)
 
 
+def source(work: Work) -> ps.sources.Tokens:
+    """Return the windows of the file."""
+    return ps.sources.Tokens(work.path, work.length, stride=work.stride, dtype="uint16")
+
+
 def dataset(work: Work) -> ps.Dataset[NDArray[np.uint16]]:
     """Return the windows of the file, shuffled, in batches."""
-    source = ps.sources.Tokens(work.path, work.length, stride=work.stride, dtype="uint16")
-    return ps.read(source, seed=7).shuffle().batch(work.batch_size)
+    return ps.read(source(work), seed=7).shuffle().batch(work.batch_size)
 
 
 def _ours(bench: Bench, work: Work, place: Place, goal: Goal) -> Contestant:
@@ -83,7 +88,7 @@ def _ours(bench: Bench, work: Work, place: Place, goal: Goal) -> Contestant:
 
 
 def _limits(bench: Bench, work: Work) -> tuple[Contestant, ...]:
-    library, tokens, starts = _gather(bench, work)
+    library, tokens, starts = opened_gather(bench, work)
 
     def gather_pass(repeats: int) -> Measurement:
         started = time.perf_counter()
@@ -91,19 +96,20 @@ def _limits(bench: Bench, work: Work) -> tuple[Contestant, ...]:
             library.gather_pass(tokens.ctypes.data, starts.ctypes.data, len(starts), work.length, work.batch_size)
         return Measurement(repeats * len(starts), time.perf_counter() - started)
 
-    batches = partial(gather_batches, library, tokens, starts, work)
+    batches = partial(gather_batches, library.gather, np.uint16, tokens, starts, work)
     return (
         Contestant(LIMIT, "limit", passes(batches), UNIT, output=Output(CLAIM, batches)),
         Contestant("the same without Python", "reference", gather_pass, UNIT, against=(LIMIT,)),
     )
 
 
-def bare_batches(bench: Bench, work: Work) -> Callable[[], Iterator[NDArray[np.uint16]]]:
+def bare_batches(bench: Bench, work: Work) -> Callable[[], Iterator[NDArray[Any]]]:
     """Return a function that yields the batches of the C gather."""
-    return partial(gather_batches, *_gather(bench, work), work)
+    library, tokens, starts = opened_gather(bench, work)
+    return partial(gather_batches, library.gather, np.uint16, tokens, starts, work)
 
 
-def _gather(bench: Bench, work: Work) -> tuple[ctypes.CDLL, NDArray[np.uint16], NDArray[np.int64]]:
+def opened_gather(bench: Bench, work: Work) -> tuple[ctypes.CDLL, NDArray[np.uint16], NDArray[np.int64]]:
     """Return the compiled gather, the tokens, and the start of each window in the order of the dataset."""
     order = ps.read(range(work.num_windows), seed=7).shuffle()
     positions = np.array([order[position] for position in range(work.num_windows)], np.int64)
@@ -111,22 +117,27 @@ def _gather(bench: Bench, work: Work) -> tuple[ctypes.CDLL, NDArray[np.uint16], 
 
 
 def gather_batches(
-    library: ctypes.CDLL, tokens: NDArray[np.uint16], starts: NDArray[np.int64], work: Work
-) -> Iterator[NDArray[np.uint16]]:
-    """Yield new batches, each filled by one call of `gather`."""
+    gather: Callable[..., None],
+    dtype: type[np.integer[Any]],
+    tokens: NDArray[np.uint16],
+    starts: NDArray[np.int64],
+    work: Work,
+) -> Iterator[NDArray[Any]]:
+    """Yield new batches, each filled by one call of a function of `gather.c`."""
     tokens_address, starts_address = tokens.ctypes.data, starts.ctypes.data
     for first in range(0, len(starts), work.batch_size):
         rows = min(work.batch_size, len(starts) - first)
-        batch = np.empty((rows, work.length), np.uint16)
-        library.gather(tokens_address, starts_address + 8 * first, rows, work.length, batch.ctypes.data)
+        batch = np.empty((rows, work.length), dtype)
+        gather(tokens_address, starts_address + 8 * first, rows, work.length, batch.ctypes.data)
         yield batch
 
 
 def compile_gather(directory: Path) -> ctypes.CDLL:
     """Compile `gather.c` and load it."""
     loaded = compile_c(Path(__file__).with_name("gather.c"), directory)
-    loaded.gather.restype = None
-    loaded.gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    for gather in (loaded.gather, loaded.gather_as_int32):
+        gather.restype = None
+        gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     loaded.gather_pass.restype = ctypes.c_int64
     loaded.gather_pass.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
     return loaded

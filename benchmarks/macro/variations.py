@@ -122,6 +122,7 @@ VARIATIONS: Final = (
     Work("arrays by 32, a function above", above=True),
     Work("dicts by 32, a function above", kind="dict", above=True),
     Work("arrays by 512, a function above", batch_size=512, above=True),
+    Work("ints by 32, 1 us each", kind="int", microseconds=1),
     Work("arrays by 1, 20 us each", batch_size=1, microseconds=20),
     Work("arrays by 32, 20 us each", microseconds=20),
     Work("dicts by 8, 200 us each", kind="dict", batch_size=8, microseconds=200),

@@ -3,12 +3,15 @@
 An item is an array that its worker already has, so copying it into the batch is all of the work. The limits are bare
 processes that copy the same items into slots that stay mapped on both sides (see `bare.py`). The consumer reads a byte
 of each page of a batch. The CPU time of receiving without reading is measured separately.
+
+Some contestants load the same arrays as elements that aren't batched, each stacked by a function. Their memory is
+measured from outside, while a consumer keeps one element and then reads the others (see `memory.py`).
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +19,19 @@ from numpy.typing import NDArray
 import penstock as ps
 from benchmarks.bench import Bench
 from benchmarks.processes.bare import Array, BareProcesses, Form
-from benchmarks.processes.memory import touch
-from benchmarks.scenario import MILLISECONDS, Batch, Contestant, Goal, Measurement, Output, Role, Scenario, per_second
+from benchmarks.processes.memory import SLACK, most_held, touch
+from benchmarks.scenario import (
+    MEGABYTES,
+    MILLISECONDS,
+    Batch,
+    Contestant,
+    Goal,
+    Measurement,
+    Output,
+    Role,
+    Scenario,
+    per_second,
+)
 from benchmarks.streams import take_batches
 from benchmarks.usage import usage
 
@@ -25,6 +39,7 @@ UNIT = per_second("batches")
 LIMITS = ("ring, 1 bare process", "ring, 2 bare processes")
 NUM_CHECKED = 3  # batches whose contents are compared
 NUM_ITEMS = 4  # different items of a worker
+MOST_ELEMENTS = 4  # in memory, that of the consumer included
 
 Batches = Callable[[], Iterable[Batch]]
 
@@ -51,6 +66,10 @@ class Work:
         """Return an item that this process has made before."""
         return _items(self.shape)[key % NUM_ITEMS]
 
+    def element(self, number: int) -> NDArray[np.float32]:
+        """Return the batch of that number as one element."""
+        return np.stack([self.item(number * self.batch_size + row) for row in range(self.batch_size)])
+
     def fill(self, number: int, out: Array) -> None:
         """Copy the items of a batch into it."""
         for row in range(self.batch_size):
@@ -75,6 +94,8 @@ def build(bench: Bench) -> Scenario:
             *_ours(bench, work, 2),
             *(() if bench.smoke else _ours(bench, work, 4)),
             *_ours(bench, work, 2, isolated=True),
+            *_elements(bench, work, isolated=False),
+            *_elements(bench, work, isolated=True),
         ),
     )
 
@@ -110,6 +131,30 @@ def _ours(bench: Bench, work: Work, workers: int, *, isolated: bool = False) -> 
         contestant(work, name, "ours", watched, goal=Goal("share", 0.97), facts=lambda: {"MB in flight": most / 1e6}),
         receiving(work, name, "ours", opened, goal=Goal("value", 1)),
     )
+
+
+def _elements(bench: Bench, work: Work, *, isolated: bool) -> tuple[Contestant, ...]:
+    """Return the contestants of elements that aren't batched: their rate, and their memory."""
+
+    @cache
+    def opened() -> ps.Loader[NDArray[np.float32]]:
+        return bench.scope.enter_context(open_elements(work, isolated=isolated))
+
+    def grown(_: int) -> Measurement:
+        return Measurement(most_held(partial(open_elements, work, isolated=isolated))[0], 0)
+
+    name = f"penstock, {'isolated, ' * isolated}2 processes, elements"
+    memory = Goal("value", SLACK * MOST_ELEMENTS * work.form.num_bytes / 1e6)
+    return (
+        contestant(work, name, "ours", opened, goal=Goal("share", 0.97)),
+        Contestant(f"{name}: in flight", "ours", grown, MEGABYTES, goal=memory, max_rounds=3, repeats=1),
+    )
+
+
+def open_elements(work: Work, *, isolated: bool) -> ps.Loader[NDArray[np.float32]]:
+    """Return a loader of elements that aren't batched."""
+    dataset = ps.range(work.num_batches).map(work.element)
+    return ps.Loader(dataset, num_workers=2, workers="processes", isolated=isolated)
 
 
 def contestant(

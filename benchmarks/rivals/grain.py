@@ -33,6 +33,7 @@ from benchmarks.macro import (
     shuffle_blocks,
     tiny,
     tokens,
+    tokens_as_int32,
     variations,
 )
 from benchmarks.processes import memory
@@ -76,6 +77,14 @@ def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
     dataset = grain.MapDataset.source(windows).shuffle(seed=7).batch(work.batch_size).to_iter_dataset(INLINE)
     run, output = passes(partial(take_batches, dataset, PREFIX)), Output(tokens.CLAIM, lambda: dataset, ordered=False)
     return (Contestant(NAME, "rival", run, tokens.UNIT, against=(tokens.LIMIT,), output=output),)
+
+
+def _tokens_as_int32(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    windows: Any = Windows(work)
+    mapped = grain.MapDataset.source(windows).shuffle(seed=7).batch(work.batch_size).map(tokens_as_int32.as_int32)
+    dataset = mapped.to_iter_dataset(INLINE)
+    limit = tokens_as_int32.LIMIT
+    return (tokens_as_int32.contestant(NAME, "rival", lambda: dataset, limit, ordered=False),)
 
 
 def _packing(work: packing.Work, _: ExitStack) -> tuple[Contestant, ...]:
@@ -358,6 +367,7 @@ CONTESTANTS: dict[str, Contestants] = {
     "formats": _formats,
     "tiny": _tiny,
     "tokens": _tokens,
+    "tokens-as-int32": _tokens_as_int32,
     "packing": _packing,
     "shuffle": _shuffle,
     "shuffle-blocks": _shuffle_blocks,

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from spdl.pipeline import (
     AsyncQueue,
     PipelineBuilder,
@@ -28,7 +29,17 @@ from spdl.pipeline import (
 
 from benchmarks.carry.child import IN_FLIGHT
 from benchmarks.carry.messages import Message, first_message, numbered
-from benchmarks.macro import images, import_time, pipeline_noop, pipeline_waiting, readings, tiny, tokens, transport
+from benchmarks.macro import (
+    images,
+    import_time,
+    pipeline_noop,
+    pipeline_waiting,
+    readings,
+    tiny,
+    tokens,
+    tokens_as_int32,
+    transport,
+)
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Batch, Contestant, Measurement, Output
 from benchmarks.streams import passes
@@ -52,10 +63,7 @@ def _tiny(work: tiny.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 
 def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
-    mapped = np.memmap(work.path, np.dtype("<u2"), "r")
-    windows = np.lib.stride_tricks.sliding_window_view(mapped, work.length)[:: work.stride]
-    order = np.random.default_rng(7).permutation(work.num_windows)
-    gather = windows.__getitem__  # of one key a window, of an array of keys a batch
+    gather, order = _gather(work)
 
     def per_item() -> Iterator[Batch]:
         keys = order[: PREFIX * work.batch_size]
@@ -63,14 +71,35 @@ def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
         return _run(read.aggregate(work.batch_size).pipe(np.stack))
 
     def per_batch() -> Iterator[Batch]:
-        keys = (order[start : start + work.batch_size] for start in range(0, len(order), work.batch_size))
-        return _run(_builder().add_source(keys).pipe(gather, concurrency=2, output_order="input"))
+        return _run(_gathered(work))
 
     against, output = (tokens.LIMIT,), Output(tokens.CLAIM, per_batch, ordered=False)
     return (
         Contestant(PER_ITEM, "rival", passes(per_item), tokens.UNIT, against=against),
         Contestant(PER_BATCH, "rival", passes(per_batch), tokens.UNIT, against=against, output=output),
     )
+
+
+def _tokens_as_int32(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    def per_batch() -> Iterator[Batch]:
+        return _run(_gathered(work).pipe(tokens_as_int32.as_int32, concurrency=2, output_order="input"))
+
+    limit = tokens_as_int32.LIMIT
+    return (tokens_as_int32.contestant(PER_BATCH, "rival", per_batch, limit, ordered=False),)
+
+
+def _gather(work: tokens.Work) -> tuple[Callable[[Any], Any], NDArray[np.int64]]:
+    """Return a function that gathers a window by its key, or a batch by an array of keys, and a random order."""
+    mapped = np.memmap(work.path, np.dtype("<u2"), "r")
+    windows = np.lib.stride_tricks.sliding_window_view(mapped, work.length)[:: work.stride]
+    return windows.__getitem__, np.random.default_rng(7).permutation(work.num_windows)
+
+
+def _gathered(work: tokens.Work) -> Any:  # noqa: ANN401 - its type changes with every stage
+    """Return the stages that gather a batch at once."""
+    gather, order = _gather(work)
+    keys = (order[start : start + work.batch_size] for start in range(0, len(order), work.batch_size))
+    return _builder().add_source(keys).pipe(gather, concurrency=2, output_order="input")
 
 
 def _images(work: images.Work, _: ExitStack) -> tuple[Contestant, ...]:
@@ -277,6 +306,7 @@ def _open_arena(make_arena: Callable[[int], object], scope: ExitStack, num_bytes
 CONTESTANTS: dict[str, Contestants] = {
     "tiny": _tiny,
     "tokens": _tokens,
+    "tokens-as-int32": _tokens_as_int32,
     "images": _images,
     "import": _import,
     "transport": _transport,

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -29,10 +30,10 @@ from torch.utils.data import DataLoader
 
 from benchmarks.carry.child import IN_FLIGHT, Ends, Send, open_carrier
 from benchmarks.carry.messages import Message, from_leaves, leaves
-from benchmarks.macro import import_time, readings, tiny, tokens, transport, variations
+from benchmarks.macro import import_time, readings, tiny, tokens, tokens_as_int32, transport, variations
 from benchmarks.rivals import Contestants, torch_media, torch_processes, torch_stack
 from benchmarks.rivals.torch_processes import KINDS, Kind
-from benchmarks.scenario import Contestant, Measurement, Output, Role
+from benchmarks.scenario import Contestant, Goal, Measurement, Output, Role
 from benchmarks.streams import passes
 
 PLACES = ((0, "inline"), (2, "2 processes"))
@@ -83,7 +84,7 @@ def _tiny(work: tiny.Work, scope: ExitStack) -> tuple[Contestant, ...]:
 
 def _tokens(work: tokens.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     windows = Windows(work)
-    return _each(
+    made = _each(
         partial(_open, scope, windows, batch_size=work.batch_size, shuffle=True, collate_fn=torch.from_numpy),
         lambda name, role, batches: Contestant(
             name,
@@ -94,6 +95,22 @@ def _tokens(work: tokens.Work, scope: ExitStack) -> tuple[Contestant, ...]:
             output=Output(tokens.CLAIM, batches, ordered=False),
         ),
     )
+    goal = Goal("share", 0.4)
+    return (*made[:-1], replace(made[-1], against=(tokens.LIMIT,), goal=goal))  # the last one is ours, with workers
+
+
+def _tokens_as_int32(work: tokens.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    """Return torch's loader and the drop-in, which cast in their collate function."""
+    windows = Windows(work)
+    opened = partial(_open, scope, windows, batch_size=work.batch_size, shuffle=True, collate_fn=_tensor_as_int32)
+    limit = tokens_as_int32.LIMIT
+    return _each(
+        opened, lambda name, role, batches: tokens_as_int32.contestant(name, role, batches, limit, ordered=False)
+    )
+
+
+def _tensor_as_int32(batch: NDArray[np.uint16]) -> torch.Tensor:
+    return torch.from_numpy(batch.astype(np.int32))
 
 
 def _each(
@@ -135,7 +152,9 @@ def _variations(work: variations.Work, _: ExitStack) -> tuple[Contestant, ...]:
     made: list[Contestant] = []
     for kind, (num_workers, place) in product(KINDS, PLACES):
         opened = partial(_opened, kind, work, num_workers)
-        made.append(variations.contestant(work, f"{work.name}: {kind.name} {place}", kind.role, opened))
+        contestant = variations.contestant(work, f"{work.name}: {kind.name} {place}", kind.role, opened)
+        has_goal = kind.role == "ours" and num_workers and work.microseconds == 1
+        made.append(replace(contestant, goal=Goal("share", 0.3)) if has_goal else contestant)
     return tuple(made)
 
 
@@ -242,6 +261,7 @@ def _sampled(
 CONTESTANTS: dict[str, Contestants] = {
     "tiny": _tiny,
     "tokens": _tokens,
+    "tokens-as-int32": _tokens_as_int32,
     "stack": torch_stack.contestants,
     "transport": _transport,
     "memory": torch_processes.in_memory,

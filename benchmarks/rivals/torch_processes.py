@@ -164,11 +164,17 @@ def _open_endless(kind: Kind, work: busy_trainer.Work, workers: int, scope: Exit
 
 
 def of_images(work: images.Work, scope: ExitStack) -> tuple[Contestant, ...]:
-    """Return the contestants of `images`: two workers."""
+    """Return the contestants of `images`: two workers, pairs of an image and a label."""
     made: list[Contestant] = []
     for kind in KINDS:
         items = Items(work.count, work.contiguous)
         opened = partial(open_loader, kind, items, work.batch_size, images.NUM_WORKERS, shuffle=True)
         loader = cache(partial(_entered, scope, opened))
-        made.append(kind.compared(images.contestant(work, f"{kind.name}, 2 processes", kind.role, loader)))
+        name, goal = f"{kind.name}, 2 processes, (image, label)", Goal("share", 0.93)
+        batches = partial(_images_of, loader)
+        made.append(images.contestant(work, name, kind.role, batches, goal if kind.role == "ours" else None))
     return tuple(made)
+
+
+def _images_of(opened: Callable[[], Iterable[Any]]) -> Iterator[Batch]:
+    return images.images_of(opened())

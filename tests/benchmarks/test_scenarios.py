@@ -51,3 +51,19 @@ def test_only_some_contestants_are_measured(tmp_path: Path, capsys: pytest.Captu
     assert "only loops were measured" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"(?s)--only 'nothing': no contestant of variations .*tuples by 32: loop"):
         main(["variations", "--smoke", "--only", "nothing"])
+
+
+def test_only_contestants_with_goals_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--goals` keeps the contestants that have a goal, and those that they are compared with, by which goals are met.
+
+    A scenario without goals is left out, with a line that says so.
+    """
+    report = tmp_path / "report.json"
+    assert main(["packing", "variations", "--smoke", "--goals", "--json", str(report)]) == 0
+    (measured,) = json.loads(report.read_text())
+    names = [contestant["name"] for contestant in measured["contestants"]]
+    assert "penstock inline, a function above" in names
+    assert "first fit by hand, NumPy" not in names
+    compared = {contestant["limit"] for contestant in measured["contestants"]} - {None}
+    assert compared <= {*names}
+    assert "variations: no contestant has a goal" in capsys.readouterr().out
