@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -82,11 +83,49 @@ bool has_shape(const Py_buffer& view, const Py_ssize_t* shape, int rank) {
     return view.ndim == rank && (rank == 0 || std::equal(shape, shape + rank, view.shape));
 }
 
-// Whether a row would be read from memory that other rows are written to; its own place is allowed.
-bool overlaps(const std::byte* source, std::size_t row_bytes, const std::byte* place, const Py_buffer& column) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(source);
-    const auto out = reinterpret_cast<std::uintptr_t>(column.buf);
-    return source != place && begin < out + static_cast<std::size_t>(column.len) && out < begin + row_bytes;
+// The memory of an array, from its first byte to the end of its last item, wherever its strides lead.
+struct Extent {
+    std::uintptr_t begin;
+    std::uintptr_t end;
+
+    explicit Extent(const Py_buffer& view) {
+        begin = end = reinterpret_cast<std::uintptr_t>(view.buf);
+        for (int axis = 0; axis < view.ndim; ++axis) {
+            const Py_ssize_t reach = (view.shape[axis] - 1) * view.strides[axis];
+            (reach < 0 ? begin : end) += static_cast<std::uintptr_t>(reach);
+        }
+        end += static_cast<std::uintptr_t>(view.itemsize);
+    }
+
+    bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+};
+
+// A row that is copied; one without strides is C-contiguous.
+struct Source {
+    const void* first;
+    const Py_ssize_t* strides;
+};
+
+// Copies rows to consecutive places. `column` is the array that they are written to.
+void copy_sources(std::span<const Source> sources, const Py_buffer& column, std::size_t row_bytes, std::byte* place,
+                  std::size_t num_threads) {
+    const auto axes = static_cast<std::size_t>(column.ndim - 1);
+    std::vector<const void*> run;
+    for (std::size_t row = 0; row < sources.size();) {
+        run.clear();
+        for (; row < sources.size() && sources[row].strides == nullptr; ++row) {
+            run.push_back(sources[row].first);
+        }
+        copy_rows_on_threads(run, row_bytes, place, threads_worth(run.size() * row_bytes, num_threads));
+        place += run.size() * row_bytes;
+        for (; row < sources.size() && sources[row].strides != nullptr; ++row, place += row_bytes) {
+            copy_strided({static_cast<const std::byte*>(sources[row].first),
+                          {column.shape + 1, axes},
+                          {sources[row].strides, axes},
+                          static_cast<std::size_t>(column.itemsize)},
+                         place);
+        }
+    }
 }
 
 Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_ssize_t start, nb::type_object also,
@@ -108,31 +147,34 @@ Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_
     const auto* also_type = reinterpret_cast<PyTypeObject*>(also.ptr());
 
     std::byte* const place = static_cast<std::byte*>(column->buf) + static_cast<std::size_t>(start + begin) * row_bytes;
+    const Extent written(*column);
     Buffers buffers;
-    std::vector<const void*> sources;
+    std::vector<Source> sources;
     Py_ssize_t index = begin;
     for (; index < items.size(); ++index) {
         PyObject* item = items[index];
         if ((Py_TYPE(item) != array_type && Py_TYPE(item) != also_type) || !has_dtype(item, name.ptr(), dtype.ptr())) {
             break;
         }
-        const Py_buffer* view = buffers.open(item);
+        const Py_buffer* view = buffers.open_strided(item);
         if (view == nullptr || !has_shape(*view, column->shape + 1, column->ndim - 1)) {
             break;
         }
-        const auto* source = static_cast<const std::byte*>(view->buf);
-        if (overlaps(source, row_bytes, place + sources.size() * row_bytes, *column)) {
+        const bool is_plain = PyBuffer_IsContiguous(view, 'C') != 0;
+        // A row must not be read from memory that other rows are written to; its own place is allowed.
+        const bool is_in_place = is_plain && view->buf == place + sources.size() * row_bytes;
+        if (row_bytes != 0 && !is_in_place && Extent(*view).overlaps(written)) {
             break;
         }
-        sources.push_back(source);
+        // The shape and the strides are the array's own, and stay valid while the buffer is held.
+        sources.push_back({view->buf, is_plain ? nullptr : view->strides});
     }
 
-    const std::size_t bytes = sources.size() * row_bytes;
-    if (bytes >= release_gil_bytes) {
+    if (sources.size() * row_bytes >= release_gil_bytes) {
         const nb::gil_scoped_release released;
-        copy_rows_on_threads(sources, row_bytes, place, threads_worth(bytes, num_threads));
+        copy_sources(sources, *column, row_bytes, place, num_threads);
     } else {
-        copy_rows(sources, row_bytes, place);
+        copy_sources(sources, *column, row_bytes, place, 1);
     }
     return index < items.size() ? index : -1;
 }
@@ -236,9 +278,9 @@ void bind_stack(nb::module_& module) {
                "Write bools; return the index of the first other item, or -1.");
     module.def(
         "write_arrays", &write_arrays, "items"_a, "begin"_a, "out"_a, "start"_a, "also"_a, "num_threads"_a,
-        "Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its exact type or of "
-        "type `also`, outside of `out` or in their own places; return the index of the first other item, or -1. Large "
-        "copies release the GIL; still larger ones are divided among at most `num_threads` threads.");
+        "Write arrays of exactly the dtype of `out` and the shape of its rows, of its exact type or of type `also`, "
+        "outside of `out` or in their own places; return the index of the first other item, or -1. Large copies "
+        "release the GIL; still larger ones of C-contiguous arrays are divided among at most `num_threads` threads.");
     module.def(
         "split_dicts", &split_dicts, "elements"_a, "keys"_a,
         nb::sig("def split_dicts(elements: collections.abc.Sequence[object], keys: tuple[object, ...]) "

@@ -7,29 +7,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/prefetch.hpp"
+
 namespace penstock {
-
-namespace {
-
-// Rows are read in a random order, so the first lines of each miss the cache and the TLB. They are prefetched this many
-// rows ahead; the hardware prefetches the rest of a row once its first lines are read.
-constexpr std::size_t kAhead = 8;
-constexpr std::size_t kLine = 64;
-constexpr std::size_t kLinesAhead = 4;
-
-inline void prefetch(const std::byte* begin, std::size_t bytes) noexcept {
-#if defined(__GNUC__) || defined(__clang__)
-    const std::size_t lines = std::min((bytes + kLine - 1) / kLine, kLinesAhead);
-    for (std::size_t line = 0; line < lines; ++line) {
-        __builtin_prefetch(begin + line * kLine);
-    }
-#else
-    (void)begin;
-    (void)bytes;
-#endif
-}
-
-}  // namespace
 
 RowTable::RowTable(std::span<const Piece> pieces, std::size_t row_bytes, std::size_t stride_bytes)
     : row_bytes_(row_bytes), stride_bytes_(stride_bytes) {
@@ -73,18 +53,18 @@ void RowTable::copy_small(std::span<const std::int64_t> keys, std::byte* out) co
 }
 
 void RowTable::copy_rows(std::span<const std::int64_t> keys, std::byte* out) const noexcept {
-    std::array<const std::byte*, kAhead> ring{};  // the addresses of the next rows, each computed once
+    std::array<const std::byte*, rows_ahead> ring{};  // the addresses of the next rows, each computed once
     const std::size_t count = keys.size();
-    const std::size_t begun = std::min(count, kAhead);
+    const std::size_t begun = std::min(count, rows_ahead);
     for (std::size_t i = 0; i < begun; ++i) {
         ring[i] = row(keys[i]);
         prefetch(ring[i], row_bytes_);
     }
     for (std::size_t i = 0; i < count; ++i) {
-        const std::byte* begin = ring[i % kAhead];
-        if (i + kAhead < count) {
-            ring[i % kAhead] = row(keys[i + kAhead]);
-            prefetch(ring[i % kAhead], row_bytes_);
+        const std::byte* begin = ring[i % rows_ahead];
+        if (i + rows_ahead < count) {
+            ring[i % rows_ahead] = row(keys[i + rows_ahead]);
+            prefetch(ring[i % rows_ahead], row_bytes_);
         }
         std::memcpy(out + i * row_bytes_, begin, row_bytes_);
     }

@@ -6,6 +6,14 @@
 
 namespace penstock {
 
+// Items of equal size with any distances, such as those of a mirrored or transposed view of an image.
+struct StridedItems {
+    const std::byte* first;
+    std::span<const std::ptrdiff_t> shape;
+    std::span<const std::ptrdiff_t> strides;  // in bytes, one for each axis
+    std::size_t item_bytes;
+};
+
 // Copies rows into `destination`, which has room for all of them. A source may be the place that it is copied to. If
 // `row_bytes` is 0, sources are not read, and may be null.
 void copy_rows(std::span<const void* const> sources, std::size_t row_bytes, std::byte* destination) noexcept;
@@ -14,5 +22,8 @@ void copy_rows(std::span<const void* const> sources, std::size_t row_bytes, std:
 // are divided, too. A source may be its own place in the destination, and must not overlap it otherwise.
 void copy_rows_on_threads(std::span<const void* const> sources, std::size_t row_bytes, std::byte* destination,
                           std::size_t num_threads);
+
+// Copies items one after the other, the last axis first, into `destination`, which must not overlap them.
+void copy_strided(const StridedItems& items, std::byte* destination) noexcept;
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 // Rows are copied in order, whatever their size, and nothing beside them is touched.
 #include <cstddef>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "core/stack.hpp"
@@ -67,9 +68,49 @@ void check_empty_rows() {
     expect(place == std::byte{9}, "rows of no bytes are not read", 0, 2);
 }
 
+// Copies pixels of `size` bytes from a mirrored image with gaps, and with its axes in another order.
+void check_strided(std::size_t size, std::ptrdiff_t width) {
+    constexpr std::ptrdiff_t height = 3;
+    constexpr std::byte untouched{0xee};
+    const auto bytes = static_cast<std::ptrdiff_t>(size);
+    const std::ptrdiff_t pixel = bytes + 2;
+    const std::ptrdiff_t line = pixel * width + 5;
+    std::vector<std::byte> image(static_cast<std::size_t>(line * height));
+    for (std::size_t at = 0; at < image.size(); ++at) {
+        image[at] = value_at(at, at / 7);
+    }
+    const std::ptrdiff_t end = (width - 1) * pixel;
+    for (const bool is_transposed : {false, true}) {
+        std::vector<std::ptrdiff_t> shape{height, width, bytes};
+        std::vector<std::ptrdiff_t> strides{line, -pixel, 1};
+        if (is_transposed) {
+            std::swap(shape[0], shape[1]);
+            std::swap(strides[0], strides[1]);
+        }
+        std::vector<std::byte> out(static_cast<std::size_t>(height * width * bytes) + 1, untouched);
+        penstock::copy_strided({image.data() + end, shape, strides, 1}, out.data());
+        bool equal = true;
+        std::size_t place = 0;
+        for (std::ptrdiff_t i = 0; i < shape[0]; ++i) {
+            for (std::ptrdiff_t j = 0; j < shape[1]; ++j) {
+                for (std::ptrdiff_t k = 0; k < bytes; ++k) {
+                    const std::ptrdiff_t at = end + i * strides[0] + j * strides[1] + k;
+                    equal = equal && out[place++] == image[static_cast<std::size_t>(at)];
+                }
+            }
+        }
+        expect(equal && out.back() == untouched, "items with any strides are copied", size, 1);
+    }
+}
+
 }  // namespace
 
 int main() {
+    for (std::size_t size = 1; size < 20; ++size) {
+        for (const std::ptrdiff_t width : {1, 2, 8, 19}) {
+            check_strided(size, width);
+        }
+    }
     for (const std::size_t row_bytes : {1, 2, 3, 4, 8, 63, 64, 65, 1000}) {
         for (const std::size_t rows : {0, 1, 2, 7, 33}) {
             check_copy(row_bytes, rows, 0);

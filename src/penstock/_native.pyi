@@ -726,7 +726,7 @@ def write_booleans(
 
 def write_arrays(items: Sequence[object], begin: int, out: object, start: int, also: type, num_threads: int) -> int:
     """
-    Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its exact type or of type `also`, outside of `out` or in their own places; return the index of the first other item, or -1. Large copies release the GIL; still larger ones are divided among at most `num_threads` threads.
+    Write arrays of exactly the dtype of `out` and the shape of its rows, of its exact type or of type `also`, outside of `out` or in their own places; return the index of the first other item, or -1. Large copies release the GIL; still larger ones of C-contiguous arrays are divided among at most `num_threads` threads.
     """
 
 def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[list[object]] | None:

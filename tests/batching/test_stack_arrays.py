@@ -43,11 +43,43 @@ def test_rows_are_what_numpy_stacks(given_arrays: list[NDArray[Any]], num_thread
     assert stacked.flags.writeable
 
 
+@st.composite
+def views(draw: st.DrawFn) -> NDArray[Any]:
+    """Views with any strides: parts of an array with steps, mirrored, transposed, with repeated and single axes."""
+    dtype = np.dtype(draw(st.sampled_from(["u1", "<u2", ">i4", "f8", "c16", "?", "S3", "V5"])))
+    shape = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    view = numbered(dtype, tuple(shape), draw(st.integers(0, 99)))
+    steps = st.sampled_from([1, 1, 2, 3])
+    view = view[tuple(slice(draw(st.integers(0, 4)), draw(st.integers(5, 9)), draw(steps)) for _ in shape)]
+    view = view[tuple(slice(None, None, draw(st.sampled_from([1, -1]))) for _ in shape)]
+    view = view.transpose(draw(st.permutations(range(view.ndim))))
+    if draw(st.booleans()):
+        view = np.broadcast_to(view, (draw(st.integers(0, 9)), *view.shape))
+    return view
+
+
+@given(views(), st.integers(0, 3))
+def test_views_with_any_strides_are_copied(view: NDArray[Any], place: int) -> None:
+    """A row may be mirrored, transposed, cut with steps or repeated, between rows that are plain."""
+    rows: list[NDArray[Any]] = [np.ascontiguousarray(view)] * 3
+    rows.insert(place, view)
+    assert stack_arrays(rows).tobytes() == numpy_stack(rows).tobytes()
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+def test_pieces_of_any_size_are_copied(size: int) -> None:
+    """A mirrored image may have pixels of any number of bytes, and lines of any number of pixels."""
+    for width in (1, 7, 8, 9, 20):
+        image = numbered(np.dtype("u1"), (3, width, size), size)
+        mirrored = image[:, ::-1]
+        assert np.array_equal(stack_arrays([mirrored, image]), np.stack([mirrored, image]))
+
+
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_large_rows_are_shared_by_threads(num_threads: int) -> None:
     """Any number of threads copies each byte of many megabytes to its place."""
     rows = [numbered(np.dtype("u1"), (LARGE + 1,), row) for row in range(5)]
-    backwards = rows[3][::-1].copy()[::-1]  # only NumPy copies this one, in between
+    backwards = rows[3][::-1].copy()[::-1]  # one thread copies this one, in between
     rows[3] = backwards
     assert np.array_equal(stack_arrays(rows, num_threads=num_threads), np.stack(rows))
 

@@ -1,8 +1,8 @@
 """The stacking of arrays of one dtype and shape directly into given memory, by one thread or several.
 
 `write_run` wraps the native writer, which copies items of exactly a column's type in one call. It never converts, and
-stops at the first other item. That item may still be valid (an array that isn't C-contiguous, a scalar among arrays);
-the caller handles it.
+stops at the first other item. That item may still be valid (an array of dates, a scalar among arrays); the caller
+handles it.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ def stack_arrays(
 
     Args:
         arrays: at least one, all of one dtype and shape; or an array, whose rows are taken. An object with
-            `__array__` or `__dlpack__` counts as its array. Arrays that aren't C-contiguous are copied by NumPy, one
-            after another.
+            `__array__` or `__dlpack__` counts as its array. Each array that isn't C-contiguous is copied by one
+            thread.
         out: the array for the result: C-contiguous, writable, of shape (rows, *the arrays' shape) and of their dtype
             with its byte order. An array may already be its own row of `out`; otherwise it must not overlap `out`.
             By default a new array.
@@ -130,7 +130,7 @@ def _spec_of(item: object, row: int) -> LeafSpec:
 
 
 def _write_array(item: object, row: int, spec: LeafSpec, target: NDArray[Any]) -> None:
-    """Write a row that the native writer doesn't accept: it is no plain array, or isn't C-contiguous.
+    """Write a row that the native writer doesn't accept: it is no plain array, or has no buffer.
 
     Raises:
         UsageError: it differs from row 0, or overlaps the result.
