@@ -284,6 +284,30 @@ def test_records_are_cast_by_the_read(tmp_path: Path) -> None:
             windows.astype(dtype)
 
 
+@pytest.mark.parametrize("stored", ["u1", "i1", "<u2", ">u2", "<i2", "<u4", ">i4", "<i4", "<u8", "<i8"])
+def test_windows_are_cast_to_every_dtype_that_holds_them(stored: str, tmp_path: Path) -> None:
+    """The cast of windows, in blocks and into given memory, is NumPy's, also of negative tokens and of the largest."""
+    own = np.dtype(stored)
+    tokens = np.concatenate([np.arange(50), np.arange(50) * 251 - 70]).astype("i8").astype(own)
+    tokens[:2] = np.iinfo(own).min, np.iinfo(own).max
+    tokens.tofile(tmp_path / "a.bin")
+    source = Tokens(tmp_path / "a.bin", 7, dtype=own, stride=3)
+    keys = np.array([5, 0, len(source) - 1, 2, *range(12)])
+    windows = np.stack(source.read(keys))
+    for dtype in (np.dtype(order + kind) for order in "<>" for kind in ("u1", "i2", "u2", "i4", "u4", "i8", "u8")):
+        if not np.can_cast(own, dtype, "safe"):
+            continue
+        cast = source.astype(dtype)
+        out = np.zeros((len(keys), 7), dtype)
+        cast.read_into(keys, out)
+        assert out.tolist() == windows.astype(dtype).tolist()
+        assert [record.tolist() for record in cast.read(keys)] == out.tolist()
+        before = out.copy()
+        with pytest.raises(IndexError, match="a key must be in"):
+            cast.read_into(np.array([*keys[:-1], len(source)]), out)
+        assert out.tolist() == before.tolist()
+
+
 def test_lengths_are_those_of_the_records(tmp_path: Path) -> None:
     """The lengths of windows and documents, found or given, are known without a read, and plan a packing."""
     np.array([5, 6, 0, 7, 0, 8], np.uint16).tofile(tmp_path / "a.bin")

@@ -36,7 +36,7 @@ class SmallBatches:
     """Merged batches, computed in the caller's thread, a few at once.
 
     Where batches take little time, the rows of a few are computed and merged at once, in one piece of memory of at most
-    a megabyte: otherwise the overhead of a batch of some microseconds would be several times that. Where records are
+    two megabytes: otherwise the overhead of a batch of some microseconds would be several times that. Where records are
     read straight into a batch, keys are computed for many batches at once, and records are read for fewer. If one of
     several batches fails, they are computed singly, so that the batches before it are delivered first.
     """
