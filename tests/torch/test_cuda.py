@@ -1,5 +1,6 @@
 """Copies to a CUDA device: on a stream of their own, from memory that isn't written to before they are done."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -120,16 +121,50 @@ def test_the_order_of_streams_and_events(ahead: int) -> None:
         assert (placed["label"].item(), placed["empty"].shape, placed["n"]) == (step, (0,), "a")
 
 
+def keep_busy(cycles: int) -> None:
+    """Keep the device's current stream busy."""
+    torch.cuda._sleep(cycles)  # noqa: SLF001 - torch has no public way to do it
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started_device() -> None:
+    """Start CUDA, where there is a device: torch keeps its descriptors open."""
+    if torch.cuda.is_available():
+        torch.zeros(1, device="cuda")
+
+
 @CUDA
+@pytest.mark.parametrize("kind", ["threads", "processes"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_values_on_the_device(workers: int) -> None:
+def test_values_on_the_device(workers: int, kind: Any) -> None:
     """Batches arrive unchanged, together with leaves that are no tensors."""
     dataset = ps.range(64).map(element).batch(ROWS)
-    with door.Loader(dataset, device="cuda", num_workers=workers, workers="threads") as loader:
+    with door.Loader(dataset, device="cuda", num_workers=workers, workers=kind) as loader:
         for step, batch in enumerate(loader):
             assert batch["x"].is_cuda
             assert batch["x"][:, 0].tolist() == batch["label"].tolist() == list(range(step * ROWS, (step + 1) * ROWS))
             assert batch["name"] == [str(number) for number in batch["label"].tolist()]
+
+
+@CUDA
+def test_a_thread_places_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With workers, a thread copies batches ahead, while the program waits for its step; all values arrive."""
+    threads: list[str] = []
+    copies_class = pytest.importorskip("penstock.torch._loader").CudaCopies
+    begin = copies_class.begin
+
+    def noted(copies: Any, batch: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return begin(copies, batch)
+
+    monkeypatch.setattr(copies_class, "begin", noted)
+    dataset = ps.range(200 * ROWS).map(element).batch(ROWS)
+    with door.Loader(dataset, device="cuda", num_workers=2, workers="threads") as loader:
+        for step, batch in enumerate(loader):
+            keep_busy(4_000_000)
+            assert batch["label"].tolist() == list(range(step * ROWS, (step + 1) * ROWS))
+    assert len(threads) == 200
+    assert threads.count("penstock-placing") > 100
 
 
 @CUDA
@@ -138,8 +173,8 @@ def test_a_delayed_stream_never_sees_other_contents(monkeypatch: pytest.MonkeyPa
     made: list[Any] = []
     stream = torch.cuda.Stream
 
-    def kept(*arguments: Any) -> Any:
-        made.append(stream(*arguments))
+    def kept(*arguments: Any, **how: Any) -> Any:
+        made.append(stream(*arguments, **how))
         return made[-1]
 
     monkeypatch.setattr(torch.cuda, "Stream", kept)
@@ -150,7 +185,7 @@ def test_a_delayed_stream_never_sees_other_contents(monkeypatch: pytest.MonkeyPa
         for step, batch in enumerate(loader):
             if step % 50 == 0:
                 with torch.cuda.stream(made[0]):
-                    torch.cuda._sleep(20_000_000)  # noqa: SLF001 - torch has no public way to keep a device busy
+                    keep_busy(20_000_000)
             wrong += (batch != rows + step * ROWS).sum()
             del batch
     assert wrong.item() == 0

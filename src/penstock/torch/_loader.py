@@ -4,7 +4,8 @@
 memory, so that the loader can reuse the batch's own memory at once. From the piece, the batch is copied to the device
 while the consumer's stream computes. An event is recorded after the last copy from a piece, and the piece is written
 again only after that event. When a batch is delivered, the current stream waits for the event; the consumer's thread
-doesn't.
+doesn't. With workers, a thread of the loader does all that but the delivery, in turns with the consumer's thread: a
+loop that waits for each step leaves the device idle as long as `next` takes, and to copy 38 MB takes 3.5 ms.
 
 The memory of batches on the host is never pinned. A user's copy from pinned memory may still run when the user has
 dropped the batch, and the loader would then reuse the memory too early.
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from penstock._dataset import Dataset, explain_methods
 from penstock._graph import Element, need_count
-from penstock._loader import PlacedLoader
+from penstock._loader import PlacedLoader, PlacementThread
 from penstock._memory import aligned
 from penstock._plan import Limits, Shard
 from penstock._tree import flatten, is_array, leaf_paths, map_leaves, subject, unflatten
@@ -50,8 +51,9 @@ class Loader(PlacedLoader):
 
     On the host a tensor is a writable view of the loader's memory, without a copy. The loader reuses that memory only
     after the tensor and all views of it were dropped. To a CUDA device, the loader copies batches while the device
-    computes, through pinned memory and on a stream of its own. On delivery the current stream waits for the batch; the
-    program doesn't. To other devices, batches are copied when they are placed.
+    computes, through pinned memory and on a stream of its own; with workers, in a thread of its own, too. On delivery
+    the current stream waits for the batch; the program doesn't. To other devices, batches are copied when they are
+    placed.
 
     The loader doesn't detect ranks: in a job of several processes pass `shard=`, such as
     `Shard.from_torch(mesh["dp"])`. Without it every process loads all rows, and the loader warns.
@@ -118,6 +120,8 @@ class Loader(PlacedLoader):
             copy=copy,
             limits=limits,
         )
+        if self._copies is not None and not self._plan.is_computed_here:
+            self._thread = PlacementThread("penstock-placing")
         if shard is None:
             _warn_about_ranks()
 
@@ -256,7 +260,7 @@ class _Pinned:
 
 
 class CudaCopies:
-    """Copies batches of tensors to one device. Only one thread may use it."""
+    """Copies batches of tensors to one device. Only one thread at a time may use it."""
 
     def __init__(self, device: torch.device, ahead: int) -> None:
         """Make the stream.
