@@ -346,13 +346,26 @@ def test_a_tensor_out_of_its_slot_is_a_message_error(offset: int, size: int) -> 
         slot.tensor(None, "float32", (size // 4,), offset, size)
 
 
+@contextmanager
+def sending(send: Callable[..., None], *arguments: object) -> Generator[tuple[TensorPipeReader, Any]]:
+    """Open a reader, and run a sender in another process, which ends after the reader: else torch leaves a file."""
+    spawn = multiprocessing.get_context("spawn")
+    answers, to_child = spawn.Pipe()
+    with TensorPipeReader(allow_pickle=True) as reader:
+        child = spawn.Process(target=send, args=(reader.address, *arguments, to_child))
+        child.start()
+        yield reader, answers
+    del reader
+    answers.send("end")
+    child.join()
+    assert child.exitcode == 0
+
+
 @NEEDS_GPU
+@pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_a_gpus_tensors_arrive_while_streams_run() -> None:
     """The results of long kernels arrive, whatever the writer does with its tensor afterwards; slots are used again."""
-    spawn = multiprocessing.get_context("spawn")
-    with TensorPipeReader(allow_pickle=True) as reader:
-        child = spawn.Process(target=send_computed, args=(reader.address, 40))
-        child.start()
+    with sending(send_computed, 40) as (reader, _):
         kept: list[tuple[int, Any]] = []
         for step, element in enumerate(reader):
             torch.cuda._sleep(10_000_000)  # noqa: SLF001 - torch's own way to keep a stream busy
@@ -367,26 +380,19 @@ def test_a_gpus_tensors_arrive_while_streams_run() -> None:
             assert count == LARGE // 2
         assert all(bool((x == step).all()) for step, x in kept)
         kept.clear()
-        child.join()
-        assert child.exitcode == 0
+        del reader
 
 
 @NEEDS_GPU
 def test_a_gpus_send_does_not_wait_for_its_stream() -> None:
     """`send` and `receive` return while the writer's stream is still busy with the element."""
-    spawn = multiprocessing.get_context("spawn")
-    with TensorPipeReader(allow_pickle=True) as reader:
-        answers, to_child = spawn.Pipe()
-        child = spawn.Process(target=send_without_waiting, args=(reader.address, to_child))
-        child.start()
+    with sending(send_without_waiting) as (reader, answers):
         first = reader.receive()
         assert float(first[0]) == 0
         del first
+        answers.send("the slot is free")
         second = reader.receive()
         assert answers.recv()
         assert float(second.sum()) == 5000
-        del second
+        del second, reader
         torch.cuda.synchronize()
-        answers.send("go on")
-        child.join()
-        assert child.exitcode == 0
