@@ -23,6 +23,7 @@ import importlib
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Self, TypeAlias, cast
@@ -34,7 +35,7 @@ _get: Final[Callable[[int], Any]] = importlib.import_module("_signal").getsignal
 _NUMBERS: Final = sorted(set(map(int, signal.valid_signals())) - {int(signal.SIGKILL), int(signal.SIGSTOP)})
 
 _passes = True
-_seen: tuple[list[Any], dict[int, Handler]] = [], {}
+_seen: deque[tuple[list[Any], dict[int, Handler]]] = deque(maxlen=2)  # with signals held and not held
 
 
 class Caught:
@@ -133,8 +134,10 @@ def _code_of(handler: object) -> object:
 
 def python_handlers() -> dict[int, Handler]:
     """Return the handlers of all signals that have one in Python, by number. Callers must not change the dict."""
-    global _seen  # reading all handlers is fast; making the dict is slow
-    found = list(map(_get, _NUMBERS))
-    if found != _seen[0]:
-        _seen = found, {number: handler for number, handler in zip(_NUMBERS, found, strict=True) if callable(handler)}
-    return _seen[1]
+    found = list(map(_get, _NUMBERS))  # this is fast; making the dict is slow
+    for handlers, by_number in _seen:
+        if handlers == found:
+            return by_number
+    made = {number: handler for number, handler in zip(_NUMBERS, found, strict=True) if callable(handler)}
+    _seen.append((found, made))
+    return made

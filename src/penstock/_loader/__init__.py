@@ -10,10 +10,12 @@ from penstock._loader._loader import Loader as Loader
 if TYPE_CHECKING:
     from penstock._loader._placement import PlacedLoader as PlacedLoader
     from penstock._loader._placement import PlacementThread as PlacementThread
+    from penstock._loader._placement import Turn as Turn
 else:
     # Only the loaders for frameworks place batches.
     __getattr__ = _lazy.from_modules(
         __name__,
         PlacedLoader="penstock._loader._placement",
         PlacementThread="penstock._loader._placement",
+        Turn="penstock._loader._placement",
     )

@@ -279,8 +279,6 @@ def _first(mask: NDArray[np.bool_]) -> int:
 class JobQueue(Generic[AnyJob]):
     """The jobs of one stream, in order."""
 
-    _ends = True
-    """Whether the queue has ended once `make_job` returns None."""
     _remedy = "or use copy=True, which delivers copies"
     """The end of the advice for a program that keeps batches."""
     is_in_order = True
@@ -484,13 +482,17 @@ class JobQueue(Generic[AnyJob]):
                 self._made = self._make_job()
             job = self._made
             if job is None:
-                self._ended = self._ends
+                self._ended = self._has_no_more()
                 return
             if self._fits(job):
                 self._armed.append((self._scheduler.arm(self._client, job), job))
                 self._made = None
             else:
                 return
+
+    def _has_no_more(self) -> bool:
+        """Return whether the queue has ended, after `make_job` returned None."""
+        return True
 
     def _narrow_window(self) -> None:
         window = min(self._find_window(), self._most_window)
@@ -605,7 +607,8 @@ class ReadyQueue(JobQueue[AnyJob]):
 class GivenQueue(JobQueue[AnyJob]):
     """Jobs of content that a fold makes, in order; `make_job` returns None until the fold has made more."""
 
-    _ends = False
+    def _has_no_more(self) -> bool:
+        return False
 
     @property
     def has_room(self) -> bool:

@@ -36,6 +36,7 @@ from penstock._tracebacks import trim
 from penstock.errors import UsageError, WorkerError
 from penstock.torch._data_loader._job import DrawnJob
 from penstock.torch._data_loader._pickling import Sealed
+from penstock.torch._data_loader._pinning import PinnedAhead
 from penstock.torch._data_loader._seeding import Seed
 from penstock.torch._data_loader._state import (
     Epoch,
@@ -192,17 +193,19 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         self._team = Workers(given, rules, start, least=least, most=most, memory=given.memory)
         self._number = -1
         self._made: deque[object] = deque()  # the undelivered batches of a job
+        self._taken: DrawnJob | None = None  # taken before its batch was requested; it failed, or its batches did
+        self._pins = None if self._begun.pin_device is None else PinnedAhead(self._begun.pin_device, self._pin_next)
         self._sampler: Any = None
         self._queue: Queue | None = None
         self.restart(given, saved, is_early=is_early)
 
     def restart(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
         """Begin the next epoch, or resume a saved one, with the same workers."""
+        self._drop_made()
         if self._queue is not None:
             self._queue.close()
             self._queue = None
         self._forget()
-        self._made.clear()
         given: Any = loader
         self._has_ended = False
         self._sampler = given.sampler if given.batch_sampler is None else given.batch_sampler
@@ -246,15 +249,41 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         self.epoch.reached, self.epoch.has_ended = position
 
     def _advance(self, held: HeldInterrupts) -> object:
-        batch = self._next(held)
-        return batch if self._begun.pin_device is None else pinned(batch, self._begun.pin_device)
+        pins = self._pins
+        if pins is None:
+            return self._next(held)
+        pins.take_back()
+        if self._queue is not None and not self._has_ended:
+            self._team.draw(self._sampled)  # the thread must not: samplers are the program's code
+        batch = pins.finish(self._next(held))
+        pins.give()
+        return batch
+
+    def _pin_next(self) -> None:
+        """Pin the next batch, if it is complete; in the turn of the thread that pins."""
+        if not self._made and self._queue is not None and self._taken is None:
+            job = self._taken = self._queue.next_job_nowait()
+            if job is not None and not job.failed:
+                self._made.extend(self._team.batches(job))
+                self._sampled.delivered(job)
+                self._taken = None
+        if self._made and self._pins is not None:
+            self._pins.pin(self._made[0])
+
+    def _drop_made(self) -> None:
+        """Drop the batches that were made and not delivered: another epoch begins, or none."""
+        if self._pins is not None:
+            self._pins.forget()
+        self._taken = None
+        self._made.clear()
 
     def _next(self, held: HeldInterrupts) -> object:
         while not self._has_ended:
             if self._made:
                 self.epoch.reached += 1
                 return self._made.popleft()
-            job = self._next_job(held)
+            job, self._taken = self._taken, None
+            job = job or self._next_job(held)
             if job is None:
                 self.epoch.has_ended = True
                 self._end()
@@ -289,13 +318,18 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
     def _end(self) -> None:
         self._has_ended = True
         if not self._is_persistent:
-            self._team.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self._pins is not None:
+            self._pins.close()
+        self._team.close()
 
     def _shutdown_workers(self) -> None:  # torch has no public method for this, so programs call the private one
         self._has_ended = True
-        self._made.clear()
+        self._drop_made()
         self._forget()
-        self._team.close()
+        self._close()
 
     def __len__(self) -> int:
         return len(self._sampler)

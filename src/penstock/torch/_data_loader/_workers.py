@@ -6,9 +6,9 @@ room for one, so it must not iterate over the sampler itself.
 
 The solution: drawing batches and taking jobs are separate. `Sampled.draw` iterates over the sampler, in the caller's
 thread, and pickles the indices of each batch. `Sampled.next_job`, which the queue calls, takes drawn batches only; if
-none is left it raises `_NotDrawnError`, and the queue starts nothing until more are drawn. A batch stays in
-`_under_way` until its delivery. So a job whose memory was too small, or whose rows don't fit the layout, is repeated
-from the same indices, without drawing again.
+none is left, the queue starts nothing until more are drawn. A batch stays in `_under_way` until its delivery. So a job
+whose memory was too small, or whose rows don't fit the layout, is repeated from the same indices: nothing is drawn
+again.
 
 Invariants:
   - Each batch is drawn once, and keeps its number and its seed however often it is computed.
@@ -54,10 +54,6 @@ _NOTHING: Final = object()  # the sampler's end
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # while all batches take less, more than `prefetch_factor` are loaded ahead
 _SMALL_JOB_SECONDS: Final = 0.004  # work of a job of several batches: making and taking a job takes 0.2 ms
 _SHARED_JOB_BYTES: Final = 1_000_000  # of a job of several batches: they share memory, and a kept batch keeps all
-
-
-class _NotDrawnError(Exception):
-    """The next batch is not drawn yet; a queue that gets this error requests it again after the next `draw`."""
 
 
 class JobRules:
@@ -192,7 +188,7 @@ class Sampled:
         return given
 
     def next_job(self) -> DrawnJob | None:
-        """Return the job of the next batch; None at the end."""
+        """Return the job of the next batch that is drawn; None if there is none, or at the end."""
         waiting = self._waiting
         if waiting:
             count = min(self._rules.batches_per_job(waiting[0]), len(waiting)) if self._free else 1
@@ -201,9 +197,12 @@ class Sampled:
             return job
         if self.error is not None:
             raise self.error
-        if not self._has_ended:
-            raise _NotDrawnError
         return None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the sampler has ended, and each of its batches has a job."""
+        return self._has_ended and not self._waiting
 
     def delivered(self, job: DrawnJob) -> None:
         """Drop the batches of a job that was delivered, or that failed finally."""
@@ -242,9 +241,13 @@ class InOrder(JobQueue[DrawnJob]):
         self, scheduler: Scheduler, client: Client, sampled: Sampled, rules: JobRules, bounds: tuple[int, int]
     ) -> None:
         self._rules = rules
+        self._sampled = sampled
         self._least, most = bounds
         self._allowed = self._least + 1  # batches in memory, the one in use included
         super().__init__(scheduler, client, sampled.next_job, lambda: most)
+
+    def _has_no_more(self) -> bool:
+        return self._sampled.is_over
 
     def _window_now(self) -> int:
         # The first batch is in memory twice, as elements and collated, so it is computed alone. The following jobs are
