@@ -17,6 +17,8 @@ _MODULES: Final = {
     "FOLD_BYTES": "penstock._runtime._fold_thread",
     "FOLD_SECONDS": "penstock._runtime._fold_thread",
     "STALL_SECONDS": "penstock._runtime._failing_work",
+    "_MAX_BLOCK": "penstock._writing._write",
+    "_PART_SECONDS": "penstock._writing._write",
     "_IDLE_SECONDS": "penstock.ray._team",
     "PATIENCE_SECONDS": "penstock.ray._dealer",
     "_LATE_SECONDS": "penstock.ray._dealer",

@@ -57,6 +57,24 @@ def test_slow_sources_are_read_batch_by_batch(
     assert (max(source.reads) > BATCH) == (most_batches > 1)
 
 
+@pytest.mark.parametrize(("rows", "most"), [(2048, 2048), (256, 2048), (1, 64)])
+def test_few_elements_that_stay_objects_are_computed_at_once(rows: int, most: int) -> None:
+    """Where a function merges elements, batches of many rows are computed one by one, and small ones a few at once."""
+    made: list[int] = []
+
+    def noted(number: int) -> int:
+        made.append(number)
+        return number
+
+    dataset = ps.range(8192).map(noted).batch(rows, merge=list)
+    ahead: list[int] = []
+    for number, batch in enumerate(ps.Loader(dataset, num_workers=0)):
+        assert batch == list(range(number * rows, (number + 1) * rows))
+        ahead.append(len(made) - number * rows)
+    assert min(ahead) >= rows
+    assert max(ahead) <= most
+
+
 depths: list[int] = []
 
 

@@ -1,7 +1,9 @@
 """A folder that `write` wrote has the same bytes whoever wrote it, in how many calls, and whatever killed them."""
 
+import array
 import contextlib
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -11,10 +13,11 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -23,8 +26,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock._writing._drafts import Draft, file_entry
 from penstock.errors import GraphError, UsageError
 from tests.cli.command import main
+from tests.constants import SetConstant
 from tests.processes.helping import watched
 from tests.programs.forked import started
 from tests.writing.numbers import numbers
@@ -76,6 +81,65 @@ def test_any_workers_and_parts_write_the_same_bytes(tmp_path: Path, form: str) -
     assert digests(tmp_path / "many") == expected
     assert digests(tmp_path / "parts") == expected
     assert read_back(tmp_path / "alone", form) == list(dataset)
+
+
+@pytest.mark.parametrize("form", ["arrow", "tar"])
+@pytest.mark.parametrize("part", [1, 7, 15, 16])
+def test_parts_of_any_size_are_written_as_blocks(
+    tmp_path: Path, set_constant: SetConstant, monkeypatch: pytest.MonkeyPatch, form: str, part: int
+) -> None:
+    """However many elements are computed at once, a shard has the same bytes, with record batches of the same rows."""
+    set_constant("_MAX_BLOCK", 16)
+    set_constant("_PART_SECONDS", 1e9)
+    ps.write(numbers(), tmp_path / "whole", form, shard_bytes=60_000, num_workers=0)
+    set_constant("_PART_SECONDS", part)
+    clock = itertools.count(0, 64).__next__  # a second for each of the elements that are measured
+    monkeypatch.setattr("penstock._writing._write.time", SimpleNamespace(perf_counter=clock))
+    ps.write(numbers(), tmp_path / "parts", form, shard_bytes=60_000, num_workers=0)
+    assert digests(tmp_path / "parts") == digests(tmp_path / "whole")
+
+
+class Unusual(dict[str, Any]):
+    """A dict of another type."""
+
+
+def test_the_form_of_dicts_changes_no_byte(tmp_path: Path) -> None:
+    """A table has the same bytes if elements have their fields in another order, or are no plain dicts."""
+
+    def plain(number: int) -> dict[str, Any]:
+        return {"label": number, "text": "x" * (number % 7), "none": None if number % 3 else 0.5}
+
+    def other(number: int) -> Mapping[str, Any]:
+        element = plain(number)
+        return (element, Unusual(element), dict(reversed(element.items())), MappingProxyType(element))[number % 4]
+
+    for form in ("arrow", "parquet"):
+        written = [tmp_path / f"{form}-{make.__name__}" for make in (plain, other)]
+        for folder, make in zip(written, (plain, other), strict=True):
+            ps.write(ps.range(500).map(make), folder, form, shard_bytes=2000, num_workers=0)
+        shards = [{name: found for name, found in digests(folder).items() if name[0] == "0"} for folder in written]
+        assert len(shards[0]) > 3
+        assert shards[0] == shards[1]
+
+
+class Slow(io.FileIO):
+    """A file that takes at most three bytes at once."""
+
+    def write(self, content: Any, /) -> int:
+        """Write the first bytes, and return how many."""
+        return super().write(memoryview(content)[:3])
+
+
+def test_a_draft_is_written_whole_and_has_its_checksum(tmp_path: Path) -> None:
+    """If the system takes fewer bytes than it is given, the rest follows; the entry is that of the file."""
+    path = tmp_path / "a.bin"
+    contents: list[Any] = [b"", b"0123456", memoryview(b"89"), array.array("i", range(5)), bytearray(b"end")]
+    with Slow(str(path), "w") as file:
+        draft = Draft(file)
+        sizes = [draft.write(content) for content in contents]
+        assert draft.tell() == sum(sizes) == file.tell()
+    assert path.read_bytes() == b"".join(map(bytes, contents))
+    assert draft.entry(str(path)) == file_entry(str(path))
 
 
 def test_the_manifest_has_the_checksum_of_each_shard(tmp_path: Path) -> None:
@@ -189,7 +253,7 @@ def is_killed_at(folder: Path, point: int) -> bool:
         signal.alarm(60)
         sys.addaudithook(kill)
         try:
-            ps.write(numbers(60), folder, "tar", shard_bytes=12_000, num_workers=0, progress=False)
+            ps.write(numbers(80), folder, "tar", shard_bytes=12_000, num_workers=0, progress=False)
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -197,13 +261,13 @@ def is_killed_at(folder: Path, point: int) -> bool:
 
 def test_a_call_killed_before_any_operation_is_continued(tmp_path: Path) -> None:
     """At each of at least fifty points it leaves whole shards only, and the next call writes the others alone."""
-    ps.write(numbers(60), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
+    ps.write(numbers(80), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
     expected, point = digests(tmp_path / "whole"), 1
     while is_killed_at(folder := tmp_path / f"{point}", point):
         left = {path.name: path.stat().st_mtime_ns for path in folder.glob("0*.tar")}
         found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in left}
         assert found.items() <= expected.items()
-        again = ps.write(numbers(60), folder, "tar", shard_bytes=12_000, num_workers=0)
+        again = ps.write(numbers(80), folder, "tar", shard_bytes=12_000, num_workers=0)
         assert again.new == again.shards - len(left)
         assert {name: (folder / name).stat().st_mtime_ns for name in left} == left
         assert digests(folder) == expected

@@ -28,6 +28,7 @@ from penstock._runtime._policy import (
     INLINE_SECONDS,
     MAX_BLOCK_SECONDS,
     MAX_INLINE_BATCHES,
+    MAX_INLINE_ELEMENTS,
     MAX_INLINE_SECONDS,
     MIN_BLOCK_SECONDS,
     MIN_PARENTS,
@@ -123,6 +124,7 @@ class InlineSizes:
 
     Attributes:
         most: the maximum.
+        most_objects: the maximum of batches whose elements are objects until they are merged.
     """
 
     def __init__(self, plan: Plan, batch: int) -> None:
@@ -132,6 +134,7 @@ class InlineSizes:
         self._wanted = -(-rows // max(batch // plan.shard.count, 1))
         self._seconds_each: dict[int, float] = {}  # of one batch, by the number computed at once
         self.most = max(MAX_INLINE_BATCHES, self._wanted)
+        self.most_objects = max(min(self.most, MAX_INLINE_ELEMENTS // max(batch, 1)), self._wanted)
 
     def next(self, seconds: float, batches: int) -> int:
         """Return how many batches to compute at once next, after `batches` took `seconds`."""

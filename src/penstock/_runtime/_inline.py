@@ -95,7 +95,6 @@ class SmallBatches:
         layout = row_layout(program, learned) if decide(KNOWN_LAYOUT, 1) else None
         runs, bounds = rows_of_step_range(program, shard, step_range)
         elements = evaluate_rows(program, [(rows, 0, rows.total) for rows in runs], self._context)
-        most = self._sizes.most
         if layout is not None:
             columns = layout.columns(bounds[-1])
             try:
@@ -106,8 +105,9 @@ class SmallBatches:
             else:
                 batches = with_masks(program, shard, step_range, layout.batches(columns, bounds))
                 batch_bytes = layout.leaf_offsets(bounds[-1])[1] // step_range.steps
-                return batches, min(INLINE_BYTES // max(batch_bytes, 1), most)
+                return batches, min(INLINE_BYTES // max(batch_bytes, 1), self._sizes.most)
         elif program.stack is not None and learned.layout is None and elements:
             learned.layout = layout_of(elements[0])
+        most = self._sizes.most_objects
         cut = [elements[start:stop] for start, stop in itertools.pairwise(bounds)]
         return [self._batches.merge(step_range.unit(number), rows) for number, rows in enumerate(cut)], most

@@ -48,6 +48,7 @@ MAX_INLINE_SECONDS: Final = 0.01  # the same, if that makes a batch cheaper by `
 INLINE_GAIN: Final = 0.75  # the time of a batch, against that in half as large a chunk: each doubling gains less
 INLINE_BYTES: Final = 2_000_000  # batches computed at once: they share memory, and a kept batch keeps all
 MAX_INLINE_BATCHES: Final = 64  # batches computed at once: a bound for batches that take no time
+MAX_INLINE_ELEMENTS: Final = 2048  # the same, as objects until they are merged: more leave the processor's cache
 INLINE_ROWS_PER_PART: Final = 32  # rows of a mixture's part, at least: in larger blocks a row is hardly cheaper
 MAX_DIRECT_ROWS: Final = 4096  # rows whose keys are computed at once: that takes about 0.1 ms
 DIRECT_BYTES: Final = 1 << 21  # records read into batches at once: with a quarter, 131 kB take a tenth more time

@@ -9,6 +9,8 @@ import numpy as np
 from penstock._frozen import frozen
 from penstock._optional import need
 from penstock._tree import is_array
+from penstock._writing._drafts import Draft
+from penstock.batching._stack_arrays import split_dicts
 from penstock.errors import UsageError
 
 _GROUP_BYTES: Final = 4 << 20  # of a row group: what a random read of one record costs at most
@@ -51,15 +53,15 @@ class Columnar:
         """Return the bytes of an element's values."""
         return sum(map(_size_of, element.values()))
 
-    def write(self, blocks: Iterable[tuple[int, Sequence[object]]], paths: Sequence[str]) -> None:
+    def write(self, blocks: Iterable[tuple[int, Sequence[object]]], drafts: Sequence[Draft]) -> None:
         """Write record batches of 0.5 MiB and more, or row groups of 4 MiB and more."""
         pyarrow, parquet = need("pyarrow", "pyarrow", extra="arrow"), need("pyarrow.parquet", "pyarrow", extra="arrow")
-        [path] = paths
+        [draft] = drafts
         if self.suffixes == (".arrow",):
-            writer, least = pyarrow.ipc.new_file(path, self.schema), _BATCH_BYTES
+            writer, least = pyarrow.ipc.new_file(draft, self.schema), _BATCH_BYTES
         else:
             least = _GROUP_BYTES
-            writer = parquet.ParquetWriter(path, self.schema, compression="zstd", write_page_index=True)
+            writer = parquet.ParquetWriter(draft, self.schema, compression="zstd", write_page_index=True)
         with writer:
             for group in self._groups(blocks, least):
                 writer.write_table(group)
@@ -72,7 +74,8 @@ class Columnar:
         for begin, elements in blocks:
             batch = self._batch(range(begin, begin + len(elements)), elements)
             batches.append(batch)
-            rows += len(elements)
+            del elements  # their memory is that of the next ones, while the processor's cache has it
+            rows += batch.num_rows
             size += batch.nbytes
             if size >= least and rows >= _MIN_GROUP_ROWS:
                 yield pyarrow.Table.from_batches(batches).combine_chunks()
@@ -82,12 +85,22 @@ class Columnar:
 
     def _batch(self, positions: Positions, block: Sequence[object]) -> Column:
         pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+        names = tuple(self.schema.names)
+        values = split_dicts(block, names) or self._each_field(positions, block)
+        columns = [_column(field, positions, of_field) for field, of_field in zip(self.schema, values, strict=True)]
+        return pyarrow.record_batch(columns, schema=self.schema)
+
+    def _each_field(self, positions: Positions, block: Sequence[object]) -> list[list[object]]:
+        """Return the values of each field, of elements in any order of their fields.
+
+        Raises:
+            UsageError: an element isn't a dict of the fields.
+        """
         elements = _checked(positions, block)
         for position, element in zip(positions, elements, strict=True):
             if len(element) != len(self.schema):
                 raise UsageError(_fields_text(element, self.schema.names, position))
-        columns = [_column(field, positions, _values(field.name, positions, elements)) for field in self.schema]
-        return pyarrow.record_batch(columns, schema=self.schema)
+        return [_values(field.name, positions, elements) for field in self.schema]
 
 
 def fields_of(element: object, position: int, what: str) -> Fields:

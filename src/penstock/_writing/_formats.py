@@ -3,10 +3,11 @@
 A format must write equal elements as equal bytes, whatever the time, the host and the process.
 """
 
+import contextlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, cast
 
 import numpy as np
@@ -15,8 +16,11 @@ from penstock._frozen import frozen
 from penstock._graph import Element
 from penstock._tree import is_array
 from penstock._writing._columns import Columnar, fields_of
+from penstock._writing._drafts import Draft
 from penstock._writing._tokens import TokenPairs
 from penstock.errors import UsageError
+
+_BUFFER_BYTES: Final = 1 << 18  # passed to the system at once: each call takes a microsecond
 
 Block = tuple[int, Sequence[Element]]
 """Consecutive elements, after the position of the first."""
@@ -34,8 +38,8 @@ class Format(Protocol):
         """Return about how many bytes an element takes in a shard."""
         ...
 
-    def write(self, blocks: Iterable[Block], paths: Sequence[str], /) -> None:
-        """Write these elements to one file for each of the suffixes.
+    def write(self, blocks: Iterable[Block], drafts: Sequence[Draft], /) -> None:
+        """Append these elements to one draft for each of the suffixes.
 
         Raises:
             UsageError: an element doesn't fit the format; the message has its position.
@@ -54,11 +58,11 @@ class Tar:
         fields = _members(element, 0)[1]
         return sum(512 + -(-len(content) // 512) * 512 for content in fields.values())
 
-    def write(self, blocks: Iterable[Block], paths: Sequence[str]) -> None:
+    def write(self, blocks: Iterable[Block], drafts: Sequence[Draft]) -> None:
         """Write the members of each element, in order."""
-        [path] = paths
+        [draft] = drafts
         keys: set[str] = set()
-        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        with _buffered(draft) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for position, element in _numbered(blocks):
                 key, fields = _members(element, position)
                 if key in keys:
@@ -115,10 +119,10 @@ class JsonLines:
         """Return the bytes of the line."""
         return len(_line(element, 0))
 
-    def write(self, blocks: Iterable[Block], paths: Sequence[str]) -> None:
+    def write(self, blocks: Iterable[Block], drafts: Sequence[Draft]) -> None:
         """Write a line for each element."""
-        [path] = paths
-        with open(path, "wb") as file:
+        [draft] = drafts
+        with _buffered(draft) as file:
             file.writelines(_line(element, position) for position, element in _numbered(blocks))
 
 
@@ -140,6 +144,16 @@ def _plain(value: object) -> object:
         return cast("object", value.tolist())
     message = f"a {type(value).__name__}"
     raise TypeError(message)
+
+
+@contextlib.contextmanager
+def _buffered(draft: Draft) -> Generator["io.BufferedWriter[Draft]"]:
+    """Yield a file that gathers small parts for a draft."""
+    file = io.BufferedWriter(draft, _BUFFER_BYTES)
+    try:
+        yield file
+    finally:
+        file.detach()  # it writes the rest; closing it would close the draft
 
 
 def _numbered(blocks: Iterable[Block]) -> Iterator[tuple[int, Element]]:

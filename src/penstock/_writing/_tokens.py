@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._tree import is_array
+from penstock._writing._drafts import Draft
 from penstock.errors import UsageError
 
 _CODES: Final[Mapping[str, int]] = {"|u1": 1, "|i1": 2, "<i2": 3, "<i4": 4, "<i8": 5, "<u2": 8}
@@ -58,17 +59,15 @@ class TokenPairs:
         """Return the bytes of the tokens."""
         return len(element) * np.dtype(self.dtype).itemsize
 
-    def write(self, blocks: Iterable[tuple[int, Sequence[object]]], paths: Sequence[str]) -> None:
+    def write(self, blocks: Iterable[tuple[int, Sequence[object]]], drafts: Sequence[Draft]) -> None:
         """Write the tokens, and then the index."""
-        tokens_path, index_path = paths
+        tokens, index = drafts
         sizes: list[int] = []
-        with open(tokens_path, "wb") as file:
-            for begin, elements in blocks:
-                arrays = [self._tokens(element, position) for position, element in enumerate(elements, begin)]
-                sizes += map(len, arrays)
-                file.write(np.concatenate(arrays).tobytes())
-        with open(index_path, "wb") as file:
-            file.write(_index(np.array(sizes, np.int64), np.dtype(self.dtype)))
+        for begin, elements in blocks:
+            arrays = [self._tokens(element, position) for position, element in enumerate(elements, begin)]
+            sizes += map(len, arrays)
+            tokens.write(np.concatenate(arrays).tobytes())
+        index.write(_index(np.array(sizes, np.int64), np.dtype(self.dtype)))
 
     def _tokens(self, element: object, position: int) -> NDArray[Any]:
         """Return the tokens of an element in the dtype of the files.

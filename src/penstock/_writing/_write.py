@@ -1,18 +1,15 @@
 """`write`: a folder of shards, their description before and their manifest after them."""
 
 import contextlib
-import hashlib
 import io
 import json
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from penstock._dataset import Dataset
@@ -22,6 +19,7 @@ from penstock._graph import chain_text, fingerprint, is_batch, need_count, need_
 from penstock._loader import Loader
 from penstock._progress import Progress, counted
 from penstock._runtime import Workers, usable_processors
+from penstock._writing._drafts import draft_of, drafted, file_entry, remove_leftovers
 from penstock._writing._formats import Block, Format, format_of
 from penstock.errors import UsageError
 
@@ -207,29 +205,39 @@ class Shards:
     def __call__(self, shard: int) -> Entry:
         positions = self.positions_of(shard)
         new = not self.exists(shard)
+        paths = self.paths_of(shard)
         if new:
-            with contextlib.ExitStack() as drafts:
-                names = [drafts.enter_context(_renamed(path)) for path in self.paths_of(shard)]
-                self.format.write(self._blocks(positions), names)
+            with contextlib.ExitStack() as finishing:
+                drafts = [finishing.enter_context(drafted(path)) for path in paths]
+                self.format.write(self._blocks(positions), drafts)
+            files = [draft.entry(path) for draft, path in zip(drafts, paths, strict=True)]
         else:
             with _appending(self.tally) as tell:
                 tell(len(positions))
-        files = [_file_entry(path) for path in self.paths_of(shard)]
+            files = [file_entry(path) for path in paths]
         return {"shard": shard, "elements": len(positions), "files": files, "new": int(new)}
 
     def _blocks(self, positions: range) -> Iterator[Block]:
         # All epochs of this part are alike, so a loader that repeats epoch 0 of it logs no warning.
-        parts = self.dataset.epoch(0)[positions.start : positions.stop].batch(self.part, merge=list)
+        parts = self.dataset.epoch(0)[positions.start : positions.stop].batch(self.part, merge=_same)
         begin, gathered = positions.start, list[Any]()
         with Loader(parts, num_workers=0) as loader, _appending(self.tally) as tell:
             for elements in loader:
                 tell(len(elements))
-                gathered += elements
+                gathered = [*gathered, *elements] if gathered else elements
+                del elements  # the next ones take the memory of those that were written, which is in the cache
                 if len(gathered) >= self.block:
-                    yield begin, gathered[: self.block]
-                    begin, gathered = begin + self.block, gathered[self.block :]
+                    # A copy of a list touches all elements, so a part that is a block isn't copied.
+                    block = [gathered if len(gathered) == self.block else gathered[: self.block]]
+                    gathered = gathered[self.block :]
+                    yield begin, block.pop()
+                    begin += self.block
             if gathered:
                 yield begin, gathered
+
+
+def _same(elements: list[Any]) -> list[Any]:
+    return elements
 
 
 class _Tally:
@@ -248,7 +256,7 @@ class _Tally:
 
 @contextlib.contextmanager
 def _tallied(folder: str) -> Generator[_Tally]:
-    path = _draft_of(os.path.join(folder, "tally"))
+    path = draft_of(os.path.join(folder, "tally"))
     with open(path, "w+b", buffering=0) as file:
         try:
             yield _Tally(path, file)
@@ -264,12 +272,6 @@ def _appending(tally: str | None) -> Generator[Callable[[int], object]]:
         return
     with open(os.open(tally, os.O_WRONLY | os.O_APPEND), "wb", buffering=0) as file:
         yield lambda count: file.write(_COUNT.pack(count))
-
-
-def _file_entry(path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"name": os.path.basename(path), "bytes": os.path.getsize(path), "sha256": checksum}
 
 
 def _written_by_loader(
@@ -366,65 +368,6 @@ def _is_complete(folder: str) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _renamed(path: str) -> Generator[str]:
-    """Yield the name of a draft in the same folder, which gets its name when it is whole, and on the disk.
-
-    Without that, a host that loses power could keep the name and lose the content, and later calls take a file that
-    exists as whole.
-    """
-    draft = _draft_of(path)
-    try:
-        yield draft
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(draft)
-        raise
-
-
-def _draft_of(path: str) -> str:
-    """Return the name of a draft of a file, which shows the process that writes it."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.draft")
-
-
-def _host() -> str:
-    """Return a name of this host, among those that may share the folder.
-
-    Containers may have equal names, and their own numbers of processes. So may machines; each of their boots has an ID.
-    """
-    texts = [socket.gethostname()]
-    with contextlib.suppress(OSError):  # not on Linux
-        texts += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii"), os.readlink("/proc/self/ns/pid")]
-    return hashlib.blake2b("\n".join(texts).encode(), digest_size=4).hexdigest()
-
-
-def remove_leftovers(folder: str) -> None:
-    """Remove the drafts of processes of this host that have ended, as by SIGKILL; those before its last boot stay."""
-    for name in os.listdir(folder):
-        parts = name.split(".")
-        if parts[0] == "" and parts[-1] == "draft" and parts[-4] == _host() and not _is_alive(int(parts[-3])):
-            with contextlib.suppress(FileNotFoundError):  # another call removed it
-                os.remove(os.path.join(folder, name))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] != b"Z"  # a zombie has ended
-    except OSError:
-        return True
-
-
 def _read_json(path: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as file:
@@ -434,8 +377,8 @@ def _read_json(path: str) -> dict[str, Any] | None:
 
 
 def _write_json(path: str, content: Mapping[str, Any]) -> None:
-    with _renamed(path) as draft, open(draft, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
+    with drafted(path) as draft:
+        draft.write(json.dumps(content, indent=1).encode())
 
 
 def _folder_of(path: str | os.PathLike[str]) -> str:
