@@ -1,6 +1,7 @@
 """Optional dependencies; the error for a missing one names the extra that installs it."""
 
 import importlib
+import sys
 from types import ModuleType
 
 from penstock.errors import MissingDependencyError
@@ -17,6 +18,11 @@ def need(module: str, what: str, *, extra: str) -> ModuleType:
     Raises:
         MissingDependencyError: the dependency isn't installed.
     """
+    found, package = sys.modules.get(module), sys.modules.get(module.partition(".")[0])
+    spec = getattr(found, "__spec__", None)
+    # importlib takes ten times as long. It waits for another thread that is importing the module, and so must this.
+    if found is not None and package is not None and not getattr(spec, "_initializing", True):
+        return found
     try:
         importlib.import_module(module.partition(".")[0])
         return importlib.import_module(module)
