@@ -1,6 +1,7 @@
 """Blocks that worker processes share: each is decoded once, and killed processes leave nothing wrong."""
 
 import json
+import mmap
 import os
 import pickle
 import shutil
@@ -129,6 +130,82 @@ def test_blocks_stay_within_the_bound(tmp_path: Path) -> None:
     for keys in (range(0, GROUPS * ROWS, 7), range(GROUPS * ROWS - 1, 0, -11)):
         assert_same([copy[key] for key in keys], [expected[key] for key in keys])
         assert 3 * GROUP_BYTES < memory_bytes() <= 8 * GROUP_BYTES
+
+
+def test_a_group_takes_the_pages_of_one_that_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the bound is reached, groups of about one size give no page back to the system, and take no new one."""
+    removed: list[int] = []
+
+    class Recorded(mmap.mmap):
+        """Memory that notes what is given back."""
+
+        def madvise(self, option: int, *place: int) -> None:
+            """Note it."""
+            removed.append(option)
+            super().madvise(option, *place)
+
+    monkeypatch.setattr(mmap, "mmap", Recorded)
+    source = Parquet(write(tmp_path / "a.parquet"), decoded_bytes=6 * GROUP_BYTES)
+    keys = range(2 * ROWS, 20 * ROWS, 7)  # of groups whose numbers have as many digits
+    expected = source.read(keys)
+    copy = pickle.loads(pickle.dumps(source))
+    assert_same([copy[key] for key in keys], expected)
+    removed.clear()
+    kept = memory_bytes()
+    assert_same([copy[key] for key in keys], expected)
+    assert (removed, memory_bytes()) == ([], kept)
+
+
+KILLED = """
+import os, pickle, signal, sys
+from penstock.sources import Parquet
+path, rows, group_bytes = sys.argv[1], *map(int, sys.argv[2:])
+keys = range(0, len(Parquet(path)), rows)
+expected = [row["text"] for row in Parquet(path).read(keys)]
+
+def child(sent, lines):
+    copy = pickle.loads(sent)
+    def traced(frame, event, argument):
+        nonlocal lines
+        if frame.f_code.co_name not in ("_write", "_make_room", "_replace", "_begin_at", "_free", "_hole"):
+            return None
+        if event == "line":
+            lines -= 1
+            if not lines:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return traced
+    sys.settrace(traced)
+    copy[keys[6]]
+    os._exit(0)
+
+killed, status = 0, 1
+while status:
+    source = Parquet(path, decoded_bytes=4 * group_bytes)
+    sent = pickle.dumps(source)
+    copy = pickle.loads(sent)
+    assert [copy[key]["text"] for key in keys[2:6]] == expected[2:6]  # the child replaces the first one
+    del copy
+    process = os.fork()
+    if not process:
+        child(sent, killed + 1)
+    status = os.waitpid(process, 0)[1]
+    assert status in (0, signal.SIGKILL), status
+    killed += status > 0
+    copies = [pickle.loads(sent), pickle.loads(sent)]
+    for copy in copies:
+        for group in (8, 6, 7, 8, 2, 3):
+            assert copy[keys[group]]["text"] == expected[group], (killed, group)
+    del copies, copy, source
+assert killed > 40, killed
+"""
+
+
+def test_a_process_is_killed_while_it_replaces_a_group(tmp_path: Path) -> None:
+    """After a kill at any line of that, other processes read what the file has, from kept groups and decoded ones."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = write(tmp_path / "a.parquet")
+    command = [sys.executable, "-c", KILLED, str(path), str(ROWS), str(GROUP_BYTES)]
+    subprocess.run(command, env=environment, check=True, timeout=120)
 
 
 def test_a_bound_that_was_exceeded_once_drops_groups_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

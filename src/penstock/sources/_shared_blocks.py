@@ -21,9 +21,14 @@ Two locks are needed: with one, a process that waits to decode would wait for th
 The size of a block is written after its content, and is negative before and while it is freed. So a killed process
 leaves a block whole, or to be decoded again.
 
+A block that is written where another one was freed has its pages, if both have about the same size. New pages would
+cost several times as much as the content that is written to them: the system clears them, and each process that reads
+them finds each few by a fault.
+
 Guarantees:
   - A block is decoded once, as long as it is kept.
   - While the blocks have more than `bound_bytes`, each one is in use. The least recently opened ones are freed first.
+    A block counts up to a sixteenth more than it has, which is room for another one in its place.
     Ranks that share a memory have `bound_bytes` each in it. Each holds a lock of its own, so a rank that ends takes its
     bytes away.
   - Nothing is overwritten or freed under a living array.
@@ -336,12 +341,13 @@ class _Memory:
         with self._lock, self._table_locked():
             if self._table[block, _SIZE]:  # its process was killed
                 self._free(block)
-            self._make_room(_whole_pages(size))
-            offset = self._hole(_whole_pages(size))
-            if offset is None:
-                return
-            self._table[block] = offset, -size, time.monotonic_ns()
-        try:
+            if not self._make_room(block, size):
+                offset = self._hole(_room(size))
+                if offset is None:
+                    return
+                self._begin_at(block, offset, size)
+            offset = self._table.item(block, _OFFSET)
+        try:  # not through the map, where each page that this process hasn't written yet costs it a fault
             for begin, piece in content.pieces:
                 rest, place = memoryview(piece).cast("B"), offset + begin
                 while rest:
@@ -353,39 +359,72 @@ class _Memory:
             return
         self._table[block, _SIZE] = size
 
-    def _make_room(self, size: int) -> None:
-        """Free blocks that no process uses, until another one of `size` bytes is within the bound."""
-        sizes = _whole_pages(np.abs(self._table[:, _SIZE]))
-        excess = int(sizes.sum()) + size - self._bound_bytes * self._joined_ranks()
-        kept = np.flatnonzero(sizes) if excess > 0 else np.empty(0, np.int64)
-        for block in kept[np.argsort(self._table[kept, _OPENED])].tolist():
-            if excess <= 0:
-                break
-            if block not in self._uses and self._freed(block):
-                excess -= sizes.item(block)
-        self.excess_bytes = max(0, excess)
-
-    def _freed(self, block: int) -> bool:
-        """Free a block, unless another process decodes or uses it.
+    def _make_room(self, block: int, size: int) -> bool:
+        """Free blocks that no process uses, until `block`, which will have `size` bytes, is within the bound.
 
         Returns:
-            Whether it is free.
+            Whether the block has the place of one of them.
         """
-        is_free = False
-        if self._set_lock(_DECODED, block, fcntl.F_WRLCK, wait=False):
-            is_free = self._set_lock(_USED, block, fcntl.F_WRLCK, wait=False)
-            if is_free:
-                self._free(block)
-                self._set_lock(_USED, block, fcntl.F_UNLCK)
+        rooms: NDArray[np.int64] = _room(np.abs(self._table[:, _SIZE]))
+        excess = int(rooms.sum()) + _room(size) - self._bound_bytes * self._joined_ranks()
+        kept = np.flatnonzero(rooms) if excess > 0 else np.empty(0, np.int64)
+        has_place = False
+        for other in kept[np.argsort(self._table[kept, _OPENED])].tolist():
+            if excess <= 0:
+                break
+            if other in self._uses or self._is_locked(_USED, other):
+                continue
+            with self._unused(other) as is_unused:
+                if not is_unused:
+                    continue
+                excess -= rooms.item(other)
+                # Where the process of a block was killed, another one may have the same place.
+                if not has_place and rooms.item(other) == _room(size) and self._table[other, _SIZE] > 0:
+                    self._replace(other, block, size)
+                    has_place = True
+                else:
+                    self._free(other)
+        self.excess_bytes = max(0, excess)
+        return has_place
+
+    def _replace(self, other: int, block: int, size: int) -> None:
+        """Give a block the place of another one, whose pages it keeps.
+
+        If the process is killed here, both may have the place. Then both are to be decoded, and no third one gets it
+        before it is free.
+        """
+        self._table[other, _SIZE] *= -1
+        self._begin_at(block, self._table.item(other, _OFFSET), size)
+        self._table[other, _SIZE] = 0
+
+    def _begin_at(self, block: int, offset: int, size: int) -> None:
+        """Give a block a place, which its content will be written to."""
+        self._table[block, _OPENED] = time.monotonic_ns()
+        self._table[block, _OFFSET] = offset
+        self._table[block, _SIZE] = -size  # the last one: a killed process leaves no size with another's offset
+
+    @contextmanager
+    def _unused(self, block: int) -> Generator[bool]:
+        """Lock a block, unless another process decodes or uses it.
+
+        Yields:
+            Whether it is locked.
+        """
+        if not self._set_lock(_DECODED, block, fcntl.F_WRLCK, wait=False):
+            yield False
+            return
+        try:
+            yield self._set_lock(_USED, block, fcntl.F_WRLCK, wait=False)
+        finally:
+            self._set_lock(_USED, block, fcntl.F_UNLCK)
             self._set_lock(_DECODED, block, fcntl.F_UNLCK)
-        return is_free
 
     def _hole(self, size: int) -> int | None:
         """Return the offset of the first hole of `size` bytes."""
         kept = np.flatnonzero(self._table[:, _SIZE])
         begins: NDArray[np.int64] = self._table[kept, _OFFSET]
         sizes: NDArray[np.int64] = np.abs(self._table[kept, _SIZE])
-        ends = begins + _whole_pages(sizes)
+        ends = begins + _room(sizes)
         starts = np.sort(np.append(ends, self._begin_bytes))
         holes = np.flatnonzero(np.sort(np.append(begins, len(self._map))) - starts >= size)
         return starts.item(holes[0]) if len(holes) else None
@@ -393,7 +432,7 @@ class _Memory:
     def _free(self, block: int) -> None:
         offset, size = self._table.item(block, _OFFSET), abs(self._table.item(block, _SIZE))
         self._table[block, _SIZE] = -size
-        self._map.madvise(mmap.MADV_REMOVE, offset, _whole_pages(size))
+        self._map.madvise(mmap.MADV_REMOVE, offset, _room(size))
         self._table[block, _SIZE] = 0
 
     @contextmanager
@@ -452,9 +491,16 @@ def _table_bytes(blocks: int) -> int:
     return _whole_pages(_TOKEN_BYTES + 3 * 8 * blocks)
 
 
-@overload
-def _whole_pages(size: int) -> int: ...
-@overload
-def _whole_pages(size: NDArray[np.int64]) -> NDArray[np.int64]: ...
-def _whole_pages(size: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
+def _whole_pages(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+@overload
+def _room(size: int) -> int: ...
+@overload
+def _room(size: NDArray[np.int64]) -> NDArray[np.int64]: ...
+def _room(size: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
+    """Return the bytes that blocks of some sizes get: up to a sixteenth more, so that one fits in another's place."""
+    step = np.maximum(mmap.PAGESIZE, 1 << np.maximum(np.frexp(size)[1] - 5, 0).astype(np.int64))
+    rooms: NDArray[np.int64] = -(-size // step) * step
+    return rooms if isinstance(size, np.ndarray) else int(rooms)
