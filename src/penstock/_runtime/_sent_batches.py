@@ -111,12 +111,15 @@ class _Writer:
         self._type: type[object] = type(batch)
         self._kinds = [(array.shape, array.dtype) for array in arrays]
         self._shape, self._dtype = self._kinds[0]
-        self.write = self._write_array if self._type is np.ndarray else self._write_leaves
-        """Writes the next of `left` batches; returns whether it has the form, which takes less time than to find one.
-        """
+        # Not a bound method: it would refer to this object, and the memory would stay mapped until Python's collector.
+        self._write = _Writer._write_array if self._type is np.ndarray else _Writer._write_leaves
         self._ended: list[tuple[int, int]] = []  # the runs before the current one: their batches, and their starts
         self._count, self._most, self._start_bytes = 0, 1, room.take(self._form.size_bytes)
         self._columns = self._form.columns(1, room.memory, self._start_bytes)
+
+    def write(self, batch: Element, left: int) -> bool:
+        """Write the next of `left` batches; return whether it has the form, which takes less time than to find one."""
+        return self._write(self, batch, left)
 
     def _write_array(self, batch: Element, left: int) -> bool:
         # NumPy has one object for each plain dtype; an equal one is found by `_arrays`.

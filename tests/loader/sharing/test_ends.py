@@ -150,7 +150,7 @@ def test_workers_release_the_memory_of_closed_loaders() -> None:
         next(batches)
         (worker,) = (child for child in psutil.Process().children(recursive=True) if child.name() == "penstock-worker")
         mapped: list[int] = []
-        for number in range(8):
+        for number in range(16):
             data = ps.read([{"x": ps.range(4)[row] + number} for row in range(4)]).batch(2)
             with ps.Loader(data, workers=owner) as other:
                 assert [batch["x"].tolist() for batch in other] == [[number, number + 1], [number + 2, number + 3]]
