@@ -23,7 +23,6 @@ import importlib
 import signal
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Self, TypeAlias, cast
@@ -35,7 +34,7 @@ _get: Final[Callable[[int], Any]] = importlib.import_module("_signal").getsignal
 _NUMBERS: Final = sorted(set(map(int, signal.valid_signals())) - {int(signal.SIGKILL), int(signal.SIGSTOP)})
 
 _passes = True
-_seen: deque[tuple[list[Any], dict[int, Handler]]] = deque(maxlen=2)  # with signals held and not held
+_seen: tuple[tuple[list[Any], dict[int, Handler]], ...] = ()  # the last two: with signals held and not held
 
 
 class Caught:
@@ -134,10 +133,11 @@ def _code_of(handler: object) -> object:
 
 def python_handlers() -> dict[int, Handler]:
     """Return the handlers of all signals that have one in Python, by number. Callers must not change the dict."""
+    global _seen
     found = list(map(_get, _NUMBERS))  # this is fast; making the dict is slow
     for handlers, by_number in _seen:
         if handlers == found:
             return by_number
     made = {number: handler for number, handler in zip(_NUMBERS, found, strict=True) if callable(handler)}
-    _seen.append((found, made))
+    _seen = (*_seen[-1:], (found, made))  # a new tuple: a signal's handler may call this during the loop above
     return made

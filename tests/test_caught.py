@@ -1,0 +1,54 @@
+"""`python_handlers` remembers what it has returned, and may be called at any moment, also by a signal's handler."""
+
+import signal
+from collections.abc import Generator
+from types import FrameType
+
+import pytest
+
+from penstock._caught import python_handlers
+
+
+class Asking:
+    """A handler that asks for all handlers while it is compared with another one, as a signal's handler may then."""
+
+    asks = True
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Do nothing."""
+
+    def __eq__(self, other: object) -> bool:
+        if Asking.asks:
+            Asking.asks = False
+            signal.signal(signal.SIGUSR2, Asking())
+            python_handlers()
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@pytest.fixture
+def handlers_kept() -> Generator[None]:
+    """Restore the handlers of two signals."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers_kept")
+def test_a_call_inside_a_call() -> None:
+    """Both return the handlers of their moment, whatever the inner one remembers."""
+    for _ in range(3):
+        Asking.asks = False
+        for _ in range(2):
+            signal.signal(signal.SIGUSR1, Asking())
+            python_handlers()
+        last = Asking()
+        signal.signal(signal.SIGUSR1, last)
+        Asking.asks = True
+        assert python_handlers()[signal.SIGUSR1] is last
+        assert not Asking.asks
+        found = python_handlers()
+        assert {number: signal.getsignal(number) for number in found} == found
