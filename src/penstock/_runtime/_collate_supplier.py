@@ -357,7 +357,7 @@ def _has_batch(waiting: deque[Made]) -> bool:
 
 
 def _choice(client: Client, collate_client: Client, run: CollateRun) -> AboveChoice | None:
-    """Return the choice of who applies the steps above; None where only workers may.
+    """Return the choice between workers and the fold's thread for the steps above; None where only workers may.
 
     Processes keep functions out of the trainer, and the state of a worker belongs to its thread. A function that fails
     may have changed its batch, which a stream doesn't give again.

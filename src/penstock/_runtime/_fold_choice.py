@@ -87,7 +87,7 @@ class FoldChoice(ABC):
 
 
 class ReadChoice(FoldChoice):
-    """The choice of who computes the elements below the fold."""
+    """The choice between workers and the fold's thread for the elements below the fold."""
 
     _DECISION = READ_BY_FOLD
 
@@ -109,7 +109,7 @@ class ReadChoice(FoldChoice):
 
 
 class AboveChoice(FoldChoice):
-    """The choice of who applies the steps above the fold; its elements are batches.
+    """The same choice for the steps above the fold; its elements are batches.
 
     Args:
         below: the choice of the same fold's elements, which knows its waits for room.
@@ -147,8 +147,8 @@ class FoldChoices:
     """The choices of one loader.
 
     Attributes:
-        read: of who computes the elements below the fold.
-        above: of who applies the steps above it; None where only workers may.
+        read: for the elements below the fold.
+        above: for the steps above it; None where only workers may apply them.
     """
 
     def __init__(self) -> None:

@@ -123,7 +123,7 @@ class Worked(NamedTuple):
     cpu_seconds: float
     """The processor time."""
     waits: int
-    """How often the thread has given up its processor to wait."""
+    """The number of times that the thread gave up its processor to wait."""
     are_counted: bool
     """Whether the system counts these waits."""
 

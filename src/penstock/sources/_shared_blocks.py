@@ -413,10 +413,13 @@ class _Memory:
         if not self._set_lock(_DECODED, block, fcntl.F_WRLCK, wait=False):
             yield False
             return
+        is_unused = False
         try:
-            yield self._set_lock(_USED, block, fcntl.F_WRLCK, wait=False)
+            is_unused = self._set_lock(_USED, block, fcntl.F_WRLCK, wait=False)
+            yield is_unused
         finally:
-            self._set_lock(_USED, block, fcntl.F_UNLCK)
+            if is_unused:
+                self._set_lock(_USED, block, fcntl.F_UNLCK)
             self._set_lock(_DECODED, block, fcntl.F_UNLCK)
 
     def _hole(self, size: int) -> int | None:

@@ -135,7 +135,7 @@ def run_story(setting: Setting, terminal: Terminal) -> int:
 def choose_kill_step(num_steps: int, steps_per_epoch: int, save_every: int, chance: Callable[[int], int]) -> int:
     """Return the step after which to kill: inside an epoch, in the middle half of the run.
 
-    The checkpoint before it lies inside an epoch, too.
+    The last checkpoint before it is also inside an epoch.
 
     Args:
         num_steps: the number of steps of the whole run.
