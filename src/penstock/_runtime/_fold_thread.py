@@ -351,9 +351,10 @@ class FoldThread:
         return bool(self._chunks) or self._stopped
 
     def _taken(self) -> Chunk | None:
-        if not self._chunks:
+        try:
+            chunk = self._chunks.popleft()
+        except IndexError:  # none has come; or one had, and another thread closed this
             return None
-        chunk = self._chunks.popleft()
         self._room.ring()
         return chunk
 
@@ -389,8 +390,8 @@ class FoldThread:
     @uninterrupted  # a thread that no attribute refers to would never end
     def _start(self) -> None:
         fold = self._fold = self._make_fold()
+        allow_recycled(RECYCLED_BYTES)
         self._recycled_bytes = RECYCLED_BYTES
-        allow_recycled(self._recycled_bytes)
         self._thread = DaemonThread(partial(self._run, fold), "penstock-fold")
         if self._stopped:  # another thread stopped it, and may not have seen the thread
             self.close()
@@ -409,8 +410,8 @@ class FoldThread:
             self._thread.wait(FUNCTION_SECONDS)
         self._wake = None
         self._chunks.clear()
-        allow_recycled(-self._recycled_bytes)
-        self._recycled_bytes = 0
+        recycled_bytes, self._recycled_bytes = self._recycled_bytes, 0  # another thread may close this, too
+        allow_recycled(-recycled_bytes)
 
     # -- in the thread
 

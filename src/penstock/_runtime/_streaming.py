@@ -94,13 +94,15 @@ class StageRun:
     def next_chunk(self) -> Chunk | None:
         """Return the next chunk, of at least one element; None at the end. After an error the next call continues."""
         while not self._closed:
-            if self._chunks is None:
-                self._chunks = self._stage.run(self._stage.start() if self._token is None else made_token(self._token))
             mark = self._times.begin_around()
+            # While this thread runs the generator, no attribute has it, so a thread that closes the run leaves it here.
+            chunks, self._chunks = self._chunks, None
+            if chunks is None:
+                chunks = self._stage.run(self._stage.start() if self._token is None else made_token(self._token))
             try:
-                chunk = next(self._chunks, None)
+                chunk = next(chunks, None)
             except BaseException:
-                self._stop()  # the generator that raised has ended; the next call starts another one at the token
+                _end(chunks)  # the generator that raised has ended; the next call starts another one at the token
                 raise
             if chunk is None:
                 self.close()
@@ -108,8 +110,15 @@ class StageRun:
             self._times.end_around(self._in_order, mark, len(chunk.elements))
             if chunk.elements:
                 self._token = late_token(chunk.afters, len(chunk.elements) - 1)
+            self._put_back(chunks)
+            if chunk.elements:
                 return chunk
         return None
+
+    def _put_back(self, chunks: Iterator[Chunk]) -> None:
+        self._chunks = chunks
+        if self._closed:  # by another thread, which found no generator
+            self._stop()
 
     def more(self, index: int) -> list[tuple[Element, Token]]:
         """Return the elements of the next chunk, with their tokens, in reverse order; none at the end."""
@@ -127,15 +136,19 @@ class StageRun:
 
     def _stop(self) -> None:
         chunks, self._chunks = self._chunks, None
-        if isinstance(chunks, GeneratorType) and not chunks.gi_running:  # one that runs ends in its own thread
-            chunks.close()
+        _end(chunks)
 
     def close(self) -> None:
-        """End reading; may be called again."""
+        """End reading; may be called again, and by any thread where the run has no reader."""
         self._closed = True
         self._stop()
         if self._reader is not None:
             self._reader.close()
+
+
+def _end(chunks: Iterator[Chunk] | None) -> None:
+    if isinstance(chunks, GeneratorType):
+        chunks.close()
 
 
 def rows_of_element(chunk: Chunk, index: int) -> Provenance:

@@ -49,7 +49,7 @@ class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
 
 
 class Stream(ABC):
-    """Batches in order, or as they become ready. Used by one thread at a time; `close` may be called more than once.
+    """Batches in order, or as they become ready, for one thread at a time. Any thread may `close`, and more than once.
 
     The default methods suit a stream that computes each batch when `next` is called. A stream that waits for other
     threads or processes, or delivers out of order, defines all methods.
@@ -316,13 +316,12 @@ class JobStream(Stream, Generic[AnyJob]):
 
     def next_nowait(self) -> tuple[Element, Token] | None:
         while not self._owner.is_closed and self._error is None:
-            job = self._job
+            job, ready = self._job, self._ready
             if job is None:
                 with Caught(Exception) as caught:
-                    complete = self._jobs.next_job_nowait()
-                    job = None if complete is None else self._begun(complete)
+                    job = self._jobs.next_job_nowait()
+                    ready = [] if job is None else self._begun(job)
                 self._keep(caught)
-            ready = self._ready
             if job is None or not ready:
                 return None
             batch = ready.pop()
@@ -336,11 +335,11 @@ class JobStream(Stream, Generic[AnyJob]):
         while not self._closed:
             if self._error is not None:
                 self._raise_kept()
-            job = self._job or self._awaited()
-            if not self._ready and not self._is_repeated(job):
-                self._ready = [self._supplier.computed(job, self._index)]
-            if self._ready:
-                return job, self._ready
+            job, ready = self._current()
+            if not ready and not self._is_repeated(job):
+                ready = self._ready = [self._supplier.computed(job, self._index)]
+            if ready:
+                return job, ready
         raise EndOfEpoch
 
     def _keep(self, caught: Caught) -> None:
@@ -357,17 +356,23 @@ class JobStream(Stream, Generic[AnyJob]):
         finally:
             del error  # otherwise its traceback would keep it and this stream
 
-    def _awaited(self) -> AnyJob:
-        job = self._jobs.next_job()
+    def _current(self) -> tuple[AnyJob, list[Element]]:
+        """Return the current job, or wait for the next one, and its batches that are ready, in reverse order."""
+        job, ready = self._job, self._ready  # once, since another thread that closes the stream replaces both
         if job is None:
-            raise EndOfEpoch
-        return self._begun(job)
+            job = self._jobs.next_job()
+            if job is None:
+                raise EndOfEpoch
+            ready = self._begun(job)
+        return job, ready
 
-    def _begun(self, job: AnyJob) -> AnyJob:
-        """Make a job the current one, and return it."""
+    def _begun(self, job: AnyJob) -> list[Element]:
+        """Make a job the current one, and return its batches that are ready, in reverse order."""
         self._job, self._index = job, 0
-        self._ready = self._supplier.results(job)[::-1]
-        return job
+        ready = self._ready = self._supplier.results(job)[::-1]
+        if self._closed:  # by another thread, which may not have seen the job
+            self._forget()
+        return ready
 
     def _is_repeated(self, job: AnyJob) -> bool:
         """Return whether the next batch, which failed, was left out or is computed again; raise its error, if kept."""
@@ -428,19 +433,19 @@ class JobStream(Stream, Generic[AnyJob]):
             with Caught(Exception) as caught:
                 if self._job is None and not self._jobs.is_ready():
                     return False
-                skips = self._skips(self._job or self._awaited())
+                skips = self._skips(*self._current())
             self._keep(caught)
         return True
 
-    def _skips(self, job: AnyJob) -> bool:
+    def _skips(self, job: AnyJob, ready: list[Element]) -> bool:
         """Return whether the next batch was left out, as DROPPED, or is computed again; then `next` may wait."""
-        if not self._ready:
+        if not ready:
             if self._is_repeated(job):
                 return True
-            self._ready = [self._supplier.computed(job, self._index)]
-        if self._ready[-1] is not DROPPED:
+            ready = self._ready = [self._supplier.computed(job, self._index)]
+        if ready[-1] is not DROPPED:
             return False
-        self._delivered(job, self._ready.pop())
+        self._delivered(job, ready.pop())
         return True
 
     def close(self) -> None:
@@ -449,6 +454,9 @@ class JobStream(Stream, Generic[AnyJob]):
 
     def _drop(self) -> None:
         self._jobs.close()
+        self._forget()
+
+    def _forget(self) -> None:
         self._job, self._ready, self._error = None, [], None
 
 
