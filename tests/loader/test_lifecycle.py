@@ -157,7 +157,7 @@ ENDLESS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "above a fold": lambda rows: rows.filter(keep).repeat().batch(4).map(same),
     "elements above a fold": lambda rows: rows.filter(keep).repeat().window_shuffle(5).map(same),
 }
-READING_PACKAGES = {"_loader", "_runtime"}
+READING_PACKAGES = {"_loader", "_runtime", "_streaming"}
 LOCKED_SECONDS = 0.005
 """The time after which a thread that closes a loader is seen to wait for a lock of the thread that reads."""
 ISOLATED_TOO = in_places("inline", "thread", "threads", "isolated")

@@ -82,8 +82,12 @@ BATCHES: Final[Faults] = {
     },
     "_runtime/_streaming.py": {
         "read in order: an error leaves the failed iteration open": (
-            *("except BaseException:\n self._stop()", "except BaseException:\n                pass"),
+            *("except BaseException:\n _end(chunks)", "except BaseException:\n                self._put_back(chunks)"),
             *("failures/test_resuming.py", "loader/test_user_errors.py"),
+        ),
+        "read in order: a thread that closes a loader ends a generator that runs": (
+            *("chunks, self._chunks = self._chunks, None\n if", "chunks = self._chunks\n            if"),
+            "loader/test_lifecycle.py",
         ),
     },
 }
