@@ -2,14 +2,11 @@
 
 import asyncio
 import gc
-import itertools
-import sys
 import threading
 import types
 import warnings
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,9 +154,6 @@ ENDLESS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "above a fold": lambda rows: rows.filter(keep).repeat().batch(4).map(same),
     "elements above a fold": lambda rows: rows.filter(keep).repeat().window_shuffle(5).map(same),
 }
-READING_PACKAGES = {"_loader", "_runtime", "_streaming"}
-LOCKED_SECONDS = 0.005
-"""The time after which a thread that closes a loader is seen to wait for a lock of the thread that reads."""
 ISOLATED_TOO = in_places("inline", "thread", "threads", "isolated")
 
 
@@ -185,49 +179,6 @@ def test_closing_is_no_end_of_an_epoch(kind: str, place: dict[str, Any]) -> None
     reading.join()
     assert messages == ["the loader was closed"]
     assert loader.epoch == 0
-
-
-@in_places("inline", "threads")
-@pytest.mark.parametrize("kind", ENDLESS)
-def test_another_thread_may_close_before_any_line_of_next(kind: str, place: dict[str, Any]) -> None:
-    """The thread that reads gets a ClosedError, wherever it is in the loader's and the stream's code."""
-    number, was_closed = 0, True
-    while was_closed:
-        number += 1
-        was_closed = closes_before_line(number, ps.Loader(ENDLESS[kind](ps.range(40).map(same)), **place))
-    assert number > 20
-
-
-def closes_before_line(number: int, loader: ps.Loader[Any]) -> bool:
-    """Read two batches; before some line of the loader's code, close it in another thread; return whether it was."""
-    lines = itertools.count(1)
-
-    def trace_line(_: types.FrameType, event: str, __: object) -> Any:
-        if event == "line" and next(lines) == number:
-            closing = threading.Thread(target=loader.close)
-            closing.start()
-            closing.join(LOCKED_SECONDS)
-        return trace_line
-
-    def trace_call(frame: types.FrameType, *_: object) -> Any:
-        return trace_line if Path(frame.f_code.co_filename).parent.name in READING_PACKAGES else None
-
-    batches, read, message = iter(loader), [], ""
-    before = sys.gettrace()
-    sys.settrace(trace_call)
-    try:
-        read = [next(batches), next(batches)]
-    except ps.errors.ClosedError as error:
-        message = str(error)
-    finally:
-        sys.settrace(before)
-    assert len(read) == 2 or message == "the loader was closed"
-    was_closed = next(lines) > number
-    assert was_closed or len(read) == 2
-    loader.close()
-    with pytest.raises(ps.errors.ClosedError):
-        next(batches)
-    return was_closed
 
 
 def test_a_new_epoch_does_not_wait_for_the_old_one() -> None:

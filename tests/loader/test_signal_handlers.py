@@ -120,8 +120,8 @@ def test_a_batch_that_was_counted_when_a_signal_came_is_delivered(monkeypatch: p
     signals = iter([1])
     count = IndexedProgress.delivered
 
-    def interrupted(progress: IndexedProgress, token: Any) -> None:
-        count(progress, token)
+    def interrupted(progress: IndexedProgress, token: Any, of_pass: object) -> None:
+        count(progress, token, of_pass)
         if progress.next_step == 3 and next(signals, 0):
             raise KeyboardInterrupt
 

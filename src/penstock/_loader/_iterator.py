@@ -187,6 +187,7 @@ class LoaderIterator(Generic[T_co]):
 
     def _begin(self) -> None:
         step_ranges = self._progress.begin()
+        self._pass = self._progress.current_pass
         self._is_whole = bool(step_ranges) and step_ranges[0].first.position == 0
         self._batches_before = self._clock.batches
         self._open(step_ranges)
@@ -219,7 +220,7 @@ class LoaderIterator(Generic[T_co]):
                 try:
                     batch, token = self._next()
                     self._clock.count(requested, perf_counter())
-                    self._progress.delivered(token)
+                    self._progress.delivered(token, self._pass)
                 except EndOfEpoch:
                     self._refuse_retired()  # another thread closed the stream: the epoch has not ended
                 except StopIteration as error:
@@ -228,8 +229,8 @@ class LoaderIterator(Generic[T_co]):
                     # The stream may be beyond the batch, and the batch may have been counted, but it isn't returned.
                     # The next two statements call nothing, so no signal's handler is called before both are done.
                     self._interrupted = True
-                    # A retired iterator doesn't change the progress: the loader has moved to another step.
-                    self._progress.at = self._progress.at if self._retired else at
+                    # Not the progress of a newer pass: the loader has moved to another step.
+                    self._progress.at = at if self._progress.current_pass is self._pass else self._progress.at
                     self._after_error(error)
                     raise
                 else:
@@ -274,7 +275,7 @@ class LoaderIterator(Generic[T_co]):
         if self._clock.publisher is not None:
             self._clock.publisher.end(self._clock.batches, self._clock.wait_seconds)
         epoch = self._progress.current().epoch
-        self._progress.ended()
+        self._progress.ended(self._pass)
         self.close()
         if self._is_whole:
             self._note_end(epoch, self._clock.batches - self._batches_before)
@@ -286,7 +287,8 @@ class LoaderIterator(Generic[T_co]):
     def _explain(self, error: Exception) -> None:
         if isinstance(error, ClosedError):
             self._refuse_retired()
-        _add_note(error, self._stream.failing() or self._progress.rest()[0].first)
+        if self._progress.current_pass is self._pass:
+            _add_note(error, self._stream.failing() or self._progress.rest()[0].first)
 
     def _refuse_or_reopen(self) -> None:
         self._refuse_retired()

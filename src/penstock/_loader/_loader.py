@@ -32,7 +32,7 @@ from penstock._graph import (
 from penstock._loader._beginnings import has_delivered, line_of_caller, note_delivered, warn_if_repeated
 from penstock._loader._hints import Hints, report_of
 from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
-from penstock._loader._progress import IndexedProgress, Progress, StreamingProgress
+from penstock._loader._progress import MOVED, IndexedProgress, Progress, StreamingProgress
 from penstock._loader._publisher import Publisher
 from penstock._loader._verify import verified
 from penstock._os import Closer
@@ -407,7 +407,7 @@ class Loader(Generic[T_co]):
             raise UsageError(f"epoch= is the epoch of position=; got step={step}, epoch={epoch}. Leave epoch= out")
         else:
             self._progress.jump(need_count("step", step))
-        self._retire_iterator("the loader moved to another step after this iterator was made; make a new one")
+        self._retire_iterator(MOVED)
 
     def batch_at(self, step: int) -> T_co:
         """Return the batch of a step, computed in this thread; the loader's state does not change.

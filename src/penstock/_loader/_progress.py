@@ -3,10 +3,16 @@
 `IndexedProgress` computes everything from the number of the next step; where batches are delivered out of order,
 `Reached` is the set of delivered steps. `StreamingProgress`, for a dataset that is read in order, holds the tokens at
 which the last steps began.
+
+One thread may be inside `next` of an iterator while another one makes a newer iterator, seeks, or loads a state. What
+the first one counts must not change where the second one went. So each of these actions begins a pass: it replaces
+`current_pass` before it changes the progress, and `delivered` and `ended` count nothing for an earlier pass. They make
+the new value first; then they compare the pass and store the value, and call nothing between the two, so that Python
+doesn't switch threads there.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from penstock._graph import Context, is_endless
@@ -29,7 +35,9 @@ from penstock._streaming import (
     read_inline,
     token_at,
 )
-from penstock.errors import InternalError, StateError, UsageError
+from penstock.errors import ClosedError, InternalError, StateError, UsageError
+
+MOVED = "the loader moved to another step after this iterator was made; make a new one"
 
 
 class Reached(NamedTuple):
@@ -108,13 +116,16 @@ class ResumePoint(NamedTuple):
 
 
 class Progress(Protocol):
-    """The progress of a loader. Used by the consumer's thread alone.
+    """The progress of a loader.
 
     Attributes:
         at: the value that `delivered` replaces. Restoring the previous value undoes the delivery of that batch.
+        current_pass: identifies the pass over the data; another object after each call of `begin`, `jump`,
+            `jump_to_position` and `restore` that succeeds.
     """
 
     at: Any
+    current_pass: object
 
     @property
     def next_step(self) -> int:
@@ -144,16 +155,20 @@ class Progress(Protocol):
         """Return whether `rest` has undelivered steps after those that it returned last."""
         ...
 
-    def delivered(self, token: Token) -> None:
+    def delivered(self, token: Token, of_pass: object, /) -> None:
         """Count one more batch of the current step range.
 
         Args:
             token: the batch's token. For an indexable dataset this is its step, or None for the next in order.
+            of_pass: the value that `current_pass` had when the batch's pass began.
+
+        Raises:
+            ClosedError: another pass has begun.
         """
         ...
 
-    def ended(self) -> None:
-        """Note that the epoch has no more batches."""
+    def ended(self, of_pass: object, /) -> None:
+        """Note that the epoch has no more batches, if its pass is the current one."""
         ...
 
     def jump(self, step: int) -> None:
@@ -202,6 +217,7 @@ class IndexedProgress:
         self._may_differ = not plan.ordered and (plan.place != "inline" or bool(plan.remote))
         self._differs = self._may_differ  # from other ranks, within this epoch
         self.at: _At = (0, (), None, ())
+        self.current_pass = object()
         self._known_from = 0  # from this number of delivered batches on, the delivered steps are known
 
     @property
@@ -239,6 +255,7 @@ class IndexedProgress:
         return Unit(step, epoch, position, self._timeline.segment(step).batch if self._recuts else self._batch)
 
     def begin(self) -> list[StepRange]:
+        self.current_pass = object()
         reached, last = self._reached, self.at[2]
         step = reached.step
         epoch, position = self._timeline.locate(step)
@@ -269,17 +286,21 @@ class IndexedProgress:
         step_range, step = self._step_range, self.at[0]
         return step_range is not None and self._part_end <= step < step_range.first.step + step_range.steps
 
-    def delivered(self, token: Token) -> None:
-        # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
-        first, ahead, _, recent = self.at
+    def delivered(self, token: Token, of_pass: object, /) -> None:
+        at = self.at
+        first, ahead, _, recent = at
         if token is None and not ahead and not recent:  # all in order, as nearly always
-            self.at = (first + 1, (), first, ())
+            at = (first + 1, (), first, ())
         else:
             step = first if token is None else int(token)
-            after = self._reached.after(step)
-            self.at = (after.step, after.ahead, step, (*recent[-REMEMBERED_STEPS + 1 :], step))
+            after = Reached(first, ahead).after(step)
+            at = (after.step, after.ahead, step, (*recent[-REMEMBERED_STEPS + 1 :], step))
+        # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
+        if self.current_pass is not of_pass:
+            raise ClosedError(MOVED)
+        self.at = at
 
-    def ended(self) -> None:
+    def ended(self, of_pass: object, /) -> None:
         pass
 
     def jump(self, step: int) -> None:
@@ -293,6 +314,7 @@ class IndexedProgress:
     def _resume_at(self, timeline: Timeline, step: int, epoch: int, position: int) -> None:
         """Make `step` the next one, at `position` of `epoch`; recut batches from there if the timeline differs."""
         self._check_last_batch(epoch, position)
+        self.current_pass = object()
         if timeline.segments[-1].batch != self._stride or timeline.locate(step) != (epoch, position):
             timeline = timeline.cut(step, epoch, position, self._stride)
         self._timeline = timeline
@@ -448,9 +470,10 @@ class StreamingProgress:
         self._own_rank_segments = (first_rank_segment(plan.node, plan.shard.rank, plan.shard.count),)
         # The starts of the step delivered last, if there is one, and of the next one.
         self.at: tuple[_StepStart | None, _StepStart] = None, _StepStart(0, 0, self._beginning(), 0)
-        self._starts: OrderedDict[int, _StepStart] = OrderedDict()
+        self.current_pass = object()
+        self._starts: OrderedDict[int, _StepStart] = OrderedDict()  # replaced where starts are forgotten
         self._began_at = 0  # the step at which the current iterator began
-        self._remember(self._next)
+        _remember(self._starts, self._next)
 
     @property
     def _last(self) -> _StepStart | None:
@@ -485,10 +508,11 @@ class StreamingProgress:
         return Unit(start.step, start.epoch, read, self._batch)
 
     def begin(self) -> list[StepRange]:
+        self.current_pass = object()
         if self._last is not None and self._next.where != self._beginning():  # left early, or not seen to end
             self.at = self._last, self._next._replace(breaks=self._next.breaks + 1)
             self._forget_from(self._next.step + 1)  # of a pass before a seek, in which the epoch wasn't left here
-            self._next_epoch()
+            self._next_epoch(self.current_pass)
         self.at = None, self._next
         self._began_at = self._next.step
         return self.rest()
@@ -500,55 +524,64 @@ class StreamingProgress:
     def has_rest(self) -> bool:
         return False
 
-    def delivered(self, token: Token) -> None:
+    def delivered(self, token: Token, of_pass: object, /) -> None:
         if token is None:
             raise InternalError("a batch of a dataset that is read in order must have a token")
-        last = self._next
+        last = self.at[1]
         following = _StepStart(last.step + 1, last.epoch, last.late._replace(token=token), last.breaks)
-        self._remember(following)
+        self._go_on(last, following, of_pass)
+        if self.current_pass is not of_pass:
+            raise ClosedError(MOVED)
+
+    def ended(self, of_pass: object, /) -> None:
+        self._next_epoch(of_pass)
+
+    def _next_epoch(self, of_pass: object) -> None:
+        last, start = self.at
+        self._go_on(last, _StepStart(start.step, start.epoch + 1, self._beginning(), start.breaks), of_pass)
+
+    def _go_on(self, last: _StepStart | None, following: _StepStart, of_pass: object) -> None:
+        """Make `following` the start of the next step, if the pass is the current one."""
+        starts, at = self._starts, (last, following)
+        if self.current_pass is of_pass:
+            _remember(starts, following)
         # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
-        self.at = last, following
+        if self.current_pass is of_pass:
+            self.at = at
 
-    def ended(self) -> None:
-        self._next_epoch()
-
-    def _next_epoch(self) -> None:
-        following = _StepStart(self._next.step, self._next.epoch + 1, self._beginning(), self._next.breaks)
-        self._remember(following)
-        self.at = self._last, following
-
-    def _remember(self, start: _StepStart) -> None:
-        self._starts[start.step] = start
-        self._starts.move_to_end(start.step)
-        if len(self._starts) > REMEMBERED_STEPS:
-            self._starts.popitem(last=False)
+    def _keep_starts(self, is_kept: Callable[[_StepStart], bool]) -> None:
+        starts = self._starts.copy()  # at once, while another thread may add one of an earlier pass
+        self._starts = OrderedDict((step, start) for step, start in starts.items() if is_kept(start))
 
     def _forget_from(self, step: int) -> None:
-        for later in [other for other in self._starts if other >= step]:
-            del self._starts[later]
+        self._keep_starts(lambda start: start.step < step)
 
     def jump(self, step: int) -> None:
-        self.at = None, self._lookup(step)
+        start = self._lookup(step)
+        self.current_pass = object()
+        self.at = None, start
         self._pass_end()
-        for later in [other for other, start in self._starts.items() if start.breaks > self._next.breaks]:
-            del self._starts[later]  # the epoch that was left early may now be read to its end, which renumbers steps
+        breaks = self._next.breaks
+        # An epoch that was left early may now be read to its end, which renumbers the later steps.
+        self._keep_starts(lambda start: start.breaks <= breaks)
 
     def jump_to_position(self, epoch: int, position: int) -> None:
         if position:
             check_position(position, positions_of(self._node))
         token = token_at(self._stage(self._own_rank_segments, epoch), position)
+        self.current_pass = object()
         step = self._next.step
         self._forget_from(step)
         # One more break, since the steps from here on have other elements than before. A jump to an earlier step undoes
         # that, so it forgets the starts of these steps.
         self.at = None, _StepStart(step, epoch, Where(self._own_rank_segments, token), self._next.breaks + 1)
-        self._remember(self._next)
+        _remember(self._starts, self._next)
         self._pass_end()
 
     def _pass_end(self) -> None:
         """Move from an epoch's end to the next epoch's start."""
         if self._is_epoch_end(self._next.where, self._next.epoch):
-            self._next_epoch()
+            self._next_epoch(self.current_pass)
 
     def _is_epoch_end(self, where: Where, epoch: int) -> bool:
         return where != self._beginning() and self._stage(where.rank_segments, epoch).is_exhausted(where.token)
@@ -583,11 +616,11 @@ class StreamingProgress:
             raise StateError("this state was saved by an indexable dataset, or one with other steps")
         start = self._restored(states)
         begins_next = self._is_epoch_end(start.where, start.epoch)  # before any change: it may raise
+        self.current_pass = object()
         self.at = None, start
-        self._starts.clear()
-        self._remember(self._next)
+        self._starts = OrderedDict({start.step: start})
         if begins_next:
-            self._next_epoch()
+            self._next_epoch(self.current_pass)
 
     def _restored(self, states: Sequence[LoaderState]) -> _StepStart:
         """Return the beginning of the next step.
@@ -628,6 +661,13 @@ class StreamingProgress:
     def _check(self, where: Where, epoch: int) -> None:
         stage = self._stage(where.rank_segments, epoch)
         stage.check(where.token)
+
+
+def _remember(starts: OrderedDict[int, _StepStart], start: _StepStart) -> None:
+    starts.pop(start.step, None)
+    starts[start.step] = start  # the newest, after all others
+    if len(starts) > REMEMBERED_STEPS:
+        starts.popitem(last=False)
 
 
 def _need_all_ranks(states: Sequence[LoaderState]) -> None:

@@ -8,14 +8,17 @@ from tests.mutants.table.golden import GOLDEN, RESUMES
 LOADER: Final[Faults] = {
     "_loader/_iterator.py": {
         "iterator: an interrupted batch counts as delivered": (
-            *("self._progress.at if self._retired else at", "self._progress.at"),
+            *("at if self._progress.current_pass is self._pass else self._progress.at", "self._progress.at"),
             "loader/test_signal_handlers.py::test_a_batch_that_was_counted_when_a_signal_came_is_delivered",
         ),
         "iterator: after an interrupt the stream is not reopened": (
             *("self._interrupted = True", "self._interrupted = False"),
             *("loader/test_signal_handlers.py", "failures/test_lost_interrupts.py"),
         ),
-        "iterator: a counted batch may be lost": ("self._progress.delivered(token)", "pass", "loader/test_state.py"),
+        "iterator: a counted batch may be lost": (
+            *("self._progress.delivered(token, self._pass)", "pass"),
+            "loader/test_state.py",
+        ),
         "iterator: a second thread may be inside next": ("self._reader = thread", "pass", "loader/test_two_threads.py"),
         "iterator: a new iterator leaves the old one open": (
             *("self._retired = self._retired or why", "pass"),
@@ -39,12 +42,20 @@ LOADER: Final[Faults] = {
             *("last.late._replace(token=token)", "last.place"),
             GOLDEN,
         ),
+        "progress: a batch of an earlier pass is counted": (
+            *("raise ClosedError(MOVED)\n        self.at = at", "pass\n        self.at = at"),
+            "loader/test_other_threads.py",
+        ),
+        "progress in order: a batch of an earlier pass is counted": (
+            *("if self.current_pass is of_pass:\n            self.at = at", "if True:\n            self.at = at"),
+            "loader/test_other_threads.py",
+        ),
         "progress in order: the next epoch has this one's number": (
-            *("self._next.epoch + 1, self._beginning()", "self._next.epoch, self._beginning()"),
+            *("start.epoch + 1, self._beginning()", "start.epoch, self._beginning()"),
             GOLDEN,
         ),
         "progress in order: an abandoned epoch is remembered after a seek": (
-            *("if start.breaks > self._next.breaks", "if start.breaks < self._next.breaks"),
+            *("start: start.breaks <= breaks", "start: start.breaks >= breaks"),
             *("loader/test_state.py", "equivalence/test_machine.py"),
         ),
         "reached: adjoining spans stay apart": (

@@ -1,0 +1,165 @@
+"""Another thread acts at any moment of `next`: it closes the loader, begins a pass, loads a state or asks for one."""
+
+import dis
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import ClosedError
+from tests.dataset.functions import keep, same
+from tests.places import in_places
+
+PLACES = in_places("inline", "threads")
+SWITCHES = ("CALL", "RESUME", "JUMP_BACKWARD")
+"""The instructions after which Python may switch to another thread."""
+PACKAGES = tuple(str(Path(ps.__file__).parent / package) for package in ("_loader", "_runtime", "_streaming"))
+LOCKED_SECONDS = 0.005
+"""The time after which a thread that acts is seen to wait for a lock of the thread that reads."""
+DATASETS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "indexed": lambda rows: rows.batch(4),
+    "in order": lambda rows: rows.filter(keep).batch(4),
+    "above a fold": lambda rows: rows.filter(keep).batch(4).map(same),
+    "elements above a fold": lambda rows: rows.filter(keep).limit(30).map(same).batch(4),
+}
+
+
+class Reading:
+    """Reads two batches of a loader; at one of the moments at which Python may switch threads, another thread acts.
+
+    Attributes:
+        moments: the moments that were met: the instructions, each with the one that called its function.
+        batches: the batches.
+        error: the error of the thread that reads.
+        result: what the other thread's action returned.
+    """
+
+    def __init__(self, loader: ps.Loader[Any], moment: int, act: Callable[[ps.Loader[Any]], object]) -> None:
+        """Read; the other thread acts at the moment with a number, if there is one."""
+        self.moments: list[tuple[object, ...]] = []
+        self.batches: list[list[int]] = []
+        self.error: Exception | None = None
+        self.result: Any = None
+        self.iterator = iter(loader)
+        self._moment = moment
+        self._other = threading.Thread(target=self._act, args=(act, loader))
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            for _ in range(2):
+                self.batches.append(next(self.iterator).tolist())
+        except Exception as error:  # noqa: BLE001 - a test looks at it
+            self.error = error
+        finally:
+            sys.settrace(before)
+        if self.is_met:
+            self._other.join()
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the moment came, so that the other thread acted."""
+        return self._moment < len(self.moments)
+
+    def _act(self, act: Callable[[ps.Loader[Any]], object], loader: ps.Loader[Any]) -> None:
+        self.result = act(loader)
+
+    def _trace(self, frame: types.FrameType, *_: object) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGES):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(SWITCHES):
+            caller = frame.f_back
+            self.moments.append((frame.f_code, frame.f_lasti, caller and caller.f_code, caller and caller.f_lasti))
+            if self._moment == len(self.moments) - 1:
+                self._other.start()
+                self._other.join(LOCKED_SECONDS)
+        return self._trace
+
+
+def read_at_each_moment(
+    dataset: ps.Dataset, place: dict[str, Any], act: Callable[[ps.Loader[Any]], object], check: Callable[..., None]
+) -> None:
+    """Read batches as often as there are moments; each time another thread acts at one, and the outcome is checked."""
+    expected = [batch.tolist() for batch in dataset]
+    with ps.Loader(dataset, **place) as loader:
+        moments = Reading(loader, sys.maxsize, act).moments
+    numbers = {moment: number for number, moment in reversed(list(enumerate(moments)))}
+    assert len(numbers) > 20
+    # With workers each third moment, since these differ between two readings anyway.
+    for moment, number in list(numbers.items())[:: 3 if place else 1]:
+        with ps.Loader(dataset, **place) as loader:
+            reading = Reading(loader, number, act)
+            assert reading.batches == expected[: len(reading.batches)], moment
+            if reading.is_met:
+                check(loader, reading, expected)
+        with pytest.raises(ClosedError):
+            next(reading.iterator)
+
+
+def dataset_of(kind: str) -> ps.Dataset:
+    """Return batches of numbers."""
+    return DATASETS[kind](ps.range(40).map(same))
+
+
+@PLACES
+@pytest.mark.parametrize("kind", DATASETS)
+def test_another_thread_may_close_the_loader(kind: str, place: dict[str, Any]) -> None:
+    """The thread that reads gets its batches, or a ClosedError."""
+
+    def check(_: ps.Loader[Any], reading: Reading, __: object) -> None:
+        assert len(reading.batches) == 2 or str(reading.error) == "the loader was closed"
+
+    read_at_each_moment(dataset_of(kind), place, ps.Loader.close, check)
+
+
+@PLACES
+@pytest.mark.parametrize("kind", DATASETS)
+def test_another_thread_may_load_a_state(kind: str, place: dict[str, Any]) -> None:
+    """The loader goes on at the state's step, whatever the thread that reads was delivered."""
+    with ps.Loader(dataset_of(kind)) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+
+    def check(loader: ps.Loader[Any], reading: Reading, expected: list[list[int]]) -> None:
+        assert len(reading.batches) == 2 or isinstance(reading.error, ClosedError)
+        assert loader.step == 3
+        assert [batch.tolist() for batch in loader] == expected[3:]
+
+    read_at_each_moment(dataset_of(kind), place, lambda loader: loader.load_state_dict(state), check)
+
+
+@PLACES
+@pytest.mark.parametrize("kind", DATASETS)
+def test_another_thread_may_begin_a_pass(kind: str, place: dict[str, Any]) -> None:
+    """The newer iterator delivers a whole epoch, and counts its batches alone."""
+
+    def check(loader: ps.Loader[Any], reading: Reading, expected: list[list[int]]) -> None:
+        assert len(reading.batches) == 2 or isinstance(reading.error, ClosedError)
+        before = loader.steps_done
+        assert [batch.tolist() for batch in reading.result] == expected
+        assert loader.steps_done - before == len(expected)
+
+    read_at_each_moment(dataset_of(kind), place, iter, check)
+
+
+@PLACES
+@pytest.mark.parametrize("kind", DATASETS)
+def test_another_thread_may_ask_for_the_state(kind: str, place: dict[str, Any]) -> None:
+    """The state is the one before or after a batch, and the thread that reads notices nothing."""
+
+    def check(_: ps.Loader[Any], reading: Reading, expected: list[list[int]]) -> None:
+        assert reading.error is None
+        with ps.Loader(dataset_of(kind)) as resumed:
+            resumed.load_state_dict(reading.result)
+            left = expected[resumed.step :]
+            assert len(left) >= len(expected) - 2
+            assert [batch.tolist() for batch in resumed] == left
+
+    read_at_each_moment(dataset_of(kind), place, ps.Loader.state_dict, check)
