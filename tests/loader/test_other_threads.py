@@ -82,17 +82,21 @@ class Reading:
 
 
 def read_at_each_moment(
-    dataset: ps.Dataset, place: dict[str, Any], act: Callable[[ps.Loader[Any]], object], check: Callable[..., None]
+    dataset: ps.Dataset,
+    place: dict[str, Any],
+    act: Callable[[ps.Loader[Any]], object],
+    check: Callable[..., None],
+    kind: type[ps.Loader[Any]] = ps.Loader,
 ) -> None:
     """Read batches as often as there are moments; each time another thread acts at one, and the outcome is checked."""
     expected = [batch.tolist() for batch in dataset]
-    with ps.Loader(dataset, **place) as loader:
+    with kind(dataset, **place) as loader:
         moments = Reading(loader, sys.maxsize, act).moments
     numbers = {moment: number for number, moment in reversed(list(enumerate(moments)))}
     assert len(numbers) > 20
     # With workers each third moment, since these differ between two readings anyway.
     for moment, number in list(numbers.items())[:: 3 if place else 1]:
-        with ps.Loader(dataset, **place) as loader:
+        with kind(dataset, **place) as loader:
             reading = Reading(loader, number, act)
             assert reading.batches == expected[: len(reading.batches)], moment
             if reading.is_met:
@@ -106,15 +110,23 @@ def dataset_of(kind: str) -> ps.Dataset:
     return DATASETS[kind](ps.range(40).map(same))
 
 
+def is_complete_or_closed(_: ps.Loader[Any], reading: Reading, __: object) -> None:
+    """Check that the thread that reads got its batches, or a ClosedError."""
+    assert len(reading.batches) == 2 or str(reading.error) == "the loader was closed"
+
+
 @PLACES
 @pytest.mark.parametrize("kind", DATASETS)
 def test_another_thread_may_close_the_loader(kind: str, place: dict[str, Any]) -> None:
     """The thread that reads gets its batches, or a ClosedError."""
+    read_at_each_moment(dataset_of(kind), place, ps.Loader.close, is_complete_or_closed)
 
-    def check(_: ps.Loader[Any], reading: Reading, __: object) -> None:
-        assert len(reading.batches) == 2 or str(reading.error) == "the loader was closed"
 
-    read_at_each_moment(dataset_of(kind), place, ps.Loader.close, check)
+@PLACES
+def test_another_thread_may_close_a_loader_that_places_batches_ahead(place: dict[str, Any]) -> None:
+    """The batches that were placed ahead aren't dropped while the thread that reads uses them."""
+    torch = pytest.importorskip("penstock.torch")
+    read_at_each_moment(dataset_of("indexed"), place, ps.Loader.close, is_complete_or_closed, torch.Loader)
 
 
 @PLACES

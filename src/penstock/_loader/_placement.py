@@ -10,7 +10,8 @@ Guarantees:
   - `next` waits for the stream below only if no batch is placed. A batch that isn't ready is placed by a later call.
   - An error of the stream below is raised after the batches before it. If a batch's placement or delivery fails, the
     next call tries it again.
-  - Closing drops the placed batches.
+  - Closing drops the placed batches. Where another thread closes the stream while the consumer is inside `next`, the
+    consumer drops them, at the end of that call.
 
 A `PlacementThread` places batches if starting a transfer takes long. The problem: JAX's arrays are made on the host, so
 a consumer that makes them loses that time in every step. A thread can make them, but the stream below must not be used
@@ -58,7 +59,7 @@ from penstock._loader._loader import Loader
 from penstock._loader._policy import HEAD_START_SECONDS, MAX_PAUSE_BATCHES
 from penstock._os import Bell, Closer, DaemonThread, uninterrupted
 from penstock._processes import FUNCTION_SECONDS, without_frames
-from penstock._runtime import StepRange, Stream, Unit
+from penstock._runtime import EndOfEpoch, StepRange, Stream, Unit
 from penstock._state import Token
 from penstock._tracebacks import raise_caught
 from penstock.errors import ClosedError
@@ -272,9 +273,22 @@ class PlacedStream(Stream):
         self._turn = None if thread is None else thread.turn(self._place_in_turn, self._close_here)
         self._is_given = False
         self._last_pause = self._pause = 0  # numbers of batches: the last pause of turns, the rest of the current one
-        self._is_closed = self._thread_closes = False
+        self._is_closed = self._thread_closes = self._is_inside = False
 
     def next(self) -> tuple[Element, Token]:
+        # The consumer sets `_is_inside` before it looks at `_is_closed`, and `close` does the opposite. So one of them
+        # notices the other, and nothing is dropped that the consumer uses.
+        self._is_inside = True
+        try:
+            if self._is_closed:
+                raise EndOfEpoch
+            return self._next()
+        finally:
+            self._is_inside = False
+            if self._is_closed:
+                self._drop()
+
+    def _next(self) -> tuple[Element, Token]:
         placed, turn = self._placed, self._turn  # the thread adds to `placed`
         self.waits.placing = 0.0
         if placed:
@@ -375,7 +389,10 @@ class PlacedStream(Stream):
         return self.next() if self._placed else None
 
     def failing(self) -> Unit | None:
-        at = self._placed[0] if self._placed else self._taken
+        try:
+            at: tuple[object, Token] | None = self._placed[0]
+        except IndexError:
+            at = self._taken
         if at is None:
             return self._stream.failing()
         if at[1] is None or self._step_range.where is not None:
@@ -403,6 +420,10 @@ class PlacedStream(Stream):
 
     def _close_here(self) -> None:
         self._stream.close()
+        if not self._is_inside:
+            self._drop()
+
+    def _drop(self) -> None:
         self._placed.clear()
         self._taken = self._error = None
 

@@ -68,6 +68,10 @@ LOADER: Final[Faults] = {
         ),
     },
     "_loader/_placement.py": {
+        "placed: who closes drops what the consumer uses": (
+            *("if not self._is_inside:\n            self._drop()", "self._drop()"),
+            "loader/test_other_threads.py::test_another_thread_may_close_a_loader_that_places_batches_ahead",
+        ),
         "placed: a batch that can't be handed over is lost": (
             *("batch = hand_over()\n placed.popleft()", "placed.popleft()\n        batch = hand_over()"),
             "loader/placing/test_placed.py",
