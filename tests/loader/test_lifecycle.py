@@ -195,6 +195,25 @@ def test_a_new_epoch_does_not_wait_for_the_old_one() -> None:
         gate.open()
 
 
+@ISOLATED_TOO
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+def test_a_closed_iterator_ends_no_epoch(kind: str, place: dict[str, Any]) -> None:
+    """`next` of an iterator that was closed raises a ClosedError, and the loader's next batch stays the same."""
+    dataset = ps.range(20).batch(4) if kind == "indexed" else ps.range(20).filter(keep).batch(4)
+    with ps.Loader(dataset, **place) as loader:
+        batches = iter(loader)
+        next(batches)
+        batches.close()
+        with pytest.raises(ps.errors.ClosedError, match="this iterator was closed"):
+            next(batches)
+        state = loader.state_dict()
+        assert (state["step"], state["epoch"]) == (1, 0)
+        whole = iter(loader)
+        assert len(listed(whole)) == 5
+        whole.close()
+        assert next(whole, None) is None  # its epoch has ended
+
+
 @WORKERS
 def test_an_exception_in_the_training_loop_leaves_the_loader_usable(place: dict[str, Any]) -> None:
     """After the consumer's own exception, the loader continues with the next epoch."""

@@ -198,7 +198,7 @@ class LoaderIterator(Generic[T_co]):
         self._interrupted = False
         self._closer = Closer(self._stream.close)
         if self._retired:  # by another thread, which had no stream to close yet
-            self.close()
+            self._closer()
 
     def __iter__(self) -> Self:
         return self
@@ -276,7 +276,7 @@ class LoaderIterator(Generic[T_co]):
             self._clock.publisher.end(self._clock.batches, self._clock.wait_seconds)
         epoch = self._progress.current().epoch
         self._progress.ended(self._pass)
-        self.close()
+        self._closer()
         if self._is_whole:
             self._note_end(epoch, self._clock.batches - self._batches_before)
 
@@ -298,7 +298,7 @@ class LoaderIterator(Generic[T_co]):
 
     @uninterrupted
     def _reopen(self) -> None:
-        self.close()
+        self._closer()
         self._open(self._progress.rest())
 
     @property
@@ -313,20 +313,24 @@ class LoaderIterator(Generic[T_co]):
 
     def set_state(self, state: State) -> None:
         """Resume from a state; this iterator then delivers the rest of that epoch."""
-        self.close()
+        self._closer()
         self._loader.load_state_dict(state)
         self._retired = ""
         self._ended = False
         self._begin()
 
     def close(self) -> None:
-        """Stop computing ahead for this iterator; delivered batches stay valid."""
-        self._closer()
+        """Stop computing ahead for this iterator; delivered batches stay valid, and `next` raises a ClosedError.
+
+        The loader's next iterator begins the next epoch, as after a `break`.
+        """
+        if not self._ended:
+            self.retire("this iterator was closed; make a new one with iter(loader)")
 
     def retire(self, why: str) -> None:
         """Close permanently: from now on `next` raises a ClosedError with the reason `why`."""
         self._retired = self._retired or why
-        self.close()
+        self._closer()
 
 
 def _add_note(error: Exception, unit: Unit) -> None:
