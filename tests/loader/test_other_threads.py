@@ -15,7 +15,7 @@ from penstock.errors import ClosedError
 from tests.dataset.functions import keep, same
 from tests.places import in_places
 
-PLACES = in_places("inline", "threads")
+PLACES = in_places("inline", "threads", "isolated")
 SWITCHES = ("CALL", "RESUME", "JUMP_BACKWARD")
 """The instructions after which Python may switch to another thread."""
 PACKAGES = tuple(str(Path(ps.__file__).parent / package) for package in ("_loader", "_runtime", "_streaming"))

@@ -31,9 +31,11 @@ import logging
 import pickle
 import threading
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import cast
 
 from penstock._caught import Caught
@@ -67,9 +69,11 @@ from penstock._runtime._isolated_helper import (
     serve,
 )
 from penstock._runtime._policy import (
+    CLOSED_SECONDS,
     COPIED_BYTES,
     HELPER_RESTARTS,
     KEPT_MESSAGES,
+    LEFT_SECONDS,
     MAX_HELPER_DEATHS,
     STARVED_SECONDS,
     STEPS_ALONE,
@@ -126,6 +130,8 @@ class LoaderHelper(HelperProcess[BatchReader]):
         has_begun: whether a run had.
         is_hopeless: whether it failed by itself before it had started; then no successor is started, which would fail
             like it.
+        receiving: the thread that is receiving; 0 for none.
+        unclaimed: messages of a run that began while its predecessor's stream was receiving, in the same thread.
     """
 
     def __init__(self, supervisor: Supervisor, setup: Setup, regions: tuple[Region, Region], *, copy: bool) -> None:
@@ -134,6 +140,8 @@ class LoaderHelper(HelperProcess[BatchReader]):
         self.successor: LoaderHelper | None = None
         self.has_begun = self.is_hopeless = False
         self.watch: DaemonThread | None = None
+        self.receiving = 0
+        self.unclaimed: deque[object] = deque()
         self._starved_at = -1  # messages
         self._ending = threading.RLock()
         reader = BatchReader(allow_pickle=True, copy=copy)
@@ -151,6 +159,14 @@ class LoaderHelper(HelperProcess[BatchReader]):
         if self._starved_at != self.reader.messages:
             self._starved_at = self.reader.messages
             self.send(Starved(self._starved_at))
+
+    def wait_unread(self) -> None:
+        """Wait until no other thread receives: the stream of that thread was closed, and it would take what comes next.
+
+        A signal's handler may be called while this thread itself receives.
+        """
+        while self.receiving not in {0, get_ident()} and not self.replaced.wait(LEFT_SECONDS):
+            pass
 
     def end(self) -> None:
         """End the process, if it runs, and close what belongs to it; may be called again, and anywhere."""
@@ -221,6 +237,7 @@ class Helpers:
         self.check()
         with self._sending:
             process = self._running()
+            process.wait_unread()
             self._runs += 1
             process.has_begun = True
             known = described_rows(self.crashing_rows)
@@ -502,8 +519,8 @@ class HelperSupplier(ReceivedSupplier):
             self._warn_of_kept(process)
             try:
                 message = self._message(process, timeout_seconds, awaited=awaited)
-                arrived = None if message is None else self._accepted(message)
-                if message is None or arrived is not None:
+                arrived = None if message is None else self._accepted(process, message)
+                if arrived is not None or (message is None and timeout_seconds is not None):
                     return arrived
             except (PeerError, EndOfPipeError):
                 self._lost = True
@@ -515,14 +532,27 @@ class HelperSupplier(ReceivedSupplier):
         return None
 
     def _message(self, process: LoaderHelper, timeout_seconds: float | None, *, awaited: bool) -> object:
-        """Return the next message; None if there was none for so many seconds."""
+        """Return the next message; None if there was none for so many seconds, or for a while if that is None."""
+        if process.unclaimed:
+            return process.unclaimed.popleft()
+        outer = process.receiving  # this thread, inside a signal's handler; else 0
+        process.receiving = get_ident()
+        try:
+            # `close`, and then `wait_unread`, look in the opposite order, so one of the two threads notices the other.
+            return None if self._closed else self._received(process, timeout_seconds, awaited=awaited)
+        finally:
+            process.receiving = outer
+
+    def _received(self, process: LoaderHelper, timeout_seconds: float | None, *, awaited: bool) -> object:
         if awaited and process.reader.keeps_referred:  # it may keep all memory; that is rare, so wait a moment first
             patience = STARVED_SECONDS if timeout_seconds is None else 0.0
             with Caught(TimeoutError):
                 return process.reader.receive(timeout_seconds=patience)
             process.starve()
         with Caught(TimeoutError):
-            return process.reader.receive(timeout_seconds=timeout_seconds)
+            # The helper doesn't answer if another thread has closed this: it may be inside a function of the dataset.
+            seconds = CLOSED_SECONDS if timeout_seconds is None else timeout_seconds
+            return process.reader.receive(timeout_seconds=seconds)
         return None
 
     def _reap(self, process: LoaderHelper) -> None:
@@ -542,10 +572,12 @@ class HelperSupplier(ReceivedSupplier):
                 exit_code=death.exit_code,
             )
 
-    def _accepted(self, message: object) -> Received | None:
-        """Return the batches of a message; None for one of an earlier run."""
+    def _accepted(self, process: LoaderHelper, message: object) -> Received | None:
+        """Return the batches of a message; None for one of another run."""
         run, status, batches, packed, in_flight, bounds = cast("Message", message)
         self._helpers.bytes_in_flight = in_flight
+        if run > self._run:
+            process.unclaimed.append(message)
         if run != self._run:
             return None
         reports: tuple[BatchReport, ...] = pickle.loads(packed) if packed else ()

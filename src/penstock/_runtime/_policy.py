@@ -76,6 +76,8 @@ SHARED_BYTES: Final = 1_000_000  # sent without a copy from here on: to notice t
 ISOLATED_TIMES: Final = 3
 KEPT_MESSAGES: Final = 2  # messages kept without a warning: those of the current batch and the one before
 STARVED_SECONDS: Final = 0.001  # the wait before the trainer says that it keeps memory: a loop drops a batch in it
+CLOSED_SECONDS: Final = 0.5  # between two looks whether another thread closed the stream, while a helper sends nothing
+LEFT_SECONDS: Final = 0.001  # between two looks whether the thread of a closed stream has stopped receiving: it is rare
 
 # -- Crashes. A limit that is too low blames the data for kills by the system; one that is too high repeats crashes.
 

@@ -85,6 +85,14 @@ class Asked:
                 yield number
 
 
+def asks_at_first(folder: Path, number: int) -> int:
+    """At number 0, ask in the FIFO "question", and wait for the FIFO "answer"."""
+    if number == 0:
+        (folder / "question").write_bytes(b"?")
+        (folder / "answer").read_bytes()
+    return number
+
+
 def fails_for_now(number: int) -> int:
     """Fail at one number until a certain file exists."""
     if number == DEADLY and not os.path.exists(os.environ["PENSTOCK_TEST_FILE"]):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,33 @@ def test_a_break_keeps_the_helper() -> None:
                     break
         assert loader.epoch == 19
     assert len(pids) == 1
+
+
+def test_a_thread_that_waits_takes_no_batch_of_a_newer_iterator(tmp_path: Path) -> None:
+    """A newer iterator ends the wait for the older one in another thread, and delivers all of its own batches."""
+    question, answer = tmp_path / "question", tmp_path / "answer"
+    os.mkfifo(question)
+    os.mkfifo(answer)
+    with isolated(ps.range(4).map(partial(parts.asks_at_first, tmp_path)).batch(1)) as loader:
+        older, errors = iter(loader), list[str]()
+
+        def read() -> None:
+            try:
+                next(older)
+            except ClosedError as error:
+                errors.append(str(error))
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        question.read_bytes()
+        newer = iter(loader)
+        reading.join()
+        assert len(errors) == 1
+        assert "a newer iter(loader)" in errors[0]
+        answer.write_bytes(b"!")  # for the older one, whose element is still being computed
+        question.read_bytes()
+        answer.write_bytes(b"!")
+        assert [batch.tolist() for batch in newer] == [[0], [1], [2], [3]]
 
 
 def test_a_closed_iterator_stops_the_helper(tmp_path: Path) -> None:
