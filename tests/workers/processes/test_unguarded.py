@@ -84,6 +84,19 @@ BODIES = {
         "        print([batch.tolist() for batch in loader])",
         "[[0, 3, 6, 9]]\n[[0, 3, 6, 9]]",
     ),
+    "values of its own types": (
+        "import enum\n"
+        "class Color(enum.Enum):\n"
+        "    RED = 1\n"
+        "class Pixels(np.ndarray):\n"
+        "    pass\n"
+        "def colored(number):\n"
+        "    return {'color': Color.RED, 'pixels': np.full(2, number).view(Pixels)}\n"
+        "for kind in [{'num_workers': 1, 'workers': 'processes'}, {'isolated': True}]:\n"
+        "    with ps.Loader(ps.range(1).map(colored), **kind) as loader:\n"
+        "        print([(each['color'] is Color.RED, type(each['pixels']) is Pixels) for each in loader])",
+        "[(True, True)]\n[(True, True)]",
+    ),
     "classes for torch": (
         "import torch\n"
         "from penstock.torch import DataLoader\n"
