@@ -292,8 +292,8 @@ class LoaderMachine(RuleBasedStateMachine):
     def look_ahead(self, ahead: int) -> None:
         """Request a batch that was not delivered yet; a dataset that is read in order may not know it."""
         place = self.place
-        for _ in range(ahead):
-            place = LoaderMachine.settled(self, self.after(place))
+        for _ in range(ahead):  # a dataset that is read in order may stand at the end of an epoch
+            place = LoaderMachine.settled(self, self.after(LoaderMachine.settled(self, place)))
         expected = None if self.ordered else self.batch_of(place)
         try:
             found = concatenated([loader.batch_at(self.step + ahead) for loader in self.loaders])

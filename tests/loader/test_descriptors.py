@@ -96,7 +96,7 @@ DATASETS: dict[str, tuple[int, ps.Dataset[Any], dict[str, Any]]] = {
     "a batch fails": (2, NUMBERS.batch(4).map(fails), {}),
     "a batch of a filter fails": (2, NUMBERS.filter(odd_or_less).batch(4).map(fails), {}),
     "rows are replaced": (4, replaced(None), {}),
-    "a budget is used up": (0, replaced(3), {}),
+    "a budget is used up": (0, replaced(2), {}),
     "worker_init fails": (0, NUMBERS.batch(4), {"limits": ps.Limits(worker_init=refuse)}),
     "a row crashes": (2, NUMBERS.map(crashes).batch(4), {}),
     "a batch of a filter crashes": (2, NUMBERS.filter(odd_or_less).batch(4).map(crashes), {}),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._memory import aligned
-from penstock._pickles import Pickled, dump_by_value
+from penstock._pickles import Pickled, dump, dump_by_value
 from penstock._tree import subject
 from penstock.errors import UsageError
 from penstock.transport._bytes import Bytes
@@ -418,7 +418,8 @@ def _take_pickled(leaf: object, parts: _Parts) -> None:
     if not parts.allow_pickle:
         raise _RefusedError(f"has the type {kind}, which only pickle can send. {_REMEDY}")
     try:
-        pickled = dump_by_value(leaf)
+        is_of_script = type(leaf).__module__ == "__main__"  # which other processes may not import
+        pickled = dump_by_value(leaf) if is_container or is_of_script else dump(leaf)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise _RefusedError(f"has the type {kind}, which pickle can't send ({error}). {_REMEDY}") from error
     parts.keys.append(("pickle",))
