@@ -273,7 +273,7 @@ def test_a_script_shows_its_own_loader(capsys: Output) -> None:
     pause = threading.Event()
     with ps.Loader(ps.read(Numbers()).batch(8)) as loader, loader.watch(interval=0.05):
         for _ in loader:
-            pause.wait(0.004)
+            pause.wait(0.01)
     *lines, last = capsys.readouterr().err.splitlines()
     assert lines
     assert Numbers.texts <= 2

@@ -46,7 +46,9 @@ def test_workers_that_hold_the_gil_end_with_a_killed_program(tmp_path: Path, met
                 assert [holding.readline(), holding.readline()] == ["holding\n"] * 2
             children = psutil.Process(running.pid).children(recursive=True)
             if method == "orphaned":
-                (server,) = [each for each in children if each.name() == "penstock-forks"]
+                # A worker has the server's name, too, until it has begun.
+                servers = [each for each in children if each.name() == "penstock-forks"]
+                (server,) = [each for each in servers if each.ppid() == running.pid]
                 server.kill()
             running.kill()
             _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
