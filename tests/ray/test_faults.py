@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,19 @@ def reaches(condition: Callable[[], bool]) -> bool:
 
 
 def stored_bytes() -> int:
-    """Return the bytes in the stores of all hosts."""
+    """Return the bytes in the stores of all hosts, as soon as the cluster has noticed which of them are lost."""
     internal = importlib.import_module("ray._private.internal_api")
+    grpc = importlib.import_module("grpc")
     state = internal.get_state_from_address(ray.get_runtime_context().gcs_address)
-    return int(internal.get_memory_info_reply(state).store_stats.object_store_bytes_used)
+    found: list[Any] = []
+
+    def asked() -> bool:
+        with suppress(grpc.RpcError):  # of a host that an earlier test has killed, and that is still listed
+            found.append(internal.get_memory_info_reply(state))
+        return bool(found)
+
+    assert reaches(asked)
+    return int(found[0].store_stats.object_store_bytes_used)
 
 
 @contextmanager
