@@ -1,4 +1,7 @@
-"""Another thread acts at any moment of `next`: it closes the loader, begins a pass, loads a state or asks for one."""
+"""Another thread acts at any moment of `next`: it closes the loader, begins a pass, loads a state or asks for one.
+
+It also begins a pass at any moment at which one is begun.
+"""
 
 import dis
 import sys
@@ -29,30 +32,26 @@ DATASETS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-class Reading:
-    """Reads two batches of a loader; at one of the moments at which Python may switch threads, another thread acts.
+class Watched:
+    """Calls a function; at one of the moments at which Python may switch threads, another thread acts.
 
     Attributes:
         moments: the moments that were met: the instructions, each with the one that called its function.
-        batches: the batches.
-        error: the error of the thread that reads.
+        error: the error of the function.
         result: what the other thread's action returned.
     """
 
-    def __init__(self, loader: ps.Loader[Any], moment: int, act: Callable[[ps.Loader[Any]], object]) -> None:
-        """Read; the other thread acts at the moment with a number, if there is one."""
+    def __init__(self, moment: int, act: Callable[[], object], function: Callable[[], object]) -> None:
+        """Call the function; the other thread acts at the moment with a number, if there is one."""
         self.moments: list[tuple[object, ...]] = []
-        self.batches: list[list[int]] = []
         self.error: Exception | None = None
         self.result: Any = None
-        self.iterator = iter(loader)
         self._moment = moment
-        self._other = threading.Thread(target=self._act, args=(act, loader))
+        self._other = threading.Thread(target=self._act, args=(act,))
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
-            for _ in range(2):
-                self.batches.append(next(self.iterator).tolist())
+            function()
         except Exception as error:  # noqa: BLE001 - a test looks at it
             self.error = error
         finally:
@@ -65,8 +64,8 @@ class Reading:
         """Whether the moment came, so that the other thread acted."""
         return self._moment < len(self.moments)
 
-    def _act(self, act: Callable[[ps.Loader[Any]], object], loader: ps.Loader[Any]) -> None:
-        self.result = act(loader)
+    def _act(self, act: Callable[[], object]) -> None:
+        self.result = act()
 
     def _trace(self, frame: types.FrameType, *_: object) -> Any:
         if not frame.f_code.co_filename.startswith(PACKAGES):
@@ -79,6 +78,24 @@ class Reading:
                 self._other.start()
                 self._other.join(LOCKED_SECONDS)
         return self._trace
+
+
+class Reading(Watched):
+    """Reads two batches of a loader while another thread acts.
+
+    Attributes:
+        batches: the batches.
+    """
+
+    def __init__(self, loader: ps.Loader[Any], moment: int, act: Callable[[ps.Loader[Any]], object]) -> None:
+        """Read; the other thread acts at the moment with a number, if there is one."""
+        self.batches: list[list[int]] = []
+        self.iterator = iter(loader)
+        super().__init__(moment, lambda: act(loader), self._read)
+
+    def _read(self) -> None:
+        for _ in range(2):
+            self.batches.append(next(self.iterator).tolist())
 
 
 def read_at_each_moment(
@@ -159,6 +176,71 @@ def test_another_thread_may_begin_a_pass(kind: str, place: dict[str, Any]) -> No
         assert loader.steps_done - before == len(expected)
 
     read_at_each_moment(dataset_of(kind), place, iter, check)
+
+
+def begin_at_each_moment(
+    dataset: ps.Dataset,
+    place: dict[str, Any],
+    act: Callable[[ps.Loader[Any]], object],
+    check: Callable[[ps.Loader[Any], list[list[int]], Any], None],
+) -> None:
+    """Begin the second epoch as often as there are moments; each time another thread acts at one."""
+
+    def begin(moment: int) -> Watched:
+        with ps.Loader(dataset, **place) as loader:
+            next(iter(loader))
+            begun: list[ps.LoaderIterator[Any]] = []
+            watched = Watched(moment, lambda: act(loader), lambda: begun.append(iter(loader)))
+            assert watched.error is None
+            if watched.is_met:
+                check(loader, batches_of(begun[0]), watched.result)
+        return watched
+
+    numbers = {moment: number for number, moment in reversed(list(enumerate(begin(sys.maxsize).moments)))}
+    assert len(numbers) > 20
+    for number in list(numbers.values())[:: 3 if place else 1]:
+        begin(number)
+
+
+def batches_of(iterator: ps.LoaderIterator[Any]) -> list[list[int]]:
+    """Return the batches of a pass, none if it is not the current one."""
+    try:
+        return [batch.tolist() for batch in iterator]
+    except ClosedError:
+        return []
+
+
+@PLACES
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+def test_another_thread_may_begin_a_pass_while_one_is_begun(kind: str, place: dict[str, Any]) -> None:
+    """One of the two passes delivers the whole epoch, and counts its batches; the other one delivers none."""
+    dataset = dataset_of(kind)
+    expected = [batch.tolist() for batch in dataset]
+
+    def check(loader: ps.Loader[Any], delivered: list[list[int]], other: ps.LoaderIterator[Any]) -> None:
+        assert sorted([delivered, batches_of(other)]) == [[], expected]
+        assert (loader.epoch, loader.steps_done) == (1, len(expected) + 1)
+
+    begin_at_each_moment(dataset, place, iter, check)
+
+
+@PLACES
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+def test_another_thread_may_load_a_state_while_a_pass_is_begun(kind: str, place: dict[str, Any]) -> None:
+    """The pass begins at the state's step, or delivers nothing; then the loader is still at that step."""
+    dataset = dataset_of(kind)
+    expected = [batch.tolist() for batch in dataset]
+    with ps.Loader(dataset) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+
+    def check(loader: ps.Loader[Any], delivered: list[list[int]], _: object) -> None:
+        assert (delivered or batches_of(iter(loader))) == expected[3:]
+        assert (loader.epoch, loader.steps_done) == (0, len(expected))
+
+    begin_at_each_moment(dataset, place, lambda loader: loader.load_state_dict(state), check)
 
 
 @PLACES

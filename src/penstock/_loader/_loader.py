@@ -1,5 +1,6 @@
 """The loader: it iterates over a dataset's epochs, saves its state and resumes from it."""
 
+import threading
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -204,6 +205,7 @@ class Loader(Generic[T_co]):
         self._runtime.recorder.delivered = lambda: clock.batches * rows  # refers to the clock, not to the loader
         self._made_at = line_of_caller()
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
+        self._moves = threading.RLock()  # one thread at a time makes an iterator, loads a state or seeks
         self._fingerprints: dict[object, Fingerprint] = {}
         self._closer = Closer(self._runtime.close)
         self._workers = owner or SharedWorkers(self._plan, self._runtime, self._closer)
@@ -220,15 +222,16 @@ class Loader(Generic[T_co]):
         for node in walk(self._plan.node):
             if isinstance(node, Read):
                 check_length(node.source, node.length)
-        self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
-        at = self._progress.current()
-        if (at.step, at.epoch, at.position) == (0, 0, 0) and has_delivered(self._made_at):
-            warn_if_repeated(self._made_at, self._text_if_epochs_differ())
-        iterator: LoaderIterator[T_co] = LoaderIterator(
-            self, self._progress, self._open_stream, self._note_end, self._clock
-        )
-        self._clock.begin()
-        self._iterator = weakref.ref(iterator)
+        with self._moves:
+            self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
+            at = self._progress.current()
+            if (at.step, at.epoch, at.position) == (0, 0, 0) and has_delivered(self._made_at):
+                warn_if_repeated(self._made_at, self._text_if_epochs_differ())
+            iterator: LoaderIterator[T_co] = LoaderIterator(
+                self, self._progress, self._open_stream, self._note_end, self._clock
+            )
+            self._clock.begin()
+            self._iterator = weakref.ref(iterator)
         self._need_open()  # another thread may have closed the loader before it could see this iterator
         return iterator
 
@@ -372,8 +375,9 @@ class Loader(Generic[T_co]):
         parsed = [from_json(each) for each in listed]
         for each in parsed:
             self._compare(each, allow)
-        self._progress.restore(parsed)
-        self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")
+        with self._moves:
+            self._progress.restore(parsed)
+            self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")
 
     def seek(self, step: int | None = None, *, position: int | None = None, epoch: int | None = None) -> None:
         """Move to a step or a position, backwards or forwards, also past a failing batch; the next `iter` starts there.
@@ -400,14 +404,15 @@ class Loader(Generic[T_co]):
         self._need_open()
         if (step is None) == (position is None):
             raise UsageError(f"seek takes a step, or position=; got step={step}, position={position}")
-        if position is not None:
-            at = self.epoch if epoch is None else need_count("epoch", epoch)
-            self._progress.jump_to_position(at, need_count("position", position))
-        elif epoch is not None:
-            raise UsageError(f"epoch= is the epoch of position=; got step={step}, epoch={epoch}. Leave epoch= out")
-        else:
-            self._progress.jump(need_count("step", step))
-        self._retire_iterator(MOVED)
+        with self._moves:
+            if position is not None:
+                at = self.epoch if epoch is None else need_count("epoch", epoch)
+                self._progress.jump_to_position(at, need_count("position", position))
+            elif epoch is not None:
+                raise UsageError(f"epoch= is the epoch of position=; got step={step}, epoch={epoch}. Leave epoch= out")
+            else:
+                self._progress.jump(need_count("step", step))
+            self._retire_iterator(MOVED)
 
     def batch_at(self, step: int) -> T_co:
         """Return the batch of a step, computed in this thread; the loader's state does not change.

@@ -8,7 +8,7 @@ One thread may be inside `next` of an iterator while another one makes a newer i
 the first one counts must not change where the second one went. So each of these actions begins a pass: it replaces
 `current_pass` before it changes the progress, and `delivered` and `ended` count nothing for an earlier pass. They make
 the new value first; then they compare the pass and store the value, and call nothing between the two, so that Python
-doesn't switch threads there.
+doesn't switch threads there. Two threads don't begin passes at once: the loader has a lock for that.
 """
 
 from collections import OrderedDict

@@ -92,6 +92,14 @@ LOADER: Final[Faults] = {
         ),
     },
     "_loader/_loader.py": {
+        "loader: a state is loaded while another thread begins a pass": (
+            *("with self._moves:\n            self._progress.restore", "if True:\n            self._progress.restore"),
+            "loader/test_other_threads.py",
+        ),
+        "loader: two threads may begin passes at once": (
+            *("with self._moves:\n            self._retire_iterator", "if True:\n            self._retire_iterator"),
+            "loader/test_other_threads.py",
+        ),
         "sharing: workers of a closed loader are used": (
             *("if not self.closer.is_open:", "if self.closer is None:"),
             "loader/sharing/test_ends.py",
