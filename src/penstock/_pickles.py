@@ -37,9 +37,14 @@ class Pickled(NamedTuple):
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps the byte order of arrays. NumPy's own pickles of times, and of strided arrays, have that of the machine."""
+    """Keeps the byte order of arrays, and takes memoryviews.
+
+    NumPy's own pickles of times, and of strided arrays, have the byte order of the machine.
+    """
 
     def reducer_override(self, value: object) -> _Reduced:
+        if type(value) is memoryview:
+            return _reduced_view(value)
         if type(value) is not np.ndarray or value.dtype.isnative or value.dtype.names is not None:
             return _AS_USUAL
         if not value.dtype.itemsize:  # texts without characters
@@ -106,10 +111,13 @@ def pickler() -> Pickling:
 
 @cache
 def _by_cloudpickle(module: ModuleType) -> Pickling:
-    """Return cloudpickle's way, which sends functions with a cache by value, too, where it sends those below so."""
+    """Return cloudpickle's way, which sends functions with a cache by value, too, where it sends those below so.
+
+    A memoryview stays one, while cloudpickle alone makes it bytes, which lack its format, shape and writability.
+    """
     theirs: Any = module.Pickler
     # A chain, since programs add to the table below it later.
-    known = ChainMap({type(lru_cache(len)): _reduced_cached}, theirs.dispatch_table)
+    known = ChainMap({type(lru_cache(len)): _reduced_cached, memoryview: _reduced_view}, theirs.dispatch_table)
     made: type[pickle.Pickler] = type("ValuePickler", (theirs,), {"dispatch_table": known})
 
     def dumps(value: object, protocol: int | None = None, buffer_callback: Callable[..., Any] | None = None) -> bytes:
@@ -131,6 +139,19 @@ def _reduced_cached(known: object) -> _Reduced:
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> object:
     return lru_cache(**parameters)(function)
+
+
+def _reduced_view(view: memoryview) -> _Reduced:
+    """Reduce a memoryview; in another process it is over a copy of its memory."""
+    array = np.array(view, order="C")
+    array.flags.writeable = not view.readonly
+    return _view, (array, view.format if len(view.format) == 1 and view.nbytes else "")
+
+
+def _view(array: "NDArray[Any]", casts: str) -> memoryview:
+    whole: Any = memoryview(cast("memoryview", array))
+    view: memoryview = whole.cast("B").cast(casts, array.shape) if casts else whole
+    return view  # cast, since NumPy has other names for some formats
 
 
 def dump_by_value(leaf: object) -> Pickled:
