@@ -154,6 +154,17 @@ def test_other_orders_are_refused() -> None:
         made("in order").load_state_dict({"epoch": 3})
 
 
+def test_a_sampler_with_epochs_is_needed_again() -> None:
+    """A state has the epochs of samplers; one that has none here is named, and no other is set."""
+    sampler = distributed()
+    loader = DataLoader(Numbers(20), 3, sampler=sampler)
+    next(iter(loader))
+    state: dict[str, Any] = {**loader.state_dict(), "made_from": {"epochs": [7, 7]}}  # the batch sampler has none
+    with pytest.raises(StateError, match="epoch 7 of a sampler that is a BatchSampler here, which has no set_epoch"):
+        loader.load_state_dict(state)
+    assert sampler.epoch != 7
+
+
 def test_a_generator_is_needed_again() -> None:
     """An order that a generator of the sampler's own gave can be made again by one that has its own."""
     loader = made("own generator")

@@ -413,10 +413,21 @@ def _has_epoch(sampler: object) -> bool:
 
 
 def _set_epochs(sampler: object, made_from: Mapping[str, Any]) -> None:
-    """Set the samplers to the epoch that was saved."""
-    for each, epoch in zip(_nest(sampler), made_from.get("epochs", ()), strict=False):
-        if epoch is not None:
-            each.set_epoch(epoch)
+    """Set the samplers to the epoch that was saved.
+
+    Raises:
+        StateError: a sampler has no epochs; then none is set.
+    """
+    pairs = zip(_nest(sampler), made_from.get("epochs", ()), strict=False)
+    saved = [(each, epoch) for each, epoch in pairs if epoch is not None]
+    for each, epoch in saved:
+        if not hasattr(each, "set_epoch"):
+            raise StateError(
+                f"this state has epoch {epoch} of a sampler that is a {type(each).__name__} here, which has no "
+                "set_epoch. Load it into a loader with the same samplers"
+            )
+    for each, epoch in saved:
+        each.set_epoch(epoch)
 
 
 def _saved_generators(samplers: Sequence[Any], made_from: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
