@@ -9,9 +9,11 @@ import io
 import pickle
 import struct
 import sys
+from bisect import bisect_right
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from itertools import groupby
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -34,6 +36,18 @@ class Pickled(NamedTuple):
 
     nbytes: int
     pieces: list[tuple[int, bytes | memoryview]]
+
+
+class Part(NamedTuple):
+    """Some bytes of a block, and the number of the first one in it."""
+
+    start: int
+    array: "NDArray[np.uint8]"
+
+    @property
+    def stop(self) -> int:
+        """The number after the last byte."""
+        return self.start + self.array.nbytes
 
 
 class _Pickler(pickle.Pickler):
@@ -167,6 +181,33 @@ def stream_of(block: memoryview) -> memoryview:
     return block[start : start + _SIZE.unpack_from(block, _SIZE.size)[0]]
 
 
+def in_parts(pickled: Pickled, least_bytes: int) -> "tuple[Part, ...]":
+    """Return a block as arrays that lie apart: pieces of `least_bytes` as they are, and copies of the others."""
+    parts: list[Part] = []
+    for is_large, group in groupby(pickled.pieces, lambda piece: piece[0] > 0 and len(piece[1]) >= least_bytes):
+        pieces = list(group)
+        if is_large:
+            parts.extend(Part(start, np.frombuffer(piece, np.uint8)) for start, piece in pieces)
+            continue
+        first, (last, piece) = pieces[0][0], pieces[-1]
+        copied = np.empty(last + len(piece) - first, np.uint8)
+        for start, piece in pieces:
+            copied[start - first : start - first + len(piece)] = np.frombuffer(piece, np.uint8)
+        parts.append(Part(first, copied))
+    return tuple(parts)
+
+
+def load_parts(parts: "Sequence[Part]", *, copied_bytes: int) -> object:
+    """Return the leaf of a block in parts, as `load` does."""
+    starts = [part.start for part in parts]
+
+    def between(start: int, stop: int) -> memoryview:
+        first, array = parts[bisect_right(starts, start) - 1]
+        return array.data[start - first : stop - first]
+
+    return _load(between, parts[-1].stop, copied_bytes)
+
+
 def load(block: memoryview, *, copied_bytes: int) -> object:
     """Return the leaf of a block; its sender must be trusted.
 
@@ -177,23 +218,27 @@ def load(block: memoryview, *, copied_bytes: int) -> object:
     Raises:
         MessageError: it is no such block, or this process can't rebuild what was pickled.
     """
+    return _load(lambda start, stop: block[start:stop], block.nbytes, copied_bytes)
+
+
+def _load(between: Callable[[int, int], memoryview], nbytes: int, copied_bytes: int) -> object:
     size = _SIZE.size
-    if block.nbytes < 2 * size:
+    if nbytes < 2 * size:
         raise MessageError("a pickled leaf is truncated")
-    num_buffers, data_bytes = _SIZE.unpack_from(block, 0)[0], _SIZE.unpack_from(block, size)[0]
+    (num_buffers,), (data_bytes,) = _SIZE.iter_unpack(between(0, 2 * size))
     end = (2 + num_buffers) * size
-    if end + data_bytes > block.nbytes:
+    if end + data_bytes > nbytes:
         raise MessageError("a pickled leaf is truncated")
-    sizes = [_SIZE.unpack_from(block, (2 + index) * size)[0] for index in range(num_buffers)]
-    data, end = block[end : end + data_bytes], end + data_bytes
+    sizes = [each for (each,) in _SIZE.iter_unpack(between(2 * size, end))]
+    data, end = between(end, end + data_bytes), end + data_bytes
     buffers: list[memoryview | NDArray[np.uint8]] = []
-    for nbytes in sizes:
+    for each in sizes:
         start = aligned(end)
-        end = start + nbytes
-        if end > block.nbytes:
+        end = start + each
+        if end > nbytes:
             raise MessageError("a pickled leaf's buffers are truncated")
         # NumPy releases the GIL to copy large arrays.
-        buffers.append(np.array(block[start:end]) if nbytes <= copied_bytes else block[start:end])
+        buffers.append(np.array(between(start, end)) if each <= copied_bytes else between(start, end))
     try:
         return pickle.loads(data, buffers=buffers)
     except Exception as error:

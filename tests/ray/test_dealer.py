@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock._os import Bell
+from penstock._pickles import Part
 from penstock._readings import Readings
 
 ray: Any = pytest.importorskip("ray")
@@ -90,7 +91,9 @@ class Processes:
     def end(self) -> None:
         """End all work, at once."""
         for work, result in self.calls:
-            result.set_result(worker.Computed(np.zeros(8, np.uint8), work.steps, 0.001, "host", is_whole=True))
+            result.set_result(
+                worker.Computed((Part(0, np.zeros(8, np.uint8)),), work.steps, 0.001, "host", is_whole=True)
+            )
 
 
 HOST = "The actor died because its node has died."

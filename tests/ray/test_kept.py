@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock._pickles import Part
+
 pytest.importorskip("ray")
 worker: Any = importlib.import_module("penstock.ray._worker")
 sending: Any = importlib.import_module("penstock.ray._sent")
@@ -17,7 +19,7 @@ def requested(kept: Any, work: object, calls: "Counter[object]", *, digest: str 
 
     def compute() -> Any:
         calls[work] += 1
-        return worker.Computed(np.zeros(8, np.uint8), 1, 0.001, "host", is_whole=is_whole)
+        return worker.Computed((Part(0, np.zeros(8, np.uint8)),), 1, 0.001, "host", is_whole=is_whole)
 
     return kept.result(sending.Sent("key", "host", "version", None, digest, 24), work, compute)
 

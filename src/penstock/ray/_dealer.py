@@ -150,7 +150,7 @@ class Learned:
     def note(self, computed: Computed, seconds: float | None, processes: int) -> None:
         """Note a result, how long its process took to answer, if that is usual, and the number of processes."""
         steps = max(computed.steps, 1)
-        self.bytes = computed.block.nbytes // steps
+        self.bytes = computed.nbytes // steps
         wanted = min(max(processes / _SPANS_A_SECOND, _LEAST_SPAN_SECONDS), _SPAN_SECONDS)
         own = computed.seconds / steps
         if seconds is not None:
@@ -371,7 +371,7 @@ class Dealer(Generic[WorkT]):
                 if not span.is_done:  # several processes may have ended it since the last look
                     span.tries.remove(each)
                     self._take(span, each)
-        self.waiting_bytes = sum(span.computed.block.nbytes for span in self._spans if span.computed)
+        self.waiting_bytes = sum(span.computed.nbytes for span in self._spans if span.computed)
         self._team.repair()
         self._hedge()
         if self._team.is_shared:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from penstock._graph import Block
 from penstock._os import Bell
-from penstock._pickles import load
+from penstock._pickles import load_parts
 from penstock._runtime import Client
 from penstock._runtime._failing_work import crashing_position_error, describe_record_at
 from penstock._runtime._isolated_helper import described_rows
@@ -181,7 +181,7 @@ class PoolReader:
             del error  # otherwise its traceback would keep it and the stream
         if span.computed is None:
             return ""
-        loaded = load(span.computed.block.data, copied_bytes=sys.maxsize)  # so that arrays may be written to
+        loaded = load_parts(span.computed.parts, copied_bytes=sys.maxsize)  # so that arrays may be written to
         evaluated, events, times = cast("tuple[Block | str, tuple[Event, ...], Added]", loaded)
         self._runtime.readings.include(times, "the pool")
         for event in events:

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from penstock._graph import Element
 from penstock._os import Bell, Closer
-from penstock._pickles import load
+from penstock._pickles import load_parts
 from penstock._plan import Plan
 from penstock._processes import unpack_error
 from penstock._runtime import EndOfEpoch, Runtime, StepRange, Stream, describe_step, is_logged
@@ -257,7 +257,7 @@ class PoolSupplier(ReceivedSupplier):
         if computed is None:
             error = span.error or span.crash or InternalError("a span that is done has neither batches nor an error")
             return self._to_deliver(span.work, [], [NO_REPORT], error)
-        unpacked = load(computed.block.data, copied_bytes=sys.maxsize)  # so that arrays may be written to
+        unpacked = load_parts(computed.parts, copied_bytes=sys.maxsize)  # so that arrays may be written to
         batches, reports, times = cast("tuple[list[Element], list[BatchReport], Added]", unpacked)
         self._runtime.readings.include(times, "the pool")
         packed = reports[-1].error if reports else None

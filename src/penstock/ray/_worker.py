@@ -13,6 +13,7 @@ import importlib
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -21,22 +22,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-import numpy as np
-
 from penstock._caught import Caught
 from penstock._graph import Element
-from penstock._pickles import dump
+from penstock._pickles import Part, dump, in_parts
 from penstock._plan import Plan
 from penstock._processes import pack_error
 from penstock._runtime import Runtime
 from penstock._runtime._isolated_helper import BatchReport, CrashingRows, RunSteps, described_rows, note_rows
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._sent_blocks import SentBlock
-from penstock._runtime._shared_values import contiguous, write
+from penstock._runtime._shared_values import contiguous
 from penstock._streaming import InputRange
 from penstock.ray._sent import Failed, Sent, failed, received
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
@@ -44,6 +44,7 @@ ray: Any = importlib.import_module("ray")  # by name: type checkers may not find
 _KEPT: Final = 16  # runtimes: a job has a few loaders, which take turns, and jobs share processes that have a name
 ENDED_ITSELF: Final = "exit_actor() is called"
 """In Ray's reason for the end of a process that had no work for long."""
+_LARGE_BYTES: Final = 500_000  # of an array: from then on a copy takes longer than what Ray does for each array
 HOST_ENDED: Final = "its node has died"
 """In Ray's reason for the end of a process whose host was lost."""
 
@@ -52,7 +53,7 @@ class Computed(NamedTuple):
     """The batches of a span.
 
     Attributes:
-        block: the pickle of the batches, of a report for each, and of the times of their steps; one more report is that
+        parts: the pickle of the batches, of a report for each, and of the times of their steps; one more report is that
             of the step that failed. Or that of elements, events and times.
         steps: the number of batches, or of positions.
         seconds: the time that they took.
@@ -60,11 +61,16 @@ class Computed(NamedTuple):
         is_whole: whether all of them were computed, without an exception, and no row is known to crash processes.
     """
 
-    block: "NDArray[np.uint8]"
+    parts: tuple[Part, ...]
     steps: int
     seconds: float
     host: str
     is_whole: bool
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the pickle."""
+        return self.parts[-1].stop
 
 
 class InputWork(NamedTuple):
@@ -113,9 +119,9 @@ class Kept:
         computed = compute()
         if computed.is_whole:
             self._results[key] = computed
-            self._bytes += computed.block.nbytes
+            self._bytes += computed.nbytes
             while self._bytes > sent.kept_bytes:
-                self._bytes -= self._results.popitem(last=False)[1].block.nbytes
+                self._bytes -= self._results.popitem(last=False)[1].nbytes
         return computed
 
 
@@ -183,7 +189,7 @@ class Worker:
             if plan.limits.worker_init is not None:
                 with _watched(plan.limits.timeout):
                     plan.limits.worker_init(self._number)
-            opened = self._opened[sent.key] = _Opened(plan)
+            opened = self._opened[sent.key] = _Opened(plan, is_kept=bool(sent.digest))
             while len(self._opened) > _KEPT:
                 self._opened.popitem(last=False)[1].close()
         self._opened.move_to_end(sent.key)
@@ -193,7 +199,8 @@ class Worker:
 class _Opened:
     """The runtime of one loader's plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, is_kept: bool) -> None:
+        self._is_kept = is_kept  # results are, so they must not refer to arrays of the user's functions
         self._recorder = HelperRecorder(plan.node)
         self._runtime = Runtime(plan, self._recorder)
         self._timeout = plan.limits.timeout
@@ -243,10 +250,8 @@ class _Opened:
         return self._answered(value, work.stop - work.start, began, is_whole=is_whole)
 
     def _answered(self, value: object, steps: int, began: float, *, is_whole: bool) -> Computed:
-        pickled = dump(value)
-        block = np.empty(pickled.nbytes, np.uint8)
-        write(pickled, block, 0)
-        return Computed(block, steps, time.perf_counter() - began, socket.gethostname(), is_whole)
+        parts = in_parts(dump(value), sys.maxsize if self._is_kept else _LARGE_BYTES)
+        return Computed(parts, steps, time.perf_counter() - began, socket.gethostname(), is_whole)
 
     def _each(self, work: RunSteps) -> Iterator[Element]:
         (step_range,) = work.step_ranges
