@@ -67,7 +67,8 @@ def views_of(pid: int, columns: tuple[int, int]) -> tuple[int, list[str]]:
     master, slave = pty.openpty()
     set_columns(slave, columns[0])
     environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
-    command = [sys.executable, "-m", "penstock", "watch", str(pid), "--interval", "0.2"]
+    # An interval of many jobs, also on a busy machine: what limits the program is that of the last interval.
+    command = [sys.executable, "-m", "penstock", "watch", str(pid), "--interval", "0.6"]
     text, end = "", "\x1b[J"
     with subprocess.Popen(
         command,
