@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from penstock._pickles import dump, in_parts, load_parts
+from penstock._pickles import dump, load_parts
+from penstock._runtime._shared_values import in_parts
 from penstock.errors import MessageError
 from penstock.testing import assert_same
 

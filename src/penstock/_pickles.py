@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from itertools import groupby
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -179,22 +178,6 @@ def stream_of(block: memoryview) -> memoryview:
     """Return the pickle of a block that this process made, without its buffers."""
     start = (2 + _SIZE.unpack_from(block, 0)[0]) * _SIZE.size
     return block[start : start + _SIZE.unpack_from(block, _SIZE.size)[0]]
-
-
-def in_parts(pickled: Pickled, least_bytes: int) -> "tuple[Part, ...]":
-    """Return a block as arrays that lie apart: pieces of `least_bytes` as they are, and copies of the others."""
-    parts: list[Part] = []
-    for is_large, group in groupby(pickled.pieces, lambda piece: piece[0] > 0 and len(piece[1]) >= least_bytes):
-        pieces = list(group)
-        if is_large:
-            parts.extend(Part(start, np.frombuffer(piece, np.uint8)) for start, piece in pieces)
-            continue
-        first, (last, piece) = pieces[0][0], pieces[-1]
-        copied = np.empty(last + len(piece) - first, np.uint8)
-        for start, piece in pieces:
-            copied[start - first : start - first + len(piece)] = np.frombuffer(piece, np.uint8)
-        parts.append(Part(first, copied))
-    return tuple(parts)
 
 
 def load_parts(parts: "Sequence[Part]", *, copied_bytes: int) -> object:

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from mmap import mmap
 from typing import TYPE_CHECKING, cast
 
@@ -15,7 +16,7 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._graph import Element, Filter, Map, Node, Stream, outermost_batch, parents_of, walk, with_parents
 from penstock._memory import Lease, Region, create_region
-from penstock._pickles import Pickled, dump, load, pickler, stream_of
+from penstock._pickles import Part, Pickled, dump, load, pickler, stream_of
 from penstock._plan import Plan
 from penstock._processes import importing, missing, modules_of, naming
 from penstock._runtime._policy import SCANNED_BYTES
@@ -44,6 +45,21 @@ def write(pickled: Pickled, region: "Region | NDArray[np.uint8]", start_bytes: i
     for offset, piece in pickled.pieces:
         start = start_bytes + offset
         memory[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+
+
+def in_parts(pickled: Pickled, least_bytes: int) -> tuple[Part, ...]:
+    """Return a pickle as arrays that lie apart: buffers of `least_bytes` as they are, and copies of all else."""
+    parts: list[Part] = []
+    for is_large, group in groupby(pickled.pieces, lambda piece: piece[0] > 0 and len(piece[1]) >= least_bytes):
+        pieces = list(group)
+        if is_large:
+            parts.extend(Part(start, np.frombuffer(piece, np.uint8)) for start, piece in pieces)
+            continue
+        first, (last, piece) = pieces[0][0], pieces[-1]
+        copied = np.empty(last + len(piece) - first, np.uint8)
+        write(Pickled(copied.nbytes, pieces), copied, -first)
+        parts.append(Part(first, copied))
+    return tuple(parts)
 
 
 def contiguous(batch: Element) -> Element:

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from penstock._caught import Caught
 from penstock._graph import Element
-from penstock._pickles import Part, dump, in_parts
+from penstock._pickles import Part, dump
 from penstock._plan import Plan
 from penstock._processes import pack_error
 from penstock._runtime import Runtime
 from penstock._runtime._isolated_helper import BatchReport, CrashingRows, RunSteps, described_rows, note_rows
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._sent_blocks import SentBlock
-from penstock._runtime._shared_values import contiguous
+from penstock._runtime._shared_values import contiguous, in_parts
 from penstock._streaming import InputRange
 from penstock.ray._sent import Failed, Sent, failed, received
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 ray: Any = importlib.import_module("ray")  # by name: type checkers may not find it installed
 
 _KEPT: Final = 16  # runtimes: a job has a few loaders, which take turns, and jobs share processes that have a name
+_LARGE_BYTES: Final = 500_000  # of an array: from then on a copy takes longer than what Ray does for each array
 ENDED_ITSELF: Final = "exit_actor() is called"
 """In Ray's reason for the end of a process that had no work for long."""
-_LARGE_BYTES: Final = 500_000  # of an array: from then on a copy takes longer than what Ray does for each array
 HOST_ENDED: Final = "its node has died"
 """In Ray's reason for the end of a process whose host was lost."""
 
