@@ -47,6 +47,8 @@ beside() {
 joined() {
   local status=0
   say "    waiting for what runs beside the other stages; its output follows"
+  # Other programs on the machine would hold it up for long now. Only root may raise a priority.
+  renice 0 -g "$beside_pid" >/dev/null 2>&1 || true
   wait "$beside_pid" || status=$?
   beside_pid=
   cat "$beside_log"
