@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from penstock._pickles import dump, load_parts
-from penstock._runtime._shared_values import in_parts
+from penstock._pickles import dump, load, load_parts, pickler
+from penstock._runtime._shared_values import in_parts, write
 from penstock.errors import MessageError
 from penstock.testing import assert_same
 
@@ -40,6 +40,20 @@ def test_large_arrays_are_not_copied() -> None:
     assert large[1] == 1
     seen: Any = load_parts(parts, copied_bytes=0)
     assert np.shares_memory(seen["large"], large)
+
+
+@pytest.mark.parametrize("name", ["uint8", "uint16", "float32", "bfloat16"])
+def test_tensors_are_not_copied(name: str) -> None:
+    """By either way to pickle; torch's own pickle contains a copy, and can't be read if the tensor is unsigned."""
+    torch: Any = pytest.importorskip("torch")
+    tensor = torch.arange(200).to(getattr(torch, name))
+    for pickled in (dump([tensor]), dump([tensor], pickler().dumps)):
+        (_, data) = pickled.pieces[1]
+        assert np.frombuffer(data, np.uint8).ctypes.data == tensor.data_ptr()
+        memory = np.zeros(pickled.nbytes, np.uint8)
+        write(pickled, memory, 0)
+        seen: Any = load(memory.data, copied_bytes=0)
+        assert (seen[0].dtype, torch.equal(seen[0], tensor)) == (tensor.dtype, True)
 
 
 def test_lost_parts() -> None:

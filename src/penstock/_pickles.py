@@ -20,6 +20,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._memory import aligned
+from penstock._tensors import array_of, dtype_name, is_tensor, tensor_over, tensor_type
 from penstock.errors import MessageError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Part(NamedTuple):
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps the byte order of arrays, and takes memoryviews.
+    """Keeps the byte order of arrays, and takes memoryviews and the data of tensors.
 
     NumPy's own pickles of times, and of strided arrays, have the byte order of the machine.
     """
@@ -58,6 +59,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: object) -> _Reduced:
         if type(value) is memoryview:
             return _reduced_view(value)
+        if is_tensor(value):
+            return reduced_tensor(value) or _AS_USUAL
         if type(value) is not np.ndarray or value.dtype.isnative or value.dtype.names is not None:
             return _AS_USUAL
         if not value.dtype.itemsize:  # texts without characters
@@ -116,6 +119,9 @@ class Pickling(NamedTuple):
 
 def pickler() -> Pickling:
     """Return how to pickle for other processes: by cloudpickle, which takes local classes, too, if it is installed."""
+    tensor: Any = tensor_type()
+    if tensor is not None:
+        _REDUCERS[tensor] = _reduced_by_type
     try:
         return _by_cloudpickle(importlib.import_module("cloudpickle"))
     except ImportError:
@@ -130,7 +136,7 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     """
     theirs: Any = module.Pickler
     # A chain, since programs add to the table below it later.
-    known = ChainMap({type(lru_cache(len)): _reduced_cached, memoryview: _reduced_view}, theirs.dispatch_table)
+    known = ChainMap(_REDUCERS, theirs.dispatch_table)
     made: type[pickle.Pickler] = type("ValuePickler", (theirs,), {"dispatch_table": known})
 
     def dumps(value: object, protocol: int | None = None, buffer_callback: Callable[..., Any] | None = None) -> bytes:
@@ -165,6 +171,32 @@ def _view(array: "NDArray[Any]", casts: str) -> memoryview:
     whole: Any = memoryview(cast("memoryview", array))
     view: memoryview = whole.cast("B").cast(casts, array.shape) if casts else whole
     return view  # cast, since NumPy has other names for some formats
+
+
+def reduced_tensor(value: object) -> _Reduced | None:
+    """Reduce a plain tensor to its data; None for any other tensor.
+
+    torch's own pickle contains a copy of the data, takes many times as long, and can't be read if the tensor is
+    unsigned.
+    """
+    tensor: Any = value
+    array = array_of(tensor)
+    if array is None:
+        return None
+    data: Any = pickle.PickleBuffer(cast("bytes", array.reshape(-1).view(np.uint8)))
+    return tensor_over, (data, dtype_name(tensor), tuple(tensor.shape))
+
+
+def _reduced_by_type(tensor: Any) -> _Reduced:  # noqa: ANN401 - copyreg's own
+    found: _Reduced = reduced_tensor(tensor) or tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return found
+
+
+_REDUCERS: Final[dict[type, Callable[[Any], _Reduced]]] = {
+    type(lru_cache(len)): _reduced_cached,
+    memoryview: _reduced_view,
+}
+"""The reducers of `pickler` beside cloudpickle's; that of tensors is added once torch is imported."""
 
 
 def dump_by_value(leaf: object) -> Pickled:

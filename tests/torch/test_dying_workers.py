@@ -269,6 +269,34 @@ def test_the_first_to_draw_is_seeded_too() -> None:
     assert found[0] == found[1]
 
 
+class Together(Numbers):
+    """Returns the rows of a batch in one call, as an array."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return np.array(indices, np.float64)
+
+
+def with_noise(rows: Any) -> Any:
+    """Change an array, and add numbers of all three generators from row 6 on."""
+    rows *= 2
+    if rows[0] >= 12:
+        rows += random.random() + float(np.random.rand())
+    return torch.from_numpy(rows), torch.rand(2)
+
+
+def test_a_collate_function_that_draws_may_change_its_rows() -> None:
+    """It is called again with new rows, once it drew from a generator that wasn't seeded."""
+    found: list[list[Any]] = []
+    for workers in (1, 2):
+        torch.manual_seed(1)
+        found.append(list(DataLoader(Together(18), batch_size=3, num_workers=workers, collate_fn=with_noise)))
+    assert described(found[0]) == described(found[1])
+    noise = [(rows - 2 * torch.arange(3 * step, 3 * step + 3)).tolist() for step, (rows, _) in enumerate(found[0])]
+    assert noise[:2] == [[0, 0, 0]] * 2
+    assert len({each[0] for each in noise[2:]}) == 4
+    assert all(0 < each[0] < 2 and each == pytest.approx([each[0]] * 3) for each in noise[2:])
+
+
 def test_generators_draw_different_numbers() -> None:
     """The numbers that an item draws from `random` and from NumPy are unrelated, although both use one algorithm."""
     for _, python, numpy, _ in DataLoader(Drawing(8), batch_size=8, num_workers=1):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock._runtime._runtime import Runtime as Runtime
     from penstock._runtime._scheduler import Client as Client
     from penstock._runtime._scheduler import Scheduler as Scheduler
+    from penstock._runtime._sent_batches import is_written_in_place as is_written_in_place
     from penstock._runtime._streams import EndOfEpoch as EndOfEpoch
     from penstock._runtime._streams import Stream as Stream
 else:
@@ -68,6 +69,7 @@ else:
         chosen="penstock._runtime._autotune",
         describe_step="penstock._runtime._failing_work",
         is_logged="penstock._runtime._recorder",
+        is_written_in_place="penstock._runtime._sent_batches",
         units_per_job="penstock._runtime._chunk_sizes",
         usable_processors="penstock._runtime._processors",
     )

@@ -33,6 +33,7 @@ from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._graph import Cache, Context, GlobalDraws, Map, Node, PerWorker, awaits, evaluate_block, walk
 from penstock._os import DaemonThread
+from penstock._pickles import dumps as dumps_exactly
 from penstock._pickles import pickler
 from penstock._plan import Place, Plan
 from penstock._processes import has_cloudpickle, is_guarded, missing
@@ -509,7 +510,7 @@ def copy_of(plan: Plan) -> Plan:
 
     A function or a source that opens a file when it is first used may not be picklable after that.
     """
-    for dumps in (pickle.dumps, pickler().dumps):  # as for worker processes
+    for dumps in (dumps_exactly, pickler().dumps):  # as for worker processes
         buffers: list[pickle.PickleBuffer] = []
         with Caught(Exception):
             copied = dumps(plan, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)

@@ -5,7 +5,8 @@ the arrays of a batch are written straight into the job's memory, each batch whi
 the consumer makes arrays over these places. Consecutive batches of one form, which is the rule, are a *run*: their
 places follow each other, so that one tuple is sent for all of them.
 
-That is for batches that are an array, or a dict, list or tuple of arrays. Others travel as pickles.
+That is for batches that are an array, or a dict, list or tuple of arrays; tensors of torch on the host count as arrays.
+Others travel as pickles.
 """
 
 import pickle
@@ -20,6 +21,7 @@ from penstock._graph import Element
 from penstock._memory import Lease, Region, aligned
 from penstock._runtime._room import Room
 from penstock._runtime._shared_values import contiguous
+from penstock._tensors import array_of, dtype_name, is_tensor, tensors_over
 
 _KINDS: Final = "biufc"
 _Arrays: TypeAlias = Sequence[NDArray[Any]]
@@ -32,6 +34,8 @@ class _Leaf(NamedTuple):
     dtype: str
     strides: tuple[int, ...]
     offset: int
+    tensor: str
+    """The name of the tensor's dtype in torch; empty for an array."""
 
 
 class _Form(NamedTuple):
@@ -48,14 +52,18 @@ class _Form(NamedTuple):
         buffer = cast("memoryview", memory)
         return [
             np.ndarray((count, *shape), dtype, buffer, start_bytes + offset, (self.size_bytes, *strides))
-            for shape, dtype, strides, offset in self.leaves
+            for shape, dtype, strides, offset, _ in self.leaves
         ]
 
     def batches(self, columns: list[list[NDArray[Any]]]) -> list[Element]:
         """Return batches of this form, from the arrays of each leaf."""
+        parts: list[list[Any]] = [
+            tensors_over(arrays, leaf.tensor) if leaf.tensor else arrays
+            for leaf, arrays in zip(self.leaves, columns, strict=True)
+        ]
         if self.container is None:
-            return columns[0]
-        rows = zip(*columns, strict=True)
+            return parts[0]
+        rows = zip(*parts, strict=True)
         if self.container is dict:
             return [dict(zip(self.keys, row, strict=True)) for row in rows]
         return list(map(self.container, rows))
@@ -94,6 +102,8 @@ def written(run: WrittenRun, memory: Lease, copied_bytes: int) -> list[Element]:
 
 
 def _divided(column: NDArray[Any], copied_bytes: int) -> list[NDArray[Any]]:
+    if column.ndim == 1:  # of tensors without axes
+        return list(map(np.array, column))
     is_copied = column[0].nbytes <= copied_bytes
     return [array.copy() for array in column] if is_copied else list(column)
 
@@ -109,8 +119,8 @@ class _Writer:
         self._room = room
         self._form = _form(batch, arrays)
         self._type: type[object] = type(batch)
-        self._kinds = [(array.shape, array.dtype) for array in arrays]
-        self._shape, self._dtype = self._kinds[0]
+        self._kinds = list(map(_kind, _leaves(batch)))
+        _, self._shape, self._dtype = self._kinds[0]
         # Not a bound method: it would refer to this object, and the memory would stay mapped until Python's collector.
         self._write = _Writer._write_array if self._type is np.ndarray else _Writer._write_leaves
         self._ended: list[tuple[int, int]] = []  # the runs before the current one: their batches, and their starts
@@ -139,8 +149,11 @@ class _Writer:
     def _write_leaves(self, batch: Element, left: int) -> bool:
         if type(batch) is not self._type:
             return False
-        arrays: Sequence[Any] = _leaves(batch)
-        if _repeats(arrays) or _keys(batch) != self._form.keys or not _has_names(batch) or not self._fits(arrays):
+        leaves = _leaves(batch)
+        if _repeats(leaves) or _keys(batch) != self._form.keys or not _has_names(batch):
+            return False
+        arrays = self._fitting(leaves)
+        if arrays is None:
             return False
         if self._count == self._most:
             self._reserve(left)
@@ -149,16 +162,23 @@ class _Writer:
         self._count += 1
         return True
 
-    def _fits(self, arrays: Sequence[Any]) -> bool:
-        if len(arrays) != len(self._kinds):
-            return False
-        for array, (shape, dtype) in zip(arrays, self._kinds, strict=True):
-            if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
-                return False
+    def _fitting(self, leaves: Sequence[Any]) -> _Arrays | None:
+        """Return the arrays of leaves that fit the form; None if one doesn't."""
+        if len(leaves) != len(self._kinds):
+            return None
+        arrays: list[NDArray[Any]] = []
+        for leaf, (kind, shape, dtype) in zip(leaves, self._kinds, strict=True):
+            given: Any = leaf
+            if type(leaf) is not kind or given.dtype is not dtype or given.shape != shape:
+                return None
+            array: NDArray[Any] | None = given if kind is np.ndarray else array_of(given)
+            if array is None:
+                return None
             flags = array.flags
             if not flags.writeable or flags.fnc:
-                return False
-        return True
+                return None
+            arrays.append(array)
+        return arrays
 
     def _reserve(self, left: int) -> None:
         """Reserve memory for `left` batches: the run goes on there, or another one begins."""
@@ -226,19 +246,39 @@ def send(batches: Iterable[Element], count: int, room: Room) -> list[SentRun]:
     return writer.sent()
 
 
+def is_written_in_place(batch: object) -> bool:
+    """Return whether a batch isn't pickled on its way to the consumer."""
+    return _arrays(batch) is not None
+
+
 def _arrays(batch: object) -> _Arrays | None:
-    """Return the arrays of a batch; None if anything of it would not arrive as it is."""
-    leaves: Sequence[Any] = [batch] if type(batch) is np.ndarray else _leaves(batch)
+    """Return the arrays of a batch, also those of its tensors; None if anything of it would not arrive as it is."""
+    leaves = _leaves(batch)
     if not leaves or _repeats(leaves) or not _has_names(batch):
         return None
-    return leaves if all(type(leaf) is np.ndarray and is_plain(leaf) for leaf in leaves) else None
+    arrays: list[NDArray[Any]] = []
+    for leaf in leaves:
+        array = _array(leaf)
+        if array is None:
+            return None
+        arrays.append(array)
+    return arrays
+
+
+def _array(leaf: object) -> NDArray[Any] | None:
+    if type(leaf) is np.ndarray:
+        return leaf if is_plain(leaf) else None
+    return array_of(cast("Any", leaf)) if is_tensor(leaf) else None
 
 
 def _leaves(batch: object) -> Sequence[Any]:
-    """Return the values of a dict, list or tuple; none for any other object."""
-    if type(batch) is dict:
+    """Return the values of a dict, list or tuple, or an array or tensor; nothing for any other object."""
+    kind = type(batch)
+    if kind is dict:
         return [*cast("dict[object, Any]", batch).values()]
-    return cast("Sequence[Any]", batch) if type(batch) is list or type(batch) is tuple else ()
+    if kind is list or kind is tuple:
+        return cast("Sequence[Any]", batch)
+    return [batch] if kind is np.ndarray or is_tensor(batch) else ()
 
 
 def _has_names(batch: object) -> bool:
@@ -262,18 +302,24 @@ def is_plain(array: NDArray[Any]) -> bool:
 def _form(batch: Element, arrays: _Arrays) -> _Form:
     leaves: list[_Leaf] = []
     end = 0
-    for array in arrays:
+    for leaf, array in zip(_leaves(batch), arrays, strict=True):
         strides = [array.itemsize]
         for length in array.shape[:0:-1]:
             strides.append(strides[-1] * length)
-        leaves.append(_Leaf(array.shape, array.dtype.str, tuple(strides[::-1]), end))
+        name = "" if leaf is array else dtype_name(leaf)
+        leaves.append(_Leaf(array.shape, array.dtype.str, tuple(strides[: array.ndim][::-1]), end, name))
         end = aligned(end + array.nbytes)
     return _Form(_container(batch), _keys(batch), tuple(leaves), end)
 
 
 def _container(batch: object) -> type[object] | None:
     container = type(batch)
-    return None if container is np.ndarray else container
+    return container if container in {dict, list, tuple} else None
+
+
+def _kind(leaf: object) -> tuple[type[object], tuple[int, ...], Any]:
+    given: Any = leaf
+    return type(leaf), given.shape, given.dtype
 
 
 def _keys(batch: object) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _native
+from penstock._tensors import arrays_of, is_tensor
 from penstock._tree import is_masked
 from penstock.batching._leaf import LeafError, LeafSpec, as_value, describe_kind, has_padding, kind_of
 from penstock.batching._merge import new_array
@@ -166,6 +167,10 @@ def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: 
     """
     kind = type(items[begin])
     stopped = begin
+    if is_tensor(items[begin]) and not begin and set(map(type, items)) == {kind}:
+        arrays = arrays_of(items)
+        if arrays is not None:
+            items, kind = arrays, np.ndarray
     if kind is np.ndarray or kind is np.memmap:
         if not has_padding(column.dtype):
             stopped = _native.write_arrays(items, begin, column, start, np.memmap, num_threads)

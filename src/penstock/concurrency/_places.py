@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Type
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread
+from penstock._pickles import dumps
 from penstock._processes import (
     GlobalSeeds,
     PackedError,
@@ -348,7 +349,7 @@ class _Process(Generic[Job, Result]):
         """Return the result of a job that the process does."""
         pickled = b""
         with Caught() as pickling:
-            pickled = pickle.dumps((args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
+            pickled = dumps((args, kwargs))
         pickling.pass_interrupt()
         if pickling.error is not None:
             _refuse("a job", _signature(args, kwargs), pickling.error)
@@ -466,7 +467,7 @@ def _answer(method: Callable[[], object]) -> bytes:
     with Caught() as calling:
         value = method()
         with Caught() as pickling:
-            answer = pickle.dumps(_Succeeded(value), protocol=pickle.HIGHEST_PROTOCOL)
+            answer = dumps(_Succeeded(value))
         if pickling.error is not None:
             raise pickle.PicklingError(
                 f"the results of workers in processes are pickled; got {type(value).__qualname__}, which can't be: "

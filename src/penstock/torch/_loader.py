@@ -26,9 +26,9 @@ from penstock._graph import Element, need_count
 from penstock._loader import PlacedLoader, PlacementThread
 from penstock._memory import aligned
 from penstock._plan import Limits, Shard
+from penstock._tensors import ITEM_BYTES
 from penstock._tree import flatten, is_array, leaf_paths, map_leaves, subject, unflatten
 from penstock.errors import GraphError, UsageError
-from penstock.transport import ITEM_BYTES
 
 if TYPE_CHECKING:
     from penstock._loader import Loader as ArrayLoader

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from penstock.transport._arena import Arena, ArenaCounters, AttachedArena, Located, SlotPlace
     from penstock.transport._bytes import Bytes, include_directory
     from penstock.transport._encoding import register_container
-    from penstock.transport._encoding._torch_tensors import ITEM_BYTES as ITEM_BYTES
-    from penstock.transport._encoding._torch_tensors import dtype_name as dtype_name
-    from penstock.transport._encoding._torch_tensors import obstacle as obstacle
-    from penstock.transport._encoding._torch_tensors import on_host as on_host
-    from penstock.transport._encoding._torch_tensors import tensor_bytes as tensor_bytes
-    from penstock.transport._encoding._torch_tensors import tensor_over as tensor_over
     from penstock.transport._pipe import TensorPipeReader, TensorPipeWriter, WriterCounters
     from penstock.transport._pipe._operations import Steps as Steps
     from penstock.transport._pipe._sender import Sender as Sender
@@ -40,12 +34,6 @@ else:
         Bytes="penstock.transport._bytes",
         include_directory="penstock.transport._bytes",
         register_container="penstock.transport._encoding",
-        ITEM_BYTES="penstock.transport._encoding._torch_tensors",
-        dtype_name="penstock.transport._encoding._torch_tensors",
-        obstacle="penstock.transport._encoding._torch_tensors",
-        on_host="penstock.transport._encoding._torch_tensors",
-        tensor_bytes="penstock.transport._encoding._torch_tensors",
-        tensor_over="penstock.transport._encoding._torch_tensors",
         TensorPipeReader="penstock.transport._pipe",
         TensorPipeWriter="penstock.transport._pipe",
         WriterCounters="penstock.transport._pipe",

@@ -82,6 +82,23 @@ PROCESSES: Final[Faults] = {
             "workers/processes/test_merging.py::test_batches_arrive_as_functions_returned_them",
         ),
     },
+    "_tensors.py": {
+        "worker: batches of tensors share a count of writes": (
+            *("list(map(torch.from_numpy, arrays))", "[*torch.from_numpy(np.stack([*arrays])).unbind()]"),
+            "loader/test_tensors.py",
+        ),
+        "worker: a tensor that requires a gradient arrives without": (
+            *("or tensor.requires_grad or", "or"),
+            "loader/test_tensors.py",
+        ),
+    },
+    "torch/_data_loader/_job.py": {
+        "drop-in: a collate function that drew gets the rows that it has changed": (
+            "return seeded_anew(seed, collate, partial(self._whole, step))",
+            "return seeded_anew(seed, collate, partial(lambda rows: rows, self._whole(step)))",
+            "torch/test_dying_workers.py",
+        ),
+    },
     "_runtime/_worker_processes.py": {
         "watcher: a dead worker's blocks stay claimed": (
             *("self._ring.release_worker(number)", "pass"),

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from penstock._tensors import ITEM_BYTES as ITEM_BYTES
 from penstock.transport import Bytes, register_container
 from penstock.transport._encoding import LARGEST_COPIED_BYTES as LARGEST_COPIED_BYTES
 from penstock.transport._encoding import Decoder, Encoded, Encoder
-from penstock.transport._encoding._torch_tensors import ITEM_BYTES as ITEM_BYTES
 
 Element = Any
 

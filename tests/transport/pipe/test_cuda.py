@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock import _tensors
 from penstock.errors import MessageError, UsageError
 from penstock.transport import TensorPipeReader, TensorPipeWriter
-from penstock.transport._encoding import _torch_tensors
+from penstock.transport._encoding import _device_tensors
 from tests.transport.pipe.device_senders import LARGE, send_computed, send_without_waiting
 
 torch: Any = pytest.importorskip("torch")
@@ -62,7 +63,7 @@ class _Array:
 
 
 class Device:
-    """A stand-in for torch in `_torch_tensors`: memory of device 0 is the host's, and both ends are one process.
+    """A stand-in for torch in `_device_tensors`: memory of device 0 is the host's, and both ends are one process.
 
     Attributes:
         log: what streams did, in order.
@@ -147,7 +148,7 @@ class _Events:
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     """Return the stand-in, in torch's place; every tensor is on device 0, and slots are as of another process."""
     made = Device()
-    checked: Callable[[object], dict[str, object]] = vars(_torch_tensors)["_checked"]
+    checked: Callable[[object], dict[str, object]] = vars(_device_tensors)["_checked"]
 
     def of_another_process(shared: object) -> dict[str, object]:
         return {**checked(shared), "token": "another process"}
@@ -161,10 +162,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     def get_device(_tensor: object) -> int:
         return 0
 
-    monkeypatch.setattr(_torch_tensors, "torch_module", module)
-    monkeypatch.setattr(_torch_tensors, "on_host", on_host)
+    monkeypatch.setattr(_device_tensors, "torch_module", module)
+    monkeypatch.setattr(_tensors, "on_host", on_host)
     monkeypatch.setattr(torch.Tensor, "get_device", get_device)
-    monkeypatch.setattr(_torch_tensors, "_checked", of_another_process)
+    monkeypatch.setattr(_device_tensors, "_checked", of_another_process)
     return made
 
 
@@ -293,7 +294,7 @@ def test_a_device_that_can_not_be_shared_is_an_error_of_the_send(device: Device)
 
 def test_a_process_can_not_receive_its_own_device_tensor(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA would crash, so it is an error before torch is called, and the pipe stays usable."""
-    monkeypatch.setattr(_torch_tensors, "_checked", unchanged)
+    monkeypatch.setattr(_device_tensors, "_checked", unchanged)
     with pipe() as (reader, writer):
         for _ in range(2):
             writer.send(torch.zeros(2))
@@ -326,14 +327,14 @@ def test_device_tensors_need_consent_on_both_sides(device: Device) -> None:
 )
 def test_damaged_device_slots_are_message_errors(device: Device, name: str, value: object) -> None:
     """Handles that couldn't have been written, or reach out of their storage, never get to torch."""
-    shared: dict[str, Any] = dict(json.loads(_torch_tensors.WriterSlot(0, 1 << 20).shared()))
-    _torch_tensors.ReaderSlot(json.dumps(shared).encode())
+    shared: dict[str, Any] = dict(json.loads(_device_tensors.WriterSlot(0, 1 << 20).shared()))
+    _device_tensors.ReaderSlot(json.dumps(shared).encode())
     if name == "token":
         del shared["token"]
     else:
         shared[name] = value
     with pytest.raises(MessageError, match="the handles of a device slot are damaged"):
-        _torch_tensors.ReaderSlot(json.dumps(shared).encode())
+        _device_tensors.ReaderSlot(json.dumps(shared).encode())
     assert device.log == []
 
 
@@ -341,7 +342,7 @@ def test_damaged_device_slots_are_message_errors(device: Device, name: str, valu
 @pytest.mark.parametrize(("offset", "size"), [(1 << 20, 512), ((1 << 20) - 512, 1024), (100, 4), (1 << 62, 4)])
 def test_a_tensor_out_of_its_slot_is_a_message_error(offset: int, size: int) -> None:
     """A place that reaches out of the slot, or is not aligned, is refused before anything is opened."""
-    slot = _torch_tensors.ReaderSlot(_torch_tensors.WriterSlot(0, 1 << 20).shared())
+    slot = _device_tensors.ReaderSlot(_device_tensors.WriterSlot(0, 1 << 20).shared())
     with pytest.raises(MessageError, match="must be inside its device slot of 1048576 bytes, aligned"):
         slot.tensor(None, "float32", (size // 4,), offset, size)
 

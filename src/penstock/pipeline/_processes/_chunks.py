@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
+from penstock._pickles import dumps
 from penstock._processes import PackedError, pack_error, unpack_raised
 from penstock.errors import UsageError, WorkerError
 from penstock.pipeline._items import size_of
@@ -181,9 +182,9 @@ class PackedOutcomes:
         """Return the outcomes, packed."""
         packed = [_packed(outcome) for outcome in outcomes]
         with Caught():
-            return PackedOutcomes(pickle.dumps(packed, protocol=pickle.HIGHEST_PROTOCOL))
+            return PackedOutcomes(dumps(packed))
         # One of the values can't be pickled: it alone is left out.
-        return PackedOutcomes(pickle.dumps([_picklable(outcome) for outcome in packed]))
+        return PackedOutcomes(dumps([_picklable(outcome) for outcome in packed]))
 
     def unpack(self) -> list[Outcome]:
         """Return the outcomes.
@@ -225,7 +226,7 @@ def _picklable(outcome: _Packed) -> _Packed:
     if isinstance(value, Values):
         return True, Values([_picklable(each) for each in value.outcomes], value.token)
     with Caught() as pickling:
-        pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        dumps(value)
     if pickling.error is None:
         return succeeded, value
     error = WorkerError(
@@ -256,7 +257,7 @@ def dump(value: object, what: str) -> bytes:
         UsageError: it can't be pickled.
     """
     with Caught() as pickling:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        return dumps(value)
     pickling.pass_interrupt()
     if isinstance(pickling.error, UsageError):  # a part of it that says so itself
         raise pickling.error
@@ -377,7 +378,7 @@ def _missing(*_: object) -> object:
 
 def _pickled(value: object) -> bytes:
     with Caught() as pickling:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        return dumps(value)
     raise WorkerError(
         f"what a call in another process returns is pickled; got {type(value).__qualname__}, which can't be: "
         f"{pickling.error!r:.500}"

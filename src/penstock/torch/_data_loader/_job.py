@@ -27,7 +27,7 @@ from penstock._graph import Context, Read
 from penstock._memory import Lease, Region
 from penstock._plan import Plan
 from penstock._processes import pickled_for_processes
-from penstock._runtime import Job, Learned, Shape, Work
+from penstock._runtime import Job, Learned, Shape, Work, is_written_in_place
 from penstock._seeds import derive
 from penstock._tree import Structure
 from penstock.batching import (
@@ -40,8 +40,8 @@ from penstock.batching import (
     write_leaves,
 )
 from penstock.errors import InternalError
-from penstock.torch._data_loader._pickling import Sealed
-from penstock.torch._data_loader._seeding import Seed, seed_all, seeded, seeded_each
+from penstock.torch._data_loader._pickling import Arrived, Sealed
+from penstock.torch._data_loader._seeding import Seed, seed_all, seeded, seeded_anew, seeded_each
 from penstock.torch._data_loader._torch_private import collates_plainly, default_collate
 from penstock.torch._data_loader._worker import StreamRequest, UserCode, sending_errors, streamed, user_code_of
 
@@ -123,6 +123,7 @@ class DrawnWork(Work):
         super().__init__(shape)
         self._columns: list[Column] = []
         self._indices: dict[int, Any] = {}  # by the index of the batch in the job
+        self._seeds: dict[int, Seed] = {}  # in the same way
 
     def task(self) -> DrawnTask:
         return self._task
@@ -181,18 +182,27 @@ class DrawnWork(Work):
         for step, (start, stop) in enumerate(pairwise(self.shape.bounds)):
             yield self._collated(step, elements[start:stop])
 
-    def _collated(self, step: int, rows: list[Any]) -> Sealed:
+    def _collated(self, step: int, rows: list[Any]) -> object:
+        """Return a batch that is written in place where it arrives as it is, and pickled otherwise."""
         with sending_errors():
-            collate = self._here.collate_fn
             indices = self._open(step)
             if isinstance(indices, StreamRequest):
                 return streamed(self._here, indices, self.drawn.number, is_repeated=self.has_crashed)
-            elements: Any = self._whole(step) if self._task.way == "whole" else rows
-            if collate is default_collate and collates_plainly() and len(elements):
+            batch = self._batch(step, rows)
+            return batch if is_written_in_place(batch) else Sealed(batch)
+
+    def _batch(self, step: int, rows: list[Any]) -> object:
+        collate, is_whole = self._here.collate_fn, self._task.way == "whole"
+        if collate is default_collate:  # it draws no random numbers
+            elements: Any = self._whole(step) if is_whole else rows
+            if collates_plainly() and len(elements):
                 self._learned.layout = row_layout(elements[0])
-            if collate is not default_collate:  # `default_collate` draws no random numbers
-                seed_all(self._seed(_NO_ROW, step))
-            return Sealed(collate(elements))
+            return collate(elements)
+        seed = self._seed(_NO_ROW, step)
+        if is_whole:
+            return seeded_anew(seed, collate, partial(self._whole, step))
+        seed_all(seed)  # the function may change rows, so it can't be called again if it drew random numbers
+        return collate(rows)
 
     def _whole(self, step: int) -> object:
         work, indices = self._here, cast("list[Any]", self._open(step))
@@ -207,7 +217,10 @@ class DrawnWork(Work):
         return Seed(derive(self._batch_seed(step).value, row), self._task.seed.shown)
 
     def _batch_seed(self, step: int) -> Seed:
-        return Seed(derive(self._task.seed.value, self.batches[step].number), self._task.seed.shown)
+        if step not in self._seeds:
+            seed = self._task.seed
+            self._seeds[step] = Seed(derive(seed.value, self.batches[step].number), seed.shown)
+        return self._seeds[step]
 
     def _open(self, step: int) -> object:
         """Unpickle the indices of a batch, once, and return them."""
@@ -231,12 +244,12 @@ class DrawnWork(Work):
         """Return the batches; arrays of up to `copied_bytes` are copied out of the job's memory.
 
         Args:
-            merged: the collated batch, as it came from a process; empty where rows are in memory.
+            merged: the collated batches, as they came from a process; empty where rows are in memory.
             copied_bytes: the maximum size of the arrays that are copied.
         """
         layout, bounds = self._layout, self.shape.bounds
         if layout is None:
-            return [arrived.opened(copied_bytes) for arrived in merged]
+            return [batch.opened(copied_bytes) if isinstance(batch, Arrived) else batch for batch in merged]
         if len(bounds) == 2:
             return [layout.batch(self._columns, copied_bytes)]
         arrays = [column for column in self._columns if isinstance(column, np.ndarray)]

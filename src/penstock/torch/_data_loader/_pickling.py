@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from penstock._caught import Caught
-from penstock._pickles import pickler
+from penstock._pickles import pickler, reduced_tensor
 from penstock._processes import importing, missing
+from penstock._tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 from penstock.torch._data_loader._torch_private import shared_descriptor, storage_of_process
-from penstock.transport import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +130,9 @@ def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.
 
 def _reduced(tensor: "torch.Tensor") -> object:
     """Reduce a tensor to its elements, as a buffer beside the pickle; torch pickles those without plain bytes."""
+    found = reduced_tensor(tensor)
+    if found is not None:
+        return found
     if obstacle(tensor) or not on_host(tensor):
         return _by_torch(tensor)
     if tensor.requires_grad and not tensor.is_leaf:

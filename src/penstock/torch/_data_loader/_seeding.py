@@ -17,8 +17,10 @@ generator.
 """
 
 import ctypes
+import operator
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -142,7 +144,18 @@ def seeded(seed: Seed, function: Callable[[Any], T], argument: object) -> T:
         function: a function of the user's.
         argument: its argument.
     """
-    (result,) = _seeded_run([seed.value], seed.shown, function, [argument])
+    return seeded_anew(seed, function, lambda: argument)
+
+
+def seeded_anew(seed: Seed, function: Callable[[Any], T], argument: Callable[[], object]) -> T:
+    """Call a function as `seeded` does, each time with a new argument: the function may change it.
+
+    Args:
+        seed: the seed of the item.
+        function: a function of the user's.
+        argument: returns the argument; called before the generators are seeded.
+    """
+    (result,) = _seeded_run([seed.value], seed.shown, function, lambda: [argument()])
     return result
 
 
@@ -165,17 +178,18 @@ def seeded_each(seed: Seed, rows: range, function: Callable[[Any], T], arguments
     results: list[T] = []
     while (start := len(results)) < len(seeds):
         run = slice(start, max(2 * start, 1))
-        results += _seeded_run(seeds[run], seed.shown, function, arguments[run])
+        results += _seeded_run(seeds[run], seed.shown, function, partial(operator.getitem, arguments, run))
     return results
 
 
 def _seeded_run(
-    seeds: Sequence[int], shown: int | None, function: Callable[[Any], T], arguments: Sequence[object]
+    seeds: Sequence[int], shown: int | None, function: Callable[[Any], T], arguments: Callable[[], Sequence[object]]
 ) -> list[T]:
     while True:
+        given = arguments()
         before = [each.look() for each in _watched]
         try:
-            results = _call_each(seeds, shown, function, arguments)
+            results = _call_each(seeds, shown, function, given)
         except Exception:
             if not _note_moved(before):
                 raise

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from penstock import _tensors as tensors
 from penstock._memory import aligned
 from penstock._pickles import load
 from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
-from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._containers import Builder, builder_of
+from penstock.transport._encoding._device_tensors import DevicePlace, Tensor
 from penstock.transport._encoding._dtypes import check_text
 from penstock.transport._encoding._layout import (
     FORM,
@@ -32,7 +33,6 @@ from penstock.transport._encoding._layout import (
     first_item_bytes,
     parse_description,
 )
-from penstock.transport._encoding._torch_tensors import DevicePlace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -265,7 +265,7 @@ def _on_device(leaf: DeviceLeaf, place: object, offset_bytes: int, message: _Mes
         tensor = place.slot.tensor(place.lease, leaf.dtype, leaf.shape, offset_bytes, leaf.nbytes)
     except (ImportError, AttributeError, RuntimeError) as error:
         raise MessageError(f"this message has a CUDA tensor, which can't be opened here ({error})") from error
-    return cast("tensors.Tensor", tensor).clone() if message.copied_bytes == _EVERYTHING else tensor
+    return cast("Tensor", tensor).clone() if message.copied_bytes == _EVERYTHING else tensor
 
 
 def _handle(chunk: memoryview, copied_bytes: int) -> Bytes:

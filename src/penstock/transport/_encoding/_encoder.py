@@ -14,13 +14,14 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import _tensors as tensors
 from penstock._memory import aligned
 from penstock._pickles import Pickled, dump, dump_by_value
 from penstock._tree import subject
 from penstock.errors import UsageError
 from penstock.transport._bytes import Bytes
-from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._containers import NUMPY_SCALARS, leaf_path, reason_for_leaf, take_apart
+from penstock.transport._encoding._device_tensors import OnDevice, Tensor, offset_after
 from penstock.transport._encoding._dtypes import Dtype, dtype_text, has_text
 from penstock.transport._encoding._layout import (
     FORM,
@@ -35,7 +36,6 @@ from penstock.transport._encoding._layout import (
     parse_description,
     span_bytes,
 )
-from penstock.transport._encoding._torch_tensors import OnDevice, Tensor, offset_after
 
 Locate: TypeAlias = Callable[[int, int], object | None]
 """A function of an address and a size; it returns the place by which to send these bytes, or None to copy them."""

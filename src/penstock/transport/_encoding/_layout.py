@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 from penstock._memory import aligned
+from penstock._tensors import ITEM_BYTES
 from penstock.errors import MessageError
 from penstock.transport._encoding._dtypes import Dtype, has_text, parse_dtype
-from penstock.transport._encoding._torch_tensors import ITEM_BYTES
 
 FORM: Final = b"PnE\x01"  # the last byte is the version of heads, descriptions and memory
 START: Final = struct.Struct("<4s16s")

@@ -22,10 +22,10 @@ from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 import numpy as np
 
 from penstock._memory import Lease, aligned, array_over
+from penstock._tensors import dtype_name, is_tensor, tensor_over
 from penstock._tree import Element, Structure, flatten, leaf_paths, subject, unflatten
 from penstock.errors import ClosedError, PenstockError, UsageError
 from penstock.transport._arena import Arena
-from penstock.transport._encoding import dtype_name, is_tensor, tensor_over
 from penstock.transport._pipe._sender import Sender, WriterCounters
 from penstock.transport._pipe._socket import pack_failure
 

@@ -1,7 +1,4 @@
-"""Torch tensors: as bytes on the host, and in shared memory on CUDA devices. Only this module uses torch.
-
-A tensor on the host is sent as its dtype's name, its shape, and its bytes: in C order or, in shared memory, with its
-strides.
+"""Torch tensors in shared memory of CUDA devices.
 
 A tensor on a CUDA device is sent in a *slot*: memory of the device and two events, by which the streams of the two
 processes wait for each other. The writer creates a slot, and the reader opens it once, by CUDA IPC. Then a message
@@ -22,142 +19,20 @@ Guarantees:
 """
 
 import contextlib
-import importlib
 import json
-import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
+from penstock._tensors import torch_module
 from penstock.errors import MessageError, UsageError
 
 if TYPE_CHECKING:
-    import types
-
     import torch
 
 Tensor: TypeAlias = "torch.Tensor"
 Stream: TypeAlias = "torch.cuda.Stream"
-
-ITEM_BYTES: Final[Mapping[str, int]] = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "uint16": 2,
-    "int16": 2,
-    "uint32": 4,
-    "int32": 4,
-    "uint64": 8,
-    "int64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "complex32": 4,
-    "complex64": 8,
-    "complex128": 16,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float4_e2m1fn_x2": 1,
-}
-"""The size of an item of each dtype of dense tensors, by the dtype's name in torch."""
-
-
-def is_tensor(leaf: object) -> bool:
-    """Return whether a leaf is a torch tensor of any kind, without importing torch."""
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    return tensor is not None and isinstance(leaf, tensor)
-
-
-def detached(tensor: "torch.Tensor") -> bool:
-    """Return whether a tensor carries no gradient; its graph can't be sent."""
-    return not tensor.requires_grad
-
-
-def obstacle(tensor: "torch.Tensor") -> str:
-    """Return the reason why a tensor can't be sent as its bytes, with the remedy; empty if it can."""
-    torch = torch_module()
-    if type(tensor) is not torch.Tensor:
-        return f"is a {type(tensor).__qualname__}; convert it with .as_subclass(torch.Tensor)"
-    if tensor.is_quantized:
-        return "is a quantized tensor; convert it with .dequantize()"
-    if tensor.is_nested or tensor.layout is not torch.strided:
-        return f"is a tensor of layout {tensor.layout}; convert it with .to_dense() or send its parts"
-    if tensor.device.type not in {"cpu", "cuda"}:
-        return f"is a tensor on the device {str(tensor.device)!r}; convert it with .cpu()"
-    if dtype_name(tensor) not in ITEM_BYTES:
-        return f"is a tensor of the dtype {tensor.dtype}; convert it with .to()"
-    return ""
-
-
-def dtype_name(tensor: "torch.Tensor") -> str:
-    """Return the name of a tensor's dtype in torch."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def on_host(tensor: "torch.Tensor") -> bool:
-    """Return whether a tensor is in host memory."""
-    return tensor.device.type == "cpu"
-
-
-def is_plain(tensor: "torch.Tensor") -> bool:
-    """Return whether a tensor's values are those in its memory, not their conjugates or negatives."""
-    return not tensor.is_conj() and not tensor.is_neg()
-
-
-def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
-    """Return the bytes of a tensor on the host, in C order; a view if they are already in that order."""
-    torch = torch_module()
-    if tensor.numel() == 0:
-        return np.empty(0, np.uint8)
-    # A tensor of one item is contiguous with any stride, and has only a view as bytes with a stride of 1.
-    flat = tensor.resolve_conj().resolve_neg().contiguous().as_strided((tensor.numel(),), (1,))
-    viewed: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
-    return viewed
-
-
-def tensor_over(memory: object, name: str, shape: tuple[int, ...]) -> object:
-    """Return a tensor over writable memory that starts with its bytes; the tensor keeps `memory` alive."""
-    torch = torch_module()
-    dtype = getattr(torch, name)
-    count = math.prod(shape)
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
-
-
-def strided_tensor_over(
-    memory: memoryview, name: str, shape: tuple[int, ...], strides: tuple[int, ...], *, private: bool
-) -> object:
-    """Return a tensor with strides over memory that starts with its first item.
-
-    Args:
-        memory: exactly the memory that the tensor spans.
-        name: the name of its dtype.
-        shape: its shape.
-        strides: in items, none negative.
-        private: copy it into private memory: with its strides or in C order, whichever is smaller.
-    """
-    torch = torch_module()
-    dtype, item_bytes = getattr(torch, name), ITEM_BYTES[name]
-    is_copied = private and (memory.readonly or math.prod(shape) * item_bytes > memory.nbytes)
-    whole = torch.frombuffer(bytearray(memory) if is_copied else memory, dtype=dtype, count=memory.nbytes // item_bytes)
-    tensor = whole.as_strided(shape, strides)
-    return tensor.clone(memory_format=torch.contiguous_format) if private and not is_copied else tensor
-
-
-def torch_module() -> "types.ModuleType":
-    """Return torch; imported when it is first needed."""
-    return importlib.import_module("torch")  # an optional dependency
-
 
 _ALIGNMENT: Final = 512  # of tensors in a slot, in bytes; the alignment of torch's allocator
 MIN_SLOT_BYTES: Final = 1 << 20

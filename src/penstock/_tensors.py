@@ -1,0 +1,183 @@
+"""Torch tensors in host memory, as bytes and as arrays; torch is imported when the first one is made.
+
+A plain tensor here is one whose values are those in its memory, in C order: such a tensor can be sent as its bytes.
+"""
+
+import importlib
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import types
+
+    import torch
+
+ITEM_BYTES: Final[Mapping[str, int]] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
+}
+"""The size of an item of each dtype of dense tensors, by the dtype's name in torch."""
+
+
+def tensor_type() -> "type[torch.Tensor] | None":
+    """Return torch's class of tensors; None as long as torch isn't imported."""
+    return getattr(sys.modules.get("torch"), "Tensor", None)
+
+
+def is_tensor(leaf: object) -> bool:
+    """Return whether a leaf is a torch tensor of any kind, without importing torch."""
+    tensor = tensor_type()
+    return tensor is not None and isinstance(leaf, tensor)
+
+
+def detached(tensor: "torch.Tensor") -> bool:
+    """Return whether a tensor carries no gradient; its graph can't be sent."""
+    return not tensor.requires_grad
+
+
+def obstacle(tensor: "torch.Tensor") -> str:
+    """Return the reason why a tensor can't be sent as its bytes, with the remedy; empty if it can."""
+    torch = torch_module()
+    if type(tensor) is not torch.Tensor:
+        return f"is a {type(tensor).__qualname__}; convert it with .as_subclass(torch.Tensor)"
+    if tensor.is_quantized:
+        return "is a quantized tensor; convert it with .dequantize()"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return f"is a tensor of layout {tensor.layout}; convert it with .to_dense() or send its parts"
+    if tensor.device.type not in {"cpu", "cuda"}:
+        return f"is a tensor on the device {str(tensor.device)!r}; convert it with .cpu()"
+    if dtype_name(tensor) not in ITEM_BYTES:
+        return f"is a tensor of the dtype {tensor.dtype}; convert it with .to()"
+    return ""
+
+
+def dtype_name(tensor: "torch.Tensor") -> str:
+    """Return the name of a tensor's dtype in torch."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def on_host(tensor: "torch.Tensor") -> bool:
+    """Return whether a tensor is in host memory."""
+    return tensor.device.type == "cpu"
+
+
+def is_plain(tensor: "torch.Tensor") -> bool:
+    """Return whether a tensor's values are those in its memory, not their conjugates or negatives."""
+    return not tensor.is_conj() and not tensor.is_neg()
+
+
+def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
+    """Return the bytes of a tensor on the host, in C order; a view if they are already in that order."""
+    torch = torch_module()
+    if tensor.numel() == 0:
+        return np.empty(0, np.uint8)
+    # A tensor of one item is contiguous with any stride, and has only a view as bytes with a stride of 1.
+    flat = tensor.resolve_conj().resolve_neg().contiguous().as_strided((tensor.numel(),), (1,))
+    viewed: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return viewed
+
+
+def tensor_over(memory: object, name: str, shape: tuple[int, ...]) -> object:
+    """Return a tensor over writable memory that starts with its bytes; the tensor keeps `memory` alive."""
+    torch = torch_module()
+    dtype = getattr(torch, name)
+    count = math.prod(shape)
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
+
+
+def strided_tensor_over(
+    memory: memoryview, name: str, shape: tuple[int, ...], strides: tuple[int, ...], *, private: bool
+) -> object:
+    """Return a tensor with strides over memory that starts with its first item.
+
+    Args:
+        memory: exactly the memory that the tensor spans.
+        name: the name of its dtype.
+        shape: its shape.
+        strides: in items, none negative.
+        private: copy it into private memory: with its strides or in C order, whichever is smaller.
+    """
+    torch = torch_module()
+    dtype, item_bytes = getattr(torch, name), ITEM_BYTES[name]
+    is_copied = private and (memory.readonly or math.prod(shape) * item_bytes > memory.nbytes)
+    whole = torch.frombuffer(bytearray(memory) if is_copied else memory, dtype=dtype, count=memory.nbytes // item_bytes)
+    tensor = whole.as_strided(shape, strides)
+    return tensor.clone(memory_format=torch.contiguous_format) if private and not is_copied else tensor
+
+
+@cache
+def torch_module() -> "types.ModuleType":
+    """Return torch; imported when it is first needed."""
+    return importlib.import_module("torch")  # an optional dependency
+
+
+def array_of(tensor: "torch.Tensor") -> NDArray[Any] | None:
+    """Return an array over the memory of a plain tensor that carries nothing else; None for any other tensor.
+
+    Its dtype is the tensor's or, if NumPy has no such dtype, that of integers of the same size.
+    """
+    if type(tensor) is not torch_module().Tensor or tensor.requires_grad or tensor.is_nested or tensor.is_quantized:
+        return None
+    try:
+        if not tensor.is_contiguous() or vars(tensor):
+            return None
+        integers = _integers_for(tensor.dtype)
+        array: NDArray[Any] = (tensor if integers is None else tensor.view(integers)).numpy()
+    except (RuntimeError, TypeError):  # its values aren't in the host's memory
+        return None
+    return array
+
+
+def arrays_of(tensors: Sequence[Any]) -> list[NDArray[Any]] | None:
+    """Return arrays over the memory of tensors, as NumPy converts them; None if one can't be converted."""
+    try:
+        return [tensor.numpy() for tensor in tensors]
+    except (RuntimeError, TypeError):
+        return None
+
+
+def tensors_over(arrays: Iterable[NDArray[Any]], name: str) -> "list[torch.Tensor]":
+    """Return a tensor of a dtype over each array of `array_of`; each has a count of writes of its own, for autograd."""
+    torch: Any = torch_module()
+    tensors: list[Any] = list(map(torch.from_numpy, arrays))
+    dtype = getattr(torch, name)
+    return tensors if _integers_for(dtype) is None else [tensor.view(dtype) for tensor in tensors]
+
+
+@cache
+def _integers_for(dtype: "torch.dtype") -> "torch.dtype | None":
+    """Return the integers as which NumPy sees tensors of a dtype; None if it has the dtype itself."""
+    try:
+        np.dtype(str(dtype).removeprefix("torch."))
+    except TypeError:
+        integers: torch.dtype = getattr(torch_module(), f"int{8 * dtype.itemsize}")
+        return integers
+    return None
